@@ -1,0 +1,1 @@
+"""bertlab: contextual-embedding pretraining objectives compared on equal terms."""

@@ -1,0 +1,216 @@
+"""Configs: the defaults every experiment starts from, arguments after the colon, and loading a config file.
+
+A config file is Python with `get_config(arguments: str | None) -> ConfigDict`. What follows the colon in
+`--config=experiments/pretrain/bert.py:size=tiny,corpus=pydocs` is read by `parse_arguments`.
+"""
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_dict, config_flags
+
+from bertlab.errors import UserError
+
+
+def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
+    """Reads `key=value,key=value` into a dict with the types of the defaults.
+
+    Args:
+        text: what follows the colon of a config or study path; None or "" for nothing.
+        **defaults: every known argument with its default (str, int, float or bool).
+
+    Raises:
+        UserError: for an unknown argument or a value of the wrong type; it lists the known arguments.
+    """
+    values = dict(defaults)
+    for item in filter(None, (text or "").split(",")):
+        key, equals, value = item.partition("=")
+        if key not in defaults or not equals:
+            known = ", ".join(f"{k}={v}" for k, v in defaults.items())
+            raise UserError(f"argument '{item}' is not one of key=value with a known key; known (with defaults): {known}")
+        kind = type(defaults[key])
+        try:
+            values[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
+        except (ValueError, KeyError):
+            raise UserError(f"argument {key}={value}: expected {kind.__name__}, for example {key}={defaults[key]}") from None
+    return values
+
+
+def base_config() -> ConfigDict:
+    """Every key of an experiment with its default; recipes change some, `--config.KEY=VALUE` any."""
+    optional_int = lambda: config_dict.placeholder(int)
+    return ConfigDict(
+        {
+            "seed": 0,
+            "data": {
+                "corpus": "pydocs",  # pydocs | text:GLOB | tfds:NAME | synthetic
+                "format": "segment_pair",  # segment_pair | full_sentences
+                "seq_len": 128,
+                "batch_size": 32,
+                "seed": 0,  # order of documents; apart from `seed`, so that seeds of one study read the same tokens
+                "directory": "",  # prepared corpora; "" is $BERTLAB_CACHE or ~/.cache/bertlab
+                "workers": 0,  # processes that prepare; 0 is all cores
+                "valid_fraction": 0.05,
+                "test_fraction": 0.05,
+                "shuffle_window": 1024,  # rows
+                "tokenizer": {
+                    "kind": "unigram",  # unigram | bpe | wordpiece | words
+                    "vocab_size": 8192,
+                    "path": "",  # a saved tokenizer or BERT's vocab.txt instead of training one
+                    "lowercase": False,
+                    "sample_sentences": 1_000_000,
+                    "seed": 0,
+                },
+                "segment_pair": {  # BERT's create_pretraining_data.py, quirks as switches
+                    "short_probability": 0.1,
+                    "random_next_probability": 0.5,
+                    "force_random_if_single": True,  # a chunk of one sentence always gets a random next
+                    "own_document_retries": 10,  # draws until the random document is another one; then it may be the same
+                },
+                "full_sentences": {"attend_across_documents": False, "document_separator": True},
+                "tfds": {"split": "train", "field": "text"},
+                "synthetic": {"documents": 2000, "vocab_size": 64, "topics": 4, "states": 8, "seed": 0},
+            },
+            "model": {
+                "family": "bert",  # bert | gpt | elmo
+                "size": "tiny",
+                "direction": config_dict.placeholder(str),  # bidirectional | left-to-right | right-to-left; None: the family's
+                "layers": optional_int(),  # None: the size's, here and below
+                "width": optional_int(),
+                "heads": optional_int(),
+                "hidden": optional_int(),  # feed-forward or LSTM cell width
+                "max_positions": optional_int(),
+                "dropout": 0.1,
+                "dtype": "float32",  # of the computation; parameters are float32
+            },
+            "objectives": {},
+            "optimizer": {
+                "learning_rate": 1e-3,
+                "warmup_steps": 100,
+                "decay": "linear",  # linear | cosine | constant
+                "decay_from_start": True,  # BERT's: the decay counts from step 0, with a drop where warm-up ends
+                "b1": 0.9,
+                "b2": 0.999,
+                "epsilon": 1e-6,
+                "bias_correction": False,
+                "weight_decay": 0.01,
+                "decay_exclude": r"(norm|bias)",  # parameter paths that are not decayed
+                "clip_norm": 1.0,  # 0: no clipping
+            },
+            "train": {
+                "steps": 1000,
+                "micro_batches": 1,  # gradient accumulation
+                "log_every": 50,
+                "eval_every": 200,
+                "eval_batches": 20,
+                "checkpoint_every": 200,
+                "keep_checkpoints": 2,
+            },
+            "mesh": {"data": -1, "fsdp": 1, "tensor": 1},  # -1: all devices that are left
+            "writers": "jsonl",  # jsonl | jsonl,tensorboard
+        }
+    )
+
+
+def add_objectives(config: ConfigDict, names: str) -> None:
+    """Fills `config.objectives` from "mlm+nsp", with every objective's own settings and weight.
+
+    Args:
+        config: changed in place.
+        names: registry names, `bilm` (half ltr, half rtl: ELMo's loss) or `module:Class`, joined by "+".
+
+    Raises:
+        UserError: for an unknown name.
+    """
+    from bertlab import objectives
+
+    for name in names.split("+"):
+        members = {"ltr": 0.5, "rtl": 0.5} if name == "bilm" else {name: 1.0}
+        for member, weight in members.items():
+            key, settings = objectives.describe(member)
+            config.objectives[key] = ConfigDict({"weight": weight, **settings})
+
+
+def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: list[str] | None = None) -> ConfigDict:
+    """Runs a config file and applies overrides.
+
+    Args:
+        spec: "path/to/file.py" or "path/to/file.py:key=value,key=value".
+        overrides: dotted names to values, as in `{"train.steps": 200}`.
+        argv: command-line arguments of which the `--config.KEY=VALUE` ones are applied.
+
+    Raises:
+        UserError: the file does not exist, has no `get_config`, or an override names an unknown key.
+    """
+    path = spec.partition(":")[0]
+    if not os.path.isfile(path):
+        raise UserError(f"--config={spec}: there is no file {path}; run from the repository's root or give its path")
+    arguments = [f"--config={spec}"] + [a for a in argv or [] if a.startswith("--config.")]
+    _check_paths(path, spec, arguments[1:])
+    values = flags.FlagValues()
+    holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["bertlab", *arguments])
+    try:
+        values(["bertlab", *arguments])
+    except flags.IllegalFlagValueError as error:
+        raise UserError(f"{error}".replace("flag --", "--", 1)) from None
+    config = holder.value
+    for key, value in (overrides or {}).items():
+        set_key(config, key, value)
+    return config
+
+
+def _check_paths(path: str, spec: str, arguments: list[str]) -> None:
+    """Names the nearest known key before config_flags would fail with less help."""
+    if not arguments:
+        return
+    config = load_config(spec)
+    for argument in arguments:
+        name, equals, _ = argument.removeprefix("--config.").partition("=")
+        if not equals:
+            raise UserError(f"{argument}: write it as {argument}=VALUE")
+        _require_key(config, name, f"--config.{name}")
+
+
+def set_key(config: ConfigDict, name: str, value: Any) -> None:
+    """Sets a dotted key that must exist already, converting an int to a float where the key holds one."""
+    _require_key(config, name, name)
+    parent, _, leaf = name.rpartition(".")
+    node = _node(config, parent)
+    if isinstance(value, Mapping):
+        node[leaf].update(value)
+        return
+    try:
+        node[leaf] = value
+    except TypeError as error:
+        raise UserError(f"config.{name}={value!r}: {error}") from None
+
+
+def _node(config: ConfigDict, name: str) -> ConfigDict:
+    for part in filter(None, name.split(".")):
+        config = config[part]
+    return config
+
+
+def _require_key(config: ConfigDict, name: str, shown: str) -> None:
+    known = flatten(config)
+    groups = {".".join(k.split(".")[:i]) for k in known for i in range(1, k.count(".") + 1)}
+    if name in known or name in groups:
+        return
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
+    raise UserError(f"{shown}: the config has no key '{name}'; {hint}")
+
+
+def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names to leaf values, in the config's order."""
+    flat = {}
+    for key in config:
+        value = config[key]
+        if isinstance(value, (ConfigDict, Mapping)) and len(value):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = dict(value) if isinstance(value, (ConfigDict, Mapping)) else value
+    return flat

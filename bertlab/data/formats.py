@@ -1,0 +1,234 @@
+"""Formats: how documents become rows of token ids.
+
+A format cuts one document into units and assembles units into rows. A row is a dict of arrays of length L
+(`tokens`, `segments`, `documents`, `positions`, int32) and two scalars: `pair_label` (0: B follows A, 1: B is
+random, −1: no pair) and `example_id` [2] (document index, number of the row's first unit in it).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bertlab.errors import UserError
+
+Row = dict[str, np.ndarray]
+
+
+class Units(Protocol):
+    """A stream of units with one unit of look-ahead."""
+
+    def peek(self):
+        """The next unit, or None at the end."""
+
+    def take(self):
+        """The next unit; it is consumed."""
+
+
+class Format(Protocol):
+    """Cuts documents into units and assembles units into rows."""
+
+    has_pairs: bool
+
+    def cut(self, document: dict, rng: np.random.Generator) -> Sequence:
+        """The units of one prepared document; any randomness comes from `rng`."""
+
+    def assemble(self, units: Units) -> Row | None:
+        """The next row, or None when the stream has ended."""
+
+
+def sentences_of(document: dict) -> list[np.ndarray]:
+    """The sentences of a prepared document as id arrays, empty ones left out."""
+    ends = np.cumsum(document["sentence_lengths"])
+    return [s for s in np.split(document["tokens"], ends[:-1]) if len(s)]
+
+
+def make_row(seq_len: int, pad_id: int, tokens, segments, documents, pair_label: int, example_id) -> Row:
+    """Pads to `seq_len`; positions count from 0 within each document of the row."""
+    size = len(tokens)
+    documents = np.asarray(documents, np.int32)
+    starts = np.flatnonzero(np.diff(documents, prepend=-1))
+    positions = np.arange(size) - np.repeat(starts, np.diff(starts, append=size))
+
+    def padded(values, fill=0):
+        out = np.full(seq_len, fill, np.int32)
+        out[:size] = values
+        return out
+
+    return {
+        "tokens": padded(tokens, pad_id),
+        "segments": padded(segments),
+        "documents": padded(documents),
+        "positions": padded(positions),
+        "pair_label": np.int32(pair_label),
+        "example_id": np.asarray(example_id, np.int32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentPair:
+    """BERT's pairs of segments, as create_pretraining_data.py makes them (Devlin et al. 2018, appendix A.2).
+
+    Sentences of a document are gathered until a target length is reached (the row's, or with `short_probability`
+    a random one, drawn once a document); A is a random number of them from the front. B is the rest, or, half of
+    the time and whenever there is only one sentence, text from another document, and then the unused
+    sentences are read again. Too long a pair loses tokens one by one from its longer side, front or back at random.
+
+    Attributes:
+        source: the split's documents, for random next segments.
+        force_random_if_single: BERT's quirk; off, a chunk of one sentence becomes a row without a label.
+        own_document_retries: draws until the random document is another one; after that it may be the same.
+    """
+
+    source: Sequence
+    seq_len: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    short_probability: float
+    random_next_probability: float
+    force_random_if_single: bool
+    own_document_retries: int
+
+    has_pairs = True
+
+    def cut(self, document: dict, rng: np.random.Generator) -> list[Row]:
+        """All rows of one document."""
+        sentences = sentences_of(document)
+        room = self.seq_len - 3
+        target = room
+        if rng.random() < self.short_probability:
+            target = int(rng.integers(2, room, endpoint=True))
+        rows, first, used, length = [], 0, 0, 0
+        while used < len(sentences):
+            length += len(sentences[used])
+            used += 1
+            if length < target and used < len(sentences):
+                continue
+            row_id = (document["document"], len(rows))
+            row, kept = self._pair(sentences[first:used], target, room, document["document"], row_id, rng)
+            rows.append(row)
+            used = first + kept
+            first, length = used, 0
+        return rows
+
+    def _pair(self, chunk, target, room, own, row_id, rng) -> tuple[Row, int]:
+        """One row from a chunk of sentences, and how many of them it used."""
+        single = len(chunk) == 1
+        split = 1 if single else int(rng.integers(1, len(chunk) - 1, endpoint=True))
+        a = np.concatenate(chunk[:split])
+        draw = rng.random()
+        if single and not self.force_random_if_single:
+            b, label, kept = a[:0], -1, 1
+        elif single or draw < self.random_next_probability:
+            b, label, kept = self._random_segment(target - len(a), own, rng), 1, split
+        else:
+            b, label, kept = np.concatenate(chunk[split:]), 0, len(chunk)
+        a, b = truncate_pair(a, b, room, rng)
+        tokens = np.concatenate([[self.cls_id], a, [self.sep_id], b, [self.sep_id] if len(b) else []]).astype(np.int32)
+        segments = (np.arange(len(tokens)) > len(a) + 1).astype(np.int32)
+        return make_row(self.seq_len, self.pad_id, tokens, segments, np.ones_like(tokens), label, row_id), kept
+
+    def _random_segment(self, target: int, own: int, rng: np.random.Generator) -> np.ndarray:
+        for _ in range(max(1, self.own_document_retries)):
+            other = self.source[int(rng.integers(len(self.source)))]
+            if other["document"] != own:
+                break
+        sentences = sentences_of(other)
+        start = int(rng.integers(len(sentences)))
+        lengths = np.cumsum([len(s) for s in sentences[start:]])
+        count = int(np.searchsorted(lengths, target)) + 1
+        return np.concatenate(sentences[start : start + count])
+
+    def assemble(self, units: Units) -> Row | None:
+        """A unit is a row already."""
+        return None if units.peek() is None else units.take()
+
+
+def truncate_pair(a: np.ndarray, b: np.ndarray, room: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Removes tokens from the longer side (B at a tie), each from the front or the back with equal chance, until both fit."""
+    lengths = [len(a), len(b)]
+    front = [0, 0]
+    for from_front in rng.random(max(0, sum(lengths) - room)) < 0.5:
+        side = 0 if lengths[0] > lengths[1] else 1
+        lengths[side] -= 1
+        front[side] += int(from_front)
+    return a[front[0] : front[0] + lengths[0]], b[front[1] : front[1] + lengths[1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FullSentences:
+    """Rows packed with whole sentences in reading order, across document borders (RoBERTa, Liu et al. 2019, section 4.2).
+
+    A row is [CLS] and sentences until the next does not fit, with a [SEP] where a document ends (`document_separator`) and
+    at the row's end. By default the documents of a row do not see each other: each has its own number and positions.
+
+    Attributes:
+        attend_across_documents: RoBERTa's way: all tokens of a row are one document.
+    """
+
+    seq_len: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    attend_across_documents: bool
+    document_separator: bool
+
+    has_pairs = False
+
+    def cut(self, document: dict, rng: np.random.Generator) -> list[tuple]:
+        """(sentence ids, document index, number in the document); a sentence longer than a row is cut into pieces."""
+        del rng
+        room = self.seq_len - 2
+        pieces = [s[i : i + room] for s in sentences_of(document) for i in range(0, len(s), room)]
+        return [(piece, document["document"], number) for number, piece in enumerate(pieces)]
+
+    def assemble(self, units: Units) -> Row | None:
+        """Whole sentences while they fit."""
+        first = units.peek()
+        if first is None:
+            return None
+        row_id = first[1:]
+        tokens, documents, current, number = [np.array([self.cls_id])], [1], first[1], 1
+        size = 1
+        while (unit := units.peek()) is not None:
+            piece, document, _ = unit
+            crosses = document != current
+            extra = int(crosses and self.document_separator)
+            if size + extra + len(piece) + 1 > self.seq_len:
+                break
+            if crosses:
+                if self.document_separator:
+                    tokens.append(np.array([self.sep_id]))
+                    documents.append(number)
+                number += 1
+                current = document
+            tokens.append(piece)
+            documents.extend([number] * len(piece))
+            size += extra + len(piece)
+            units.take()
+        tokens = np.concatenate([*tokens, [self.sep_id]])
+        documents = np.array([*documents, number])
+        if self.attend_across_documents:
+            documents = np.ones_like(documents)
+        return make_row(self.seq_len, self.pad_id, tokens, np.zeros_like(tokens), documents, -1, row_id)
+
+
+FORMATS = {"segment_pair": SegmentPair, "full_sentences": FullSentences}
+
+
+def format_class(name: str) -> type:
+    """The class of `config.data.format`."""
+    if name not in FORMATS:
+        raise UserError(f"config.data.format={name!r} is not known; choose one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def build_format(data, source: Sequence, tokenizer) -> Format:
+    """The format of a data config over a split's documents."""
+    kind = format_class(data.format)
+    shared = dict(seq_len=data.seq_len, pad_id=tokenizer.pad_id, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+    if kind is SegmentPair:
+        shared["source"] = source
+    return kind(**shared, **data[data.format].to_dict())

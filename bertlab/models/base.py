@@ -1,0 +1,159 @@
+"""The contract every model family keeps, and how parameters name their axes.
+
+Letters in einsums and shapes, here and in every model: B batch, L length, N = B·L rows, D model width, H heads,
+K head width, F feed-forward or cell width, V vocabulary.
+
+A body is a Linen module with two methods:
+    encode(view, deterministic) -> Encoded      hidden states, by what they have seen
+    predict_tokens(hidden, side, deterministic) -> [.., V] logits in float32
+and, for what reads one vector a row,
+    pool(encoded, view) -> [B, D]
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Float
+
+SIDES = ("forward", "backward", "both")
+
+View = Mapping[str, Array]
+"""What the model is shown: `tokens`, `segments`, `documents`, `positions`, each int32 [B, L], and an objective's own fields."""
+
+
+@struct.dataclass
+class Encoded:
+    """Hidden states by what they have seen; a side that the body cannot give is None.
+
+    Attributes:
+        forward: [B, L, D] per layer (embeddings first): position t has seen tokens ≤ t.
+        backward: likewise, tokens ≥ t.
+        both: likewise, every token of the document; for a biLSTM the two directions joined, [B, L, 2D].
+    """
+
+    forward: tuple[Float[Array, "B L D"], ...] | None = None
+    backward: tuple[Float[Array, "B L D"], ...] | None = None
+    both: tuple[Float[Array, "B L D"], ...] | None = None
+
+    def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
+        """The side that has seen most, with its name: both, else the only one there is."""
+        side = next(s for s in ("both", "forward", "backward") if getattr(self, s) is not None)
+        return side, getattr(self, side)
+
+
+def summary(hidden: Float[Array, "B L D"], side: str, view: View) -> Float[Array, "B D"]:
+    """The hidden state that has seen a whole row of one example: its last token's going forward, else its first's."""
+    if side != "forward":
+        return hidden[:, 0]
+    last = jnp.sum(view["documents"] > 0, axis=1) - 1
+    return jnp.take_along_axis(hidden, jnp.maximum(last, 0)[:, None, None], axis=1)[:, 0]
+
+
+def sides_of(family: str, direction: str) -> tuple[str, ...]:
+    """The sides of `Encoded` that a body of this family and direction gives."""
+    if direction == "left-to-right":
+        return ("forward",)
+    if direction == "right-to-left":
+        return ("backward",)
+    return SIDES if family == "elmo" else ("both",)
+
+
+def param(init, *axes: str | None):
+    """An initialiser whose parameter carries one logical axis name (or None) per dimension."""
+    return nn.with_logical_partitioning(init, axes)
+
+
+def unbox(tree):
+    """Plain arrays, without the axis names."""
+    return nn.meta.unbox(tree)
+
+
+def logical_axes(boxed):
+    """The tree of logical axis names of boxed parameters: a tuple (as a PartitionSpec) per parameter."""
+    return nn.get_partition_spec(boxed)
+
+
+def normal(stddev: float):
+    """N(0, stddev), untruncated (GPT)."""
+    return jax.nn.initializers.normal(stddev)
+
+
+def truncated_normal(stddev: float):
+    """Normal cut at two standard deviations and not rescaled, so its own deviation is 0.88 of `stddev` (BERT)."""
+    return jax.nn.initializers.truncated_normal(stddev)
+
+
+class Dense(nn.Module):
+    """`x @ kernel + bias` with the weights' axes named; the computation in `dtype`."""
+
+    features: int
+    axes: tuple[str | None, str | None]
+    initializer: nn.initializers.Initializer
+    use_bias: bool = True
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
+        kernel = self.param("kernel", param(self.initializer, *self.axes), (x.shape[-1], self.features))
+        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
+        if self.use_bias:
+            y = y + self.param("bias", param(nn.initializers.zeros, self.axes[1]), (self.features,)).astype(self.dtype)
+        return y
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis with biased variance, computed in float32."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        scale = self.param("scale", param(nn.initializers.ones, "norm"), (x.shape[-1],))
+        bias = self.param("bias", param(nn.initializers.zeros, "norm"), (x.shape[-1],))
+        y = x.astype(jnp.float32)
+        y = y - y.mean(-1, keepdims=True)
+        y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.epsilon)
+        return (y * scale + bias).astype(x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputConfig:
+    """The layer from a hidden state to logits over the vocabulary.
+
+    Attributes:
+        transform: dense, GELU and LayerNorm before the product (BERT's masked-LM head).
+        tied: the product is with the token embeddings; else with a matrix of its own.
+        bias: a bias per vocabulary entry.
+    """
+
+    transform: bool
+    tied: bool
+    bias: bool
+
+
+class TokenPrediction(nn.Module):
+    """Hidden states to logits. A biLSTM's joined state (2D wide) is always transformed to the embedding's width first."""
+
+    config: OutputConfig
+    vocab_size: int
+    epsilon: float
+    initializer: nn.initializers.Initializer
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "... D"], embedding: Float[Array, "V D"], side: str) -> Float[Array, "... V"]:
+        width = embedding.shape[-1]
+        if self.config.transform or hidden.shape[-1] != width:
+            name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
+            hidden = Dense(width, ("embed", None), self.initializer, dtype=self.dtype, name=name)(hidden)
+            hidden = LayerNorm(self.epsilon, name=f"{name}_norm")(jax.nn.gelu(hidden, approximate=True))
+        if not self.config.tied:
+            embedding = self.param("kernel", param(self.initializer, "vocab", "embed"), (self.vocab_size, width))
+        logits = jnp.einsum("...d,vd->...v", hidden, embedding.astype(self.dtype), preferred_element_type=jnp.float32)
+        if self.config.bias:
+            logits = logits + self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,))
+        return logits

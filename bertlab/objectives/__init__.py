@@ -1,0 +1,75 @@
+"""Objectives by name. A name of the form `module:Class` is imported from outside the package."""
+
+import dataclasses
+import importlib
+
+from bertlab.errors import UserError
+from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
+from bertlab.objectives.base import Bound, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.next_sentence import NextSentence
+
+REGISTRY: dict[str, type[Objective]] = {
+    "mlm": MaskedLanguageModel,
+    "nsp": NextSentence,
+    "ltr": LeftToRight,
+    "rtl": RightToLeft,
+}
+
+__all__ = ["REGISTRY", "Bound", "Objective", "Vocabulary", "build", "cross_entropy", "describe", "find"]
+
+
+def find(name: str) -> type[Objective]:
+    """The class of a registry name or of `module:Class`.
+
+    Raises:
+        UserError: the name is unknown, or what it names is not an Objective dataclass.
+    """
+    if name in REGISTRY:
+        return REGISTRY[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise UserError(
+            f"objective '{name}' is not known; choose from {', '.join(REGISTRY)}, bilm, or name your own as module:Class"
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != module.split(".")[0] and error.name != module:
+            raise
+        raise UserError(f"objective '{name}': there is no module {module}; put its folder on PYTHONPATH") from None
+    except AttributeError:
+        raise UserError(f"objective '{name}': module {module} has no {attribute}") from None
+    if not (isinstance(found, type) and issubclass(found, Objective) and dataclasses.is_dataclass(found)):
+        raise UserError(f"objective '{name}' must be a frozen dataclass that inherits from bertlab.objectives.Objective")
+    return found
+
+
+def describe(name: str) -> tuple[str, dict]:
+    """The key of an objective in `config.objectives`, and its settings with their defaults."""
+    settings = {f.name: f.default for f in dataclasses.fields(find(name))}
+    if ":" not in name:
+        return name, settings
+    return name.partition(":")[2], {"implementation": name, **settings}
+
+
+def build(config) -> dict[str, Objective]:
+    """The objectives of `config.objectives`, by their keys.
+
+    Raises:
+        UserError: there is none, or a setting is unknown.
+    """
+    if not len(config):
+        raise UserError("config.objectives is empty; name at least one, for example objectives=mlm after the config's colon")
+    built = {}
+    for key, entry in config.items():
+        settings = {k: v for k, v in entry.items() if k not in ("weight", "implementation")}
+        kind = find(entry.get("implementation", key))
+        known = [f.name for f in dataclasses.fields(kind)]
+        for name in settings:
+            if name not in known:
+                raise UserError(
+                    f"config.objectives.{key}.{name} is not a setting of {kind.__name__}; known: {', '.join(known)}"
+                )
+        built[key] = kind(**settings)
+    return built

@@ -1,0 +1,109 @@
+"""The contract of an objective: what the model is shown, and what it is asked.
+
+An objective is a frozen dataclass; its fields are its settings, which appear with their defaults as
+`config.objectives.NAME.FIELD`. It says which side of the hidden states it reads, so that it can never see
+what it must predict, and returns every loss and metric as (weighted sum, weight), to be divided once, after
+all micro-batches, devices and hosts have been added.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.models.base import Encoded, View
+
+Metrics = Mapping[str, tuple[Array, Array]]
+"""Metric name to (weighted sum, weight), both float32 scalars; "loss" is the one that is trained, in nats."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """What objectives know of the tokenizer: its size and special ids."""
+
+    size: int
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+
+    def is_special(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:
+        """Where a token is padding, [CLS] or [SEP]: never masked."""
+        return (tokens == self.pad_id) | (tokens == self.cls_id) | (tokens == self.sep_id)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """The model as an objective's loss sees it: the hidden states of its view, and functions of them.
+
+    Attributes:
+        encoded: hidden states by what they have seen.
+        predict_tokens: (hidden [..., D], side) -> logits [..., V], the family's own output layer.
+        pool: () -> [B, D], one vector a row.
+        head: the objective's own Linen head, or None.
+    """
+
+    encoded: Encoded
+    predict_tokens: Callable[[Float[Array, "... D"], str], Float[Array, "... V"]]
+    pool: Callable[[], Float[Array, "B D"]]
+    head: nn.Module | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """Base of all objectives.
+
+    Class attributes:
+        reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for whichever is widest.
+        sees: "clean" (the batch as it is), "own" (its own `view`), or "any" (whatever another objective shows).
+        needs: batch fields without which it cannot be asked (`pair_label`: a format with sentence pairs).
+        predicts_tokens: each unit of its loss's weight is one supervised position and costs one row of logits.
+    """
+
+    reads: ClassVar[str] = "both"
+    sees: ClassVar[str] = "clean"
+    needs: ClassVar[tuple[str, ...]] = ()
+    predicts_tokens: ClassVar[bool] = True
+
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:
+        """What the model is shown. Called on the whole batch, so that micro-batches see the same corruption.
+
+        Args:
+            batch: int32 [B, L] `tokens`, `segments`, `documents` (0: padding), `positions`; int32 [B] `pair_label`.
+            key: a random key that depends on seed and step alone.
+            vocabulary: size and special ids.
+
+        Returns:
+            The batch with `tokens` changed and whatever fields the loss needs, each with leading axis B.
+        """
+        del key, vocabulary
+        return batch
+
+    def head(self) -> nn.Module | None:
+        """A Linen module with the objective's own parameters, or None."""
+        return None
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Losses and metrics of one view as {name: (weighted sum, weight)}; "loss" must be there."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss(model, view)")
+
+
+def cross_entropy(logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]) -> Metrics:
+    """Weighted sums of −log p(label) in nats and of right guesses.
+
+    Args:
+        logits: float32, any scale.
+        labels: the right class; anything in range where the weight is zero.
+        weights: non-negative weight of each position.
+    """
+    weights = weights.astype(jnp.float32)
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    nll = jax.nn.logsumexp(logits, axis=-1) - label_logit
+    right = jnp.argmax(logits, axis=-1) == labels
+    total = weights.sum()
+    return {"loss": ((nll * weights).sum(), total), "accuracy": ((right * weights).sum(), total)}

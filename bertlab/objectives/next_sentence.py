@@ -1,0 +1,33 @@
+"""Next-sentence prediction (Devlin et al. 2018, section 3.3.2)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertlab.models.base import Dense, View, truncated_normal
+from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class NextSentence(Objective):
+    """NSP: −log p(label | pooled row), label 0 where B follows A and 1 where B is random (run_pretraining.py).
+
+    It shows nothing of its own, so that it shares the masked view and its forward pass.
+    """
+
+    reads: ClassVar[str] = "both"
+    sees: ClassVar[str] = "any"
+    needs: ClassVar[tuple[str, ...]] = ("pair_label",)
+    predicts_tokens: ClassVar[bool] = False
+
+    def head(self) -> nn.Module:
+        """Two classes from the pooled vector."""
+        return Dense(2, ("embed", None), truncated_normal(0.02))
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Cross-entropy and accuracy over rows that hold a pair (label ≥ 0)."""
+        label = view["pair_label"]
+        logits = model.head(model.pool()).astype(jnp.float32)
+        return cross_entropy(logits, jnp.maximum(label, 0), label >= 0)

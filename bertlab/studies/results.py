@@ -1,0 +1,282 @@
+"""Reads the directories of runs and studies into tidy pandas tables, and summarises them over seeds."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bertlab.errors import UserError
+
+COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")
+X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was measured in a study or a single run.
+
+    Attributes:
+        path: The directory it was read from.
+        study: The content of study.json; for a single run the same keys, without axes.
+        runs: One row per run: `name`, `variant` (its labels but for the seed), a column per axis, `status`
+            ("finished", "failed", "unfinished"), `error`, the costs (`step`, `parameters`, `tokens`, `supervised`,
+            `flops`, `seconds`), `data_hash`, held-out metrics of pretraining such as `valid/mlm/loss` (nats), and
+            test metrics of downstream tasks such as `package/accuracy` (0 to 1).
+        metrics: One row per number in a metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`,
+            `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
+        data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
+        environments: Run name -> the content of its environment.json.
+    """
+
+    path: Path
+    study: Mapping[str, Any]
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+    data_hashes: pd.DataFrame
+    environments: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the study's axes."""
+        return tuple(self.study["axes"])
+
+    @property
+    def seed_axes(self) -> tuple[str, ...]:
+        """Axes along which runs are repetitions of each other: "seed", or a config name that ends in ".seed"."""
+        return seed_axes(self.axes)
+
+    @property
+    def variants(self) -> list[str]:
+        """What is compared, in the study's order."""
+        return list(dict.fromkeys(self.runs["variant"]))
+
+
+def seed_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those axes along which runs are repetitions of each other."""
+    return tuple(axis for axis in axes if axis.split(".")[-1] == "seed")
+
+
+def load(path: str | os.PathLike) -> Results:
+    """Reads a study's directory or a single run's directory.
+
+    A last line of a metrics.jsonl that was cut off by a kill is left out. Where a resumed run logged a step twice, the
+    later line counts.
+
+    Raises:
+        UserError: The directory holds neither a study nor a run, or a file in it is damaged (file and line named).
+    """
+    path = Path(path)
+    if (path / "study.json").exists():
+        study = read_json(path / "study.json")
+        directories = {run["name"]: path / run["name"] for run in study["runs"]}
+    elif (path / "config.json").exists() or (path / "metrics.jsonl").exists():
+        tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
+        name = path.resolve().name
+        run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
+        study = {"name": name, "title": f"Run {name}", "question": "", "command": "", "axes": {}, "downstream": tasks,
+                 "runs": [run]}
+        directories = {name: path}
+    else:
+        raise UserError(f"{path}: there is neither a study (study.json) nor a run (config.json, metrics.jsonl) here; "
+                        "give the --workdir of a sweep or of a run")
+
+    runs, metrics, hashes, environments = [], [], [], {}
+    seeds = seed_axes(tuple(study["axes"]))
+    for run in study["runs"]:
+        directory = directories[run["name"]]
+        variant = ", ".join(label for axis, label in run["labels"].items() if axis not in seeds) or run["name"]
+        lines = read_metrics(directory / "metrics.jsonl")
+        row = {"name": run["name"], "variant": variant, **run["labels"], **read_outcome(directory, run["downstream"])}
+        if lines and row["step"] is None:
+            row |= {key: lines[-1].get(key) for key in X_AXES}
+        runs.append(row)
+        identity = {"run": run["name"], "variant": variant, **run["labels"]}
+        for line in lines:
+            place = {"step": line["step"], "split": line["split"]} | {key: line.get(key) for key in X_AXES[1:]}
+            metrics += [
+                identity | place | {"metric": key, "value": value}
+                for key, value in line.items()
+                if key not in place and isinstance(value, int | float)
+            ]
+            if "data_hash" in line:
+                hashes.append({"run": run["name"], "step": line["step"], "data_hash": line["data_hash"]})
+        if row["data_hash"] and row["step"] is not None:
+            hashes.append({"run": run["name"], "step": row["step"], "data_hash": row["data_hash"]})
+        if (directory / "environment.json").exists():
+            environments[run["name"]] = read_json(directory / "environment.json")
+
+    metric_columns = ["run", "variant", *study["axes"], "step", "split", *X_AXES[1:], "metric", "value"]
+    results = Results(
+        path=path,
+        study=study,
+        runs=pd.DataFrame(runs),
+        metrics=pd.DataFrame(metrics, columns=metric_columns),
+        data_hashes=pd.DataFrame(hashes, columns=["run", "step", "data_hash"]).drop_duplicates(),
+        environments=environments,
+    )
+    for table, columns in ((results.runs, COSTS), (results.metrics, (*X_AXES, "value"))):
+        for column in columns:
+            table[column] = pd.to_numeric(table[column])
+    return results
+
+
+def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
+    """The columns of `Results.runs` that come from a run's result files."""
+    failed = directory / "failed.txt"
+    row: dict[str, Any] = {"status": "finished", "error": "", "data_hash": ""} | dict.fromkeys(COSTS)
+    missing = not (directory / "result.json").exists()
+    if not missing:
+        result = read_json(directory / "result.json")
+        row |= {key: result.get(key) for key in COSTS} | {"data_hash": result.get("data_hash") or ""}
+        for split, values in result["metrics"].items():
+            row |= {f"{split}/{metric}": value for metric, value in values.items()}
+    for task in downstream:
+        path = directory / "finetune" / task / "result.json"
+        if not path.exists():
+            missing = True
+            continue
+        for metric, value in read_json(path)["metrics"].get("test", {}).items():
+            row[metric if metric.startswith(f"{task}/") else f"{task}/{metric}"] = value
+    if missing:
+        row["status"] = "unfinished"
+        if failed.exists():
+            row |= {"status": "failed", "error": failed.read_text(encoding="utf-8").strip()}
+    return row
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file; a damaged one is a UserError that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}); restore the file, or delete it to run this part again"
+                        ) from error
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl in order of step; an unfinished last line is left out.
+
+    Raises:
+        UserError: Another line is not a JSON object with "step" and "split".
+    """
+    if not path.exists():
+        return []
+    lines = {}
+    raw_lines = path.read_bytes().split(b"\n")
+    for number, raw in enumerate(raw_lines, 1):
+        if not raw.strip():
+            continue
+        try:
+            line = json.loads(raw.decode("utf-8"))
+            lines[line["step"], line["split"]] = line
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(raw_lines):  # no newline after it: the writer was killed here
+                break
+            raise UserError(f'{path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
+                            "or the run's directory to run it again") from error
+    return sorted(lines.values(), key=lambda line: line["step"])
+
+
+def is_score(column: str, downstream: list[str]) -> bool:
+    """Whether a column of `Results.runs` is a downstream test metric of which more is better."""
+    task, _, metric = column.partition("/")
+    return task in downstream and not metric.endswith(("loss", "perplexity"))
+
+
+def primary_metric(results: Results, task: str) -> str | None:
+    """The column that stands for a task in tables: F1 where there is one, else accuracy, else the first metric."""
+    columns = [c for c in results.runs.columns if c.startswith(f"{task}/") and is_score(c, [task])]
+    ranked = [f"{task}/{metric}" for metric in ("f1", "accuracy") if f"{task}/{metric}" in columns]
+    return (ranked + columns + [None])[0]
+
+
+def summarise(runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean and spread over the finished runs of each variant.
+
+    Args:
+        runs: `Results.runs`.
+
+    Returns:
+        One row per variant and numeric column, in the order of `runs`: `variant`, `metric`, `mean`, `sd` (sample
+        standard deviation, ddof = 1; NaN for one seed), `seeds` (the number of runs that have the metric).
+    """
+    finished = runs[runs["status"] == "finished"]
+    numeric = [c for c in runs.columns if c in COSTS or ("/" in c and pd.api.types.is_numeric_dtype(runs[c]))]
+    tidy = finished.melt(id_vars=["variant"], value_vars=numeric, var_name="metric").dropna(subset="value")
+    tidy["value"] = tidy["value"].astype(float)
+    groups = tidy.groupby(["variant", "metric"], sort=False)["value"]
+    return groups.agg(mean="mean", sd="std", seeds="count").reset_index()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Variant minus variant in one metric: mean and standard deviation over `pairs` seeds both have.
+
+    Without a common seed, `pairs` is 0, the difference is that of the means, and `sd` is NaN, as with one pair.
+    """
+
+    mean: float
+    sd: float
+    pairs: int
+
+    @property
+    def within_spread(self) -> bool:
+        """Whether the difference is no larger than its own standard deviation over seeds."""
+        return not math.isnan(self.sd) and abs(self.mean) <= self.sd
+
+
+def difference(results: Results, metric: str, variant: str, other: str) -> Difference:
+    """Compares two variants in one column of `Results.runs`, seed by seed, over finished runs."""
+    runs = results.runs[results.runs["status"] == "finished"].dropna(subset=metric)
+    seeds = list(results.seed_axes)
+    ours, theirs = (runs[runs["variant"] == name] for name in (variant, other))
+    if not seeds:
+        return Difference(ours[metric].mean() - theirs[metric].mean(), math.nan, 1)
+    pairs = ours.merge(theirs, on=seeds, suffixes=("", " of the other"))
+    if pairs.empty:
+        return Difference(ours[metric].mean() - theirs[metric].mean(), math.nan, 0)
+    differences = pairs[metric] - pairs[f"{metric} of the other"]
+    return Difference(differences.mean(), differences.std(), len(differences))
+
+
+def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
+    """Whether runs with the same seed read the same tokens in the same order.
+
+    Runs of one seed are compared by their hash chains at the last step that all of them logged; runs of zero steps
+    read nothing and are left out.
+
+    Returns:
+        The common hash for each seed where all runs agree (key: "seed 1", or "all runs" in a study without seeds),
+        and a sentence for each seed where they do not.
+    """
+    same, problems = {}, []
+    seeds = list(results.seed_axes)
+    trained = results.runs[(results.runs["status"] == "finished") & (results.runs["step"] > 0)]
+    groups = trained.groupby(seeds, sort=False) if seeds else [((), trained)]
+    for labels, runs in groups:
+        where = ", ".join(f"{axis} {label}" for axis, label in zip(seeds, labels, strict=True)) or "all runs"
+        chains = {name: results.data_hashes[results.data_hashes["run"] == name].drop_duplicates("step", keep="last")
+                  .set_index("step")["data_hash"] for name in runs["name"]}
+        chains = {name: chain for name, chain in chains.items() if len(chain)}
+        if not chains:
+            continue
+        common = set.intersection(*(set(chain.index) for chain in chains.values()))
+        if not common:
+            problems.append(f"{where}: the runs logged no step in common, so their data cannot be compared")
+            continue
+        step = max(common)
+        hashes = {name: chain[step] for name, chain in chains.items()}
+        if len(set(hashes.values())) == 1:
+            same[where] = next(iter(hashes.values()))
+        else:
+            listing = "; ".join(
+                f"{value[:12]}… in {', '.join(name for name in hashes if hashes[name] == value)}"
+                for value in dict.fromkeys(hashes.values())
+            )
+            problems.append(f"{where}: data_hash at step {step:,} is {listing}")
+    return same, problems

@@ -1,0 +1,97 @@
+"""Checkpoints through Orbax: training state, data position and progress of one step, saved together or not at all."""
+
+from pathlib import Path
+
+import grain
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from bertlab.errors import UserError
+
+
+class Checkpoints:
+    """The checkpoints of one run directory, written in the background.
+
+    Args:
+        directory: RUN/checkpoints; one subdirectory a step.
+        keep: how many of the latest stay; 0 keeps all.
+    """
+
+    def __init__(self, directory: Path, keep: int):
+        self._directory = directory.absolute()
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=preservation_policy.LatestN(keep or None),
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
+        )
+        self._manager = ocp.CheckpointManager(self._directory, options=options)
+
+    def latest(self) -> int | None:
+        """The last complete step, or None."""
+        return self._manager.latest_step()
+
+    def latest_path(self) -> str:
+        """Where the last complete step lies, for messages."""
+        self._manager.wait_until_finished()
+        return "none yet" if self.latest() is None else str(self._directory / str(self.latest()))
+
+    def save(self, step: int, state, iterator: grain.DatasetIterator, progress: dict) -> None:
+        """Saves a step unless it is there; returns once the arrays are copied.
+
+        Args:
+            step: updates done.
+            state: pytree of arrays.
+            iterator: the position in the training batches.
+            progress: JSON values.
+        """
+        if step == self.latest():
+            return
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(state),
+                data=grain.checkpoint.CheckpointSave(iterator),
+                progress=ocp.args.JsonSave(progress),
+            ),
+            force=True,
+        )
+
+    def restore(self, step: int, shapes, shardings, iterator: grain.DatasetIterator) -> tuple:
+        """The state with every array placed as `shardings` say, and the progress; `iterator` is moved in place."""
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardRestore(_abstract(shapes, shardings)),
+                data=grain.checkpoint.CheckpointRestore(iterator),
+                progress=ocp.args.JsonRestore(),
+            ),
+        )
+        return restored.state, restored.progress
+
+    def close(self) -> None:
+        """Waits until what was saved is on disk, then releases the background threads."""
+        self._manager.close()
+
+
+def _abstract(shapes, shardings):
+    return jax.tree.map(lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes, shardings)
+
+
+def load_params(run: Path):
+    """The parameters of a run's last checkpoint as a tree of host arrays.
+
+    Raises:
+        UserError: the run has no complete checkpoint.
+    """
+    directory = (run / "checkpoints").absolute()
+    if not directory.is_dir():
+        raise UserError(
+            f"{run} is not a run with checkpoints (there is no {directory}); give the --workdir of a `bertlab train`"
+        )
+    with ocp.CheckpointManager(directory, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+        step = manager.latest_step()
+        if step is None:
+            raise UserError(f"{run} has no complete checkpoint; let `bertlab train --workdir={run}` reach one")
+        restored = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore()))
+    return jax.device_get(restored.state["params"])

@@ -1,0 +1,47 @@
+"""What a run ran on: versions, devices, commit, command."""
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "numpy",
+    "sentencepiece",
+    "tokenizers",
+    "tensorflow-datasets",
+)
+
+
+def describe_environment() -> dict:
+    """A JSON-ready description of this process's software and hardware."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "bertlab": importlib.metadata.version("bertlab"),
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "backend": jax.default_backend(),
+        "devices": [str(d.device_kind) for d in jax.devices()],
+        "processes": jax.process_count(),
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_changed_files": _git("status", "--porcelain", "--untracked-files=no").splitlines(),
+        "command": " ".join(sys.argv),
+    }
+
+
+def _git(*arguments: str) -> str:
+    """Output of git on the source tree; empty where bertlab is not run from a checkout or git is missing."""
+    try:
+        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

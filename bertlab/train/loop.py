@@ -1,0 +1,297 @@
+"""The training loop: one file, in the order of a run. Pretraining and fine-tuning both run through it."""
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertlab.config import flatten
+from bertlab.data.batches import BatchHash
+from bertlab.errors import UserError
+from bertlab.train.build import Experiment, build_pretraining
+from bertlab.train.checkpoint import Checkpoints
+from bertlab.train.environment import describe_environment
+from bertlab.train.metrics import MetricSums, first_not_finite, open_writers
+from bertlab.train.optimizers import build_optimizer
+from bertlab.train.schedules import learning_rate
+from bertlab.train.sharding import build_mesh, put_batch
+from bertlab.train.state import build_eval_step, build_train_step, init_state, state_shardings
+
+
+class Diverged(UserError):
+    """A loss, metric or gradient became NaN or infinite."""
+
+
+def train(config, workdir, progress=None) -> dict:
+    """Pretrains as the config says. Called again with the same arguments, it goes on where it stopped.
+
+    Args:
+        config: a whole experiment config.
+        workdir: the run directory.
+        progress: told (label, done, total) while the corpus is prepared.
+
+    Returns:
+        The result, as written to result.json.
+
+    Raises:
+        UserError: the config or the workdir cannot be used, or training diverged.
+        SystemExit: status 0, after SIGTERM and a saved checkpoint.
+    """
+    workdir = Path(workdir)
+    if (result := finished(config, workdir)) is not None:
+        return result
+    return run(build_pretraining(config, progress), workdir)
+
+
+def run(experiment: Experiment, workdir: Path) -> dict:
+    """Runs a composed experiment from wherever its directory stands to its end; see `train`."""
+    config = experiment.config
+    steps, cadence = config.train.steps, config.train
+
+    # 1. Mesh and optimiser; state and data position, restored or fresh; then the compiled functions.
+    session = Session(experiment, workdir)
+    train_step, eval_step = session.compile()
+
+    # 2. The run directory describes itself before the first step.
+    write_json(workdir / "config.json", config.to_dict())
+    write_json(workdir / "environment.json", describe_environment())
+    stop = StopSignal()
+    try:
+        if session.step == 0 and steps > 0:
+            session.evaluate("valid", eval_step)
+
+        # 3. Train. The host waits for the device only where something is due.
+        session.start_clock()
+        while session.step < steps:
+            session.advance(train_step)
+            log, evaluate, save = (
+                itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
+            )
+            if not (log or evaluate or save or stop.wanted):
+                continue
+            session.fetch()
+            if log:
+                session.log()
+            if evaluate and session.step < steps:
+                session.evaluate("valid", eval_step)
+            if save or stop.wanted:
+                session.save()
+            if stop.wanted:
+                print(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to go on", flush=True)
+                raise SystemExit(0)
+            session.start_clock()
+
+        # 4. Evaluate every held-out split and save; the result comes last: it says that the run is finished.
+        metrics = {split: session.evaluate(split, eval_step) for split in experiment.evaluations}
+        session.save()
+    finally:
+        stop.restore()
+        session.close()
+    result = session.result(metrics)
+    write_json(workdir / "result.json", result)
+    return result
+
+
+@dataclasses.dataclass
+class Progress:
+    """Running totals of a run, saved with every checkpoint.
+
+    Attributes:
+        tokens: that were not padding.
+        supervised: positions at which a token was predicted.
+        flops: forward and backward model FLOPs, without recomputation.
+        seconds: of training, without compilation, evaluation and saving.
+        data_hash: hash chain over the batches.
+        sums: metric sums since the last log line.
+        logged_tokens, logged_seconds: the totals at the last log line.
+    """
+
+    tokens: int = 0
+    supervised: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+    data_hash: str = ""
+    sums: dict = dataclasses.field(default_factory=dict)
+    logged_tokens: int = 0
+    logged_seconds: float = 0.0
+
+    def axes(self) -> dict:
+        """What curves are drawn against."""
+        return {k: getattr(self, k) for k in ("tokens", "supervised", "flops", "seconds")}
+
+
+class Session:
+    """One process's hold on a run: state, data position and totals, and what is done with them at a cadence."""
+
+    def __init__(self, experiment: Experiment, workdir: Path):
+        config, program = experiment.config, experiment.program
+        self.experiment, self.workdir = experiment, workdir
+        self.mesh = build_mesh(config.mesh)
+        self.optimizer = build_optimizer(config.optimizer, config.train.steps)
+        self.rate = learning_rate(config.optimizer, config.train.steps)
+        self.example = next(iter(experiment.evaluations.values()))[0]
+        self.iterator = iter(experiment.train)
+        self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
+        self.waiting: list = []  # (step, metrics on the device, example ids) since the last fetch
+
+        begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
+        latest = self.checkpoints.latest()
+        if latest is not None:  # (a) restored, with its data position
+            shapes = jax.eval_shape(begin)
+            shardings = state_shardings(program, self.optimizer, self.mesh, self.example, shapes)
+            self.state, saved = self.checkpoints.restore(latest, shapes, shardings, self.iterator)
+            self.progress = Progress(**saved)
+            print(f"going on with {workdir} from step {latest}", flush=True)
+        else:  # (b) fresh, (c) warm-started from another run's parameters
+            self.state, self.progress = begin(), Progress()
+            if experiment.warm_start is not None:
+                placement = jax.tree.map(lambda x: x.sharding, self.state.params)
+                params = jax.device_put(experiment.warm_start(jax.device_get(self.state.params)), placement)
+                self.state = dataclasses.replace(self.state, params=params)
+        self.step = latest or 0
+        self.hash = BatchHash(self.progress.data_hash)
+        self.sums = MetricSums(self.progress.sums)
+        self.writers = open_writers(config.writers, workdir, self.step)
+
+    def compile(self):
+        """The training and the evaluation step, compiled before any clock starts."""
+        experiment, config = self.experiment, self.experiment.config
+        step = build_train_step(experiment.program, self.optimizer, experiment.weights, config.seed, config.train.micro_batches)
+        batch = put_batch(self.mesh, self.example)
+        train_step = jax.jit(step, donate_argnums=0).lower(self.state, batch).compile() if config.train.steps else None
+        eval_step = jax.jit(build_eval_step(experiment.program)).lower(self.state.params, batch, np.int32(0)).compile()
+        return train_step, eval_step
+
+    def start_clock(self) -> None:
+        """Training time counts from here to the next fetch."""
+        self.since = time.perf_counter()
+
+    def advance(self, train_step) -> None:
+        """One update, without waiting for it."""
+        batch = next(self.iterator)
+        self.hash.update(batch)
+        self.state, metrics = train_step(self.state, put_batch(self.mesh, batch))
+        self.step += 1
+        self.waiting.append((self.step, metrics, batch["example_id"]))
+
+    def fetch(self) -> None:
+        """Waits for the device, adds the waiting steps' metrics to the totals, and stops at the first that is not finite."""
+        experiment, progress = self.experiment, self.progress
+        for step, metrics, example_ids in jax.device_get(self.waiting):
+            progress.tokens += int(metrics.pop("tokens"))
+            if bad := first_not_finite(metrics):
+                raise Diverged(
+                    f"{bad} is not finite at step {step}; example ids (document, row) of the batch: {example_ids.tolist()};"
+                    f" last good checkpoint: {self.checkpoints.latest_path()};"
+                    " lower config.optimizer.learning_rate, or look at these examples"
+                )
+            supervised = experiment.supervised(metrics)
+            progress.supervised += int(supervised)
+            progress.flops += experiment.flops_per_step() + supervised * experiment.flops_per_prediction()
+            self.sums.add(metrics)
+        self.waiting.clear()
+        progress.seconds += time.perf_counter() - self.since
+
+    def log(self) -> None:
+        """Writes the mean metrics since the last log line."""
+        progress = self.progress
+        tokens, seconds = progress.tokens - progress.logged_tokens, progress.seconds - progress.logged_seconds
+        means = self.sums.means(self.experiment.weights)
+        speed = {"tokens_per_second": round(tokens / seconds, 1), "learning_rate": float(self.rate(self.step - 1))}
+        self._write("train", means, speed | {"data_hash": self.hash.value})
+        self.sums = MetricSums()
+        progress.logged_tokens, progress.logged_seconds = progress.tokens, progress.seconds
+
+    def evaluate(self, split: str, eval_step) -> dict[str, float]:
+        """Mean metrics over a held-out split."""
+        batches = self.experiment.evaluations[split]
+        results = [eval_step(self.state.params, put_batch(self.mesh, batch), np.int32(i)) for i, batch in enumerate(batches)]
+        sums = MetricSums()
+        for metrics in jax.device_get(results):
+            sums.add(metrics)
+        means = sums.means(self.experiment.weights)
+        self._write(split, means, {})
+        return means
+
+    def _write(self, split: str, means: dict, more: dict) -> None:
+        line = {"step": self.step, "split": split, **means, **self.progress.axes(), **more}
+        for writer in self.writers:
+            writer.write(line)
+        shown = {k: v for k, v in (means | more).items() if isinstance(v, float) and k != "gradient_norm"}
+        width = len(str(self.experiment.config.train.steps))
+        numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items())
+        print(f"step {self.step:>{width}}/{self.experiment.config.train.steps}  {split:5}  {numbers}", flush=True)
+
+    def save(self) -> None:
+        """Saves state, data position and totals; the writing goes on in the background."""
+        self.progress.data_hash, self.progress.sums = self.hash.value, self.sums.sums
+        self.checkpoints.save(self.step, self.state, self.iterator, dataclasses.asdict(self.progress))
+
+    def result(self, metrics: dict) -> dict:
+        """What result.json says."""
+        parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
+        return {
+            "step": self.step,
+            "parameters": parameters,
+            **self.progress.axes(),
+            "data_hash": self.hash.value,
+            "metrics": metrics,
+        }
+
+    def close(self) -> None:
+        """Waits for the background writing and releases threads and files."""
+        self.checkpoints.close()
+        self.iterator.close()
+        for writer in self.writers:
+            writer.close()
+
+
+class StopSignal:
+    """Turns SIGTERM into a flag that the loop reads between steps."""
+
+    def __init__(self):
+        self.wanted = False
+        self._previous = signal.signal(signal.SIGTERM, self._receive)
+
+    def _receive(self, number, frame):
+        self.wanted = True
+
+    def restore(self) -> None:
+        """Puts back the handler that was there."""
+        signal.signal(signal.SIGTERM, self._previous)
+
+
+def itstime(step: int, steps: int, every: int) -> bool:
+    """Whether something that happens every so many steps (0: only at the end) is due."""
+    return step == steps or (every > 0 and step % every == 0)
+
+
+def finished(config, workdir: Path) -> dict | None:
+    """The result of a run that is done, None for one that is not.
+
+    Raises:
+        UserError: the directory holds a run of another config.
+    """
+    path = workdir / "config.json"
+    if not path.exists():
+        return None
+    old, new = flatten(json.loads(path.read_text())), flatten(json.loads(json.dumps(config.to_dict())))
+    differ = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+    if differ:
+        shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
+        raise UserError(f"{workdir} holds a run whose config differs in {shown}; give another --workdir or the same config")
+    result = workdir / "result.json"
+    return json.loads(result.read_text()) if result.exists() else None
+
+
+def write_json(path: Path, value: dict) -> None:
+    """Writes a JSON file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=2) + "\n")
+    os.replace(partial, path)

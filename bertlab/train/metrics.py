@@ -1,0 +1,101 @@
+"""Metric sums between log lines, and the writers of those lines."""
+
+import json
+import math
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from bertlab.errors import UserError
+
+
+class MetricSums:
+    """Adds (weighted sum, weight) pairs in float64 and divides once."""
+
+    def __init__(self, sums: dict[str, list[float]] | None = None):
+        self.sums = {k: list(v) for k, v in (sums or {}).items()}
+
+    def add(self, metrics: dict) -> None:
+        """Adds one step's or batch's {name: (sum, weight)} of host numbers."""
+        for name, (total, weight) in metrics.items():
+            held = self.sums.setdefault(name, [0.0, 0.0])
+            held[0] += float(total)
+            held[1] += float(weight)
+
+    def means(self, weights: dict[str, float]) -> dict[str, float]:
+        """`loss` (the weighted total) and each metric's mean; a metric without weight is left out."""
+        means = {name: total / weight for name, (total, weight) in self.sums.items() if weight}
+        return {"loss": sum(w * means.get(f"{name}/loss", 0.0) for name, w in weights.items()), **means}
+
+
+def first_not_finite(metrics: dict) -> str | None:
+    """The first metric whose sum is NaN or infinite."""
+    return next((name for name, (total, _) in metrics.items() if not math.isfinite(np.asarray(total))), None)
+
+
+class Writer(Protocol):
+    """Takes log lines: flat dicts of JSON values."""
+
+    def write(self, line: dict) -> None:
+        """Writes one line."""
+
+    def close(self) -> None:
+        """Makes sure that everything is on disk."""
+
+
+class JsonlWriter:
+    """metrics.jsonl, one flat object a line. Lines after the step that a run resumes from are dropped: it writes them again."""
+
+    def __init__(self, path: Path, resumed_step: int):
+        if path.exists():
+            kept = []
+            for line in path.read_text().splitlines(keepends=True):
+                # A process killed while writing leaves at most one unfinished line, the last.
+                if line.endswith("\n") and json.loads(line)["step"] <= resumed_step:
+                    kept.append(line)
+            path.write_text("".join(kept))
+        self._file = path.open("a")
+
+    def write(self, line: dict) -> None:
+        """Appends a line and flushes it."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class TensorboardWriter:
+    """TensorBoard event files; scalars are tagged split/metric."""
+
+    def __init__(self, directory: Path, resumed_step: int):
+        try:
+            from tensorboardX import SummaryWriter
+        except ModuleNotFoundError:
+            raise UserError(
+                "config.writers names tensorboard, which needs tensorboardX: pip install 'bertlab[tensorboard]'"
+            ) from None
+        self._writer = SummaryWriter(str(directory), purge_step=resumed_step + 1 if resumed_step else None)
+
+    def write(self, line: dict) -> None:
+        """Adds every number of the line."""
+        for name, value in line.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"])
+
+    def close(self) -> None:
+        """Closes the event file."""
+        self._writer.close()
+
+
+def open_writers(names: str, workdir: Path, resumed_step: int) -> list[Writer]:
+    """The writers of `config.writers`; jsonl is always among them, since reports read it."""
+    chosen = set(filter(None, names.split(","))) | {"jsonl"}
+    if unknown := chosen - {"jsonl", "tensorboard"}:
+        raise UserError(f"config.writers={names!r}: {', '.join(sorted(unknown))} is not known; choose from jsonl, tensorboard")
+    writers: list[Writer] = [JsonlWriter(workdir / "metrics.jsonl", resumed_step)]
+    if "tensorboard" in chosen:
+        writers.append(TensorboardWriter(workdir / "tensorboard", resumed_step))
+    return writers

@@ -1,0 +1,89 @@
+"""The mesh, and the table from logical axis names to mesh axes: the same for every model.
+
+The mesh has three axes. `data` and `fsdp` divide the batch; `fsdp` also divides parameters and optimiser state along their
+`embed` axis; `tensor` divides heads, hidden units and the vocabulary.
+"""
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bertlab.errors import UserError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+BATCH = PartitionSpec(("data", "fsdp"))
+
+RULES = {
+    "vocab": "tensor",
+    "heads": "tensor",
+    "hidden": "tensor",
+    "embed": "fsdp",
+    "norm": None,
+}
+
+
+def build_mesh(mesh, devices=None) -> Mesh:
+    """The device mesh of `config.mesh`.
+
+    Args:
+        mesh: sizes of the three axes; one may be −1: all devices that are left.
+        devices: default all.
+
+    Raises:
+        UserError: the sizes do not multiply to the number of devices.
+    """
+    devices = np.asarray(jax.devices() if devices is None else devices)
+    sizes = [int(mesh[axis]) for axis in MESH_AXES]
+    shown = ", ".join(f"{a}={s}" for a, s in zip(MESH_AXES, sizes))
+    fixed = int(np.prod([s for s in sizes if s != -1]))
+    if any(s < 1 and s != -1 for s in sizes) or sizes.count(-1) > 1:
+        raise UserError(f"config.mesh ({shown}): sizes are positive, and one of them may be -1 for the devices that are left")
+    if devices.size % fixed or (-1 not in sizes and fixed != devices.size):
+        raise UserError(
+            f"config.mesh ({shown}) does not fit {devices.size} device(s): the product of its sizes must be that number"
+        )
+    sizes = [devices.size // fixed if s == -1 else s for s in sizes]
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices.ravel())
+
+
+def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
+    """Refuses a batch that the mesh or the micro-batches do not divide."""
+    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    if batch_size % (shards * micro_batches):
+        raise UserError(
+            f"config.data.batch_size={batch_size} is not a multiple of config.mesh data·fsdp ({shards}) times"
+            f" config.train.micro_batches ({micro_batches}); change one of them"
+        )
+
+
+def parameter_shardings(mesh: Mesh, logical_axes, shapes):
+    """A NamedSharding per parameter. A dimension that its mesh axis does not divide is kept whole.
+
+    Args:
+        mesh: from `build_mesh`.
+        logical_axes: tree of tuples of axis names, from `Program.logical_axes`.
+        shapes: tree of arrays or ShapeDtypeStructs.
+
+    Raises:
+        UserError: a parameter has no axis names, or one that RULES lacks.
+    """
+
+    def place(path, axes, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if len(axes) != leaf.ndim:
+            raise UserError(f"parameter {name} {leaf.shape} names {len(axes)} logical axes; name one (or None) per dimension")
+        unknown = [a for a in axes if a is not None and a not in RULES]
+        if unknown:
+            raise UserError(f"parameter {name}: no sharding rule for logical axis '{unknown[0]}'; known: {', '.join(RULES)}")
+        wanted = [RULES.get(a) for a in axes]
+        return NamedSharding(
+            mesh, PartitionSpec(*(w if w and n % mesh.shape[w] == 0 else None for w, n in zip(wanted, leaf.shape)))
+        )
+
+    return jax.tree_util.tree_map_with_path(place, logical_axes, shapes, is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+
+def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """This host's part of a batch as global arrays, rows divided over `data` and `fsdp`."""
+    sharding = NamedSharding(mesh, BATCH)
+    return {k: jax.make_array_from_process_local_data(sharding, v) for k, v in batch.items()}

@@ -1,0 +1,135 @@
+"""Training state and the two pure functions over it: a training step and an evaluation step."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from bertlab.objectives.program import Program
+from bertlab.train.sharding import parameter_shardings
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything that changes in training, arrays only.
+
+    Attributes:
+        step: int32 scalar, updates done.
+        params: float32 tree.
+        opt_state: the optimiser's.
+        carry: recurrent state of stateful streams; empty otherwise.
+    """
+
+    step: Array
+    params: Any
+    opt_state: Any
+    carry: Any
+
+
+def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, batch) -> TrainState:
+    """A fresh state, each array made where its shard lives."""
+    make = lambda: _fresh(program, optimizer, seed, batch)
+    shapes = jax.eval_shape(make)
+    return jax.jit(make, out_shardings=state_shardings(program, optimizer, mesh, batch, shapes))()
+
+
+def _fresh(program, optimizer, seed, batch) -> TrainState:
+    params = program.init(jax.random.key(seed), batch)
+    return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), {})
+
+
+def state_shardings(program: Program, optimizer, mesh: Mesh, batch, shapes: TrainState) -> TrainState:
+    """Where every array of a state lives: optimiser moments beside their parameters, scalars everywhere."""
+    whole = NamedSharding(mesh, PartitionSpec())
+    params = parameter_shardings(mesh, program.logical_axes(batch), shapes.params)
+    opt_state = optax.tree.map_params(
+        optimizer, lambda _, sharding: sharding, shapes.opt_state, params, transform_non_params=lambda _: whole
+    )
+    return TrainState(whole, params, opt_state, jax.tree.map(lambda _: whole, shapes.carry))
+
+
+def weighted_total(metrics, weights: Mapping[str, Array | float], denominators=None) -> Array:
+    """Σ over objectives of weight · (Σ loss / Σ loss weight).
+
+    Args:
+        metrics: {"mlm/loss": (sum, weight), ...}, perhaps of one micro-batch.
+        weights: objective name to weight.
+        denominators: loss weights of the whole batch, where `metrics` are of a part of it.
+    """
+    total = 0.0
+    for name, weight in weights.items():
+        loss_sum, loss_weight = metrics[f"{name}/loss"]
+        denominator = loss_weight if denominators is None else denominators[f"{name}/loss"][1]
+        total = total + weight * loss_sum / jnp.where(denominator > 0, denominator, 1.0)
+    return total
+
+
+def build_train_step(
+    program: Program, optimizer: optax.GradientTransformation, weights: Mapping[str, float], seed: int, micro_batches: int
+) -> Callable:
+    """The pure function (state, batch) -> (state, metrics).
+
+    Args:
+        program: model and objectives.
+        optimizer: from `build_optimizer`.
+        weights: objective name to its weight in the loss.
+        seed: all randomness of a step is a function of it and the step.
+        micro_batches: the batch is worked through in this many parts, whose gradients are those of the whole.
+
+    Returns:
+        The step. Its metrics are the objectives' (weighted sum, weight) and `tokens`, the number that is not padding.
+    """
+
+    def train_step(state: TrainState, batch):
+        view_key, dropout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step))
+        views = program.views(batch, view_key)
+        # Rows j, j + k, j + 2k, ... form micro-batch j, so that each keeps its share of every device's rows.
+        parts = jax.tree.map(lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), views)
+        keys = jax.random.split(dropout_key, micro_batches)
+
+        def loss_weights(part):
+            # Only the weights are used, and they depend on the views alone: the compiler drops the forward pass.
+            return {k: (0.0, w) for k, (_, w) in program.metrics(state.params, part).items() if k.endswith("/loss")}
+
+        def loss(params, part, key, denominators):
+            metrics = program.metrics(params, part, key)
+            return weighted_total(metrics, weights, denominators), metrics
+
+        gradient = jax.grad(loss, has_aux=True)
+        if micro_batches == 1:
+            grads, metrics = gradient(state.params, jax.tree.map(lambda x: x[0], parts), keys[0], None)
+        else:
+            denominators = jax.tree.map(lambda x: x.sum(0), jax.lax.map(loss_weights, parts))
+
+            def accumulate(total, inputs):
+                grads_and_metrics = gradient(state.params, *inputs, denominators)
+                return jax.tree.map(jnp.add, total, grads_and_metrics), None
+
+            zeros = jax.tree.map(
+                lambda s: jnp.zeros(s.shape, s.dtype),
+                jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), keys[0], denominators),
+            )
+            (grads, metrics), _ = jax.lax.scan(accumulate, zeros, (parts, keys))
+        metrics = {**metrics, "gradient_norm": (optax.global_norm(grads), jnp.float32(1.0))}
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        tokens = jnp.sum(batch["documents"] > 0)
+        return TrainState(state.step + 1, params, opt_state, state.carry), {**metrics, "tokens": tokens}
+
+    return train_step
+
+
+def build_eval_step(program: Program, seed: int = 0) -> Callable:
+    """The pure function (params, batch, index) -> metrics; corruption depends on the batch's index alone."""
+
+    def eval_step(params, batch, index):
+        key = jax.random.fold_in(jax.random.key(seed), index)
+        return program.metrics(params, program.views(batch, key))
+
+    return eval_step

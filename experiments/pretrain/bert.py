@@ -1,0 +1,23 @@
+"""BERT pretraining (Devlin et al. 2018, sections 3.1 and A.2): masked tokens and next-sentence prediction.
+
+    bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs --workdir=runs/bert
+
+The paper's left-to-right ablation (section 5.1) is the same body seen one way:
+`objectives=ltr` with `--config.model.direction=left-to-right`.
+"""
+
+from bertlab.config import add_objectives, base_config, parse_arguments
+
+
+def get_config(arguments=None):
+    values = parse_arguments(arguments, size="tiny", objectives="mlm+nsp", corpus="pydocs", steps=1000)
+    config = base_config()
+    config.model.family = "bert"
+    config.model.size = values["size"]
+    config.data.corpus = values["corpus"]
+    config.train.steps = values["steps"]
+    add_objectives(config, values["objectives"])
+    if values["size"] in ("base", "large"):  # the paper's own schedule (A.2); smaller sizes learn faster with 1e-3
+        config.optimizer.learning_rate = 1e-4
+        config.optimizer.warmup_steps = 10_000
+    return config

@@ -1,0 +1,27 @@
+"""GPT pretraining (Radford et al. 2018, section 4.1): left-to-right language modelling with a transformer decoder.
+
+    bertlab train --config=experiments/pretrain/gpt.py:size=tiny,corpus=pydocs --workdir=runs/gpt
+
+Linear warm-up and cosine decay to zero; decoupled weight decay on all but biases and norms.
+"""
+
+from bertlab.config import add_objectives, base_config, parse_arguments
+
+
+def get_config(arguments=None):
+    values = parse_arguments(arguments, size="tiny", objectives="ltr", corpus="pydocs", steps=1000)
+    config = base_config()
+    config.model.family = "gpt"
+    config.model.size = values["size"]
+    config.data.corpus = values["corpus"]
+    config.data.format = "full_sentences"
+    config.train.steps = values["steps"]
+    config.optimizer.decay = "cosine"
+    config.optimizer.decay_from_start = False
+    config.optimizer.bias_correction = True
+    config.optimizer.epsilon = 1e-8
+    add_objectives(config, values["objectives"])
+    if values["size"] == "gpt1":
+        config.optimizer.learning_rate = 2.5e-4
+        config.optimizer.warmup_steps = 2000
+    return config

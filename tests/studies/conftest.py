@@ -1,0 +1,126 @@
+"""Synthetic fixtures: directories as runs write them, filled with made-up but plausible numbers."""
+
+import hashlib
+import json
+import math
+import random
+
+import pytest
+
+from bertlab.studies.study import Study
+from bertlab.studies.sweep import describe
+
+# variant -> (objectives and their final losses, package accuracy, code_spans F1, seconds per step)
+VARIANTS = {
+    "MLM": ({"mlm": 4.41}, 0.702, 0.713, 0.050),
+    "MLM+NSP": ({"mlm": 4.46, "nsp": 0.52}, 0.731, 0.709, 0.055),
+    "LTR": ({"ltr": 4.02}, 0.684, 0.628, 0.042),
+    "biLM": ({"ltr": 4.31, "rtl": 4.36}, 0.655, 0.671, 0.091),
+    "No pretraining": ({"mlm": 9.01}, 0.513, 0.487, 0.0),
+}
+TASKS = ("package", "code_spans")
+STEPS, TOKENS_PER_STEP, PARAMETERS = 1500, 3900, 4_386_178
+
+
+def objectives_study(seeds=(1, 2), variants=tuple(VARIANTS)) -> Study:
+    """The demo's study in small."""
+    objective = {}
+    for name in variants:
+        objective[name] = {f"objectives.{o}.weight": 1.0 for o in VARIANTS[name][0]}
+        if name == "biLM":
+            objective[name]["config"] = "experiments/pretrain/elmo.py:size=tiny,corpus=pydocs"
+        if name == "No pretraining":
+            objective[name]["train.steps"] = 0
+    return Study(
+        name="objectives",
+        title="Which pretraining objective helps?",
+        question="MLM, MLM+NSP, left-to-right and biLM pretraining compared on the same real text.",
+        config="experiments/pretrain/bert.py:size=tiny,corpus=pydocs",
+        axes={"objective": objective, "seed": list(seeds)},
+        overrides={"train.steps": STEPS},
+        downstream=TASKS,
+    )
+
+
+def write_run(directory, variant, seed, *, package=None, code_spans=None, steps=STEPS, data="same", finished=True):
+    """Writes a run's directory; `data` names the stream of batches that the hash chain stands for."""
+    losses, default_package, default_code_spans, pace = VARIANTS[variant]
+    steps = 0 if variant == "No pretraining" else steps
+    rng = random.Random(f"{variant} {seed}")
+    directory.mkdir(parents=True, exist_ok=True)
+    share = {"MLM": 0.15, "MLM+NSP": 0.152}.get(variant, 0.99)
+
+    def costs(step):
+        return {"tokens": step * TOKENS_PER_STEP, "supervised": int(step * TOKENS_PER_STEP * share),
+                "flops": step * TOKENS_PER_STEP * 6.0 * 2.9e6 * (1 + share), "seconds": step * pace * (1 + 0.03 * seed)}
+
+    def held_out(step):
+        values = {}
+        for objective, final in losses.items():
+            start = math.log(2) if objective == "nsp" else 9.01
+            decay = math.exp(-4 * step / STEPS) - math.exp(-4)
+            jitter = rng.gauss(0, 0.02 if objective != "nsp" else 0.004)
+            values[f"{objective}/loss"] = final + (start - final) * decay / (1 - math.exp(-4)) + jitter
+            values[f"{objective}/accuracy"] = 0.35
+        return {"loss": sum(v for k, v in values.items() if k.endswith("loss")), **values}
+
+    def data_hash(step):
+        return hashlib.blake2b(f"{data} {seed} {step}".encode(), digest_size=16).hexdigest()
+
+    lines = []
+    for step in range(0, steps + 1, 150):
+        if step:
+            lines.append({"step": step, "split": "train", **held_out(step), **costs(step),
+                          "tokens_per_second": TOKENS_PER_STEP / pace, "learning_rate": 1e-3 * (1 - step / STEPS),
+                          "data_hash": data_hash(step)})
+        lines.append({"step": step, "split": "valid", **held_out(step), **costs(step)})
+    write_lines(directory / "metrics.jsonl", lines)
+    write_json(directory / "config.json", {"train": {"steps": steps}, "seed": seed})
+    write_json(directory / "environment.json", {
+        "versions": {"python": "3.11.9", "bertlab": "0.1.0", "jax": "0.10.2", "flax": "0.12.4", "numpy": "2.4.6"},
+        "devices": ["cpu"], "commit": "3f2a9c1d", "command": "python -m bertlab.studies.sweep --run job.json",
+    })
+    if not finished:
+        return
+    valid = {k: v for k, v in lines[-1].items() if k == "loss" or "/" in k}
+    write_json(directory / "result.json", {
+        "step": steps, "parameters": PARAMETERS, **costs(steps), "data_hash": data_hash(steps),
+        "metrics": {"valid": valid, "test": valid},
+    })
+    package = default_package + rng.gauss(0, 0.006) if package is None else package
+    code_spans = default_code_spans + rng.gauss(0, 0.006) if code_spans is None else code_spans
+    for task, metrics in (
+        ("package", {"loss": 0.91, "package/loss": 0.91, "package/accuracy": package}),
+        ("code_spans", {"loss": 0.2, "code_spans/loss": 0.2, "code_spans/precision": code_spans + 0.02,
+                        "code_spans/recall": code_spans - 0.02, "code_spans/f1": code_spans}),
+    ):
+        (directory / "finetune" / task).mkdir(parents=True, exist_ok=True)
+        write_json(directory / "finetune" / task / "result.json", {
+            "step": 300, "parameters": PARAMETERS, "tokens": 10, "supervised": 10, "flops": 1.0, "seconds": 20.0,
+            "data_hash": "00", "metrics": {"valid": metrics, "test": metrics},
+        })
+
+
+def write_study(directory, study, **options):
+    """Writes a study's directory with all its runs; `options` go to write_run, or per run name in `per_run`."""
+    per_run = options.pop("per_run", {})
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "study.json", describe(study, study.runs()))
+    for run in study.runs():
+        write_run(directory / run.name, run.labels["objective"], int(run.labels["seed"]),
+                  **(options | per_run.get(run.name, {})))
+    return directory
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value))
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def study_directory(tmp_path):
+    """A finished objectives study with two seeds."""
+    return write_study(tmp_path / "objectives", objectives_study())
