@@ -1,1 +1,210 @@
-"""The `bertlab` command."""
+"""The `bertlab` command: one function per subcommand, each a thin call into the package."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from bertlab.errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs `bertlab COMMAND ...`.
+
+    Returns:
+        0 when done, 1 when part of a sweep failed, 2 for a mistake in what was asked for (one line on stderr).
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    # Files beside the caller, such as an objective of one's own, are importable as with `python -m`.
+    sys.path.insert(0, os.getcwd())
+    parser = build_parser()
+    given, rest = parser.parse_known_args(arguments)
+    if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
+        parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
+    try:
+        return given.function(given, rest) or 0
+    except UserError as error:
+        print(f"bertlab {given.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands; each help text ends with an example."""
+    parser = argparse.ArgumentParser(prog="bertlab", description="Pretraining objectives compared on equal terms.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name, function, help, example, overrides=False, to=commands):
+        command = to.add_parser(
+            name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )  # fmt: skip
+        command.set_defaults(function=function, takes_overrides=overrides)
+        return command
+
+    config_help = "config file with arguments after a colon: FILE.py:key=value,key=value; any of its keys can be set with --config.KEY=VALUE"
+
+    train = add(
+        "train", _train, "pretrain; the same command again goes on where it stopped",
+        "bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs"
+        " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True,
+    )  # fmt: skip
+    train.add_argument("--config", required=True, help=config_help)
+    train.add_argument("--workdir", required=True, type=Path, help="run directory")
+
+    tune = add(
+        "finetune", _finetune, "fine-tune a pretrained run on a downstream task",
+        "bertlab finetune --run=runs/x --task=package --workdir=runs/x/finetune/package", overrides=True,
+    )  # fmt: skip
+    tune.add_argument("--run", required=True, type=Path, help="pretraining run directory")
+    tune.add_argument("--task", required=True, help="package or code_spans")
+    tune.add_argument("--workdir", required=True, type=Path, help="run directory of the fine-tuning")
+
+    sweep = add(
+        "sweep", _sweep, "run every run of a study that is not finished",
+        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2",
+    )  # fmt: skip
+    sweep.add_argument("--study", required=True, help="study file with arguments after a colon: FILE.py:key=value,key=value")
+    sweep.add_argument("--workdir", required=True, type=Path, help="directory of the study; one run directory a run in it")
+    sweep.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores (default 1)")
+    sweep.add_argument("--dry_run", action="store_true", help="print the runs and start none")
+
+    report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")
+    report.add_argument("path", type=Path, help="study or run directory")
+
+    prepare = add(
+        "prepare", _prepare, "tokenise a corpus once, for all runs on it",
+        "bertlab prepare --corpus='text:books/*.txt.gz' --config.data.tokenizer.vocab_size=16000", overrides=True,
+    )  # fmt: skip
+    prepare.add_argument("--config", default=None, help=config_help + " (default: every key's default)")
+    prepare.add_argument("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic; short for --config.data.corpus")
+
+    tokenizer = commands.add_parser("tokenizer", help="train a tokenizer, or encode and decode lines with one")
+    actions = tokenizer.add_subparsers(dest="action", required=True, metavar="ACTION")
+    learn = add(
+        "train", _tokenizer_train, "train a tokenizer on a corpus",
+        "bertlab tokenizer train --corpus='text:books/*.txt' --kind=bpe --vocab_size=8000 --out=tokenizer", to=actions,
+    )  # fmt: skip
+    learn.add_argument("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
+    learn.add_argument("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
+    learn.add_argument("--vocab_size", type=int, default=8192, help="pieces, special ones included (default 8192)")
+    learn.add_argument("--lowercase", action="store_true", help="fold case")
+    learn.add_argument("--seed", type=int, default=0, help="of the sample of sentences (default 0)")
+    learn.add_argument("--sample_sentences", type=int, default=1_000_000, help="sentences to learn from (default 1,000,000)")
+    learn.add_argument("--out", required=True, type=Path, help="directory to save it in")
+    encode = add(
+        "encode", _tokenizer_encode, "encode lines of standard input as ids (or pieces)",
+        "echo 'One sentence.' | bertlab tokenizer encode --tokenizer=tokenizer", to=actions,
+    )  # fmt: skip
+    encode.add_argument("--pieces", action="store_true", help="print pieces instead of ids")
+    decode = add(
+        "decode", _tokenizer_decode, "decode lines of ids of standard input as text",
+        "echo '17 20 3' | bertlab tokenizer decode --tokenizer=tokenizer", to=actions,
+    )  # fmt: skip
+    for command in (encode, decode):
+        command.add_argument("--tokenizer", required=True, type=Path, help="saved tokenizer directory, run directory's tokenizer, or vocab.txt")
+    return parser
+
+
+def _train(given, overrides: list[str]) -> None:
+    from bertlab.config import load_config
+    from bertlab.train.loop import train
+
+    config = load_config(given.config, argv=overrides)
+    train(config, given.workdir, progress=_Progress())
+    print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
+
+
+def _finetune(given, overrides: list[str]) -> None:
+    from bertlab.transfer.finetune import finetune
+
+    pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
+    result = finetune(given.run, given.task, given.workdir, {name: value for name, _, value in pairs})
+    scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
+    print(f"finished: {given.workdir / 'result.json'}; test: {scores}")
+
+
+def _sweep(given, _) -> int:
+    from bertlab.studies.study import load_study
+    from bertlab.studies.sweep import sweep
+
+    return sweep(load_study(given.study), given.workdir, jobs=given.jobs, dry_run=given.dry_run)
+
+
+def _report(given, _) -> None:
+    from bertlab.studies.report import report
+
+    report(given.path)
+
+
+def _prepare(given, overrides: list[str]) -> None:
+    from bertlab.config import base_config, load_config, parse_override, set_key
+    from bertlab.data.prepare import describe, prepare
+
+    if given.config:
+        config = load_config(given.config, argv=overrides)
+    else:
+        config = base_config()
+        for override in overrides:
+            name, _, value = override.removeprefix("--config.").partition("=")
+            set_key(config, name, parse_override(config, name, value))
+    if given.corpus:
+        config.data.corpus = given.corpus
+    print(describe(prepare(config.data, progress=_Progress())))
+
+
+def _tokenizer_train(given, _) -> None:
+    from bertlab.data.corpora import open_corpus
+    from bertlab.data.tokenizers import train_tokenizer
+
+    sentences = (s for document in open_corpus(given.corpus).documents() for s in document.sentences)
+    tokenizer = train_tokenizer(
+        given.kind, sentences, given.vocab_size, seed=given.seed, lowercase=given.lowercase, sample_sentences=given.sample_sentences
+    )
+    tokenizer.save(given.out)
+    print(f"{given.kind} tokenizer with {tokenizer.vocab_size} pieces saved in {given.out}")
+
+
+def _tokenizer_encode(given, _) -> None:
+    from bertlab.data.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer(given.tokenizer)
+    names = tokenizer.pieces()
+    for line in sys.stdin:
+        print(" ".join(names[i] if given.pieces else str(i) for i in tokenizer.encode(line.rstrip("\n"))))
+
+
+def _tokenizer_decode(given, _) -> None:
+    from bertlab.data.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer(given.tokenizer)
+    for number, line in enumerate(sys.stdin, 1):
+        try:
+            ids = [int(word) for word in line.split()]
+        except ValueError:
+            raise UserError(f"standard input, line {number}: expected ids separated by spaces, got {line.strip()!r}") from None
+        if bad := [i for i in ids if not 0 <= i < tokenizer.vocab_size]:
+            raise UserError(f"standard input, line {number}: id {bad[0]} is not in 0..{tokenizer.vocab_size - 1}")
+        print(tokenizer.decode(ids))
+
+
+class _Progress:
+    """Preparation progress as a bar on a terminal, silence elsewhere."""
+
+    def __init__(self):
+        from rich.progress import Progress
+
+        self._bar = Progress(transient=True, disable=not sys.stdout.isatty())
+        self._tasks = {}
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        if not self._tasks:
+            self._bar.start()
+        if label not in self._tasks:
+            self._tasks[label] = self._bar.add_task(label, total=total)
+        self._bar.update(self._tasks[label], completed=done, total=total)
+        if total is not None and all(task.finished for task in self._bar.tasks):
+            self._bar.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

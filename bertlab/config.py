@@ -188,6 +188,19 @@ def set_key(config: ConfigDict, name: str, value: Any) -> None:
         raise UserError(f"config.{name}={value!r}: {error}") from None
 
 
+def parse_override(config: ConfigDict, name: str, text: str) -> Any:
+    """The value of `--config.NAME=TEXT`, of the type that the key holds."""
+    _require_key(config, name, f"--config.{name}")
+    parent, _, leaf = name.rpartition(".")
+    kind = _node(config, parent).get_type(leaf)
+    if kind is str or kind is type(None):
+        return text
+    try:
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        raise UserError(f"--config.{name}={text}: expected {kind.__name__}") from None
+
+
 def _node(config: ConfigDict, name: str) -> ConfigDict:
     for part in filter(None, name.split(".")):
         config = config[part]

@@ -3,14 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+import functools
 import itertools
 import multiprocessing
 import os
 import threading
-from typing import TypeVar
+from typing import Any
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+# In a worker process: what its `load` returned. Never set in the main process.
+_loaded: Any = None
 
 
 def available_cores() -> int:
@@ -25,48 +26,52 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _start_worker(setup: Callable | None, arguments: tuple) -> None:
+def _start_worker(load: Callable[[], Any] | None) -> None:
+    global _loaded
     # A pool worker waits for work for ever when its parent is killed; this thread ends it instead.
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    if setup is not None:
-        setup(*arguments)
+    # One process per core is enough; the `tokenizers` library would start as many threads in each.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _loaded = load() if load is not None else None
+
+
+def _call_with_loaded(function: Callable[[Any, Any], Any], item: Any) -> Any:
+    return function(_loaded, item)
 
 
 def ordered_map(
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
+    function: Callable[..., Any],
+    items: Iterable[Any],
     *,
     workers: int = 0,
-    setup: Callable[..., None] | None = None,
-    arguments: tuple = (),
-) -> Iterator[Result]:
+    load: Callable[[], Any] | None = None,
+) -> Iterator[Any]:
     """Yields `function(item)` for every item, in the order of the items, computed by a pool of processes.
 
     At most `2 * workers + 2` items are in flight, so that memory stays bounded however long `items` is. Processes are
-    spawned (never forked: JAX may be running threads in the parent), so `function` and `setup` must be importable
+    spawned (never forked: JAX may be running threads in the parent), so `function` and `load` must be importable
     from a module. With one worker, or one item, everything happens in this process.
 
     Args:
-      function: called on each item.
-      items: read lazily.
+      function: called on each item; on `(loaded, item)` if `load` is given.
+      items: read lazily, in this process.
       workers: number of processes; 0 means one per available core.
-      setup: called once in each process before the first item.
-      arguments: arguments of `setup`.
+      load: called once in each process, for what is too large to send with each item.
     """
     items = iter(items)
     head = list(itertools.islice(items, 2))
     workers = workers or available_cores()
     if workers == 1 or len(head) < 2:
-        if setup is not None:
-            setup(*arguments)
-        yield from map(function, itertools.chain(head, items))
+        yield from map(function if load is None else functools.partial(function, load()), itertools.chain(head, items))
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(setup, arguments))
+    call = function if load is None else functools.partial(_call_with_loaded, function)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(load,)
+    )
     pending = deque()
     try:
         for item in itertools.chain(head, items):
-            pending.append(pool.submit(function, item))
+            pending.append(pool.submit(call, item))
             if len(pending) > 2 * workers + 1:
                 yield pending.popleft().result()
         while pending:

@@ -122,12 +122,12 @@ def _read_modules(files: list[_SourceFile]) -> list[Module]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tree = ast.parse(source, filename=file.path)
+            if file.name == "pydoc_data.topics":
+                found += [Module(f"{file.name}:{topic}", file.package, (text,)) for topic, text in _topics(tree)]
+            else:
+                found.append(Module(file.name, file.package, tuple(_docstrings(tree))))
         except (SyntaxError, ValueError, RecursionError):
             continue
-        if file.name == "pydoc_data.topics":
-            found += [Module(f"{file.name}:{topic}", file.package, (text,)) for topic, text in _topics(tree)]
-        else:
-            found.append(Module(file.name, file.package, tuple(_docstrings(tree))))
     return found
 
 

@@ -46,12 +46,14 @@ class Bound:
         predict_tokens: (hidden [..., D], side) -> logits [..., V], the family's own output layer.
         pool: () -> [B, D], one vector a row.
         head: the objective's own Linen head, or None.
+        deterministic: no dropout (evaluation).
     """
 
     encoded: Encoded
     predict_tokens: Callable[[Float[Array, "... D"], str], Float[Array, "... V"]]
     pool: Callable[[], Float[Array, "B D"]]
     head: nn.Module | None
+    deterministic: bool
 
 
 @dataclasses.dataclass(frozen=True)

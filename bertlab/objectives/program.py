@@ -52,7 +52,8 @@ class _Composite(nn.Module):
         predict = lambda hidden, side: self.body.predict_tokens(hidden, side, deterministic)
         pool = lambda: self.body.pool(encoded, view)
         objectives = dict(self.objectives)
-        return {name: objectives[name].loss(Bound(encoded, predict, pool, self.heads.get(name)), view) for name in names}
+        bound = {name: Bound(encoded, predict, pool, self.heads.get(name), deterministic) for name in names}
+        return {name: objectives[name].loss(bound[name], view) for name in names}
 
     def encode(self, view: View, deterministic: bool):
         return self.body.encode(view, deterministic)

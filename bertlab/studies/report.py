@@ -113,12 +113,13 @@ def table(results: Results) -> pd.DataFrame:
     for metric in score_columns(results):
         factor = plots.percent_factor(metric)
         digits = 1 if factor == 100 else 3
-        columns[SCORES, score_label(metric)] = column(metric, lambda m, sd, f=factor, d=digits: spread(m * f, sd * f, d))
+        columns[SCORES, score_label(metric)] = column(
+            metric, lambda mean, sd, f=factor, d=digits: spread(mean * f, sd * f, d))
     for metric in loss_columns(results):
-        columns[LOSSES, metric.removeprefix("valid/")] = column(metric, lambda m, sd: spread(m, sd, 3))
+        columns[LOSSES, metric.removeprefix("valid/")] = column(metric, lambda mean, sd: spread(mean, sd, 3))
     for metric in COSTS:
         form = seconds_text if metric == "seconds" else count_text
-        columns[COST, COST_LABELS[metric]] = column(metric, lambda m, sd, f=form: f(m))
+        columns[COST, COST_LABELS[metric]] = column(metric, lambda mean, _, f=form: f(mean))
     return pd.DataFrame(columns, index=pd.Index(results.variants, name="variant"))
 
 
@@ -234,9 +235,9 @@ def comparison(results: Results, metric: str, variant: str, other: str) -> str:
         return sentence + ", with one seed, which cannot separate the two."
     if found.pairs == 0:
         return sentence + ", without a seed that both have finished."
-    if found.within_spread:
-        return f"{sentence}, no more than the spread of that difference over {found.pairs} seeds, so it settles nothing."
-    return f"{sentence}, more than the spread of that difference over {found.pairs} seeds."
+    spread_over = f"than the spread of that difference over {found.pairs} seeds"
+    return f"{sentence}, no more {spread_over}, so it settles nothing." if found.within_spread else (
+        f"{sentence}, more {spread_over}.")
 
 
 def run_finding(results: Results) -> str:
@@ -348,14 +349,15 @@ def notices(results: Results) -> list[str]:
     if problems:
         texts.append("The runs did not read the same data in the same order, so their differences are not due to the "
                      f"variants alone. {'. '.join(problems)}.")
-    for status in ("failed", "unfinished"):
+    for status, wording in (("failed", "failed"), ("unfinished", "not finished")):
         runs = results.runs[results.runs["status"] == status]
+        verb = "is" if len(runs) == 1 else "are"
+        did = wording if status == "failed" else f"{verb} {wording}"
         if len(runs) and results.axes:
             names = ", ".join(f"{r['name']} ({r['error']})" if r["error"] else r["name"] for _, r in runs.iterrows())
-            verb = "is" if len(runs) == 1 else "are"
-            texts.append(f"{len(runs)} of {len(results.runs)} runs {verb} {status} and left out of tables: {names}.")
+            texts.append(f"{len(runs)} of {len(results.runs)} runs {did} and {verb} left out of tables: {names}.")
         elif len(runs):
-            texts.append(f"This run is {status}" + (f": {runs['error'].iloc[0]}." if runs["error"].iloc[0] else "."))
+            texts.append(f"This run {did}" + (f": {runs['error'].iloc[0]}." if runs["error"].iloc[0] else "."))
     return texts
 
 

@@ -13,6 +13,7 @@ from bertlab import objectives
 from bertlab.data.batches import eval_batches, train_batches
 from bertlab.data.formats import format_class
 from bertlab.data.prepare import prepare
+from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
@@ -40,6 +41,7 @@ class Experiment:
         config: the whole config, as written to config.json.
         program: model and objectives as pure functions.
         weights: objective name to weight in the loss.
+        tokenizer: saved with the run, so that its directory is enough to use it.
         train: endless training batches.
         evaluations: held-out batches by split; "valid" is evaluated during training, all at the end.
         warm_start: fresh parameters -> parameters to begin with (from another run), or None.
@@ -48,6 +50,7 @@ class Experiment:
     config: ConfigDict
     program: Program
     weights: Mapping[str, float]
+    tokenizer: Tokenizer
     train: grain.IterDataset
     evaluations: Mapping[str, list[dict[str, np.ndarray]]]
     warm_start: Callable[[Any], Any] | None = None
@@ -118,7 +121,7 @@ def check_shape(config: ConfigDict, shape) -> None:
     learning_rate(config.optimizer, config.train.steps)
 
 
-def vocabulary_of(tokenizer) -> objectives.Vocabulary:
+def vocabulary_of(tokenizer: Tokenizer) -> objectives.Vocabulary:
     """What objectives may know of a tokenizer."""
     return objectives.Vocabulary(
         tokenizer.vocab_size, tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
@@ -142,6 +145,7 @@ def build_pretraining(config: ConfigDict, progress=None) -> Experiment:
         config=config,
         program=Program(body, built, vocabulary_of(prepared.tokenizer)),
         weights={name: float(config.objectives[name].weight) for name in built},
+        tokenizer=prepared.tokenizer,
         train=train_batches(prepared, config.data, (jax.process_index(), jax.process_count())),
         evaluations={
             split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")

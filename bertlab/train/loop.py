@@ -60,6 +60,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     # 2. The run directory describes itself before the first step.
     write_json(workdir / "config.json", config.to_dict())
     write_json(workdir / "environment.json", describe_environment())
+    experiment.tokenizer.save(workdir / "tokenizer")
     stop = StopSignal()
     try:
         if session.step == 0 and steps > 0:

@@ -1,12 +1,15 @@
 """Synthetic fixtures: directories as runs write them, filled with made-up but plausible numbers."""
 
 import hashlib
+import io
 import json
 import math
 import random
 
 import pytest
+from rich.console import Console
 
+from bertlab.studies.report import report
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import describe
 
@@ -120,7 +123,14 @@ def write_lines(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-@pytest.fixture
-def study_directory(tmp_path):
-    """A finished objectives study with two seeds."""
-    return write_study(tmp_path / "objectives", objectives_study())
+@pytest.fixture(scope="session")
+def study_directory(tmp_path_factory):
+    """A finished objectives study with two seeds, and its report; shared by tests, which leave it as it is."""
+    return write_study(tmp_path_factory.mktemp("study") / "objectives", objectives_study())
+
+
+@pytest.fixture(scope="session")
+def study_report(study_directory):
+    """(path of report.html, what was printed) of that study."""
+    console = Console(file=io.StringIO(), width=100)
+    return report(study_directory, console=console), console.file.getvalue()

@@ -1,0 +1,386 @@
+"""Preparation: a corpus becomes token ids on disk, once.
+
+The result is a folder `CACHE/CORPUS-FINGERPRINT/` with three things: `dataset/`, a TFDS dataset in ArrayRecord shards with
+one record a document; `tokenizer/`; and `prepared.json` with statistics. The fingerprint covers the text, the tokenizer's
+options and the splits' options, so a second preparation of the same things finds the folder and does nothing. The
+folder is built under another name and renamed when it is complete, so whatever has the final name is finished.
+
+Memory stays bounded whatever the size of the corpus: documents stream through a pool of processes in chunks, at most a few
+per process at a time, and records go to disk as they come (TFDS's `SequentialWriter`; its usual builders shuffle
+through memory).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+import functools
+import hashlib
+import json
+import os
+from pathlib import Path
+import re
+import shutil
+import socket
+import tempfile
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from bertlab.data.corpora import Corpus, Document, open_corpus
+from bertlab.data.encode import encode_documents
+from bertlab.data.parallel import ordered_map
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
+from bertlab.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+
+# Changed with every change of the code that changes what is written.
+FORMAT_VERSION = 1
+
+_DEFAULTS = {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05, "workers": 0}
+_TOKENIZER_DEFAULTS = {
+    "kind": "unigram",
+    "vocab_size": 8192,
+    "path": "",
+    "lowercase": False,
+    "sample_sentences": 1_000_000,
+    "seed": 0,
+}
+_DOCUMENTS_PER_SHARD = 1 << 15
+_CHUNK_CHARACTERS = 1 << 18
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus on disk.
+
+    Attributes:
+      directory: the folder that holds it.
+      tokenizer: the tokenizer that made the ids.
+      fingerprint: hexadecimal digest of everything that the contents depend on.
+      statistics: for each split that is not empty its `documents`, `sentences`, `tokens`, `bytes` (of UTF-8 text) and
+        `unknown` (tokens that are [UNK]).
+    """
+
+    directory: Path
+    tokenizer: Tokenizer
+    fingerprint: str
+    statistics: dict[str, dict[str, int]]
+
+    def source(self, split: str) -> "PreparedSource":
+        """Random access to the documents of "train", "valid" or "test".
+
+        Raises:
+          UserError: if the split was prepared without documents (its fraction is 0).
+        """
+        if split not in self.statistics:
+            raise UserError(
+                f'There is no split "{split}" in {self.directory}, only {", ".join(self.statistics)}; set '
+                f"data.{split}_fraction above 0."
+            )
+        return PreparedSource(str(self.directory), split, self.fingerprint)
+
+
+class PreparedSource:
+    """Documents of one split by index, for Grain: `len(source)`, `source[i]`.
+
+    A record is a dict: `tokens` int32 [N], `sentence_lengths` int32 [S] (they sum to N), `bytes` int (of the UTF-8
+    text), `document` int (number of the document in the whole corpus) and `id` str. The arrays are read-only.
+    """
+
+    def __init__(self, directory: str, split: str, fingerprint: str):
+        """Args: directory: of the prepared corpus; split: its name; fingerprint: of the prepared corpus."""
+        self._directory = directory
+        self._split = split
+        self._fingerprint = fingerprint
+
+    @functools.cached_property
+    def _source(self):
+        return tfds.builder_from_directory(os.path.join(self._directory, "dataset")).as_data_source(self._split)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index) -> dict[str, Any]:
+        record = self._source[index]
+        return {**record, "id": record["id"].decode()}
+
+    def __repr__(self) -> str:
+        # Grain compares this when it restores an iterator: equal text, wherever the files lie.
+        return f"PreparedSource(fingerprint={self._fingerprint}, split={self._split})"
+
+    def __getstate__(self) -> dict[str, str]:
+        return {name: value for name, value in vars(self).items() if name != "_source"}
+
+
+def prepare(data_config: Mapping, *, progress: Progress | None = None) -> Prepared:
+    """Tokenises a corpus and writes it to disk, unless that has been done.
+
+    Args:
+      data_config: the `data` part of a config (a mapping or an ml_collections.ConfigDict). Read here: `corpus`,
+        `directory` ("" means $BERTLAB_CACHE, or ~/.cache/bertlab), `valid_fraction`, `test_fraction`, `workers` (0 means
+        one per core), `tokenizer` (kind, vocab_size, path, lowercase, sample_sentences, seed), `tfds` (split, field),
+        `synthetic`.
+      progress: called with (what is being done, documents done, their total number or None if unknown).
+
+    Raises:
+      UserError: if the corpus cannot be read or is empty, a split that should have documents gets none, or the tokenizer
+        cannot be made.
+    """
+    options = _options(data_config)
+    corpus = open_corpus(options["corpus"], **_corpus_options(options))
+    fingerprint = _fingerprint(corpus, options)
+    root = cache_directory(options["directory"])
+    directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
+    if not directory.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(root)
+        _build(corpus, options, fingerprint, directory, progress or (lambda label, done, total: None))
+    return load_prepared(directory)
+
+
+def cache_directory(directory: str = "") -> Path:
+    """Where prepared corpora lie: `directory`, else $BERTLAB_CACHE, else ~/.cache/bertlab."""
+    return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
+
+
+def load_prepared(directory: str | Path) -> Prepared:
+    """Opens a prepared corpus. Raises: UserError: if `directory` is not one."""
+    directory = Path(directory)
+    try:
+        summary = json.loads((directory / "prepared.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{directory} is not a prepared corpus (no prepared.json); delete it and prepare again.") from error
+    return Prepared(directory, load_tokenizer(directory / "tokenizer"), summary["fingerprint"], summary["statistics"])
+
+
+def split_of(document_id: str, valid_fraction: float, test_fraction: float) -> str:
+    """The split of a document: by a hash of its id, so that it stays when other documents come or go."""
+    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    position = int.from_bytes(digest, "big") / 2**64
+    if position < valid_fraction:
+        return "valid"
+    return "test" if position < valid_fraction + test_fraction else "train"
+
+
+def describe(prepared: Prepared) -> str:
+    """Several lines about a prepared corpus for people: where it is, its tokenizer and the size of each split."""
+    tokenizer = prepared.tokenizer
+    case = "lower-cased" if tokenizer.lowercase else "cased"
+    lines = [
+        f"prepared corpus  {prepared.directory}",
+        f"tokenizer        {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, {case}",
+        f"{'split':<7}{'documents':>12}{'sentences':>13}{'tokens':>15}{'bytes':>15}{'bytes/token':>13}{'[UNK]':>9}",
+    ]
+    for split, counts in prepared.statistics.items():
+        lines.append(
+            f"{split:<7}{counts['documents']:>12,}{counts['sentences']:>13,}{counts['tokens']:>15,}{counts['bytes']:>15,}"
+            f"{counts['bytes'] / counts['tokens']:>13.2f}{counts['unknown'] / counts['tokens']:>9.2%}"
+        )
+    return "\n".join(lines)
+
+
+def _options(data_config: Mapping) -> dict[str, Any]:
+    config = data_config.to_dict() if hasattr(data_config, "to_dict") else dict(data_config)
+    options = {**_DEFAULTS, **config}
+    options["tokenizer"] = {**_TOKENIZER_DEFAULTS, **config.get("tokenizer", {})}
+    fractions = options["valid_fraction"], options["test_fraction"]
+    if min(fractions) < 0 or sum(fractions) >= 1:
+        raise UserError(
+            f"data.valid_fraction={fractions[0]} and data.test_fraction={fractions[1]} must not be negative and leave "
+            "documents for training: their sum must be below 1."
+        )
+    return options
+
+
+def _corpus_options(options: dict[str, Any]) -> dict[str, Any]:
+    kind = options["corpus"].partition(":")[0]
+    if kind == "pydocs":
+        return {"workers": options["workers"]}
+    return dict(options.get(kind, {})) if kind in ("tfds", "synthetic") else {}
+
+
+def _fingerprint(corpus: Corpus, options: dict[str, Any]) -> str:
+    tokenizer = dict(options["tokenizer"])
+    if path := tokenizer["path"]:
+        # A tokenizer that is given is known by its contents; nothing is trained.
+        tokenizer = {"files": _digest_files(Path(path).expanduser()), "lowercase": tokenizer["lowercase"]}
+    content = {
+        "format": FORMAT_VERSION,
+        "corpus": corpus.fingerprint(),
+        "tokenizer": tokenizer,
+        "valid_fraction": options["valid_fraction"],
+        "test_fraction": options["test_fraction"],
+    }
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _digest_files(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if not file.is_file():
+            raise UserError(f'data.tokenizer.path="{path}": {file} is not a file; name a saved tokenizer or a vocab.txt.')
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _slug(spec: str) -> str:
+    kind, _, name = spec.partition(":")
+    name = re.sub(r"[^A-Za-z0-9]+", "-", name.rstrip("/").rpartition("/")[2]).strip("-")
+    return f"{kind}-{name[:40]}" if name else kind
+
+
+def _build(corpus: Corpus, options: dict[str, Any], fingerprint: str, directory: Path, progress: Progress) -> None:
+    """Builds the folder beside `directory` and gives it its name when it is complete."""
+    temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(os.getpid()), dir=directory.parent))
+    try:
+        tokenizer, documents = _make_tokenizer(corpus, options, progress)
+        tokenizer.save(temporary / "tokenizer")
+        statistics = _write_dataset(corpus, options, temporary, functools.partial(progress, "tokenising", total=documents))
+        summary = {"fingerprint": fingerprint, "corpus": corpus.spec, "statistics": statistics, "options": options}
+        (temporary / "prepared.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        temporary.chmod(0o755)
+        try:
+            temporary.rename(directory)
+        except OSError:
+            # Another process prepared the same thing meanwhile; its result is as good.
+            if not directory.exists():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary_prefix(process: int) -> str:
+    return f".preparing-{socket.gethostname()}-{process}-"
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Removes what interrupted preparations of this machine left behind."""
+    pattern = re.compile(re.escape(f".preparing-{socket.gethostname()}-") + r"(\d+)-\w+")
+    for path in root.iterdir():
+        match = pattern.fullmatch(path.name)
+        if match and not _is_running(int(match.group(1))):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _make_tokenizer(corpus: Corpus, options: dict[str, Any], progress: Progress) -> tuple[Tokenizer, int | None]:
+    """Returns the tokenizer and, if the corpus was read for it, the number of its documents."""
+    settings = options["tokenizer"]
+    if settings["path"]:
+        return load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None), None
+    documents = 0
+
+    def sentences():
+        nonlocal documents
+        for document in corpus.documents():
+            if split_of(document.id, options["valid_fraction"], options["test_fraction"]) == "train":
+                yield from document.sentences
+            documents += 1
+            progress("reading for the tokenizer", documents, None)
+        progress("training the tokenizer", 0, None)
+
+    tokenizer = train_tokenizer(
+        settings["kind"],
+        sentences(),
+        settings["vocab_size"],
+        seed=settings["seed"],
+        lowercase=settings["lowercase"],
+        sample_sentences=settings["sample_sentences"],
+    )
+    return tokenizer, documents
+
+
+def _chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
+    """Groups documents so that sending them to another process costs little."""
+    chunk, size = [], 0
+    for document in documents:
+        chunk.append((document.id, document.sentences))
+        size += sum(map(len, document.sentences))
+        if size >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _features() -> tfds.features.FeaturesDict:
+    # Arrays are stored as bytes: a list of integers takes ten times as long to read.
+    array = functools.partial(tfds.features.Tensor, shape=(None,), dtype=np.int32, encoding="bytes")
+    return tfds.features.FeaturesDict(
+        {
+            "tokens": array(doc="ids of the document's tokens"),
+            "sentence_lengths": array(doc="number of tokens of each sentence"),
+            "bytes": tfds.features.Scalar(np.int64, doc="length of the text in UTF-8"),
+            "document": tfds.features.Scalar(np.int32, doc="number of the document in the whole corpus"),
+            "id": tfds.features.Text(doc="name of the document"),
+        }
+    )
+
+
+def _write_dataset(corpus: Corpus, options: dict[str, Any], folder: Path, progress: Progress) -> dict[str, dict[str, int]]:
+    dataset = folder / "dataset"
+    dataset.mkdir()
+    identity = tfds.core.DatasetIdentity(
+        name="bertlab", version=tfds.core.Version("1.0.0"), data_dir=str(dataset), module_name="bertlab"
+    )
+    writer = tfds.core.SequentialWriter(
+        tfds.core.DatasetInfo(builder=identity, features=_features()),
+        max_examples_per_shard=_DOCUMENTS_PER_SHARD,
+        file_format="array_record",
+    )
+    encoded = ordered_map(
+        encode_documents,
+        _chunks(corpus.documents()),
+        workers=options["workers"],
+        load=functools.partial(load_tokenizer, folder / "tokenizer"),
+    )
+    statistics = {split: dict.fromkeys(("documents", "sentences", "tokens", "bytes", "unknown"), 0) for split in SPLITS}
+    written, document = set(), 0
+    progress("tokenising", 0, None)
+    for chunk in encoded:
+        examples = {split: [] for split in SPLITS}
+        for record in chunk:
+            split = split_of(record["id"], options["valid_fraction"], options["test_fraction"])
+            unknown = record.pop("unknown")
+            if len(record["tokens"]):
+                examples[split].append({**record, "document": document})
+                counts = statistics[split]
+                counts["documents"] += 1
+                counts["sentences"] += len(record["sentence_lengths"])
+                counts["tokens"] += len(record["tokens"])
+                counts["bytes"] += record["bytes"]
+                counts["unknown"] += unknown
+            document += 1
+        examples = {split: records for split, records in examples.items() if records}
+        writer.initialize_splits([split for split in examples if split not in written], fail_if_exists=False)
+        written.update(examples)
+        writer.add_examples(examples)
+        progress("tokenising", document, None)
+    _require_documents(statistics, options, corpus)
+    writer.close_all()
+    return {split: counts for split, counts in statistics.items() if counts["documents"]}
+
+
+def _require_documents(statistics: dict[str, dict[str, int]], options: dict[str, Any], corpus: Corpus) -> None:
+    total = sum(counts["documents"] for counts in statistics.values())
+    if not total:
+        raise UserError(f'data.corpus="{corpus.spec}" is empty: it has no document with a token; name another corpus.')
+    for split in SPLITS:
+        if not statistics[split]["documents"] and (split == "train" or options[f"{split}_fraction"] > 0):
+            raise UserError(
+                f'data.corpus="{corpus.spec}" has {total} document(s), and none of them fell into the {split} split: use '
+                "a corpus of more documents, or other values of data.valid_fraction and data.test_fraction (0 leaves a "
+                "split out)."
+            )

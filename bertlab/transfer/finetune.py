@@ -1,0 +1,138 @@
+"""Fine-tuning a pretrained run on a task: the same loop, with the task's head as the objective."""
+
+import json
+from pathlib import Path
+
+import grain
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.config import base_config, parse_override, set_key
+from bertlab.data.batches import pad_batch
+from bertlab.data.formats import make_row
+from bertlab.data.tokenizers import load_tokenizer
+from bertlab.errors import UserError
+from bertlab.models.base import sides_of
+from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.objectives.program import Program
+from bertlab.train import loop
+from bertlab.train.build import Experiment, check_shape, vocabulary_of
+from bertlab.train.checkpoint import load_params
+
+from bertlab.transfer.heads import NO_LABEL, SentenceClassification, TokenClassification, grafted
+from bertlab.transfer.tasks import Task, load_task
+
+
+def finetune(run, task: str, workdir, overrides: dict | None = None) -> dict:
+    """Fine-tunes a run on a task; called again with the same arguments, it goes on where it stopped.
+
+    Args:
+        run: the directory of a pretraining run with a checkpoint.
+        task: a key of `bertlab.transfer.tasks.TASKS`.
+        workdir: the fine-tuning's own run directory.
+        overrides: dotted names to values, over `finetune_config`'s defaults.
+
+    Returns:
+        The result, as written to result.json.
+
+    Raises:
+        UserError: the run has no checkpoint, the task is unknown, or the workdir holds something else.
+    """
+    run, workdir = Path(run), Path(workdir)
+    config = finetune_config(run, task)
+    for name, value in (overrides or {}).items():
+        set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
+    if (result := loop.finished(config, workdir)) is not None:
+        return result
+    return loop.run(build_finetuning(config, run), workdir)
+
+
+def finetune_config(run_directory: Path, task: str) -> ConfigDict:
+    """The config of a fine-tuning: the run's model and data keys, and defaults in the manner of Devlin et al. 2018, A.3.
+
+    Three epochs' worth of steps are the paper's; a small model needs a larger rate than its 5e-5.
+    """
+    path = run_directory / "config.json"
+    if not path.exists():
+        raise UserError(f"{run_directory} is not a run (there is no config.json); give the --workdir of a `bertlab train`")
+    pretrained = json.loads(path.read_text())
+    config = base_config()
+    config.init_from = str(run_directory)
+    config.task = task
+    config.seed = pretrained["seed"]
+    config.model.update(pretrained["model"])
+    for key in ("corpus", "directory", "valid_fraction", "test_fraction"):
+        config.data[key] = pretrained["data"][key]
+    for key in ("format", "shuffle_window", "workers", "tokenizer", "segment_pair", "full_sentences", "tfds", "synthetic"):
+        del config.data[key]
+    config.data.seq_len = min(64, pretrained["data"]["seq_len"])
+    config.objectives = {task: {"weight": 1.0, "dropout": 0.1}}
+    config.optimizer.learning_rate = 5e-4
+    config.optimizer.warmup_steps = 30
+    config.train.update(steps=300, log_every=50, eval_every=100, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
+    return config
+
+
+def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
+    """Composes a fine-tuning run: the task's rows, the pretrained body, a fresh head."""
+    tokenizer = load_tokenizer(run_directory / "tokenizer")
+    shape = model_shape(config.model, tokenizer.vocab_size)
+    check_shape(config, shape)
+    task = load_task(config.task, config.data)
+    first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
+    rows = {split: encode(task, split, tokenizer, config.data.seq_len, first_piece) for split in task.examples}
+    kind = {"sentence": SentenceClassification, "token": TokenClassification}[task.kind]
+    head = kind(classes=len(task.labels), dropout=config.objectives[task.name].dropout)
+    return Experiment(
+        config=config,
+        program=Program(build_body(shape), {task.name: head}, vocabulary_of(tokenizer)),
+        weights={task.name: config.objectives[task.name].weight},
+        tokenizer=tokenizer,
+        train=_train_batches(rows["train"], config.data),
+        evaluations={split: _in_batches(rows[split], config.data.batch_size) for split in ("valid", "test")},
+        warm_start=lambda fresh: _warm_start(fresh, run_directory),
+    )
+
+
+def encode(task: Task, split: str, tokenizer, seq_len: int, first_piece: bool) -> list[dict[str, np.ndarray]]:
+    """Rows `[CLS] words [SEP]` with `label` (sentence tasks) or `labels` [L] (token tasks; −1 where there is none).
+
+    Args:
+        task: the examples.
+        split: "train", "valid" or "test".
+        tokenizer: the pretrained run's.
+        seq_len: words beyond it are cut off, and their labels with them.
+        first_piece: a word's label lies on its first piece, as in Devlin et al. 2018, section 5.3; otherwise on its last,
+            since a model that reads one way has not seen the word before.
+    """
+    rows = []
+    for number, (words, label) in enumerate(task.examples[split]):
+        ids, starts = tokenizer.encode_words(words)
+        ids = ids[: seq_len - 2]
+        tokens = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+        row = make_row(seq_len, tokenizer.pad_id, tokens, np.zeros_like(tokens), np.ones_like(tokens), -1, (number, 0))
+        if task.kind == "sentence":
+            row["label"] = np.int32(label)
+        else:
+            places = np.array(starts) if first_piece else np.array([*starts[1:], len(ids)]) - 1
+            fits = places < len(ids)
+            row["labels"] = np.full(seq_len, NO_LABEL, np.int32)
+            row["labels"][places[fits] + 1] = np.array(label)[fits]
+        rows.append(row)
+    return rows
+
+
+def _train_batches(rows: list[dict], data) -> grain.IterDataset:
+    shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
+    return shuffled.to_iter_dataset().batch(data.batch_size, drop_remainder=True)
+
+
+def _in_batches(rows: list[dict], size: int) -> list[dict[str, np.ndarray]]:
+    return [pad_batch(rows[i : i + size], size) for i in range(0, len(rows), size)]
+
+
+def _warm_start(fresh, run_directory: Path):
+    params, kept_fresh = grafted(fresh, load_params(run_directory))
+    if kept_fresh:
+        print(f"not in {run_directory}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
+    return params

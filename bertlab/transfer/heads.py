@@ -1,0 +1,106 @@
+"""Task heads as objectives: fine-tuning runs through the same loop as pretraining (Devlin et al. 2018, section 3.2)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from bertlab.models.base import Dense, View, truncated_normal
+from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
+
+NO_LABEL = -1
+
+
+class Classifier(nn.Module):
+    """Dropout and one dense layer."""
+
+    classes: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
+        """Logits in float32."""
+        x = nn.Dropout(self.dropout)(x, deterministic)
+        return Dense(self.classes, ("embed", None), truncated_normal(0.02), name="dense")(x).astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceClassification(Objective):
+    """−log p(label | pooled row), for rows with `label` [B] ≥ 0."""
+
+    reads: ClassVar[str] = "any"
+    predicts_tokens: ClassVar[bool] = False
+
+    classes: int = 2
+    dropout: float = 0.1
+
+    def head(self) -> nn.Module:
+        """Classifier on the pooled vector."""
+        return Classifier(self.classes, self.dropout)
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Cross-entropy and accuracy."""
+        label = view["label"]
+        logits = model.head(model.pool(), model.deterministic)
+        return cross_entropy(logits, jnp.maximum(label, 0), label >= 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenClassification(Objective):
+    """Σ −log p(label_t | state_t) over the pieces that carry a word's label; `labels` [B, L], −1 elsewhere.
+
+    Two classes; `f1` is the F1 of class 1 over all labelled pieces, 2·TP / (2·TP + FP + FN).
+    """
+
+    reads: ClassVar[str] = "any"
+    predicts_tokens: ClassVar[bool] = False
+
+    classes: int = 2
+    dropout: float = 0.1
+
+    def head(self) -> nn.Module:
+        """Classifier on every state."""
+        return Classifier(self.classes, self.dropout)
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Cross-entropy, accuracy and F1."""
+        labels = view["labels"]
+        known = labels >= 0
+        _, layers = model.encoded.widest()
+        logits = model.head(layers[-1], model.deterministic)
+        guess = jnp.argmax(logits, -1)
+        count = lambda where: jnp.sum(where & known).astype(jnp.float32)
+        found = 2 * count((guess == 1) & (labels == 1))
+        f1 = (found, found + count((guess == 1) != (labels == 1)))
+        return {**cross_entropy(logits, jnp.maximum(labels, 0), known), "f1": f1}
+
+
+def grafted(fresh, pretrained) -> tuple[dict, list[str]]:
+    """Fresh parameters with every body parameter that the pretrained run has replaced by it.
+
+    Args:
+        fresh: the fine-tuning model's parameters.
+        pretrained: the pretraining run's.
+
+    Returns:
+        The parameters, and the names of body parameters that stay fresh (a pooler that was never trained).
+    """
+    kept_fresh = []
+
+    def graft(path, leaf):
+        node = pretrained
+        for key in path:
+            node = node.get(key.key) if isinstance(node, dict) else None
+        if node is None or path[0].key != "body":
+            if path[0].key == "body":
+                kept_fresh.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+            return leaf
+        if node.shape != leaf.shape:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise ValueError(f"parameter {name} is {node.shape} in the pretrained run and {leaf.shape} here")
+        return node
+
+    return jax.tree_util.tree_map_with_path(graft, fresh), kept_fresh

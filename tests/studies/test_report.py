@@ -1,0 +1,213 @@
+import io
+import re
+import shutil
+import statistics
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from conftest import objectives_study, write_run, write_study
+from rich.console import Console
+
+from bertlab.studies.report import count_text, escape_latex, findings, html_page, latex_table, report, table
+from bertlab.studies.results import load
+from bertlab.studies.study import Study
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=100)
+
+
+def mlm_and_ltr(directory, mlm, ltr):
+    """A study of MLM and LTR with these code_spans scores, one per seed."""
+    study = objectives_study(range(1, len(mlm) + 1), ("MLM", "LTR"))
+    per_run = {f"{name}-seed={seed}": {"code_spans": score} for name, scores in (("mlm", mlm), ("ltr", ltr))
+               for seed, score in enumerate(scores, 1)}
+    return load(write_study(directory, study, per_run=per_run))
+
+
+def sentence(results):
+    return next(s for s in findings(results) if "above LTR on code_spans" in s).replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize(
+    "mlm, ltr, expected",
+    [
+        ([0.72, 0.74], [0.69, 0.70], "MLM is above LTR on code_spans by 3.5 points (± 0.7), more than the spread of that "
+                                     "difference over 2 seeds."),
+        ([0.66, 0.68], [0.69, 0.70], "MLM is not above LTR on code_spans at this scale: it is 2.5 points (± 0.7) below, "
+                                     "more than the spread of that difference over 2 seeds."),
+        ([0.70, 0.74], [0.72, 0.71], "MLM is above LTR on code_spans by 0.5 points (± 3.5), no more than the spread of "
+                                     "that difference over 2 seeds, so it settles nothing."),
+        ([0.72], [0.69], "MLM is above LTR on code_spans by 3.0 points, with one seed, which cannot separate the two."),
+        ([0.69], [0.69], "MLM is not above LTR on code_spans at this scale: the two are equal, with one seed, which "
+                         "cannot separate the two."),
+    ],
+)
+def test_says_honestly_whether_mlm_is_above_ltr(tmp_path, mlm, ltr, expected):
+    assert sentence(mlm_and_ltr(tmp_path / "s", mlm, ltr)) == expected
+
+
+def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
+    study = objectives_study((1,), ("MLM", "LTR"))
+    study = Study(name="s", title="S", question="", config="c.py", downstream=study.downstream,
+                  axes={"objective": study.axes["objective"], "size": {"tiny": {}, "mini": {}}, "seed": [1]})
+    text = " ".join(findings(load(write_study(tmp_path / "s", study))))
+    assert "MLM, tiny is above LTR, tiny on code_spans" in text
+    assert "MLM, mini is above LTR, mini on code_spans" in text
+
+
+def test_findings_name_the_best_and_the_reference(study_directory):
+    text = " ".join(findings(load(study_directory))).replace("\N{NO-BREAK SPACE}", " ")
+    assert text.startswith("5 variants were run with 2 seeds each")
+    assert re.search(r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, .* above MLM and .* above No pretr",
+                     text)
+
+
+def test_findings_before_anything_is_finished(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study(), finished=False)
+    assert findings(load(directory)) == ["No run is finished yet, so there is nothing to conclude."]
+    assert report(directory, console=quiet()).exists()
+
+
+def test_table_cells_equal_hand_computed_mean_and_deviation(tmp_path):
+    results = mlm_and_ltr(tmp_path / "s", [0.70, 0.74, 0.735], [0.69, 0.70, 0.70])
+    frame = table(results)
+    cells = frame.xs("code_spans f1 (%)", axis=1, level=1).iloc[:, 0]
+    assert cells["MLM"] == f"{100 * (0.70 + 0.74 + 0.735) / 3:.1f} ± {100 * statistics.stdev([0.70, 0.74, 0.735]):.1f}"
+    assert list(frame["", "seeds"]) == ["3", "3"]
+    csv = pd.read_csv(report(tmp_path / "s", console=quiet()).parent / "report" / "table.csv", index_col="variant")
+    assert csv.loc["LTR", "code_spans/f1 mean"] == pytest.approx((0.69 + 0.70 + 0.70) / 3)
+    assert csv.loc["LTR", "code_spans/f1 sd"] == pytest.approx(statistics.stdev([0.69, 0.70, 0.70]))
+    assert csv.loc["LTR", "code_spans/f1 seeds"] == 3
+
+
+def test_one_seed_has_no_deviation_and_is_said(tmp_path):
+    results = mlm_and_ltr(tmp_path / "s", [0.70], [0.69])
+    assert table(results).xs("code_spans f1 (%)", axis=1, level=1).loc["MLM"].item() == "70.0"
+    assert "One seed cannot separate differences" in findings(results)[0]
+
+
+class Requests(HTMLParser):
+    """Collects what a browser would fetch, and every id."""
+
+    def __init__(self):
+        super().__init__()
+        self.fetched, self.ids, self.tags = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name in ("src", "srcset", "href", "xlink:href", "data", "action", "poster"):
+                self.fetched.append(value)
+            if name == "id":
+                self.ids.append(value)
+
+
+def test_page_is_self_contained(study_directory, study_report):
+    text = study_report[0].read_text(encoding="utf-8")
+    page = Requests()
+    page.feed(text)
+    assert all(value.startswith(("#", "data:")) for value in page.fetched), page.fetched
+    assert not re.search(r"https?:|file:|@import|url\((?!#)", text)
+    assert str(study_directory) not in text
+    assert {"script", "img", "iframe"}.isdisjoint(page.tags)
+    assert len(page.ids) == len(set(page.ids))
+    assert {value[1:] for value in page.fetched if value.startswith("#")} <= set(page.ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(page.ids)
+    panels = 4 * 5 + 2
+    assert text.count('role="img"') == panels + 6  # and six samples in the legends
+
+
+def test_page_is_the_same_each_time(study_directory, study_report):
+    assert html_page(load(study_directory)) == study_report[0].read_text(encoding="utf-8")
+
+
+def test_page_escapes_what_a_study_says(tmp_path):
+    study = Study(name="s", title="<b>T</b>", question="a < b & c", config="c.py",
+                  axes={"objective": {"MLM": {}}, "other": {"<i>&_$x^2$": {}}, "seed": [1]}, downstream=("package",))
+    directory = write_study(tmp_path / "s", study)
+    text = report(directory, console=quiet()).read_text(encoding="utf-8")
+    assert "<b>T" not in text and "<i>" not in text and "a &lt; b &amp; c" in text
+    latex = (directory / "report" / "table.tex").read_text(encoding="utf-8")
+    assert r"MLM, <i>\&\_\$x\textasciicircum{}2\$ & 1 &" in latex
+
+
+def test_latex_is_booktabs_and_escaped(study_directory):
+    text = latex_table(load(study_directory))
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 2
+    assert r"code\_spans f1 (\%)" in text and r"$\pm$" in text
+    assert "±" not in text and "–" not in text
+    blocks = re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert [line.count(" & ") for line in block.strip().split("\n")] == [7] * 5
+    assert escape_latex("a&b%c$d#e_f{g}~^\\") == (
+        r"a\&b\%c\$d\#e\_f\{g\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
+
+
+def test_different_data_are_flagged_on_top_and_below(tmp_path):
+    study = objectives_study((1,), ("MLM", "LTR"))
+    directory = write_study(tmp_path / "s", study, per_run={"ltr-seed=1": {"data": "other"}})
+    console = quiet()
+    text = report(directory, console=console).read_text(encoding="utf-8")
+    assert text.index("did not read the same data") < text.index("What this shows")
+    assert "data_hash differs between runs" in text and "read the same tokens in the same order." not in text
+    assert "did not read the same data" in console.file.getvalue()
+
+
+def test_the_same_data_are_stated_with_their_hash(study_directory, study_report):
+    text = study_report[0].read_text(encoding="utf-8")
+    assert "Runs with the same seed read the same tokens in the same order." in text
+    assert load(study_directory).runs.set_index("name").loc["mlm-seed=2", "data_hash"] in text
+    assert 'class="notice"' not in text
+
+
+def test_missing_runs_are_said_and_left_out(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
+    shutil.rmtree(directory / "ltr-seed=1")
+    (directory / "ltr-seed=2" / "result.json").unlink()
+    (directory / "ltr-seed=2" / "failed.txt").write_text("RuntimeError: no")
+    results = load(directory)
+    text = html_page(results)
+    assert "1 of 4 runs failed and is left out of tables: ltr-seed=2 (RuntimeError: no)." in text
+    assert "1 of 4 runs is not finished and is left out of tables: ltr-seed=1." in text
+    assert list(table(results)["", "seeds"]) == ["2", "0"]
+
+
+def test_footer_says_where_numbers_come_from(study_report):
+    text = study_report[0].read_text(encoding="utf-8")
+    footer = text[text.index("<footer>") :]
+    for expected in ("3f2a9c1d", "jax 0.10.2", "cpu"):
+        assert expected in footer
+
+
+def test_files_and_terminal(study_directory, study_report):
+    html, printed = study_report
+    assert html == study_directory / "report.html"
+    for name in ("table.csv", "table.tex", "runs.csv", "figures/learning_curves.svg", "figures/learning_curves.png",
+                 "figures/downstream.svg", "figures/downstream.png"):
+        assert (study_directory / "report" / name).stat().st_size > 100, name
+    assert "MLM+NSP" in printed and "4.39 M" in printed and "report: " in printed
+
+
+def test_report_of_a_single_run(tmp_path):
+    write_run(tmp_path / "x", "MLM+NSP", 1, package=0.7)
+    console = quiet()
+    text = report(tmp_path / "x", console=console).read_text(encoding="utf-8")
+    assert "package/accuracy on test is 70.0" in console.file.getvalue().replace("\n", " ")
+    assert "One run says nothing about differences." in text
+
+
+def test_report_of_a_run_in_progress(tmp_path):
+    write_run(tmp_path / "x", "MLM", 1, finished=False)
+    console = quiet()
+    text = report(tmp_path / "x", console=console).read_text(encoding="utf-8")
+    assert "This run is not finished." in text
+    assert "mlm/loss (nats)" in text
+
+
+@pytest.mark.parametrize("value, text", [(0, "0"), (1500, "1,500"), (12_345, "12.3 k"), (878_400, "878 k"),
+                                         (4_386_178, "4.39 M"), (1.2e15, "1.20 P"), (2.5e21, "2500 E")])
+def test_counts_in_three_figures(value, text):
+    assert count_text(value) == text

@@ -1,0 +1,158 @@
+import json
+import math
+import shutil
+import statistics
+
+import pandas as pd
+import pytest
+from conftest import objectives_study, write_run, write_study
+
+from bertlab.errors import UserError
+from bertlab.studies.results import compare_data, difference, load, primary_metric, read_metrics, summarise
+
+SCORES = {"mlm-seed=1": 0.70, "mlm-seed=2": 0.74, "ltr-seed=1": 0.69, "ltr-seed=2": 0.70}
+
+
+def small_study(directory, scores=SCORES, **options):
+    seeds = sorted({int(name[-1]) for name in scores})
+    per_run = {name: {"code_spans": score} for name, score in scores.items()}
+    for name, more in options.pop("per_run", {}).items():
+        per_run[name] |= more
+    return write_study(directory, objectives_study(seeds, ("MLM", "LTR")), per_run=per_run, **options)
+
+
+def test_runs_have_a_row_each_with_labels_costs_and_metrics(study_directory):
+    runs = load(study_directory).runs.set_index("name")
+    assert len(runs) == 10
+    row = runs.loc["mlm+nsp-seed=2"]
+    result = json.loads((study_directory / "mlm+nsp-seed=2" / "result.json").read_text())
+    tuned = json.loads((study_directory / "mlm+nsp-seed=2" / "finetune" / "code_spans" / "result.json").read_text())
+    assert (row["objective"], row["seed"], row["variant"], row["status"]) == ("MLM+NSP", "2", "MLM+NSP", "finished")
+    assert row["tokens"] == result["tokens"] and row["data_hash"] == result["data_hash"]
+    assert row["valid/nsp/loss"] == result["metrics"]["valid"]["nsp/loss"]
+    assert row["code_spans/f1"] == tuned["metrics"]["test"]["code_spans/f1"]
+    assert row["code_spans/loss"] == 0.2
+    assert "code_spans/code_spans/f1" not in runs
+    assert math.isnan(runs.loc["ltr-seed=1", "valid/mlm/loss"])
+
+
+def test_metrics_are_long_and_keep_every_number(study_directory):
+    metrics = load(study_directory).metrics
+    lines = [json.loads(line) for line in (study_directory / "bilm-seed=1" / "metrics.jsonl").read_text().splitlines()]
+    line = next(line for line in lines if line["step"] == 300 and line["split"] == "valid")
+    rows = metrics[(metrics["run"] == "bilm-seed=1") & (metrics["step"] == 300) & (metrics["split"] == "valid")]
+    assert dict(zip(rows["metric"], rows["value"], strict=True)) == {k: v for k, v in line.items()
+                                                                     if k == "loss" or "/" in k}
+    assert set(rows["flops"]) == {line["flops"]} and set(rows["objective"]) == {"biLM"} and set(rows["seed"]) == {"1"}
+    assert "learning_rate" in set(metrics["metric"]) and "data_hash" not in set(metrics["metric"])
+
+
+def test_a_single_run_and_a_fine_tuning_can_be_loaded(tmp_path):
+    write_run(tmp_path / "x", "MLM", 1)
+    results = load(tmp_path / "x")
+    assert results.axes == () and results.variants == ["x"]
+    assert {"package/accuracy", "code_spans/f1"} <= set(results.runs.columns)
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "split": "train", "loss": 2.0}\n{"step": 2, "split": "tr')
+    assert [line["step"] for line in read_metrics(path)] == [1]
+    path.write_bytes('{"step": 1, "split": "train"}\n{"step": 2, "note": "é'.encode()[:-1])
+    assert [line["step"] for line in read_metrics(path)] == [1]
+
+
+@pytest.mark.parametrize("bad", ['{"step": 2, "split": "tr', "[1]", '{"step": 2}', "\udcff"])
+def test_any_other_bad_line_is_named(tmp_path, bad):
+    path = tmp_path / "metrics.jsonl"
+    text = f'{{"step": 1, "split": "train"}}\n{bad}\n{{"step": 3, "split": "train"}}\n'
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2: "):
+        read_metrics(path)
+
+
+def test_a_bad_last_line_with_its_newline_is_an_error(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "split": "train"}\n{"step": 2, "spl\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2: "):
+        read_metrics(path)
+
+
+def test_steps_logged_again_after_a_resume_count_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {s}, "split": "train", "loss": {v}}}\n' for s, v in [(1, 1), (2, 2), (1, 9)]))
+    assert [(line["step"], line["loss"]) for line in read_metrics(path)] == [(1, 9), (2, 2)]
+
+
+def test_status_tells_finished_failed_and_unfinished_apart(tmp_path):
+    directory = small_study(tmp_path / "s", per_run={"mlm-seed=1": {"finished": False}, "mlm-seed=2": {}})
+    (directory / "mlm-seed=1" / "failed.txt").write_text("RuntimeError: no\n")
+    (directory / "mlm-seed=2" / "finetune" / "package" / "result.json").unlink()
+    shutil.rmtree(directory / "ltr-seed=2")
+    runs = load(directory).runs.set_index("name")
+    assert list(runs["status"]) == ["failed", "unfinished", "finished", "unfinished"]
+    assert runs.loc["mlm-seed=1", "error"] == "RuntimeError: no"
+    assert runs.loc["mlm-seed=1", "step"] == 1500
+    assert set(summarise(load(directory).runs)["variant"]) == {"LTR"}
+
+
+def test_summary_is_the_mean_and_sample_deviation_over_seeds(tmp_path):
+    results = load(small_study(tmp_path / "s"))
+    row = summarise(results.runs).set_index(["variant", "metric"]).loc[("MLM", "code_spans/f1")]
+    assert row["mean"] == pytest.approx(0.72)
+    assert row["sd"] == pytest.approx(statistics.stdev([0.70, 0.74]))
+    assert row["seeds"] == 2
+    assert set(summarise(results.runs)["metric"]).isdisjoint({"seed", "objective", "data_hash"})
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    results = load(small_study(tmp_path / "s"))
+    found = difference(results, "code_spans/f1", "MLM", "LTR")
+    assert found.mean == pytest.approx((0.01 + 0.04) / 2)
+    assert found.sd == pytest.approx(statistics.stdev([0.01, 0.04]))
+    assert found.pairs == 2 and not found.within_spread
+    shutil.rmtree(tmp_path / "s" / "mlm-seed=1")
+    shutil.rmtree(tmp_path / "s" / "ltr-seed=2")
+    lonely = difference(load(tmp_path / "s"), "code_spans/f1", "MLM", "LTR")
+    assert (lonely.pairs, lonely.mean) == (0, pytest.approx(0.74 - 0.69))
+
+
+def test_primary_metric_prefers_f1_then_accuracy(study_directory):
+    results = load(study_directory)
+    assert primary_metric(results, "code_spans") == "code_spans/f1"
+    assert primary_metric(results, "package") == "package/accuracy"
+    assert primary_metric(results, "unknown") is None
+
+
+def test_the_same_data_are_recognised_and_untrained_runs_left_out(study_directory):
+    same, problems = compare_data(load(study_directory))
+    assert problems == [] and list(same) == ["seed 1", "seed 2"] and same["seed 1"] != same["seed 2"]
+
+
+def test_runs_of_different_length_are_compared_where_both_logged(tmp_path):
+    directory = small_study(tmp_path / "s", per_run={"mlm-seed=1": {"steps": 600}})
+    assert compare_data(load(directory))[1] == []
+
+
+def test_different_data_are_found(tmp_path):
+    directory = small_study(tmp_path / "s", per_run={"mlm-seed=2": {"data": "other"}})
+    same, (problem,) = compare_data(load(directory))
+    assert list(same) == ["seed 1"]
+    assert problem.startswith("seed 2: data_hash at step 1,500 is ") and "mlm-seed=2" in problem
+
+
+def test_a_directory_without_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="neither a study"):
+        load(tmp_path)
+    (tmp_path / "study.json").write_text("{")
+    with pytest.raises(UserError, match=r"study\.json: not valid JSON"):
+        load(tmp_path)
+
+
+def test_nothing_run_yet_gives_empty_tables(tmp_path):
+    directory = small_study(tmp_path / "s")
+    for run in directory.glob("*-seed=*"):
+        shutil.rmtree(run)
+    results = load(directory)
+    assert set(results.runs["status"]) == {"unfinished"} and results.metrics.empty
+    assert isinstance(summarise(results.runs), pd.DataFrame)

@@ -1,0 +1,83 @@
+import pytest
+from conftest import objectives_study
+
+from bertlab.errors import UserError
+from bertlab.studies.study import Study, load_study
+
+
+def study(axes, **options):
+    return Study(name="s", title="S", question="?", config="base.py:size=tiny", axes=axes, **options)
+
+
+def test_runs_are_the_product_of_the_axes_in_order():
+    runs = objectives_study(seeds=(1, 2), variants=("MLM+NSP", "biLM")).runs()
+    assert [run.name for run in runs] == ["mlm+nsp-seed=1", "mlm+nsp-seed=2", "bilm-seed=1", "bilm-seed=2"]
+    assert runs[1].labels == {"objective": "MLM+NSP", "seed": "2"}
+    assert runs[1].overrides == {"train.steps": 1500, "objectives.mlm.weight": 1.0, "objectives.nsp.weight": 1.0,
+                                 "seed": 2}
+    assert runs[1].config == "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"
+    assert runs[1].downstream == ("package", "code_spans")
+
+
+def test_config_in_a_label_replaces_the_base_config_and_is_no_override():
+    bert, elmo = study({"model": {"BERT": {}, "ELMo": {"config": "elmo.py"}}}).runs()
+    assert (bert.config, elmo.config) == ("base.py:size=tiny", "elmo.py")
+    assert elmo.overrides == {}
+
+
+def test_an_axis_overrides_the_shared_overrides():
+    full, none = study({"budget": {"full": {}, "none": {"train.steps": 0}}}, overrides={"train.steps": 9}).runs()
+    assert (full.overrides["train.steps"], none.overrides["train.steps"]) == (9, 0)
+
+
+def test_study_without_axes_is_one_run():
+    (run,) = study({}).runs()
+    assert run.name == "s"
+
+
+@pytest.mark.parametrize(
+    "axes, message",
+    [
+        ({"a": {"x": {"train.steps": 1}}, "b": {"y": {"train.steps": 1}}}, 'axis "b" \\(y\\) sets train.steps'),
+        ({"a": {"x": {"model": {}}}, "b": {"y": {"model.size": "tiny"}}}, "model.size"),
+        ({"a": {"x": {"config": "a.py"}}, "b": {"y": {"config": "b.py"}}}, "sets config"),
+        ({"a": {"MLM": {}, "mlm": {}}}, 'run name "mlm"'),
+        ({"a": {"Report": {}}}, '"report", which is taken'),
+        ({"seed": []}, "list of values"),
+        ({"seed": "12"}, "list of values"),
+        ({"tokens": [1]}, "rename the axis"),
+        ({"a": {"x": 3}}, 'label "x" of axis "a" is 3'),
+        ({"a": {"x": {"f": print}}}, "not plain data"),
+    ],
+)
+def test_axes_that_cannot_be_are_refused(axes, message):
+    with pytest.raises(UserError, match=message):
+        study(axes).runs()
+
+
+def test_names_that_only_begin_alike_do_not_overlap():
+    assert len(study({"a": {"x": {"train.steps": 1}}, "b": {"y": {"train.steps_per_eval": 1}}}).runs()) == 1
+
+
+def test_load_study_hands_over_the_text_after_the_colon(tmp_path):
+    path = tmp_path / "s.py"
+    path.write_text(
+        "from bertlab.studies.study import Study\n"
+        "def get_study(arguments):\n"
+        "    return Study(name=repr(arguments), title='', question='', config='c.py', axes={})\n"
+    )
+    assert load_study(f"{path}:seeds=2,scale=tiny").name == "'seeds=2,scale=tiny'"
+    assert load_study(str(path)).name == "None"
+
+
+def test_load_study_names_what_is_wrong(tmp_path):
+    with pytest.raises(UserError, match="there is no file"):
+        load_study(str(tmp_path / "missing.py"))
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    with pytest.raises(UserError, match="does not define get_study"):
+        load_study(str(empty))
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def get_study(arguments):\n    return 3\n")
+    with pytest.raises(UserError, match="returned int"):
+        load_study(str(wrong))

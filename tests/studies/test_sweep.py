@@ -1,0 +1,214 @@
+import fcntl
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ml_collections import ConfigDict
+from rich.console import Console
+
+import bertlab
+from bertlab.errors import UserError
+from bertlab.studies import sweep as sweep_module
+from bertlab.studies.study import Study
+from bertlab.studies.sweep import last_step, progress, share_cores, sweep
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def workers_find_the_fake_runner(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(Path(bertlab.__file__).parent.parent)]))
+
+
+def study(modes, seeds=(1,), **options):
+    axes = {"mode": {name: {"mode": mode} for name, mode in modes.items()}, "seed": list(seeds)}
+    return Study(name="s", title="S", question="?", config="base.py", axes=axes,
+                 overrides={"train.steps": 10} | options.pop("overrides", {}), **options)
+
+
+def load_config(spec, overrides):
+    data = {"corpus": overrides.get("data.corpus", "pydocs"), "batch_size": 4, "seq_len": 8}
+    return ConfigDict({"train": {"steps": overrides["train.steps"]}, "data": data})
+
+
+def run_sweep(study, workdir, terminal=False, **options):
+    """(exit status, what was printed, corpora prepared)."""
+    out, prepared = io.StringIO(), []
+    console = Console(file=out, width=200, force_terminal=terminal)
+    status = sweep(study, workdir, runner="fake_runner:run", load_config=load_config,
+                   prepare=lambda data: prepared.append(data.corpus), console=console, **options)
+    return status, out.getvalue(), prepared
+
+
+def calls(workdir, name):
+    path = workdir / name / "calls.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_finished_runs_are_skipped_and_unfinished_ones_run_again(tmp_path):
+    spec = study({"A": "finish", "B": "finish"}, downstream=("package",))
+    assert run_sweep(spec, tmp_path)[0] == 0
+    (tmp_path / "b-seed=1" / "finetune" / "package" / "result.json").unlink()
+    status, printed, _ = run_sweep(spec, tmp_path)
+    assert status == 0
+    assert len(calls(tmp_path, "a-seed=1")) == 1
+    assert len(calls(tmp_path, "b-seed=1")) == 2
+    assert "1 finished before, 1 to do" in printed
+    status, _, prepared = run_sweep(spec, tmp_path)
+    assert (status, prepared, len(calls(tmp_path, "b-seed=1"))) == (0, [], 2)
+
+
+def test_goes_on_after_failures_and_says_which_and_why(tmp_path):
+    spec = study({"A": "fail", "B": "die", "C": "leave", "D": "finish"})
+    status, printed, _ = run_sweep(spec, tmp_path)
+    assert status == 1
+    assert (tmp_path / "d-seed=1" / "result.json").exists()
+    log = tmp_path / "a-seed=1" / "log.txt"
+    assert f"failed: a-seed=1: RuntimeError: the step went wrong (log: {log})" in printed
+    assert "Traceback" in log.read_text()
+    assert "failed: b-seed=1: killed by SIGKILL" in printed
+    assert "failed: c-seed=1: stopped before it was finished" in printed
+    assert "3 of 4 runs failed" in printed
+    assert (tmp_path / "a-seed=1" / "failed.txt").read_text() == "RuntimeError: the step went wrong\n"
+
+
+def test_a_mended_run_is_no_longer_failed(tmp_path):
+    spec = study({"A": "fail"})
+    assert run_sweep(spec, tmp_path)[0] == 1
+    (tmp_path / "mended").touch()
+    assert run_sweep(spec, tmp_path)[0] == 0
+    assert not (tmp_path / "a-seed=1" / "failed.txt").exists()
+
+
+def test_two_jobs_run_on_disjoint_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_module, "share_cores", lambda jobs: [[c] for c in sorted(os.sched_getaffinity(0))][:jobs])
+    status, printed, _ = run_sweep(study({"A": "finish", "B": "finish", "C": "finish"}), tmp_path, jobs=2)
+    assert status == 0
+    seen = {call for name in "abc" for call in calls(tmp_path, f"{name}-seed=1")}
+    allowed = {f"base.py [{core}]" for core in sorted(os.sched_getaffinity(0))[:2]}
+    assert seen == allowed
+    assert printed.count("started") == 3
+
+
+def test_cores_are_shared_without_overlap_and_without_rest(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3, 10)))
+    assert share_cores(3) == [[3, 4], [5, 6], [7, 8, 9]]
+    assert share_cores(1) == [[]]
+    with pytest.raises(UserError, match="at most --jobs=7"):
+        share_cores(8)
+    with pytest.raises(UserError, match="at least 1"):
+        share_cores(0)
+
+
+def test_each_distinct_data_config_is_prepared_once_before_any_run(tmp_path):
+    axes = {"corpus": {"p": {"data.corpus": "pydocs"}, "t": {"data.corpus": "text:*.txt"}}, "seed": [1, 2]}
+    spec = Study(name="s", title="", question="", config="base.py", axes=axes, overrides={"train.steps": 1})
+    assert run_sweep(spec, tmp_path)[2] == ["pydocs", "text:*.txt"]
+
+
+def test_dry_run_lists_everything_and_starts_nothing(tmp_path):
+    workdir = tmp_path / "new"
+    status, printed, prepared = run_sweep(study({"A": "finish", "B": "fail"}, downstream=("package",)), workdir,
+                                          dry_run=True)
+    assert (status, prepared, workdir.exists()) == (0, [], False)
+    assert "a-seed=1  (to do)  10 steps, 320 tokens" in printed
+    assert "train.steps=10 mode=fail seed=1" in printed
+    assert "2 runs, 640 tokens" in printed
+
+
+def test_terminal_view_shows_a_bar_for_the_sweep(tmp_path):
+    status, printed, _ = run_sweep(study({"A": "finish", "[B]": "fail"}), tmp_path, terminal=True)
+    assert status == 1
+    assert "all runs" in printed
+    assert "2/2" in printed
+
+
+def test_another_study_in_the_workdir_is_refused(tmp_path):
+    run_sweep(study({"A": "finish", "B": "finish"}), tmp_path)
+    with pytest.raises(UserError, match=r"train.steps is 10, not 20 \(and 1 more"):
+        run_sweep(study({"A": "finish", "B": "finish"}, overrides={"train.steps": 20}), tmp_path)
+    with pytest.raises(UserError, match="its run b-seed=1 is not in this study"):
+        run_sweep(study({"A": "finish"}), tmp_path)
+    other = Study(name="other", title="", question="", config="base.py", axes={}, overrides={"train.steps": 1})
+    with pytest.raises(UserError, match='its name is "s", not "other"'):
+        run_sweep(other, tmp_path)
+
+
+def test_a_study_that_has_grown_keeps_its_workdir(tmp_path):
+    run_sweep(study({"A": "finish"}), tmp_path)
+    status, printed, _ = run_sweep(study({"A": "finish", "B": "finish"}, seeds=(1, 2)), tmp_path)
+    assert status == 0
+    assert "4 runs, 1 finished before, 3 to do" in printed
+    assert json.loads((tmp_path / "study.json").read_text())["axes"] == {"mode": ["A", "B"], "seed": ["1", "2"]}
+
+
+def test_a_wrong_config_is_refused_before_any_run(tmp_path):
+    def refuse(spec, overrides):
+        raise UserError("no such key")
+
+    with pytest.raises(UserError, match="no such key"):
+        sweep(study({"A": "finish"}), tmp_path / "x", runner="fake_runner:run", load_config=refuse)
+    assert not (tmp_path / "x").exists()
+
+
+def start_waiting_sweep(workdir):
+    """Starts a sweep whose run waits for SIGTERM, and returns once that run is under way."""
+    os.mkfifo(workdir / "pipe")
+    script = f"""
+        import sys
+        from pathlib import Path
+        from test_sweep import load_config, study
+        from bertlab.studies.sweep import sweep
+        spec = study({{"A": "wait", "B": "finish"}})
+        sys.exit(sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run", load_config=load_config,
+                       prepare=lambda data: None))
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    with open(workdir / "pipe") as pipe:
+        assert pipe.read() == "a-seed=1\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number):
+    process = start_waiting_sweep(tmp_path)
+    with pytest.raises(UserError, match="another sweep is at work here"):
+        run_sweep(study({"A": "wait", "B": "finish"}), tmp_path)
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert (tmp_path / "a-seed=1" / "saved.txt").exists()
+    assert not calls(tmp_path, "b-seed=1")
+    assert "interrupted" in printed
+
+
+def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path):
+    process = start_waiting_sweep(tmp_path)
+    with open(tmp_path / "sweep.lock") as lock:
+        process.kill()
+        process.communicate(timeout=30)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the worker holds it until it has ended
+    assert (tmp_path / "a-seed=1" / "saved.txt").exists()
+
+
+def test_progress_reads_the_last_whole_line(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    assert last_step(metrics) == 0
+    metrics.write_text('{"step": 10, "split": "train"}\n{"step": 20, "split": "train"}\n{"step": 3')
+    assert last_step(metrics) == 20
+    job = SimpleNamespace(directory=tmp_path, run=SimpleNamespace(downstream=("package",)))
+    assert progress(job, 100) == ("pretrain", 0, 20, 100)
+    (tmp_path / "result.json").write_text("{}")
+    assert progress(job, 100) == ("package", 1, 0, None)
+    task = tmp_path / "finetune" / "package"
+    task.mkdir(parents=True)
+    (task / "config.json").write_text('{"train": {"steps": 7}}')
+    (task / "metrics.jsonl").write_text('{"step": 5, "split": "train"}\n')
+    assert progress(job, 100) == ("package", 1, 5, 7)
