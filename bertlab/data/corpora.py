@@ -152,6 +152,40 @@ def _text_format(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
+class _ZstandardReader(io.RawIOBase):
+    """Decompresses Zstandard frames; unlike the library's own reader, notices a file that is cut off."""
+
+    def __init__(self, raw: io.BufferedIOBase):
+        self._blocks = self._decompress(raw)
+        self._rest = memoryview(b"")
+
+    @staticmethod
+    def _decompress(raw: io.BufferedIOBase) -> Iterator[bytes]:
+        frame = None
+        while compressed := raw.read(1 << 14):
+            while compressed:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(compressed)
+                compressed = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+        if frame is not None:
+            raise EOFError("the last frame has no end")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._rest:
+            try:
+                self._rest = memoryview(next(self._blocks))
+            except StopIteration:
+                return 0
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
 @contextlib.contextmanager
 def _open_decompressed(path: Path):
     suffix = path.suffix.lower()
@@ -163,9 +197,7 @@ def _open_decompressed(path: Path):
             yield file
     elif suffix == ".zst":
         with path.open("rb") as raw:
-            reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-            with io.BufferedReader(reader, 1 << 20) as file:
-                yield file
+            yield io.BufferedReader(_ZstandardReader(raw))
     else:
         with path.open("rb") as file:
             yield file
@@ -251,11 +283,12 @@ class TfdsCorpus:
             if os.path.isdir(os.path.expanduser(name)):
                 self._builder = tfds.builder_from_directory(os.path.expanduser(name))
             else:
-                self._builder = tfds.builder(name)
-        except (tfds.core.DatasetNotFoundError, FileNotFoundError) as error:
+                self._builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:
+            # TFDS asserts that a version exists.
             raise UserError(
-                f'data.corpus="{spec}": TFDS knows no dataset "{name}" and finds none on disk; check the name, or set '
-                "TFDS_DATA_DIR to the folder that holds it."
+                f'data.corpus="{spec}": TFDS finds no dataset "{name}"; check its name and version, or set TFDS_DATA_DIR '
+                "to the folder that holds it."
             ) from error
         info = self._builder.info
         if not info.splits:
@@ -275,7 +308,7 @@ class TfdsCorpus:
             self._source = self._builder.as_data_source(split=split)
         except (ValueError, KeyError) as error:
             raise UserError(
-                f'data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(info.splits)}.'
+                f'data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(sorted(info.splits))}.'
             ) from error
         except NotImplementedError as error:
             raise UserError(

@@ -123,7 +123,8 @@ def prepare(data_config: Mapping, *, progress: Progress | None = None) -> Prepar
         `directory` ("" means $BERTLAB_CACHE, or ~/.cache/bertlab), `valid_fraction`, `test_fraction`, `workers` (0 means
         one per core), `tokenizer` (kind, vocab_size, path, lowercase, sample_sentences, seed), `tfds` (split, field),
         `synthetic`.
-      progress: called with (what is being done, documents done, their total number or None if unknown).
+      progress: called with (what is being done, how much of it is done, the total or None if unknown); at the end of each
+        part done and total are equal.
 
     Raises:
       UserError: if the corpus cannot be read or is empty, a split that should have documents gets none, or the tokenizer
@@ -143,6 +144,11 @@ def prepare(data_config: Mapping, *, progress: Progress | None = None) -> Prepar
 
 def cache_directory(directory: str = "") -> Path:
     """Where prepared corpora lie: `directory`, else $BERTLAB_CACHE, else ~/.cache/bertlab."""
+    return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
+
+
+def cache_directory(directory: str = "") -> Path:
+    """Where prepared corpora lie: `directory`, or if that is "" $BERTLAB_CACHE, or else ~/.cache/bertlab."""
     return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
 
 
@@ -238,8 +244,13 @@ def _build(corpus: Corpus, options: dict[str, Any], fingerprint: str, directory:
     try:
         tokenizer, documents = _make_tokenizer(corpus, options, progress)
         tokenizer.save(temporary / "tokenizer")
-        statistics = _write_dataset(corpus, options, temporary, functools.partial(progress, "tokenising", total=documents))
-        summary = {"fingerprint": fingerprint, "corpus": corpus.spec, "statistics": statistics, "options": options}
+        statistics = _write_dataset(corpus, options, temporary, documents, progress)
+        summary = {
+            "fingerprint": fingerprint,
+            "statistics": statistics,
+            "corpus": corpus.spec,
+            **{key: options[key] for key in ("tokenizer", "valid_fraction", "test_fraction")},
+        }
         (temporary / "prepared.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         temporary.chmod(0o755)
         try:
@@ -289,7 +300,8 @@ def _make_tokenizer(corpus: Corpus, options: dict[str, Any], progress: Progress)
                 yield from document.sentences
             documents += 1
             progress("reading for the tokenizer", documents, None)
-        progress("training the tokenizer", 0, None)
+        progress("reading for the tokenizer", documents, documents)
+        progress("training the tokenizer", 0, 1)
 
     tokenizer = train_tokenizer(
         settings["kind"],
@@ -299,6 +311,7 @@ def _make_tokenizer(corpus: Corpus, options: dict[str, Any], progress: Progress)
         lowercase=settings["lowercase"],
         sample_sentences=settings["sample_sentences"],
     )
+    progress("training the tokenizer", 1, 1)
     return tokenizer, documents
 
 
@@ -329,7 +342,10 @@ def _features() -> tfds.features.FeaturesDict:
     )
 
 
-def _write_dataset(corpus: Corpus, options: dict[str, Any], folder: Path, progress: Progress) -> dict[str, dict[str, int]]:
+def _write_dataset(
+    corpus: Corpus, options: dict[str, Any], folder: Path, documents: int | None, progress: Progress
+) -> dict[str, dict[str, int]]:
+    """Writes the TFDS dataset and returns the statistics; `documents` is the number to come, if known."""
     dataset = folder / "dataset"
     dataset.mkdir()
     identity = tfds.core.DatasetIdentity(
@@ -340,21 +356,22 @@ def _write_dataset(corpus: Corpus, options: dict[str, Any], folder: Path, progre
         max_examples_per_shard=_DOCUMENTS_PER_SHARD,
         file_format="array_record",
     )
+    splits = [split for split in SPLITS if split == "train" or options[f"{split}_fraction"] > 0]
+    writer.initialize_splits(splits)
+    statistics = {split: dict.fromkeys(("documents", "sentences", "tokens", "bytes", "unknown"), 0) for split in splits}
     encoded = ordered_map(
         encode_documents,
         _chunks(corpus.documents()),
         workers=options["workers"],
         load=functools.partial(load_tokenizer, folder / "tokenizer"),
     )
-    statistics = {split: dict.fromkeys(("documents", "sentences", "tokens", "bytes", "unknown"), 0) for split in SPLITS}
-    written, document = set(), 0
-    progress("tokenising", 0, None)
+    document = 0
     for chunk in encoded:
-        examples = {split: [] for split in SPLITS}
+        examples = {split: [] for split in splits}
         for record in chunk:
-            split = split_of(record["id"], options["valid_fraction"], options["test_fraction"])
             unknown = record.pop("unknown")
             if len(record["tokens"]):
+                split = split_of(record["id"], options["valid_fraction"], options["test_fraction"])
                 examples[split].append({**record, "document": document})
                 counts = statistics[split]
                 counts["documents"] += 1
@@ -363,22 +380,20 @@ def _write_dataset(corpus: Corpus, options: dict[str, Any], folder: Path, progre
                 counts["bytes"] += record["bytes"]
                 counts["unknown"] += unknown
             document += 1
-        examples = {split: records for split, records in examples.items() if records}
-        writer.initialize_splits([split for split in examples if split not in written], fail_if_exists=False)
-        written.update(examples)
         writer.add_examples(examples)
-        progress("tokenising", document, None)
-    _require_documents(statistics, options, corpus)
+        progress("tokenising", document, documents)
+    _require_documents(statistics, corpus)
     writer.close_all()
-    return {split: counts for split, counts in statistics.items() if counts["documents"]}
+    progress("tokenising", document, document)
+    return statistics
 
 
-def _require_documents(statistics: dict[str, dict[str, int]], options: dict[str, Any], corpus: Corpus) -> None:
+def _require_documents(statistics: dict[str, dict[str, int]], corpus: Corpus) -> None:
     total = sum(counts["documents"] for counts in statistics.values())
     if not total:
         raise UserError(f'data.corpus="{corpus.spec}" is empty: it has no document with a token; name another corpus.')
-    for split in SPLITS:
-        if not statistics[split]["documents"] and (split == "train" or options[f"{split}_fraction"] > 0):
+    for split, counts in statistics.items():
+        if not counts["documents"]:
             raise UserError(
                 f'data.corpus="{corpus.spec}" has {total} document(s), and none of them fell into the {split} split: use '
                 "a corpus of more documents, or other values of data.valid_fraction and data.test_fraction (0 leaves a "

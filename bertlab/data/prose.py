@@ -17,7 +17,7 @@ _QUOTED = re.compile(r"``.+?``|`[^`]+`")
 _CODE = re.compile(r"[{}<>|\\@=]|\w\(\S*\)|::|\w\[|->|\b_\w|\w_\w|//|--|\.\.\.")
 _WORD = re.compile(r"(?<!\S)[\"'(\[]*[A-Za-z][A-Za-z'’-]*[\"')\],.;:!?]*(?!\S)")
 _START = re.compile(r"""["'“(\[`*]*[A-Z]|`|[\"“]\w""")
-_END = re.compile(r"[.!?][\"'”)\]`]*$")
+_END = re.compile(r"[.!?:][\"'”)\]`]*$")
 
 
 def _paragraph_lines(docstring: str) -> list[list[str]]:

@@ -8,7 +8,6 @@ written; `PydocsCorpus` gives documents of sentences, one per module or topic, w
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-import functools
 import hashlib
 import inspect
 import os
@@ -22,7 +21,8 @@ from bertlab.data.parallel import ordered_map
 from bertlab.data.prose import paragraphs
 from bertlab.errors import UserError
 
-EXTRACTION_VERSION = 1
+# Changed with every change of the code that changes the text.
+EXTRACTION_VERSION = 2
 
 # Tests are not documentation; copies of other packages would be read twice.
 _SKIPPED_FOLDERS = frozenset(
@@ -33,6 +33,7 @@ _SKIPPED_ENDINGS = ("_test.py", "_tests.py", "_pb2.py", "_pb2_grpc.py")
 _SKIPPED_STARTS = ("test_", "conftest.py", "__editable__", "bertlab")
 _LARGEST_FILE = 2_000_000
 _CHUNK_BYTES = 1_000_000
+_TOPICS = "pydoc_data.topics"
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -96,7 +97,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
         if called.startswith("add_newdoc"):
             for argument in node.value.args:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and "\n" in argument.value:
-                    yield inspect.cleandoc(argument.value)
+                    yield inspect.cleandoc(argument.value).strip()
     # Only statements are visited: most nodes of a tree are expressions.
     for block in ("body", "orelse", "finalbody", "handlers"):
         for child in getattr(node, block, ()):
@@ -108,7 +109,7 @@ def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
         dictionary = getattr(statement, "value", None)
         if isinstance(dictionary, ast.Dict):
             for key, value in zip(dictionary.keys, dictionary.values, strict=True):
-                yield ast.literal_eval(key), inspect.cleandoc(ast.literal_eval(value))
+                yield ast.literal_eval(key), ast.literal_eval(value).strip()
 
 
 def _read_modules(files: list[_SourceFile]) -> list[Module]:
@@ -116,13 +117,13 @@ def _read_modules(files: list[_SourceFile]) -> list[Module]:
     found = []
     for file in files:
         source = Path(file.path).read_bytes()
-        if b'"""' not in source and b"'''" not in source:
+        if file.name != _TOPICS and b'"""' not in source and b"'''" not in source:
             continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tree = ast.parse(source, filename=file.path)
-            if file.name == "pydoc_data.topics":
+            if file.name == _TOPICS:
                 found += [Module(f"{file.name}:{topic}", file.package, (text,)) for topic, text in _topics(tree)]
             else:
                 found.append(Module(file.name, file.package, tuple(_docstrings(tree))))
@@ -184,6 +185,7 @@ class PydocsCorpus:
     def __init__(self, workers: int = 0):
         """Args: workers: number of processes that parse; 0 means one per core. The text does not depend on it."""
         self._workers = workers
+        self._documents: tuple[Document, ...] | None = None
 
     def fingerprint(self) -> str:
         """Digest of Python's version and of the names, sizes and modification times of the source files."""
@@ -193,27 +195,35 @@ class PydocsCorpus:
         return digest.hexdigest()
 
     def documents(self) -> Iterator[Document]:
-        """Yields the documents. The first call parses the files; later ones of this object read what it found."""
-        return iter(self._documents)
+        """Yields the documents. After one complete pass this object keeps them (about 10 MB) for the next.
 
-    @functools.cached_property
-    def _documents(self) -> tuple[Document, ...]:
-        seen = set()
-        documents = []
+        Raises:
+          UserError: if this installation has no source files.
+        """
+        if self._documents is None:
+            documents = []
+            for document in self._extract():
+                documents.append(document)
+                yield document
+            if not documents:
+                raise UserError('data.corpus="pydocs": this Python installation carries no source files; use text:GLOB.')
+            self._documents = tuple(documents)
+        else:
+            yield from self._documents
+
+    def _extract(self) -> Iterator[Document]:
+        seen_docstrings, seen_blocks = set(), set()
         for chunk in ordered_map(_read_prose, _chunks(_source_files()), workers=self._workers):
             for name, docstrings in chunk:
                 sentences = []
                 for key, blocks in docstrings:
-                    if key in seen:
+                    if key in seen_docstrings:
                         continue
-                    seen.add(key)
+                    seen_docstrings.add(key)
                     for block in blocks:
                         block_key = _key(" ".join(block))
-                        if block_key not in seen:
-                            seen.add(block_key)
+                        if block_key not in seen_blocks:
+                            seen_blocks.add(block_key)
                             sentences.extend(block)
                 if sentences:
-                    documents.append(Document(name, tuple(sentences)))
-        if not documents:
-            raise UserError('data.corpus="pydocs": this Python installation carries no source files; use text:GLOB.')
-        return tuple(documents)
+                    yield Document(name, tuple(sentences))

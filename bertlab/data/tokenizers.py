@@ -318,12 +318,28 @@ def _train_sentencepiece(kind: str, sample: list[str], vocab_size: int) -> bytes
 
 def _train_wordpiece(sample: list[str], vocab_size: int, lowercase: bool) -> list[str]:
     tokenizer = _bert_tokenizer({"[UNK]": 0}, lowercase)
-    trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIALS), limit_alphabet=_LARGEST_ALPHABET, show_progress=False
-    )
-    tokenizer.train_from_iterator(sample, trainer)
-    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
-    pieces = sorted(vocabulary, key=vocabulary.get)
+    characters = Counter()
+    for text in sample:
+        characters.update(tokenizer.normalizer.normalize_str(text))
+    del characters[" "]
+    alphabet = sorted(characters, key=lambda character: (-characters[character], character))[:_LARGEST_ALPHABET]
+
+    def train(size: int, first: list[str]) -> list[str]:
+        trainer = tokenizers.trainers.WordPieceTrainer(
+            vocab_size=size,
+            special_tokens=first,
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(sample, trainer)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+        return sorted(vocabulary, key=vocabulary.get)
+
+    # The library numbers the continuing characters in the order of a hash table with random keys, and breaks ties
+    # between merges by these numbers; naming the characters first makes the training repeatable.
+    continuing = sorted(piece for piece in train(0, list(SPECIALS)) if piece.startswith("##"))
+    pieces = train(vocab_size, [*SPECIALS, *continuing])
     _require_size(len(pieces), vocab_size)
     if len(pieces) > vocab_size:
         raise _too_small(vocab_size, len(pieces))

@@ -52,8 +52,8 @@ class ProjectedLstm(nn.Module):
     config: BilstmConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B L D"], reset: Bool[Array, "B L"], reverse: bool) -> Float[Array, "B L D"]:
-        """States of every position.
+    def __call__(self, x: Float[Array, "L B D"], reset: Bool[Array, "L B"], reverse: bool) -> Float[Array, "L B D"]:
+        """States of every position; time comes first, as the scan wants it.
 
         Args:
             x: the inputs.
@@ -66,25 +66,25 @@ class ProjectedLstm(nn.Module):
         wh = self.param("recurrent_kernel", param(kernel_init, "embed", None, "hidden"), (c.width, 4, c.hidden))
         bias = self.param("bias", param(nn.initializers.zeros, None, "hidden"), (4, c.hidden))
         wp = self.param("projection", param(normal(c.hidden**-0.5), "hidden", "embed"), (c.hidden, c.width))
-        wh, wp = wh.astype(c.dtype), wp.astype(c.dtype)
+        flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * c.hidden)
+        wh, wp = flat(wh), wp.astype(c.dtype)
         # The input products of all steps at once: only what depends on the state stays inside the scan.
-        gates = jnp.einsum("bld,dgf->lbgf", x, wx.astype(c.dtype)) + bias.astype(c.dtype)
-        keep = ~reset.T[:, :, None]
+        gates = jnp.einsum("lbd,df->lbf", x, flat(wx)) + flat(bias)
+        keep = (~reset).astype(c.dtype)[:, :, None]
 
         def step(carry, inputs):
             cell, state = carry
             gate, keep_t = inputs
             cell, state = cell * keep_t, state * keep_t
-            gate = gate + jnp.einsum("bd,dgf->bgf", state, wh)
-            candidate = jax.nn.sigmoid(gate[:, 0]) * jnp.tanh(gate[:, 1])
-            cell = jnp.clip(cell * jax.nn.sigmoid(gate[:, 2] + 1.0) + candidate, -c.clip, c.clip)
-            state = jnp.clip((jax.nn.sigmoid(gate[:, 3]) * jnp.tanh(cell)) @ wp, -c.clip, c.clip)
+            enter, candidate, forget, leave = jnp.split(gate + state @ wh, 4, axis=-1)
+            cell = cell * jax.nn.sigmoid(forget + 1.0) + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
+            cell = jnp.clip(cell, -c.clip, c.clip)
+            state = jnp.clip((jax.nn.sigmoid(leave) * jnp.tanh(cell)) @ wp, -c.clip, c.clip)
             return (cell, state), state
 
-        batch = x.shape[0]
+        batch = x.shape[1]
         start = (jnp.zeros((batch, c.hidden), c.dtype), jnp.zeros((batch, c.width), c.dtype))
-        _, states = jax.lax.scan(step, start, (gates, keep), reverse=reverse)
-        return states.transpose(1, 0, 2)
+        return jax.lax.scan(step, start, (gates, keep), reverse=reverse)[1]
 
 
 class Bilstm(nn.Module):
@@ -108,21 +108,21 @@ class Bilstm(nn.Module):
 
     def encode(self, view: View, deterministic: bool) -> Encoded:
         """Hidden states of every layer; states never cross from one document of a row to the next."""
-        documents = view["documents"]
-        border = documents[:, 1:] != documents[:, :-1]
-        edge = jnp.ones_like(border[:, :1])
-        embedded = self.token_embedding.astype(self.config.dtype)[view["tokens"]]
+        documents = view["documents"].T
+        border = documents[1:] != documents[:-1]
+        edge = jnp.ones_like(border[:1])
+        embedded = self.token_embedding.astype(self.config.dtype)[view["tokens"].T]
         sides = {}
         for side, stack in self.stacks.items():
             reverse = side == "backward"
-            reset = jnp.concatenate([border, edge] if reverse else [edge, border], axis=1)
+            reset = jnp.concatenate([border, edge] if reverse else [edge, border])
             layers = [embedded]
             for i, lstm in enumerate(stack):
                 # bilm-tf drops the input of each layer, and the residual adds the dropped input.
                 inputs = self.dropout(layers[-1], deterministic)
                 outputs = lstm(inputs, reset, reverse)
                 layers.append(outputs + inputs if i else outputs)
-            sides[side] = tuple(layers)
+            sides[side] = tuple(layer.transpose(1, 0, 2) for layer in layers)
         if len(sides) == 2:
             sides["both"] = tuple(jnp.concatenate(pair, -1) for pair in zip(sides["forward"], sides["backward"]))
         return Encoded(**sides)

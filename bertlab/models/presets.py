@@ -18,9 +18,9 @@ _TRANSFORMER = {
     "large": dict(layers=24, width=1024, heads=16, hidden=4096, max_positions=512),
 }
 _LSTM = {
-    # small, medium and original: the allennlp ELMo models; tiny and mini match the transformers' width.
-    "tiny": dict(layers=2, width=128, hidden=256),
-    "mini": dict(layers=2, width=256, hidden=512),
+    # small, medium and original are the published ones; tiny and mini match the transformers in width and about in weights.
+    "tiny": dict(layers=2, width=128, hidden=128),
+    "mini": dict(layers=2, width=256, hidden=256),
     "small": dict(layers=2, width=128, hidden=1024),
     "medium": dict(layers=2, width=256, hidden=2048),
     "original": dict(layers=2, width=512, hidden=4096),

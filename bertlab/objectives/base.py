@@ -96,7 +96,7 @@ class Objective:
 
 
 def cross_entropy(logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]) -> Metrics:
-    """Weighted sums of −log p(label) in nats and of right guesses.
+    """Weighted sums of −log p(label) in nats and of right guesses (a tie for the highest logit is shared).
 
     Args:
         logits: float32, any scale.
@@ -104,8 +104,10 @@ def cross_entropy(logits: Float[Array, "... V"], labels: Int[Array, "..."], weig
         weights: non-negative weight of each position.
     """
     weights = weights.astype(jnp.float32)
+    # Written out so that the maximum serves both; argmax and logsumexp cost two passes more over [.., V].
+    top = jax.lax.stop_gradient(logits.max(axis=-1))
+    log_normaliser = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    nll = jax.nn.logsumexp(logits, axis=-1) - label_logit
-    right = jnp.argmax(logits, axis=-1) == labels
+    right = (label_logit == top) / (logits == top[..., None]).sum(axis=-1)
     total = weights.sum()
-    return {"loss": ((nll * weights).sum(), total), "accuracy": ((right * weights).sum(), total)}
+    return {"loss": (((log_normaliser - label_logit) * weights).sum(), total), "accuracy": ((right * weights).sum(), total)}

@@ -1,10 +1,10 @@
 """The report of a study or a run: terminal table, CSV, LaTeX, figures, and one self-contained HTML page."""
 
 import io
-import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -25,7 +25,6 @@ from bertlab.studies.results import (
     Results,
     compare_data,
     difference,
-    is_score,
     load,
     primary_metric,
     summarise,
@@ -372,9 +371,10 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
             values.setdefault(plain_text(environment.get(key)), []).append(run)
         text = next(iter(values))
         if len(values) > 1:
-            listing = (f"{value} ({', '.join(runs)})" for value, runs in values.items())
+            listing = (f"{value or 'none'} ({', '.join(runs)})" for value, runs in values.items())
             text = "differs between runs: " + "; ".join(listing)
-        rows.append((key.replace("_", " "), text))
+        if text:
+            rows.append((key.replace("_", " "), text))
     return rows
 
 
@@ -383,8 +383,8 @@ def plain_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {plain_text(item)}" for key, item in value.items())
     if isinstance(value, list):
-        return ", ".join(f"{item} × {value.count(item)}" if value.count(item) > 1 else plain_text(item)
-                         for item in {json.dumps(v): v for v in value}.values())
+        counts = Counter(plain_text(item) for item in value)
+        return ", ".join(f"{text} × {count}" if count > 1 else text for text, count in counts.items())
     return str(value)
 
 

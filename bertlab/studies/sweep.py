@@ -371,7 +371,8 @@ def check_same_study(workdir: Path, description: Mapping[str, Any]) -> None:
     """Refuses a workdir whose study.json is not this study or a smaller version of it.
 
     Raises:
-        UserError: Name, axes, or the config of a run differ, or runs or tasks of the old study are gone.
+        UserError: Name or axes differ, or the config of a run that began to train, or such a run or a downstream task
+            is gone.
     """
     path = workdir / "study.json"
     if not path.exists():
@@ -385,6 +386,8 @@ def check_same_study(workdir: Path, description: Mapping[str, Any]) -> None:
         differences.append(f"its axes are {', '.join(old['axes'])}, not {', '.join(description['axes'])}")
     else:
         for run in old["runs"]:
+            if not any((workdir / run["name"] / file).exists() for file in ("config.json", "result.json")):
+                continue  # it never began to train, so a study mended since then loses nothing
             new = new_runs.get(run["name"])
             if new is None:
                 differences.append(f"its run {run['name']} is not in this study")

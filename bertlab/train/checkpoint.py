@@ -4,6 +4,7 @@ from pathlib import Path
 
 import grain
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
@@ -79,19 +80,24 @@ def _abstract(shapes, shardings):
 
 
 def load_params(run: Path):
-    """The parameters of a run's last checkpoint as a tree of host arrays.
+    """The parameters of a run's last checkpoint as a tree of NumPy arrays, whatever devices it was trained on.
 
     Raises:
         UserError: the run has no complete checkpoint.
     """
     directory = (run / "checkpoints").absolute()
     if not directory.is_dir():
-        raise UserError(
-            f"{run} is not a run with checkpoints (there is no {directory}); give the --workdir of a `bertlab train`"
-        )
-    with ocp.CheckpointManager(directory, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+        raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")
+    handlers = {
+        "state": ocp.PyTreeCheckpointHandler(),
+        "data": grain.checkpoint.CheckpointHandler(),
+        "progress": ocp.JsonCheckpointHandler(),
+    }
+    with ocp.CheckpointManager(directory, item_handlers=handlers) as manager:
         step = manager.latest_step()
         if step is None:
             raise UserError(f"{run} has no complete checkpoint; let `bertlab train --workdir={run}` reach one")
-        restored = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore()))
-    return jax.device_get(restored.state["params"])
+        params = manager.item_metadata(step)["state"].tree["params"]
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), params)
+        args = ocp.args.PyTreeRestore({"params": params}, restore_args={"params": as_numpy}, partial_restore=True)
+        return manager.restore(step, args=ocp.args.Composite(state=args))["state"]["params"]

@@ -20,7 +20,7 @@ from bertlab.train.build import Experiment, check_shape, vocabulary_of
 from bertlab.train.checkpoint import load_params
 
 from bertlab.transfer.heads import NO_LABEL, SentenceClassification, TokenClassification, grafted
-from bertlab.transfer.tasks import Task, load_task
+from bertlab.transfer.tasks import TaskData, find_task, load_task
 
 
 def finetune(run, task: str, workdir, overrides: dict | None = None) -> dict:
@@ -66,7 +66,8 @@ def finetune_config(run_directory: Path, task: str) -> ConfigDict:
     for key in ("format", "shuffle_window", "workers", "tokenizer", "segment_pair", "full_sentences", "tfds", "synthetic"):
         del config.data[key]
     config.data.seq_len = min(64, pretrained["data"]["seq_len"])
-    config.objectives = {task: {"weight": 1.0, "dropout": 0.1}}
+    settings = {"pooling": "mean"} if find_task(task).kind == "sentence" else {}
+    config.objectives = {task: {"weight": 1.0, "dropout": 0.1, **settings}}
     config.optimizer.learning_rate = 5e-4
     config.optimizer.warmup_steps = 30
     config.train.update(steps=300, log_every=50, eval_every=100, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
@@ -78,15 +79,18 @@ def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
     tokenizer = load_tokenizer(run_directory / "tokenizer")
     shape = model_shape(config.model, tokenizer.vocab_size)
     check_shape(config, shape)
-    task = load_task(config.task, config.data)
+    data = load_task(find_task(config.task), config.data)
     first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
-    rows = {split: encode(task, split, tokenizer, config.data.seq_len, first_piece) for split in task.examples}
-    kind = {"sentence": SentenceClassification, "token": TokenClassification}[task.kind]
-    head = kind(classes=len(task.labels), dropout=config.objectives[task.name].dropout)
+    rows = {split: encode(data, split, tokenizer, config.data.seq_len, first_piece) for split in data.examples}
+    settings = {k: v for k, v in config.objectives[config.task].items() if k != "weight"}
+    if settings.get("pooling", "mean") not in ("mean", "pooler"):
+        raise UserError(f"config.objectives.{config.task}.pooling={settings['pooling']!r} is not known; choose mean or pooler")
+    kind = {"sentence": SentenceClassification, "token": TokenClassification}[data.task.kind]
+    head = kind(classes=len(data.labels), **settings)
     return Experiment(
         config=config,
-        program=Program(build_body(shape), {task.name: head}, vocabulary_of(tokenizer)),
-        weights={task.name: config.objectives[task.name].weight},
+        program=Program(build_body(shape), {config.task: head}, vocabulary_of(tokenizer)),
+        weights={config.task: config.objectives[config.task].weight},
         tokenizer=tokenizer,
         train=_train_batches(rows["train"], config.data),
         evaluations={split: _in_batches(rows[split], config.data.batch_size) for split in ("valid", "test")},
@@ -94,11 +98,11 @@ def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
     )
 
 
-def encode(task: Task, split: str, tokenizer, seq_len: int, first_piece: bool) -> list[dict[str, np.ndarray]]:
+def encode(data: TaskData, split: str, tokenizer, seq_len: int, first_piece: bool) -> list[dict[str, np.ndarray]]:
     """Rows `[CLS] words [SEP]` with `label` (sentence tasks) or `labels` [L] (token tasks; −1 where there is none).
 
     Args:
-        task: the examples.
+        data: the examples.
         split: "train", "valid" or "test".
         tokenizer: the pretrained run's.
         seq_len: words beyond it are cut off, and their labels with them.
@@ -106,12 +110,12 @@ def encode(task: Task, split: str, tokenizer, seq_len: int, first_piece: bool) -
             since a model that reads one way has not seen the word before.
     """
     rows = []
-    for number, (words, label) in enumerate(task.examples[split]):
+    for number, (words, label) in enumerate(data.examples[split]):
         ids, starts = tokenizer.encode_words(words)
         ids = ids[: seq_len - 2]
         tokens = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
         row = make_row(seq_len, tokenizer.pad_id, tokens, np.zeros_like(tokens), np.ones_like(tokens), -1, (number, 0))
-        if task.kind == "sentence":
+        if data.task.kind == "sentence":
             row["label"] = np.int32(label)
         else:
             places = np.array(starts) if first_piece else np.array([*starts[1:], len(ids)]) - 1

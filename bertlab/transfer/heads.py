@@ -29,23 +29,37 @@ class Classifier(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceClassification(Objective):
-    """−log p(label | pooled row), for rows with `label` [B] ≥ 0."""
+    """−log p(label | one vector a row), for rows with `label` [B] ≥ 0.
+
+    `pooling` says which vector: "mean" of the last layer's states over the row, or "pooler", the first position (for a model
+    that reads left to right, the last) through a dense layer and tanh. The paper's is the pooler; the mean asks
+    nothing of a position that a small or left-to-right model has not learned to use.
+    """
 
     reads: ClassVar[str] = "any"
     predicts_tokens: ClassVar[bool] = False
 
     classes: int = 2
     dropout: float = 0.1
+    pooling: str = "mean"
 
     def head(self) -> nn.Module:
-        """Classifier on the pooled vector."""
+        """Classifier on the row's vector."""
         return Classifier(self.classes, self.dropout)
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy."""
         label = view["label"]
-        logits = model.head(model.pool(), model.deterministic)
+        vector = model.pool() if self.pooling == "pooler" else mean_over_row(model, view)
+        logits = model.head(vector, model.deterministic)
         return cross_entropy(logits, jnp.maximum(label, 0), label >= 0)
+
+
+def mean_over_row(model: Bound, view: View) -> Float[Array, "B D"]:
+    """Mean of the last layer's states over the positions that are not padding."""
+    states = model.encoded.widest()[1][-1]
+    filled = (view["documents"] > 0).astype(states.dtype)[:, :, None]
+    return (states * filled).sum(axis=1) / jnp.maximum(filled.sum(axis=1), 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,7 @@ import dataclasses
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 from bertlab.data.prepare import cache_directory, split_of
 from bertlab.data.prose import paragraphs
@@ -15,98 +13,120 @@ from bertlab.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 
+# Changed with every change of the code below that changes the examples.
+VERSION = 1
+PACKAGES = 8
+EXAMPLES_PER_PACKAGE = 1000
+CODE_SENTENCES = 8000
+_CODE = re.compile(r"(``?)(.+?)\1")
+
+Labelled = tuple[str, list[str], int | list[int]]
+"""Document id, words, and one label or one per word."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A labelled task.
+    """What a task asks.
 
     Attributes:
-        kind: "sentence" (one label an example) or "token" (one a word).
-        labels: class names; for "token", class 1 is the one whose F1 is reported.
-        examples: by split; an example is (words, label or labels).
+        kind: "sentence" (one label an example) or "token" (one a word; `f1` is class 1's).
         metric: the one that is reported.
+        collect: () -> (class names, labelled examples).
     """
 
     name: str
     kind: str
+    metric: str
+    collect: Callable[[], tuple[list[str], list[Labelled]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+    """A task's examples.
+
+    Attributes:
+        labels: class names.
+        examples: by split; an example is (words, label or labels).
+    """
+
+    task: Task
     labels: tuple[str, ...]
     examples: dict[str, list[tuple[list[str], int | list[int]]]]
-    metric: str
 
 
-PACKAGES = 8
-EXAMPLES_PER_PACKAGE = 600
-CODE_SENTENCES = 6000
-_CODE = re.compile(r"(``?)(.+?)\1")
+def find_task(name: str) -> Task:
+    """The task of that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in TASKS:
+        raise UserError(f"task '{name}' is not known; choose one of {', '.join(TASKS)}")
+    return TASKS[name]
 
 
-def load_task(name: str, data) -> Task:
-    """A task's examples, made once and kept beside the prepared corpora.
+def load_task(task: Task, data) -> TaskData:
+    """A task's examples, collected once and kept beside the prepared corpora.
 
     Args:
-        name: a key of TASKS.
+        task: from `find_task`.
         data: `config.data` of the pretraining run: cache directory and split fractions. A document is in the same split
             as in pretraining, so that test examples were never read.
 
     Raises:
-        UserError: unknown task, or a split without examples.
+        UserError: a split without examples.
     """
-    if name not in TASKS:
-        raise UserError(f"task '{name}' is not known; choose one of {', '.join(TASKS)}")
     fractions = (data.valid_fraction, data.test_fraction)
-    key = f"{PydocsCorpus().fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
-    path = cache_directory(data.directory) / "tasks" / f"{name}-{key}.json"
+    key = f"{task.name}-{VERSION}-{PydocsCorpus().fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
+    path = cache_directory(data.directory) / "tasks" / f"{key}.json"
     if not path.exists():
-        task = TASKS[name](fractions)
-        empty = [split for split in SPLITS if not task.examples[split]]
-        if empty:
-            raise UserError(f"task '{name}' has no {empty[0]} examples in this Python's documentation; install more packages")
+        labels, collected = task.collect()
+        examples = {split: [] for split in SPLITS}
+        for document, words, label in collected:
+            examples[split_of(document, *fractions)].append((words, label))
+        if empty := [split for split in SPLITS if not examples[split]]:
+            raise UserError(f"task '{task.name}' has no {empty[0]} examples; raise config.data.{empty[0]}_fraction")
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps(dataclasses.asdict(task)))
+        partial.write_text(json.dumps({"labels": labels, "examples": examples}))
         os.replace(partial, path)
     held = json.loads(path.read_text())
-    return Task(**held | {"labels": tuple(held["labels"])})
+    return TaskData(task, tuple(held["labels"]), held["examples"])
 
 
-def package_task(fractions: tuple[float, float]) -> Task:
-    """Which package a docstring comes from, of the eight with most docstrings: the prose of its first paragraph."""
-    found = {}  # package -> [(module, words)]
+def collect_packages() -> tuple[list[str], list[Labelled]]:
+    """Docstrings of the eight packages that have most: the prose of the first paragraph."""
+    found = {}
     for module in modules():
         for docstring in module.docstrings:
-            first = next(iter(paragraphs(docstring)), ())
-            words = " ".join(first).split()
+            words = " ".join(next(iter(paragraphs(docstring)), ())).split()
             if 6 <= len(words) <= 60:
                 found.setdefault(module.package, []).append((module.name, words))
-    labels = sorted(package for package, _ in Counter({k: len(v) for k, v in found.items()}).most_common(PACKAGES))
-    examples = {split: [] for split in SPLITS}
-    for label, package in enumerate(labels):
-        # Every n-th docstring, so that large packages neither drown the others nor give one corner of themselves.
-        stride = max(1, len(found[package]) // EXAMPLES_PER_PACKAGE)
-        for module, words in found[package][::stride][:EXAMPLES_PER_PACKAGE]:
-            examples[split_of(module, *fractions)].append((words, label))
-    return Task("package", "sentence", tuple(labels), examples, "accuracy")
+    labels = sorted(sorted(found, key=lambda package: -len(found[package]))[:PACKAGES])
+    return labels, [
+        (module, words, label)
+        for label, package in enumerate(labels)
+        for module, words in spread(found[package], EXAMPLES_PER_PACKAGE)
+    ]
 
 
-def code_spans_task(fractions: tuple[float, float]) -> Task:
-    """Which words of a sentence its author set as code (`x` or ``x``), the marks removed."""
-    found = list(_marked_sentences())
-    examples = {split: [] for split in SPLITS}
-    stride = max(1, len(found) // CODE_SENTENCES)
-    for module, words, labels in found[::stride][:CODE_SENTENCES]:
-        examples[split_of(module, *fractions)].append((words, labels))
-    return Task("code_spans", "token", ("prose", "code"), examples, "f1")
-
-
-def _marked_sentences() -> Iterator[tuple[str, list[str], list[int]]]:
-    seen = set()
+def collect_code_spans() -> tuple[list[str], list[Labelled]]:
+    """Sentences in which some words, not all, are set as code (`x` or ``x``); the marks removed."""
+    found = {}
     for module in modules():
         for docstring in module.docstrings:
-            for sentence in (s for paragraph in paragraphs(docstring) for s in paragraph):
+            for sentence in (sentence for paragraph in paragraphs(docstring) for sentence in paragraph):
                 words, labels = unmark(sentence)
-                if 1 in labels and 0 in labels and 5 <= len(words) <= 60 and sentence not in seen:
-                    seen.add(sentence)
-                    yield module.name, words, labels
+                if 1 in labels and 0 in labels and 5 <= len(words) <= 60:
+                    found.setdefault(" ".join(words), (module.name, words, labels))
+    return ["prose", "code"], spread(list(found.values()), CODE_SENTENCES)
+
+
+def spread(items: list, most: int) -> list:
+    """At most so many of the items, evenly spaced, so that no corner of the collection is left out."""
+    if len(items) <= most:
+        return items
+    return [items[i * len(items) // most] for i in range(most)]
 
 
 def unmark(sentence: str) -> tuple[list[str], list[int]]:
@@ -126,6 +146,10 @@ def unmark(sentence: str) -> tuple[list[str], list[int]]:
     return words, labels
 
 
-TASKS: dict[str, Callable[[tuple[float, float]], Task]] = {"package": package_task, "code_spans": code_spans_task}
-
-
+TASKS = {
+    task.name: task
+    for task in (
+        Task("package", "sentence", "accuracy", collect_packages),
+        Task("code_spans", "token", "f1", collect_code_spans),
+    )
+}

@@ -35,6 +35,7 @@ def wait(workdir):
         os._exit(0)
 
     signal.signal(signal.SIGTERM, save)
+    signal.alarm(60)  # a sweep that never stops its worker fails the test, and does not hang it
     with open(workdir.parent / "pipe", "w") as pipe:
         pipe.write(f"{workdir.name}\n")
     while True:

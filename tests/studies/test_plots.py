@@ -4,8 +4,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.text import Text
 from conftest import objectives_study, write_study
+from matplotlib.text import Text
 
 from bertlab.studies.plots import (
     STYLE,

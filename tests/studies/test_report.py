@@ -9,7 +9,16 @@ import pytest
 from conftest import objectives_study, write_run, write_study
 from rich.console import Console
 
-from bertlab.studies.report import count_text, escape_latex, findings, html_page, latex_table, report, table
+from bertlab.studies.report import (
+    count_text,
+    environment_rows,
+    escape_latex,
+    findings,
+    html_page,
+    latex_table,
+    report,
+    table,
+)
 from bertlab.studies.results import load
 from bertlab.studies.study import Study
 
@@ -30,18 +39,20 @@ def sentence(results):
     return next(s for s in findings(results) if "above LTR on code_spans" in s).replace("\N{NO-BREAK SPACE}", " ")
 
 
+ABOVE = "MLM is above LTR on code_spans by "
+NOT_ABOVE = "MLM is not above LTR on code_spans at this scale: "
+SPREAD = "than the spread of that difference over 2 seeds"
+ONE_SEED = ", with one seed, which cannot separate the two."
+
+
 @pytest.mark.parametrize(
     "mlm, ltr, expected",
     [
-        ([0.72, 0.74], [0.69, 0.70], "MLM is above LTR on code_spans by 3.5 points (± 0.7), more than the spread of that "
-                                     "difference over 2 seeds."),
-        ([0.66, 0.68], [0.69, 0.70], "MLM is not above LTR on code_spans at this scale: it is 2.5 points (± 0.7) below, "
-                                     "more than the spread of that difference over 2 seeds."),
-        ([0.70, 0.74], [0.72, 0.71], "MLM is above LTR on code_spans by 0.5 points (± 3.5), no more than the spread of "
-                                     "that difference over 2 seeds, so it settles nothing."),
-        ([0.72], [0.69], "MLM is above LTR on code_spans by 3.0 points, with one seed, which cannot separate the two."),
-        ([0.69], [0.69], "MLM is not above LTR on code_spans at this scale: the two are equal, with one seed, which "
-                         "cannot separate the two."),
+        ([0.72, 0.74], [0.69, 0.70], f"{ABOVE}3.5 points (± 0.7), more {SPREAD}."),
+        ([0.66, 0.68], [0.69, 0.70], f"{NOT_ABOVE}it is 2.5 points (± 0.7) below, more {SPREAD}."),
+        ([0.70, 0.74], [0.72, 0.71], f"{ABOVE}0.5 points (± 3.5), no more {SPREAD}, so it settles nothing."),
+        ([0.72], [0.69], f"{ABOVE}3.0 points{ONE_SEED}"),
+        ([0.69], [0.69], f"{NOT_ABOVE}the two are equal{ONE_SEED}"),
     ],
 )
 def test_says_honestly_whether_mlm_is_above_ltr(tmp_path, mlm, ltr, expected):
@@ -60,8 +71,8 @@ def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
 def test_findings_name_the_best_and_the_reference(study_directory):
     text = " ".join(findings(load(study_directory))).replace("\N{NO-BREAK SPACE}", " ")
     assert text.startswith("5 variants were run with 2 seeds each")
-    assert re.search(r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, .* above MLM and .* above No pretr",
-                     text)
+    assert re.search(r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, \S+ points .{7} above MLM and "
+                     r"\S+ points .{7} above No pretraining\.", text)
 
 
 def test_findings_before_anything_is_finished(tmp_path):
@@ -182,12 +193,19 @@ def test_footer_says_where_numbers_come_from(study_report):
         assert expected in footer
 
 
+def test_environments_that_differ_are_listed_by_run():
+    rows = environment_rows({"a": {"devices": ["cpu", "cpu"], "commit": "1", "changed": []},
+                             "b": {"devices": ["cpu", "cpu"], "commit": "2", "changed": []}})
+    assert rows == [("devices", "cpu × 2"), ("commit", "differs between runs: 1 (a); 2 (b)")]
+
+
 def test_files_and_terminal(study_directory, study_report):
     html, printed = study_report
     assert html == study_directory / "report.html"
     for name in ("table.csv", "table.tex", "runs.csv", "figures/learning_curves.svg", "figures/learning_curves.png",
                  "figures/downstream.svg", "figures/downstream.png"):
         assert (study_directory / "report" / name).stat().st_size > 100, name
+    assert "dc:date" not in (study_directory / "report" / "figures" / "downstream.svg").read_text(encoding="utf-8")
     assert "MLM+NSP" in printed and "4.39 M" in printed and "report: " in printed
 
 

@@ -56,7 +56,8 @@ def test_axes_that_cannot_be_are_refused(axes, message):
 
 
 def test_names_that_only_begin_alike_do_not_overlap():
-    assert len(study({"a": {"x": {"train.steps": 1}}, "b": {"y": {"train.steps_per_eval": 1}}}).runs()) == 1
+    short, long = {"x": {"train.steps": 1}}, {"y": {"train.steps_per_eval": 1}}
+    assert len(study({"a": short, "b": long}).runs()) == len(study({"a": long, "b": short}).runs()) == 1
 
 
 def test_load_study_hands_over_the_text_after_the_colon(tmp_path):

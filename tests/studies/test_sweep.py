@@ -149,6 +149,11 @@ def test_a_study_that_has_grown_keeps_its_workdir(tmp_path):
     assert json.loads((tmp_path / "study.json").read_text())["axes"] == {"mode": ["A", "B"], "seed": ["1", "2"]}
 
 
+def test_a_run_that_never_began_may_be_mended(tmp_path):
+    assert run_sweep(study({"A": "finish", "B": "fail", "C": "fail"}), tmp_path)[0] == 1
+    assert run_sweep(study({"A": "finish", "B": "finish"}), tmp_path)[0] == 0
+
+
 def test_a_wrong_config_is_refused_before_any_run(tmp_path):
     def refuse(spec, overrides):
         raise UserError("no such key")
@@ -170,7 +175,8 @@ def start_waiting_sweep(workdir):
         sys.exit(sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run", load_config=load_config,
                        prepare=lambda data: None))
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True,
+                               start_new_session=True)
     with open(workdir / "pipe") as pipe:
         assert pipe.read() == "a-seed=1\n"
     return process
@@ -181,7 +187,10 @@ def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number):
     process = start_waiting_sweep(tmp_path)
     with pytest.raises(UserError, match="another sweep is at work here"):
         run_sweep(study({"A": "wait", "B": "finish"}), tmp_path)
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # a terminal sends Ctrl-C to all processes of the group
+    else:
+        process.send_signal(number)
     printed, _ = process.communicate(timeout=30)
     assert process.returncode == 130
     assert (tmp_path / "a-seed=1" / "saved.txt").exists()

@@ -1,0 +1,227 @@
+import gzip
+import json
+import lzma
+import os
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+import zstandard
+
+from bertlab.data.corpora import open_corpus
+from bertlab.data.sentences import split_sentences
+from bertlab.errors import UserError
+
+COMPRESSIONS = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: zstandard.compress(data[:10]) + zstandard.compress(data[10:]),  # two frames
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("Dr. Who met Mr. Spock, e.g. on Earth. He left.", ["Dr. Who met Mr. Spock, e.g. on Earth.", "He left."]),
+        ("J. R. R. Tolkien wrote it. I did. So.", ["J. R. R. Tolkien wrote it.", "I did.", "So."]),
+        ('He said "Stop." Then he ran. (Far away.) Yes.', ['He said "Stop."', "Then he ran.", "(Far away.)", "Yes."]),
+        ("It costs 3.5 dollars. version 2.0 is out", ["It costs 3.5 dollars. version 2.0 is out"]),
+        ("Call `f.x`. Then stop.", ["Call `f.x`.", "Then stop."]),
+        ("Wait... what? Nothing... Go on.", ["Wait... what?", "Nothing...", "Go on."]),
+        ("First line\nsecond line. Third", ["First line", "second line.", "Third"]),
+        ("今日は。元気です。", ["今日は。", "元気です。"]),
+        ("See the U.S. Army. In Paris, it rains.", ["See the U.S. Army.", "In Paris, it rains."]),
+        ("  \n \t\n", []),
+    ],
+)
+def test_sentences(text, sentences):
+    assert split_sentences(text) == sentences
+
+
+def test_sentences_lose_nothing_but_white_space():
+    text = "Mr. A. said: “Go!” He (J. B.) went… 3.5 km.\nThen? No."
+    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_txt_documents_are_separated_by_blank_lines(tmp_path, compression):
+    data = "\ufeffFirst one. Its second.\r\nA paragraph.\r\n\r\n \t \n\nÜber zwei.\n".encode()
+    (tmp_path / f"a.txt{compression}").write_bytes(COMPRESSIONS[compression](data))
+    documents = list(open_corpus(f"text:{tmp_path}/*").documents())
+    assert [document.sentences for document in documents] == [
+        ("First one.", "Its second.", "A paragraph."),
+        ("Über zwei.",),
+    ]
+    assert [document.id for document in documents] == [f"a.txt{compression}:1", f"a.txt{compression}:6"]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_jsonl_records_are_documents(tmp_path, compression):
+    records = [{"id": 7, "text": "Line one.\nLine two"}, {"text": " "}, {"text": "Blank\n\nline. \u2028Kept"}]
+    data = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    (tmp_path / f"a.jsonl{compression}").write_bytes(COMPRESSIONS[compression](data))
+    documents = list(open_corpus(f"text:{tmp_path}/*").documents())
+    assert [document.sentences for document in documents] == [("Line one.", "Line two"), ("Blank", "line.", "Kept")]
+    assert [document.id.rpartition(":")[2] for document in documents] == ["1", "3"]
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement_character(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b \\ud83d\\ude00"}\n')
+    [document] = open_corpus(f"text:{tmp_path}/a.jsonl").documents()
+    assert document.sentences == ("a \ufffd b 😀",)
+
+
+def test_globs_are_sorted_and_each_file_read_once(tmp_path):
+    for name in ("b/1.txt", "a/2.txt", "c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    corpus = open_corpus(f"text:{tmp_path}/c.txt, {tmp_path}/**/*.txt")
+    assert [document.id for document in corpus.documents()] == ["a/2.txt:1", "b/1.txt:1", "c.txt:1"]
+    assert list(corpus.documents()) == list(corpus.documents())
+
+
+def test_text_fingerprint_is_of_names_and_bytes(tmp_path):
+    (tmp_path / "x").mkdir()
+    file = tmp_path / "x" / "a.txt"
+    file.write_text("Some text.")
+    first = open_corpus(f"text:{tmp_path}/x/*").fingerprint()
+    os.utime(file, (1, 1))
+    (tmp_path / "x").rename(tmp_path / "y")
+    assert open_corpus(f"text:{tmp_path}/y/*").fingerprint() == first
+    (tmp_path / "y" / "a.txt").write_text("Some texts")
+    changed = open_corpus(f"text:{tmp_path}/y/*").fingerprint()
+    (tmp_path / "y" / "a.txt").rename(tmp_path / "y" / "a.jsonl")
+    assert len({first, changed, open_corpus(f"text:{tmp_path}/y/*").fingerprint()}) == 3
+
+
+def test_files_are_streamed(tmp_path):
+    data = gzip.compress("\n\n".join(f"Document {i}." for i in range(100_000)).encode())
+    (tmp_path / "a.txt.gz").write_bytes(data[: len(data) // 2])
+    documents = open_corpus(f"text:{tmp_path}/a.txt.gz").documents()
+    assert next(documents).sentences == ("Document 0.",)
+    with pytest.raises(UserError, match=r"a\.txt\.gz is damaged or cut off after \d+ decompressed bytes"):
+        list(documents)
+
+
+@pytest.mark.parametrize("compression", [".gz", ".xz", ".zst"])
+def test_damaged_file(tmp_path, compression):
+    data = COMPRESSIONS[compression](os.urandom(20_000).hex().encode())
+    for name, damaged in {"cut": data[:-2000], "wrong": b"plain text" + data[10:]}.items():
+        (tmp_path / f"{name}.txt{compression}").write_bytes(damaged)
+        with pytest.raises(UserError, match=f"{name}.txt{compression} is damaged"):
+            list(open_corpus(f"text:{tmp_path}/{name}*").documents())
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_text_that_is_not_utf8_names_the_byte(tmp_path, compression, mark):
+    first = mark + b"caf\xc3\xa9, "
+    for before in (first, first + b"fine.\nna"):
+        (tmp_path / f"a.txt{compression}").write_bytes(COMPRESSIONS[compression](before + b"\xefve or not\n"))
+        with pytest.raises(UserError, match=rf"a\.txt.*: byte {len(before)} \(line {1 + before.count(10)}\) is not UTF-8"):
+            list(open_corpus(f"text:{tmp_path}/*").documents())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "a"', r"a\.jsonl:2: not valid JSON"),
+        ('{"body": "a"}', r'a\.jsonl:2: expected a JSON object with a string "text"'),
+        ('{"text": null}', r'a\.jsonl:2: expected a JSON object with a string "text"'),
+        ("[1]", r'a\.jsonl:2: expected a JSON object with a string "text"'),
+    ],
+)
+def test_bad_jsonl_names_the_line(tmp_path, line, message):
+    (tmp_path / "a.jsonl").write_text('{"text": "Fine."}\n' + line + "\n")
+    with pytest.raises(UserError, match=message):
+        list(open_corpus(f"text:{tmp_path}/a.jsonl").documents())
+
+
+def test_text_errors(tmp_path):
+    with pytest.raises(UserError, match=r"missing-\*\.txt\" matches no file"):
+        open_corpus(f"text:{tmp_path}/missing-*.txt")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b" \n\n"))
+    with pytest.raises(UserError, match="holds no text in its 1 file"):
+        list(open_corpus(f"text:{tmp_path}/*").documents())
+    with pytest.raises(UserError, match="matches no file"):
+        open_corpus(f"text:{tmp_path}/*.gz,{tmp_path}/*.jsonl")
+    (tmp_path / "a.csv").write_text("a,b")
+    with pytest.raises(UserError, match=r"a\.csv is neither \.txt nor \.jsonl"):
+        open_corpus(f"text:{tmp_path}/*")
+
+
+@pytest.mark.parametrize("spec", ["pydoc", "text:", "tfds:", "wiki:x", ""])
+def test_unknown_corpus(spec):
+    with pytest.raises(UserError, match="names no corpus: use pydocs, text:GLOB, tfds:NAME or synthetic"):
+        open_corpus(spec)
+
+
+class TinyReviews(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {"review": tfds.features.Text(), "title": tfds.features.Text(), "stars": np.int32}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(10), "test": self._generate_examples(2), "blank": self._generate_examples(1)}
+
+    def _generate_examples(self, number):
+        for i in range(number):
+            yield i, {"review": f"Täst {i}. Good.\nWell." if i else "", "title": f"Title {i}", "stars": i}
+
+
+@pytest.fixture(scope="module")
+def tiny_reviews(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tfds")
+    TinyReviews(data_dir=folder, file_format="array_record").download_and_prepare()
+    return folder
+
+
+def test_tfds(tiny_reviews, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tiny_reviews))
+    corpus = open_corpus("tfds:tiny_reviews", split="train", field="review")
+    documents = list(corpus.documents())
+    assert {document.sentences for document in documents} == {(f"Täst {i}.", "Good.", "Well.") for i in range(1, 10)}
+    assert len({document.id for document in documents}) == 9
+    assert documents == list(corpus.documents())
+    assert "tensorflow" not in sys.modules
+
+    [title] = open_corpus("tfds:tiny_reviews", split="test[:50%]", field="title").documents()
+    assert title.sentences[0].startswith("Title")
+    by_path = open_corpus(f"tfds:{tiny_reviews}/tiny_reviews/1.0.0", split="train", field="review")
+    assert by_path.fingerprint() == corpus.fingerprint()
+    assert open_corpus("tfds:tiny_reviews", split="train", field="title").fingerprint() != corpus.fingerprint()
+    assert open_corpus("tfds:tiny_reviews", split="test", field="review").fingerprint() != corpus.fingerprint()
+
+
+def test_tfds_errors(tiny_reviews, monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tiny_reviews))
+    with pytest.raises(UserError, match='finds no dataset "not_there"'):
+        open_corpus("tfds:not_there")
+    with pytest.raises(UserError, match="finds no dataset"):
+        open_corpus("tfds:tiny_reviews:9.9.9")
+    with pytest.raises(UserError, match='data.tfds.split="dev" is no split .* it has: blank, test, train'):
+        open_corpus("tfds:tiny_reviews", split="dev", field="title")
+    with pytest.raises(UserError, match='data.tfds.field="stars" is no text field .*: review, title'):
+        open_corpus("tfds:tiny_reviews", field="stars")
+    with pytest.raises(UserError, match='data.tfds.field="" is no text field'):
+        open_corpus("tfds:tiny_reviews")
+    with pytest.raises(UserError, match="split blank holds no text"):
+        list(open_corpus("tfds:tiny_reviews", split="blank", field="review").documents())
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match="is not prepared on disk in .*download_and_prepare"):
+        open_corpus("tfds:tiny_reviews")
+
+
+def test_tfds_in_a_format_without_random_access(tiny_reviews, tmp_path):
+    info = json.loads((tiny_reviews / "tiny_reviews" / "1.0.0" / "dataset_info.json").read_text())
+    info["fileFormat"] = "tfrecord"
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info).replace("array_record", "tfrecord"))
+    features = (tiny_reviews / "tiny_reviews" / "1.0.0" / "features.json").read_text()
+    (tmp_path / "features.json").write_text(features)
+    with pytest.raises(UserError, match="stored as tfrecord, which cannot be read without TensorFlow"):
+        open_corpus(f"tfds:{tmp_path}", field="title")
