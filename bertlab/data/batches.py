@@ -14,6 +14,9 @@ from bertlab.data.formats import Format, build_format
 from bertlab.data.prepare import Prepared
 from bertlab.errors import UserError
 
+# Documents are read by the thread that makes the rows: handing them over from others costs more than reading them.
+_READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
 BATCH_FIELDS = ("tokens", "segments", "documents", "positions", "pair_label", "example_id")
 
 
@@ -98,7 +101,7 @@ def train_batches(prepared: Prepared, data, shard: tuple[int, int] = (0, 1)) -> 
     """
     index, count = shard
     documents = _documents(prepared, "train", data.seed)[index::count].repeat()
-    rows = RowDataset(documents.to_iter_dataset(), build_format(data, prepared.source("train"), prepared.tokenizer))
+    rows = RowDataset(documents.to_iter_dataset(_READ_HERE), build_format(data, prepared.source("train"), prepared.tokenizer))
     if data.shuffle_window > 1:
         rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
     batches = rows.batch(data.batch_size // count, drop_remainder=True)
@@ -110,7 +113,7 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
     documents = _documents(prepared, split, seed=0)
     row_format = build_format(data, prepared.source(split), prepared.tokenizer)
     rows = []
-    for row in RowDataset(documents.to_iter_dataset(), row_format):
+    for row in RowDataset(documents.to_iter_dataset(_READ_HERE), row_format):
         rows.append(row)
         if len(rows) == limit * data.batch_size:
             break

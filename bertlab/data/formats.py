@@ -6,6 +6,7 @@ random, −1: no pair) and `example_id` [2] (document index, number of the row's
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -38,29 +39,27 @@ class Format(Protocol):
         """The next row, or None when the stream has ended."""
 
 
-def sentences_of(document: dict) -> list[np.ndarray]:
-    """The sentences of a prepared document as id arrays, empty ones left out."""
-    ends = np.cumsum(document["sentence_lengths"])
-    return [s for s in np.split(document["tokens"], ends[:-1]) if len(s)]
+def sentence_bounds(document: dict) -> np.ndarray:
+    """[sentences + 1] Where the sentences of a prepared document start in its tokens, and its end; empty ones left out."""
+    lengths = document["sentence_lengths"]
+    bounds = np.zeros(np.count_nonzero(lengths) + 1, np.int64)
+    np.cumsum(lengths[lengths > 0], out=bounds[1:])
+    return bounds
 
 
 def make_row(seq_len: int, pad_id: int, tokens, segments, documents, pair_label: int, example_id) -> Row:
     """Pads to `seq_len`; positions count from 0 within each document of the row."""
     size = len(tokens)
-    documents = np.asarray(documents, np.int32)
-    starts = np.flatnonzero(np.diff(documents, prepend=-1))
-    positions = np.arange(size) - np.repeat(starts, np.diff(starts, append=size))
-
-    def padded(values, fill=0):
-        out = np.full(seq_len, fill, np.int32)
-        out[:size] = values
-        return out
-
+    row = {name: np.zeros(seq_len, np.int32) for name in ("tokens", "segments", "documents", "positions")}
+    row["tokens"][:size] = tokens
+    row["tokens"][size:] = pad_id
+    row["segments"][:size] = segments
+    row["documents"][:size] = documents
+    row["positions"][:size] = np.arange(size)
+    for start in np.flatnonzero(np.diff(row["documents"][:size])) + 1:
+        row["positions"][start:size] = np.arange(size - start)
     return {
-        "tokens": padded(tokens, pad_id),
-        "segments": padded(segments),
-        "documents": padded(documents),
-        "positions": padded(positions),
+        **row,
         "pair_label": np.int32(pair_label),
         "example_id": np.asarray(example_id, np.int32),
     }
@@ -95,51 +94,44 @@ class SegmentPair:
 
     def cut(self, document: dict, rng: np.random.Generator) -> list[Row]:
         """All rows of one document."""
-        sentences = sentences_of(document)
+        tokens, bounds = document["tokens"], sentence_bounds(document)
+        sentences = len(bounds) - 1
         room = self.seq_len - 3
         target = room
         if rng.random() < self.short_probability:
             target = int(rng.integers(2, room, endpoint=True))
-        rows, first, used, length = [], 0, 0, 0
-        while used < len(sentences):
-            length += len(sentences[used])
-            used += 1
-            if length < target and used < len(sentences):
-                continue
-            row_id = (document["document"], len(rows))
-            row, kept = self._pair(sentences[first:used], target, room, document["document"], row_id, rng)
-            rows.append(row)
-            used = first + kept
-            first, length = used, 0
+        rows, first = [], 0
+        while first < sentences:
+            end = min(int(np.searchsorted(bounds, bounds[first] + target)), sentences)
+            single = end == first + 1
+            split = first + 1 if single else int(rng.integers(first + 1, end - 1, endpoint=True))
+            a = tokens[bounds[first] : bounds[split]]
+            draw = rng.random()
+            if single and not self.force_random_if_single:
+                b, label, used = a[:0], -1, end
+            elif single or draw < self.random_next_probability:
+                b, label, used = self._random_segment(target - len(a), document["document"], rng), 1, split
+            else:
+                b, label, used = tokens[bounds[split] : bounds[end]], 0, end
+            rows.append(self._row(*truncate_pair(a, b, room, rng), label, (document["document"], len(rows))))
+            first = used
         return rows
 
-    def _pair(self, chunk, target, room, own, row_id, rng) -> tuple[Row, int]:
-        """One row from a chunk of sentences, and how many of them it used."""
-        single = len(chunk) == 1
-        split = 1 if single else int(rng.integers(1, len(chunk) - 1, endpoint=True))
-        a = np.concatenate(chunk[:split])
-        draw = rng.random()
-        if single and not self.force_random_if_single:
-            b, label, kept = a[:0], -1, 1
-        elif single or draw < self.random_next_probability:
-            b, label, kept = self._random_segment(target - len(a), own, rng), 1, split
-        else:
-            b, label, kept = np.concatenate(chunk[split:]), 0, len(chunk)
-        a, b = truncate_pair(a, b, room, rng)
-        tokens = np.concatenate([[self.cls_id], a, [self.sep_id], b, [self.sep_id] if len(b) else []]).astype(np.int32)
-        segments = (np.arange(len(tokens)) > len(a) + 1).astype(np.int32)
-        return make_row(self.seq_len, self.pad_id, tokens, segments, np.ones_like(tokens), label, row_id), kept
+    def _row(self, a: np.ndarray, b: np.ndarray, label: int, row_id: tuple[int, int]) -> Row:
+        tokens = np.concatenate([[self.cls_id], a, [self.sep_id], b, [self.sep_id] if len(b) else []])
+        segments = np.arange(len(tokens)) > len(a) + 1
+        return make_row(self.seq_len, self.pad_id, tokens, segments, 1, label, row_id)
 
     def _random_segment(self, target: int, own: int, rng: np.random.Generator) -> np.ndarray:
+        """Sentences from a random one of another document on, until they have `target` tokens."""
         for _ in range(max(1, self.own_document_retries)):
             other = self.source[int(rng.integers(len(self.source)))]
             if other["document"] != own:
                 break
-        sentences = sentences_of(other)
-        start = int(rng.integers(len(sentences)))
-        lengths = np.cumsum([len(s) for s in sentences[start:]])
-        count = int(np.searchsorted(lengths, target)) + 1
-        return np.concatenate(sentences[start : start + count])
+        bounds = sentence_bounds(other)
+        start = int(rng.integers(len(bounds) - 1))
+        end = max(start + 1, int(np.searchsorted(bounds, bounds[start] + target)))
+        return other["tokens"][bounds[start] : bounds[min(end, len(bounds) - 1)]]
 
     def assemble(self, units: Units) -> Row | None:
         """A unit is a row already."""
@@ -181,8 +173,9 @@ class FullSentences:
         """(sentence ids, document index, number in the document); a sentence longer than a row is cut into pieces."""
         del rng
         room = self.seq_len - 2
-        pieces = [s[i : i + room] for s in sentences_of(document) for i in range(0, len(s), room)]
-        return [(piece, document["document"], number) for number, piece in enumerate(pieces)]
+        bounds = sentence_bounds(document).tolist()
+        cuts = [(i, min(i + room, end)) for start, end in itertools.pairwise(bounds) for i in range(start, end, room)]
+        return [(document["tokens"][start:end], document["document"], number) for number, (start, end) in enumerate(cuts)]
 
     def assemble(self, units: Units) -> Row | None:
         """Whole sentences while they fit."""

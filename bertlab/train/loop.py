@@ -53,16 +53,15 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     config = experiment.config
     steps, cadence = config.train.steps, config.train
 
-    # 1. Mesh and optimiser; state and data position, restored or fresh; then the compiled functions.
+    # 1. Mesh and optimiser; state and data position, restored or fresh.
     session = Session(experiment, workdir)
-    train_step, eval_step = session.compile()
-
-    # 2. The run directory describes itself before the first step.
-    write_json(workdir / "config.json", config.to_dict())
-    write_json(workdir / "environment.json", describe_environment())
-    experiment.tokenizer.save(workdir / "tokenizer")
     stop = StopSignal()
     try:
+        # 2. The run directory describes itself before anything is compiled.
+        write_json(workdir / "config.json", config.to_dict())
+        write_json(workdir / "environment.json", describe_environment())
+        experiment.tokenizer.save(workdir / "tokenizer")
+        train_step, eval_step = session.compile()
         if session.step == 0 and steps > 0:
             session.evaluate("valid", eval_step)
 

@@ -4,6 +4,8 @@ The mesh has three axes. `data` and `fsdp` divide the batch; `fsdp` also divides
 `embed` axis; `tensor` divides heads, hidden units and the vocabulary.
 """
 
+import math
+
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -27,23 +29,24 @@ def build_mesh(mesh, devices=None) -> Mesh:
 
     Args:
         mesh: sizes of the three axes; one may be −1: all devices that are left.
-        devices: default all.
+        devices: default all; one process may use fewer than there are, the first ones.
 
     Raises:
-        UserError: the sizes do not multiply to the number of devices.
+        UserError: the sizes do not go together with the number of devices.
     """
-    devices = np.asarray(jax.devices() if devices is None else devices)
+    devices = np.asarray(jax.devices() if devices is None else devices).ravel()
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
     shown = ", ".join(f"{a}={s}" for a, s in zip(MESH_AXES, sizes))
-    fixed = int(np.prod([s for s in sizes if s != -1]))
     if any(s < 1 and s != -1 for s in sizes) or sizes.count(-1) > 1:
         raise UserError(f"config.mesh ({shown}): sizes are positive, and one of them may be -1 for the devices that are left")
-    if devices.size % fixed or (-1 not in sizes and fixed != devices.size):
-        raise UserError(
-            f"config.mesh ({shown}) does not fit {devices.size} device(s): the product of its sizes must be that number"
-        )
+    fixed = math.prod(s for s in sizes if s != -1)
+    if -1 in sizes and devices.size % fixed:
+        raise UserError(f"config.mesh ({shown}) does not divide {devices.size} devices; change the sizes that are not -1")
     sizes = [devices.size // fixed if s == -1 else s for s in sizes]
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices.ravel())
+    used = math.prod(sizes)
+    if used > devices.size or (used < devices.size and jax.process_count() > 1):
+        raise UserError(f"config.mesh ({shown}) asks for {used} devices and there are {devices.size}; change its sizes")
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:used])
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:

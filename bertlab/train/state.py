@@ -116,7 +116,7 @@ def build_train_step(
                 jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), keys[0], denominators),
             )
             (grads, metrics), _ = jax.lax.scan(accumulate, zeros, (parts, keys))
-        metrics = {**metrics, "gradient_norm": (optax.global_norm(grads), jnp.float32(1.0))}
+        metrics = {**metrics, "gradient_norm": (optax.tree.norm(grads), jnp.float32(1.0))}
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         tokens = jnp.sum(batch["documents"] > 0)

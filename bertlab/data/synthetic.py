@@ -1,0 +1,231 @@
+"""The synthetic corpus: a small hidden-Markov language with document topics, whose probabilities are all known.
+
+A document is made in five draws:
+
+1. its topic t, from `topic_prior`;
+2. its number of sentences, from `document_lengths`, and the number of words of each, from `sentence_lengths`;
+3. the first hidden state, from `initial[t]`;
+4. every further state, from the row `transition[t, state before]`; the chain runs on across sentence ends;
+5. every word, from `emission[its state]`.
+
+Lengths depend on nothing, so they say nothing about words, nor words about them. `initial[t]` is the stationary distribution of
+`transition[t]`, so any stretch of a document, wherever it starts, has the same distribution as a document's first words.
+Exact inference needs no more than the forward and backward recursions over S states, once for each topic.
+
+Words are `w0`, `w1`, ... For one token a word use `tokenizer.kind=words` and `tokenizer.vocab_size` = 5 more than
+`synthetic.vocab_size` (the specials have ids 0 to 4; the other ids follow the words' frequency, so map them with
+`tokenizer.encode_words(language.words)`).
+"""
+
+from bisect import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+import hashlib
+import json
+
+import numpy as np
+
+from bertlab.data.corpora import Document
+from bertlab.errors import UserError
+
+# Changed with every change of the code that changes the text.
+LANGUAGE_VERSION = 1
+
+_LANGUAGE_STREAM, _DOCUMENT_STREAM = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Language:
+    """Every probability of the language (float64, read-only), for T topics, S states and V words.
+
+    Attributes:
+      topic_prior: [T], P(topic), once a document.
+      initial: [T, S], P(first state | topic), the stationary distribution of the topic's transitions.
+      transition: [T, S, S], P(next state | topic, state).
+      emission: [S, V], P(word | state), the same for all topics.
+      sentence_lengths: [N], P(a sentence has n words) at n − 1.
+      document_lengths: [M], P(a document has m sentences) at m − 1.
+    """
+
+    topic_prior: np.ndarray
+    initial: np.ndarray
+    transition: np.ndarray
+    emission: np.ndarray
+    sentence_lengths: np.ndarray
+    document_lengths: np.ndarray
+
+    def __post_init__(self):
+        for array in vars(self).values():
+            array.flags.writeable = False
+
+    @property
+    def words(self) -> list[str]:
+        """The V words as they are written."""
+        return [f"w{index}" for index in range(self.emission.shape[1])]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A document and the hidden variables it was made from.
+
+    Attributes:
+      topic: its topic.
+      sentence_lengths: [sentences] int64, words of each sentence.
+      states: [words] int64, hidden state of each word.
+      words: [words] int64, index of each word.
+    """
+
+    topic: int
+    sentence_lengths: np.ndarray
+    states: np.ndarray
+    words: np.ndarray
+
+
+def language(
+    vocab_size: int = 64,
+    topics: int = 4,
+    states: int = 8,
+    seed: int = 0,
+    sentence_words: tuple[int, int] = (4, 12),
+    document_sentences: tuple[int, int] = (4, 40),
+) -> Language:
+    """Makes a language from a seed.
+
+    Topics are equally likely and lengths uniform. A row of weights of `emission` is u⁶ for uniform u, made to sum to 0.95, plus
+    0.05 / V, so that every word occurs in every state; `transition` likewise, so that every state follows every state.
+
+    Args:
+      vocab_size: V, number of words.
+      topics: T.
+      states: S.
+      seed: of the weights.
+      sentence_words: shortest and longest sentence, in words. With equal ones that divide `seq_len` − 3, rows of
+        `segment_pair` are whole sentences, never truncated.
+      document_sentences: shortest and longest document, in sentences.
+
+    Raises:
+      UserError: for numbers that make no language.
+    """
+    for key, value, least in (
+        ("vocab_size", vocab_size, 2),
+        ("topics", topics, 1),
+        ("states", states, 1),
+        ("seed", seed, 0),
+        ("sentence_words", sentence_words[0], 1),
+        ("document_sentences", document_sentences[0], 1),
+    ):
+        _require_integer(key, value, least)
+    _require_integer("sentence_words (longest)", sentence_words[1], sentence_words[0])
+    _require_integer("document_sentences (longest)", document_sentences[1], document_sentences[0])
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,)))
+    emission = _peaked_rows(rng, (states, vocab_size))
+    transition = _peaked_rows(rng, (topics, states, states))
+    return Language(
+        topic_prior=np.full(topics, 1 / topics),
+        initial=_stationary(transition),
+        transition=transition,
+        emission=emission,
+        sentence_lengths=_uniform_lengths(*sentence_words),
+        document_lengths=_uniform_lengths(*document_sentences),
+    )
+
+
+def sample_document(model: Language, rng: np.random.Generator) -> Sample:
+    """Draws one document from exactly the language's distribution."""
+    topic = _draw(model.topic_prior, rng.random())
+    sentences = 1 + _draw(model.document_lengths, rng.random())
+    lengths = 1 + _draw(model.sentence_lengths, rng.random(sentences))
+    size = int(lengths.sum())
+    rows = _cumulative(model.transition[topic]).tolist()
+    row = _cumulative(model.initial[topic]).tolist()
+    states = np.empty(size, np.int64)
+    for i, uniform in enumerate(rng.random(size).tolist()):
+        state = bisect(row, uniform)
+        states[i], row = state, rows[state]
+    words = (_cumulative(model.emission)[states] <= rng.random(size)[:, None]).sum(axis=1)
+    return Sample(int(topic), lengths, states, words)
+
+
+class SyntheticCorpus:
+    """Documents of the language, each a function of the options and its number alone.
+
+    Attributes:
+      language: the probabilities.
+    """
+
+    spec = "synthetic"
+
+    def __init__(self, documents: int = 2000, vocab_size: int = 64, topics: int = 4, states: int = 8, seed: int = 0):
+        """Makes the language; text comes with `documents()`.
+
+        Args:
+          documents: number of documents.
+          vocab_size: number of words; the tokenizer's is 5 more (see the module).
+          topics: number of document topics.
+          states: number of hidden states.
+          seed: of the language and of the text.
+
+        Raises:
+          UserError: for numbers that make no corpus.
+        """
+        _require_integer("documents", documents, 1)
+        self.language = language(vocab_size, topics, states, seed)
+        self._documents = documents
+        self._seed = seed
+        self._options = dict(documents=documents, vocab_size=vocab_size, topics=topics, states=states, seed=seed)
+
+    def fingerprint(self) -> str:
+        """Digest of the options and the version of this code."""
+        content = json.dumps({"version": LANGUAGE_VERSION, **self._options}, sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+    def sample(self, index: int) -> Sample:
+        """Document `index` with its hidden variables."""
+        sequence = np.random.SeedSequence(self._seed, spawn_key=(_DOCUMENT_STREAM, index))
+        return sample_document(self.language, np.random.default_rng(sequence))
+
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents in the order of their numbers."""
+        vocabulary = self.language.words
+        for index in range(self._documents):
+            sample = self.sample(index)
+            words = iter([vocabulary[word] for word in sample.words.tolist()])
+            sentences = tuple(" ".join(next(words) for _ in range(n)) for n in sample.sentence_lengths.tolist())
+            yield Document(f"synthetic:{index}", sentences)
+
+
+def _require_integer(key: str, value, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"config.data.synthetic.{key}={value!r} must be a whole number of at least {least}; change it.")
+
+
+def _peaked_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    # Only `random` is used: numpy promises no stable stream for its other distributions.
+    weights = rng.random(shape) ** 6
+    return 0.95 * weights / weights.sum(axis=-1, keepdims=True) + 0.05 / shape[-1]
+
+
+def _stationary(transition: np.ndarray) -> np.ndarray:
+    """[T, S] p with p = p·transition and sum 1, by one linear system a topic."""
+    states = transition.shape[-1]
+    # The equations p·(I − transition) = 0 hold one too many; adding p·1 = 1 to each of them leaves one solution.
+    equations = np.eye(states) - np.swapaxes(transition, -1, -2) + 1
+    return np.linalg.solve(equations, np.ones((*transition.shape[:-1], 1)))[..., 0]
+
+
+def _uniform_lengths(shortest: int, longest: int) -> np.ndarray:
+    lengths = np.zeros(longest)
+    lengths[shortest - 1 :] = 1 / (longest - shortest + 1)
+    return lengths
+
+
+def _cumulative(probabilities: np.ndarray) -> np.ndarray:
+    """Cumulative sums that end in exactly 1, above every uniform number."""
+    sums = np.cumsum(probabilities, axis=-1)
+    sums[..., -1] = 1
+    return sums
+
+
+def _draw(probabilities: np.ndarray, uniform):
+    """Index of each uniform number among the cumulative sums."""
+    return np.searchsorted(_cumulative(probabilities), uniform, side="right")

@@ -1,0 +1,91 @@
+"""Shared set-up: eight virtual CPU devices, and a small prepared corpus of real text."""
+
+import gzip
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import jax
+import numpy as np
+import pytest
+
+from bertlab.config import load_config
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+ROOT = Path(__file__).parent.parent
+RECIPES = {
+    "bert": "experiments/pretrain/bert.py:objectives=mlm+nsp",
+    "gpt": "experiments/pretrain/gpt.py",
+    "elmo": "experiments/pretrain/elmo.py",
+}
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> str:
+    """The spec of a text corpus: a part of Python's language reference, one topic a document."""
+    folder = tmp_path_factory.mktemp("corpus")
+    chosen = [" ".join(topics[name].split()) for name in sorted(topics)[:60]]
+    with gzip.open(folder / "topics.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n\n".join(chosen))
+    return f"text:{folder}/*.txt.gz"
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> str:
+    """A cache directory for prepared corpora, shared by the tests of this process."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def small_config(corpus, cache):
+    """A function (recipe, **overrides) -> config of a very small run on one device; `__` in names stands for a dot."""
+
+    def make(recipe: str = "bert", **overrides):
+        small = {
+            "data.corpus": corpus,
+            "data.directory": cache,
+            "data.workers": 1,
+            "data.tokenizer.vocab_size": 400,
+            "data.valid_fraction": 0.1,
+            "data.test_fraction": 0.1,
+            "data.seq_len": 32,
+            "data.batch_size": 8,
+            "data.shuffle_window": 16,
+            "model.width": 16,
+            "model.hidden": 24,
+            "optimizer.warmup_steps": 2,
+            "train.steps": 20,
+            "train.log_every": 4,
+            "train.eval_every": 10,
+            "train.eval_batches": 2,
+            "train.checkpoint_every": 5,
+            "mesh.data": 1,
+        }
+        return load_config(str(ROOT / RECIPES.get(recipe, recipe)), small | {k.replace("__", "."): v for k, v in overrides.items()})
+
+    return make
+
+
+@pytest.fixture
+def packed_batch():
+    """A function (rows, length, vocabulary) -> a random batch of two documents a row and some padding."""
+
+    def make(rows: int = 4, length: int = 12, vocab_size: int = 50, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        documents = np.zeros((rows, length), np.int32)
+        positions = np.zeros((rows, length), np.int32)
+        for row in range(rows):
+            first, second = rng.integers(3, length // 2, size=2)
+            documents[row, :first], documents[row, first : first + second] = 1, 2
+            positions[row, :first], positions[row, first : first + second] = np.arange(first), np.arange(second)
+        tokens = np.where(documents > 0, rng.integers(5, vocab_size, size=(rows, length)), 0).astype(np.int32)
+        return {
+            "tokens": tokens,
+            "segments": np.where(documents == 2, 1, 0).astype(np.int32),
+            "documents": documents,
+            "positions": positions,
+            "pair_label": rng.integers(-1, 2, size=rows).astype(np.int32),
+            "example_id": np.stack([np.arange(rows), np.zeros(rows)], 1).astype(np.int32),
+        }
+
+    return make

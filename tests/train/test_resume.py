@@ -1,0 +1,128 @@
+"""A killed and resumed run equals one that was never stopped, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from bertlab.train import loop
+from bertlab.train.build import build_pretraining
+
+TIMES = ("seconds", "tokens_per_second")
+
+# Trains, and kills its own process the hard way when the given step has been dispatched.
+KILLED = """
+import json, os, signal, sys
+import jax
+jax.config.update("jax_num_cpu_devices", 8)
+from ml_collections import ConfigDict
+from bertlab.train import loop
+
+advance = loop.Session.advance
+def advance_then_die(self, step):
+    advance(self, step)
+    if self.step == int(sys.argv[3]):
+        self.checkpoints._manager.wait_until_finished() if sys.argv[4] == "settle" else None
+        os.kill(os.getpid(), getattr(signal, sys.argv[5]))
+loop.Session.advance = advance_then_die
+loop.train(ConfigDict(json.loads(sys.argv[1])), sys.argv[2])
+"""
+
+
+def state_of(workdir, step):
+    """Every array of a checkpoint, by path."""
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        tree = checkpointer.restore(workdir / "checkpoints" / str(step) / "state")
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def lines_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def kill_at(config, workdir, step, settle="settle", kind="SIGKILL"):
+    command = [sys.executable, "-c", KILLED, json.dumps(config.to_dict()), str(workdir), str(step), settle, kind]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt", "elmo"])
+def test_killed_run_resumes_bit_for_bit(family, small_config, tmp_path):
+    config = small_config(family)
+    loop.train(config, tmp_path / "straight")
+
+    # Killed at step 12: the last checkpoint is step 10's, two steps and half a logging window are lost.
+    done = kill_at(config, tmp_path / "killed", 12)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "killed" / "result.json").exists()
+    loop.train(config, tmp_path / "killed")
+
+    straight, killed = state_of(tmp_path / "straight", 20), state_of(tmp_path / "killed", 20)
+    assert straight.keys() == killed.keys() and any("opt_state" in name for name in straight)
+    for name, array in straight.items():
+        np.testing.assert_array_equal(array, killed[name], err_msg=name)
+    assert lines_of(tmp_path / "straight") == lines_of(tmp_path / "killed")
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("straight", "killed")]
+    for result in results:
+        del result["seconds"]
+    assert results[0] == results[1]
+
+
+def test_sigterm_saves_where_it_stands_and_exits_0(small_config, tmp_path):
+    config = small_config("gpt")
+    loop.train(config, tmp_path / "straight")
+    done = kill_at(config, tmp_path / "stopped", 7, kind="SIGTERM")
+    assert done.returncode == 0, done.stderr
+    assert "stopped by SIGTERM at step 7" in done.stdout
+    assert (tmp_path / "stopped" / "checkpoints" / "7").is_dir()
+    loop.train(config, tmp_path / "stopped")
+    assert lines_of(tmp_path / "straight") == lines_of(tmp_path / "stopped")
+
+
+def test_a_finished_run_is_left_alone(small_config, tmp_path):
+    config = small_config("gpt", train__steps=4)
+    first = loop.train(config, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert loop.train(config, tmp_path) == first
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+
+def test_nan_stops_with_step_examples_and_last_good_checkpoint(small_config, tmp_path):
+    experiment = build_pretraining(small_config("gpt", optimizer__learning_rate=1e30, optimizer__clip_norm=0.0))
+    with pytest.raises(loop.Diverged, match=r"not finite at step (\d+); example ids .*\[\[\d+, \d+\].*checkpoint: ") as error:
+        loop.run(experiment, tmp_path)
+    step = int(str(error.value).split("at step ")[1].split(";")[0])
+    assert 1 < step <= 4, "found at the first look, not at the first log line after it"
+    saved = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
+    assert all(s < step for s in saved)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_another_config_is_refused(small_config, tmp_path):
+    loop.train(small_config("gpt", train__steps=4), tmp_path)
+    with pytest.raises(ValueError, match=r"seed \(0 there, 5 given\).*another --workdir"):
+        loop.train(small_config("gpt", train__steps=4, seed=5), tmp_path)
+
+
+def test_metrics_lines_have_the_promised_keys(small_config, tmp_path):
+    loop.train(small_config("bert", train__steps=8, writers="jsonl,tensorboard"), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    train = [line for line in lines if line["split"] == "train"]
+    promised = {"step", "split", "loss", "mlm/loss", "mlm/accuracy", "nsp/accuracy", "tokens", "tokens_per_second", "learning_rate"}
+    for line in train:
+        assert promised <= line.keys()
+        assert all(isinstance(v, (int, float, str)) for v in line.values()), "flat"
+        assert isinstance(line["step"], int)
+        assert line["loss"] == pytest.approx(line["mlm/loss"] + line["nsp/loss"])
+    assert [line["step"] for line in train] == [4, 8]
+    assert {line["split"] for line in lines} == {"train", "valid", "test"}
+    assert list((tmp_path / "tensorboard").iterdir())
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert {"packages", "devices", "git_commit"} <= environment.keys()
+    assert os.path.isdir(tmp_path / "checkpoints")
