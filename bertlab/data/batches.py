@@ -4,8 +4,10 @@ Everything is a function of (prepared corpus, data config), so runs that differ 
 same bytes; `BatchHash` proves it.
 """
 
+import contextlib
 import copy
 import hashlib
+import itertools
 
 import grain
 import numpy as np
@@ -109,14 +111,14 @@ def train_batches(prepared: Prepared, data, shard: tuple[int, int] = (0, 1)) -> 
 
 
 def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[str, np.ndarray]]:
-    """Up to `limit` batches of a held-out split, the same for every run on the same data; the last is filled with padding."""
+    """Up to `limit` batches (0: all) of a held-out split, the same for every run on the same data.
+
+    The last is filled with padding. `data.seed` does not matter here.
+    """
     documents = _documents(prepared, split, seed=0)
     row_format = build_format(data, prepared.source(split), prepared.tokenizer)
-    rows = []
-    for row in RowDataset(documents.to_iter_dataset(_READ_HERE), row_format):
-        rows.append(row)
-        if len(rows) == limit * data.batch_size:
-            break
+    with contextlib.closing(iter(RowDataset(documents.to_iter_dataset(_READ_HERE), row_format))) as iterator:
+        rows = list(itertools.islice(iterator, limit * data.batch_size or None))
     if not rows:
         raise UserError(
             f"the {split} split of {data.corpus} gives no rows; raise config.data.{split}_fraction or use more text"

@@ -1,12 +1,13 @@
 """What the worker processes of preparation run: token ids of documents."""
 
-from collections.abc import Sequence
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bertlab.data.tokenizers import Tokenizer
+
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[str, ...]]]) -> list[dict[str, Any]]:
     """Tokenises documents.

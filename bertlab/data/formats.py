@@ -183,11 +183,12 @@ class FullSentences:
         if first is None:
             return None
         row_id = first[1:]
-        tokens, documents, current, number = [np.array([self.cls_id])], [1], first[1], 1
+        tokens, documents, number = [np.array([self.cls_id])], [1], 1
         size = 1
         while (unit := units.peek()) is not None:
-            piece, document, _ = unit
-            crosses = document != current
+            piece, _, place = unit
+            # Not by the document's index: in a small corpus a document may follow itself, an epoch later.
+            crosses = place == 0 and size > 1
             extra = int(crosses and self.document_separator)
             if size + extra + len(piece) + 1 > self.seq_len:
                 break
@@ -196,7 +197,6 @@ class FullSentences:
                     tokens.append(np.array([self.sep_id]))
                     documents.append(number)
                 number += 1
-                current = document
             tokens.append(piece)
             documents.extend([number] * len(piece))
             size += extra + len(piece)

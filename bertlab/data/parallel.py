@@ -1,13 +1,13 @@
 """An ordered, bounded map over worker processes, used by corpus extraction and by preparation."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 import functools
 import itertools
 import multiprocessing
 import os
 import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 # In a worker process: what its `load` returned. Never set in the main process.

@@ -6,15 +6,15 @@ written; `PydocsCorpus` gives documents of sentences, one per module or topic, w
 """
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
 import hashlib
 import inspect
 import os
-from pathlib import Path
 import sys
 import sysconfig
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from bertlab.data.corpora import Document
 from bertlab.data.parallel import ordered_map

@@ -91,8 +91,9 @@ def language(
 ) -> Language:
     """Makes a language from a seed.
 
-    Topics are equally likely and lengths uniform. A row of weights of `emission` is u⁶ for uniform u, made to sum to 0.95, plus
-    0.05 / V, so that every word occurs in every state; `transition` likewise, so that every state follows every state.
+    Topics are equally likely and lengths uniform. A row of `emission` is u²⁴ for uniform u, made to sum to 0.95, plus 0.05 / V:
+    a state has a few words of its own (more in a larger vocabulary), and sometimes any other. A row of `transition` is
+    made alike, so that every state follows every state.
 
     Args:
       vocab_size: V, number of words.
@@ -201,7 +202,7 @@ def _require_integer(key: str, value, least: int) -> None:
 
 def _peaked_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     # Only `random` is used: numpy promises no stable stream for its other distributions.
-    weights = rng.random(shape) ** 6
+    weights = rng.random(shape) ** 24
     return 0.95 * weights / weights.sum(axis=-1, keepdims=True) + 0.05 / shape[-1]
 
 

@@ -8,34 +8,26 @@ trained here are `[PAD] [UNK] [CLS] [SEP] [MASK]`. These names are never recogni
 In every kind, runs of white space in the text count as one space.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-import io
 import json
-from pathlib import Path
-import random
 import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import sentencepiece
-import tokenizers
 
+from bertlab.data.vocabularies import (
+    SPECIALS,
+    bert_tokenizer,
+    sample_texts,
+    split_words,
+    train_sentencepiece,
+    train_wordpiece,
+    train_words,
+)
 from bertlab.errors import UserError
 
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 KINDS = ("unigram", "bpe", "wordpiece", "words")
-
-# Characters of text that training looks at, at most; SentencePiece needs about 20 bytes for each of them.
-SAMPLE_CHARACTERS = 20_000_000
-
-# SentencePiece ignores longer sentences while training; its own default is 4,192 bytes.
-_LONGEST_SENTENCE = 1 << 16
-
-# Google's WordPiece turns longer words into [UNK] (the `tokenizers` library's default is 100).
-_LONGEST_WORD = 200
-
-# Distinct characters that WordPiece training keeps; rarer ones become [UNK].
-_LARGEST_ALPHABET = 1000
 
 _METADATA = "bertlab_tokenizer.json"
 
@@ -87,7 +79,7 @@ class _Base:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encode([_normalise(text, self.lowercase) for text in texts])
+        return self._encode(texts)
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         ids, starts = [], []
@@ -131,7 +123,7 @@ class SentencePieceTokenizer(_Base):
         super().__init__(kind, pieces, lowercase)
 
     def _encode(self, texts):
-        return self._processor.encode(texts, num_threads=1)
+        return self._processor.encode([_normalise(text, self.lowercase) for text in texts], num_threads=1)
 
     def _decode(self, ids):
         return self._processor.decode(ids)
@@ -150,35 +142,16 @@ class WordPieceTokenizer(_Base):
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         """Args: pieces: vocabulary in the order of ids, with the five specials; lowercase: as in BERT's uncased models."""
         super().__init__("wordpiece", pieces, lowercase)
-        self._tokenizer = _bert_tokenizer({piece: index for index, piece in enumerate(pieces)}, lowercase)
-
-    def encode_batch(self, texts):
-        return self._encode(list(texts))
+        self._tokenizer = bert_tokenizer({piece: index for index, piece in enumerate(pieces)}, lowercase)
 
     def _encode(self, texts):
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def _decode(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _save_vocabulary(self, directory: Path) -> None:
         (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self._pieces), encoding="utf-8")
-
-
-def _bert_tokenizer(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
-    # The specials are in the vocabulary but are not declared as special, which would make text "[MASK]" the mask.
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD)
-    )
-    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##", cleanup=False)
-    return tokenizer
-
-
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class WordsTokenizer(_Base):
@@ -190,41 +163,14 @@ class WordsTokenizer(_Base):
         self._ids = {piece: index for index, piece in enumerate(pieces)}
 
     def _encode(self, texts):
-        return [[self._ids.get(word, self.unk_id) for word in _WORD.findall(text)] for text in texts]
+        words = (split_words(_normalise(text, self.lowercase)) for text in texts)
+        return [[self._ids.get(word, self.unk_id) for word in text_words] for text_words in words]
 
     def _decode(self, ids):
         return " ".join(self._pieces[index] for index in ids)
 
     def _save_vocabulary(self, directory: Path) -> None:
         (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self._pieces), encoding="utf-8")
-
-
-def sample_texts(texts: Iterable[str], sentences: int, seed: int, characters: int = SAMPLE_CHARACTERS) -> list[str]:
-    """Draws a uniform sample of bounded size from a stream of any length, in one pass and in the stream's order.
-
-    Every text gets a random number; those below a threshold are kept, and the threshold falls whenever too much is
-    kept. A stream within both bounds is kept whole.
-
-    Args:
-      texts: the stream; empty texts are left out.
-      sentences: number of texts to keep at most.
-      seed: of the random numbers.
-      characters: number of characters to keep at most.
-    """
-    generator = random.Random(seed)
-    kept: list[tuple[float, str]] = []
-    total, threshold = 0, 1.0
-    for text in texts:
-        priority = generator.random()
-        if priority >= threshold or not text:
-            continue
-        kept.append((priority, text))
-        total += len(text)
-        while len(kept) > sentences or (total > characters and len(kept) > 1):
-            threshold *= 0.9
-            kept = [(priority, text) for priority, text in kept if priority < threshold]
-            total = sum(len(text) for _, text in kept)
-    return [text for _, text in kept]
 
 
 def train_tokenizer(
@@ -258,92 +204,10 @@ def train_tokenizer(
     if not sample:
         raise UserError("The tokenizer was given no text to train on; check data.corpus and data.valid_fraction.")
     if kind in ("unigram", "bpe"):
-        return SentencePieceTokenizer(kind, _train_sentencepiece(kind, sample, vocab_size), lowercase)
+        return SentencePieceTokenizer(kind, train_sentencepiece(kind, sample, vocab_size), lowercase)
     if kind == "wordpiece":
-        return WordPieceTokenizer(_train_wordpiece(sample, vocab_size, lowercase), lowercase)
-    counts = Counter(word for text in sample for word in _WORD.findall(text))
-    words = sorted(counts, key=lambda word: (-counts[word], word))
-    _require_size(len(SPECIALS) + len(words), vocab_size)
-    return WordsTokenizer([*SPECIALS, *words[: vocab_size - len(SPECIALS)]], lowercase)
-
-
-def _require_size(largest: int, vocab_size: int) -> None:
-    if largest < vocab_size:
-        raise UserError(
-            f"data.tokenizer.vocab_size={vocab_size} is more than the text supports: the largest value that works is "
-            f"{largest}."
-        )
-
-
-def _too_small(vocab_size: int, smallest: int) -> UserError:
-    return UserError(
-        f"data.tokenizer.vocab_size={vocab_size} does not hold the single characters of the text and the specials (and "
-        f"for SentencePiece the 256 bytes): use at least {smallest}."
-    )
-
-
-def _train_sentencepiece(kind: str, sample: list[str], vocab_size: int) -> bytes:
-    pad, unk, cls, sep, mask = SPECIALS
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            # A NUL character ends the program's strings; as a byte it stays encodable.
-            sentence_iterator=(text.replace("\0", "") for text in sample),
-            model_writer=model,
-            model_type=kind,
-            vocab_size=vocab_size,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            max_sentence_length=_LONGEST_SENTENCE,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            pad_piece=pad,
-            unk_piece=unk,
-            bos_piece=cls,
-            eos_piece=sep,
-            control_symbols=[mask],
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        message = str(error)
-        if match := re.search(r"set it to a value <= (\d+)", message):
-            _require_size(int(match.group(1)), vocab_size)
-        if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-            raise _too_small(vocab_size, int(match.group(1))) from error
-        raise
-    return model.getvalue()
-
-
-def _train_wordpiece(sample: list[str], vocab_size: int, lowercase: bool) -> list[str]:
-    tokenizer = _bert_tokenizer({"[UNK]": 0}, lowercase)
-    characters = Counter()
-    for text in sample:
-        characters.update(tokenizer.normalizer.normalize_str(text))
-    del characters[" "]
-    alphabet = sorted(characters, key=lambda character: (-characters[character], character))[:_LARGEST_ALPHABET]
-
-    def train(size: int, first: list[str]) -> list[str]:
-        trainer = tokenizers.trainers.WordPieceTrainer(
-            vocab_size=size,
-            special_tokens=first,
-            initial_alphabet=alphabet,
-            limit_alphabet=len(alphabet),
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(sample, trainer)
-        vocabulary = tokenizer.get_vocab(with_added_tokens=False)
-        return sorted(vocabulary, key=vocabulary.get)
-
-    # The library numbers the continuing characters in the order of a hash table with random keys, and breaks ties
-    # between merges by these numbers; naming the characters first makes the training repeatable.
-    continuing = sorted(piece for piece in train(0, list(SPECIALS)) if piece.startswith("##"))
-    pieces = train(vocab_size, [*SPECIALS, *continuing])
-    _require_size(len(pieces), vocab_size)
-    if len(pieces) > vocab_size:
-        raise _too_small(vocab_size, len(pieces))
-    return pieces
+        return WordPieceTokenizer(train_wordpiece(sample, vocab_size, lowercase), lowercase)
+    return WordsTokenizer(train_words(sample, vocab_size), lowercase)
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:

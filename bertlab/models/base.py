@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 SIDES = ("forward", "backward", "both")
 
@@ -60,6 +60,26 @@ def sides_of(family: str, direction: str) -> tuple[str, ...]:
     if direction == "right-to-left":
         return ("backward",)
     return SIDES if family == "elmo" else ("both",)
+
+
+def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+    """Keeps an activation's batch axis divided over the mesh's data and fsdp axes, as the batch is; nothing without a mesh.
+
+    Without this the compiler may spread activations like the parameters they meet, and move them back and forth.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    spec = [None] * x.ndim
+    spec[axis] = ("data", "fsdp")
+    return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
+
+
+def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
+    """Rows of an embedding table, which is gathered along its width first: the rows then lie as their ids do."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        spec = jax.sharding.PartitionSpec(jax.sharding.PartitionSpec.UNCONSTRAINED, None)
+        table = jax.lax.with_sharding_constraint(table, spec)
+    return table[ids]
 
 
 def param(init, *axes: str | None):

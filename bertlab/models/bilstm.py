@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from bertlab.models.base import Dense, Encoded, OutputConfig, TokenPrediction, View, normal, param, summary
+from bertlab.models.base import Dense, Encoded, OutputConfig, TokenPrediction, View, lookup, normal, param, rows_apart, summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Bilstm(nn.Module):
         documents = view["documents"].T
         border = documents[1:] != documents[:-1]
         edge = jnp.ones_like(border[:1])
-        embedded = self.token_embedding.astype(self.config.dtype)[view["tokens"].T]
+        embedded = rows_apart(lookup(self.token_embedding.astype(self.config.dtype), view["tokens"].T), axis=1)
         sides = {}
         for side, stack in self.stacks.items():
             reverse = side == "backward"
@@ -120,7 +120,7 @@ class Bilstm(nn.Module):
             for i, lstm in enumerate(stack):
                 # bilm-tf drops the input of each layer, and the residual adds the dropped input.
                 inputs = self.dropout(layers[-1], deterministic)
-                outputs = lstm(inputs, reset, reverse)
+                outputs = rows_apart(lstm(inputs, reset, reverse), axis=1)
                 layers.append(outputs + inputs if i else outputs)
             sides[side] = tuple(layer.transpose(1, 0, 2) for layer in layers)
         if len(sides) == 2:

@@ -17,8 +17,10 @@ from bertlab.models.base import (
     OutputConfig,
     TokenPrediction,
     View,
+    lookup,
     normal,
     param,
+    rows_apart,
     summary,
     truncated_normal,
 )
@@ -139,17 +141,17 @@ class Transformer(nn.Module):
         """Hidden states of every layer, on the one side that the direction gives."""
         c = self.config
         batch, length = view["tokens"].shape
-        x = self.token_embedding.astype(c.dtype)[view["tokens"]]
-        x = x + self.position_embedding.astype(c.dtype)[view["positions"]]
+        x = lookup(self.token_embedding.astype(c.dtype), view["tokens"])
+        x = x + lookup(self.position_embedding.astype(c.dtype), view["positions"])
         if c.segments:
-            x = x + self.segment_embedding.astype(c.dtype)[view["segments"]]
+            x = x + lookup(self.segment_embedding.astype(c.dtype), view["segments"])
         if c.embedding_norm:
             x = self.embedding_norm(x)
-        x = self.dropout(x, deterministic).reshape(batch * length, c.width)
+        x = rows_apart(self.dropout(x, deterministic).reshape(batch * length, c.width))
         mask = attention_mask(view["documents"], c.direction)
         layers = [x]
         for block in self.blocks:
-            layers.append(block(layers[-1], mask, deterministic))
+            layers.append(rows_apart(block(layers[-1], mask, deterministic)))
         layers = tuple(layer.reshape(batch, length, c.width) for layer in layers)
         side = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "backward"}[c.direction]
         return Encoded(**{side: layers})

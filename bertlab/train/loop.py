@@ -163,9 +163,10 @@ class Session:
         experiment, config = self.experiment, self.experiment.config
         step = build_train_step(experiment.program, self.optimizer, experiment.weights, config.seed, config.train.micro_batches)
         batch = put_batch(self.mesh, self.example)
-        train_step = jax.jit(step, donate_argnums=0).lower(self.state, batch).compile() if config.train.steps else None
-        eval_step = jax.jit(build_eval_step(experiment.program)).lower(self.state.params, batch, np.int32(0)).compile()
-        return train_step, eval_step
+        with jax.set_mesh(self.mesh):
+            train = jax.jit(step, donate_argnums=0).lower(self.state, batch) if config.train.steps else None
+            evaluate = jax.jit(build_eval_step(experiment.program)).lower(self.state.params, batch, np.int32(0))
+        return train and train.compile(), evaluate.compile()
 
     def start_clock(self) -> None:
         """Training time counts from here to the next fetch."""

@@ -204,16 +204,16 @@ def test_tfds_errors(tiny_reviews, monkeypatch, tmp_path):
         open_corpus("tfds:not_there")
     with pytest.raises(UserError, match="finds no dataset"):
         open_corpus("tfds:tiny_reviews:9.9.9")
-    with pytest.raises(UserError, match='data.tfds.split="dev" is no split .* it has: blank, test, train'):
+    with pytest.raises(UserError, match=r'data.tfds.split="dev" is no split .* it has: blank, test, train'):
         open_corpus("tfds:tiny_reviews", split="dev", field="title")
-    with pytest.raises(UserError, match='data.tfds.field="stars" is no text field .*: review, title'):
+    with pytest.raises(UserError, match=r'data.tfds.field="stars" is no text field .*: review, title'):
         open_corpus("tfds:tiny_reviews", field="stars")
-    with pytest.raises(UserError, match='data.tfds.field="" is no text field'):
+    with pytest.raises(UserError, match=r'data.tfds.field="" is no text field'):
         open_corpus("tfds:tiny_reviews")
     with pytest.raises(UserError, match="split blank holds no text"):
         list(open_corpus("tfds:tiny_reviews", split="blank", field="review").documents())
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(UserError, match="is not prepared on disk in .*download_and_prepare"):
+    with pytest.raises(UserError, match=r"is not prepared on disk in .*download_and_prepare"):
         open_corpus("tfds:tiny_reviews")
 
 

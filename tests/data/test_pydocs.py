@@ -91,11 +91,29 @@ def installation(tmp_path, monkeypatch):
 
     bad = '"""This module must never be read by anyone."""\n'
     write("lib/zebra.py", '"""The zebra module explains stripes well."""\nraise SystemExit("imported")\n')
-    write("lib/json/__init__.py", '"""The json package explains objects well."""\nif True:\n    def f():\n        """Nested things are documented here too."""\n')
-    write("lib/pydoc_data/topics.py", 'topics = {"assert": "The assert statement checks what holds.\\n\\n   code here\\n", "b": "x"}')
-    write("site/beta/core.py", '"""Shared docstring of many packages here."""\nclass A:\n    r"""Escapes like \\d are fine in here."""\n')
-    write("site/alpha.py", '"""Shared docstring  of many\npackages here."""\ndef f():\n    """Alpha has a paragraph of its own.\n\n    One paragraph is found in two places.\n    """\n')
-    write("site/beta/more.py", '"""Beta has a paragraph of its own.\n\nOne paragraph is found in two places.\n"""\nadd_newdoc("m", "f",\n    """Newdoc strings are documentation as well.\n    """)\n')
+    write(
+        "lib/json/__init__.py",
+        '"""The json package explains objects well."""\n'
+        'if True:\n    def f():\n        """Nested things are documented here too."""\n',
+    )
+    write(
+        "lib/pydoc_data/topics.py",
+        'topics = {"assert": "The assert statement checks what holds.\\n\\n   code here\\n", "b": "x"}',
+    )
+    write(
+        "site/alpha.py",
+        '"""Shared docstring  of many\npackages here."""\n'
+        'def f():\n    """Alpha has a paragraph of its own.\n\n    One paragraph is found in two places.\n    """\n',
+    )
+    write(
+        "site/beta/core.py",
+        '"""Shared docstring of many packages here."""\nclass A:\n    r"""Escapes like \\d are fine in here."""\n',
+    )
+    write(
+        "site/beta/more.py",
+        '"""Beta has a paragraph of its own.\n\nOne paragraph is found in two places.\n"""\n'
+        'add_newdoc("m", "f",\n    """Newdoc strings are documentation as well.\n    """)\n',
+    )
     write("site/beta/escapes.py", 'def f():\n    """Invalid escapes such as \\d only warn people."""\n')
     write("site/beta/old.py", '"""This is the syntax of Python two."""\nprint "x"\n')
     write("site/beta/nul.py", '"""This file has a \0 character in it."""\n')

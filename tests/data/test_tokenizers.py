@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from bertlab.data.tokenizers import KINDS, SPECIALS, load_tokenizer, sample_texts, train_tokenizer
+from bertlab.data.tokenizers import KINDS, load_tokenizer, train_tokenizer
+from bertlab.data.vocabularies import SPECIALS, sample_texts
 from bertlab.errors import UserError
 
 SIZES = {"unigram": 400, "bpe": 400, "wordpiece": 200, "words": 200}
@@ -120,7 +121,7 @@ for kind in KINDS:
 @pytest.mark.parametrize("kind", KINDS)
 def test_vocabulary_larger_than_the_text_supports(kind):
     texts = make_texts()
-    with pytest.raises(UserError, match="data.tokenizer.vocab_size=50000 is more than the text supports") as raised:
+    with pytest.raises(UserError, match=r"data.tokenizer.vocab_size=50000 is more than the text supports") as raised:
         train_tokenizer(kind, texts, 50_000, seed=0)
     largest = int(re.search(r"(\d+)\.$", str(raised.value)).group(1))
     assert train_tokenizer(kind, texts, largest, seed=0).vocab_size == largest
@@ -140,7 +141,7 @@ def test_vocabulary_smaller_than_the_characters(kind):
 
 
 def test_training_errors():
-    with pytest.raises(UserError, match='data.tokenizer.kind="sentences" is unknown: use one of unigram, bpe'):
+    with pytest.raises(UserError, match=r'data.tokenizer.kind="sentences" is unknown: use one of unigram, bpe'):
         train_tokenizer("sentences", ["a"], 300, seed=0)
     with pytest.raises(UserError, match="no text to train on"):
         train_tokenizer("words", ["", " \n"], 300, seed=0)
@@ -205,6 +206,7 @@ def test_wordpiece_splits_like_google(tmp_path):
     assert tokens(" \tHeLLo!how  \n Are yoU?  ") == ["hello", "!", "how", "are", "you", "?"]
     assert tokens("ah博推zz") == ["ah", "博", "推", "zz"]
     assert tokens("H\u00e9llo\0 \u200dHow") == ["hello", "how"]
+    assert tokens("hel\x1clo") == ["hello"]
     words = ["[CLS]", "John", "Johanson", "'s", "house", "[SEP]"]
     ids, starts = tokenizer.encode_words(words[1:-1])
     assert [pieces[index] for index in ids] == ["john", "johan", "##son", "'", "s", "house"]
@@ -224,7 +226,7 @@ def test_cased_vocabulary_is_recognised(tmp_path):
 
 
 def test_loading_errors(tmp_path):
-    with pytest.raises(UserError, match="is neither a folder .* nor a BERT vocab.txt"):
+    with pytest.raises(UserError, match=r"is neither a folder .* nor a BERT vocab.txt"):
         load_tokenizer(tmp_path)
     with pytest.raises(UserError, match="is neither"):
         load_tokenizer(tmp_path / "none" / "vocab.txt")

@@ -1,0 +1,188 @@
+"""Corpora in text files."""
+
+import contextlib
+import glob
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from bertlab.data.corpora import Document, make_document
+from bertlab.errors import UserError
+
+_COMPRESSIONS = (".gz", ".xz", ".zst")
+
+
+class TextCorpus:
+    """`.txt` and `.jsonl` files, each plain or compressed with gzip (.gz), xz (.xz) or Zstandard (.zst).
+
+    In .txt files blank lines separate documents; in .jsonl files each line is a record whose `text` is a document. Line
+    ends inside a document separate paragraphs: no sentence crosses them. A document's id is its file's path relative
+    to the files' common folder and the number of the line it starts on.
+    """
+
+    def __init__(self, spec: str):
+        """Args: spec: `text:GLOB[,GLOB...]`. Raises: UserError: if a glob matches no file, or a file of unknown kind."""
+        self.spec = spec
+        found = set()
+        for pattern in spec.removeprefix("text:").split(","):
+            matches = glob.glob(os.path.expanduser(pattern.strip()), recursive=True)
+            matches = [os.path.abspath(match) for match in matches if os.path.isfile(match)]
+            if not matches:
+                raise UserError(f'data.corpus="{spec}": "{pattern}" matches no file; check the path and quote the glob.')
+            found.update(matches)
+        self.files = tuple(Path(path) for path in sorted(found))
+        self.folder = Path(os.path.commonpath([path.parent for path in self.files]))
+        for path in self.files:
+            if _text_format(path) not in (".txt", ".jsonl"):
+                raise UserError(
+                    f'data.corpus="{spec}": {path} is neither .txt nor .jsonl (plain, .gz, .xz or .zst); '
+                    "narrow the glob or rename the file."
+                )
+
+    def fingerprint(self) -> str:
+        """Digest of the files' relative names and raw bytes."""
+        digest = hashlib.blake2b(digest_size=16)
+        for path in self.files:
+            name = path.relative_to(self.folder).as_posix()
+            digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents, file by file in the order of their names.
+
+        Raises:
+          UserError: at text that is not UTF-8, a line that is not a JSON object with a `text`, a damaged compressed
+            file, or if there is no document at all.
+        """
+        empty = True
+        for path in self.files:
+            read = _jsonl_documents if _text_format(path) == ".jsonl" else _txt_documents
+            for number, text in read(path):
+                document = make_document(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
+                if document is not None:
+                    empty = False
+                    yield document
+        if empty:
+            raise UserError(f'data.corpus="{self.spec}" holds no text in its {len(self.files)} file(s); name other files.')
+
+
+def _text_format(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+class _ZstandardReader(io.RawIOBase):
+    """Decompresses Zstandard frames; unlike the library's own reader, notices a file that is cut off."""
+
+    def __init__(self, raw: io.BufferedIOBase):
+        self._blocks = self._decompress(raw)
+        self._rest = memoryview(b"")
+
+    @staticmethod
+    def _decompress(raw: io.BufferedIOBase) -> Iterator[bytes]:
+        frame = None
+        while compressed := raw.read(1 << 14):
+            while compressed:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(compressed)
+                compressed = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+        if frame is not None:
+            raise EOFError("the last frame has no end")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._rest:
+            try:
+                self._rest = memoryview(next(self._blocks))
+            except StopIteration:
+                return 0
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+@contextlib.contextmanager
+def _open_decompressed(path: Path):
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        with gzip.open(path, "rb") as file:
+            yield file
+    elif suffix == ".xz":
+        with lzma.open(path, "rb") as file:
+            yield file
+    elif suffix == ".zst":
+        with path.open("rb") as raw:
+            yield io.BufferedReader(_ZstandardReader(raw))
+    else:
+        with path.open("rb") as file:
+            yield file
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end) of a possibly compressed UTF-8 file."""
+    offset = 0
+    try:
+        with _open_decompressed(path) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    # The codec counts from after a byte order mark.
+                    position = offset + error.start + (3 if line.startswith(b"\xef\xbb\xbf") and number == 1 else 0)
+                    where = f"{path} (decompressed)" if path.suffix.lower() in _COMPRESSIONS else path
+                    raise UserError(
+                        f"{where}: byte {position} (line {number}) is not UTF-8 text; convert the file, for example "
+                        "with iconv -t utf-8."
+                    ) from error
+                offset += len(line)
+                yield number, text.rstrip("\r\n")
+    except (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, zlib.error, EOFError) as error:
+        raise UserError(
+            f"{path} is damaged or cut off after {offset} decompressed bytes ({error}); fetch or compress it again."
+        ) from error
+
+
+def _txt_documents(path: Path) -> Iterator[tuple[int, str]]:
+    paragraphs, start = [], 0
+    for number, line in _lines(path):
+        if line.strip():
+            if not paragraphs:
+                start = number
+            paragraphs.append(line)
+        elif paragraphs:
+            yield start, "\n".join(paragraphs)
+            paragraphs = []
+    if paragraphs:
+        yield start, "\n".join(paragraphs)
+
+
+def _jsonl_documents(path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{path}:{number}: not valid JSON ({error.msg} at column {error.colno}); each line must be a JSON object."
+            ) from error
+        if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+            raise UserError(f'{path}:{number}: expected a JSON object with a string "text"; rename its text field.')
+        yield number, record["text"]

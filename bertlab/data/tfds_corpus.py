@@ -1,0 +1,101 @@
+"""Corpora that are TFDS datasets."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+
+from bertlab.data.corpora import Document, make_document
+from bertlab.errors import UserError
+
+
+class TfdsCorpus:
+    """A TFDS dataset that is on disk in a format with random access, read without TensorFlow.
+
+    One example is one document; its id is the dataset's name, split and the example's number.
+    """
+
+    def __init__(self, spec: str, split: str = "train", field: str = ""):
+        """Opens the dataset.
+
+        Args:
+          spec: `tfds:NAME`, where NAME is what `tfds.builder` takes, such as `ag_news_subset:1.0.0`, or the path of a
+            folder that holds a prepared dataset.
+          split: a TFDS split, such as `train` or `train[:10%]`.
+          field: the feature that holds the text; "" means `text`, or the only text feature.
+
+        Raises:
+          UserError: if the dataset is not on disk, or has no such split or field.
+        """
+        self.spec = spec
+        self.split = split
+        name = spec.removeprefix("tfds:")
+        try:
+            if os.path.isdir(os.path.expanduser(name)):
+                self._builder = tfds.builder_from_directory(os.path.expanduser(name))
+            else:
+                self._builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:
+            # TFDS asserts that a version exists.
+            raise UserError(
+                f'data.corpus="{spec}": TFDS finds no dataset "{name}"; check its name and version, or set TFDS_DATA_DIR '
+                "to the folder that holds it."
+            ) from error
+        info = self._builder.info
+        if not info.splits:
+            raise UserError(
+                f'data.corpus="{spec}" is not prepared on disk in {self._builder.data_dir}; run '
+                f'tfds.builder("{name}", file_format="array_record").download_and_prepare() first (many public datasets '
+                "need TensorFlow installed for this step only)."
+            )
+        texts = [key for key, feature in info.features.items() if isinstance(feature, tfds.features.Text)]
+        self.field = field or ("text" if "text" in texts else texts[0] if len(texts) == 1 else "")
+        if self.field not in texts:
+            raise UserError(
+                f'data.tfds.field="{field}" is no text field of {info.full_name}; its text fields are: '
+                f"{', '.join(texts) or 'none'}."
+            )
+        try:
+            self._source = self._builder.as_data_source(split=split)
+        except (ValueError, KeyError) as error:
+            raise UserError(
+                f'data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(sorted(info.splits))}.'
+            ) from error
+        except NotImplementedError as error:
+            raise UserError(
+                f'data.corpus="{spec}" is stored as {info.file_format.value}, which cannot be read without TensorFlow; '
+                'prepare it again with file_format="array_record".'
+            ) from error
+
+    def fingerprint(self) -> str:
+        """Digest of the dataset's full name, split, field and the names, sizes and times of its files."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(json.dumps([self._builder.info.full_name, self.split, self.field]).encode())
+        for path in sorted(Path(self._builder.data_dir).iterdir()):
+            status = path.stat()
+            digest.update(f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        return digest.hexdigest()
+
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents in the order of the dataset. Raises: UserError: if there are none, or not UTF-8."""
+        empty = True
+        name = f"{self._builder.info.full_name}/{self.split}"
+        for index in range(len(self._source)):
+            value = self._source[index][self.field]
+            if isinstance(value, bytes):
+                try:
+                    value = value.decode()
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{name}: example {index}, field {self.field}: byte {error.start} is not UTF-8 text; "
+                        "prepare the dataset again from UTF-8 text."
+                    ) from error
+            document = make_document(f"{name}:{index}", value)
+            if document is not None:
+                empty = False
+                yield document
+        if empty:
+            raise UserError(f'data.corpus="{self.spec}": split {self.split} holds no text; choose another data.tfds.split.')

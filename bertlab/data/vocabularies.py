@@ -1,0 +1,164 @@
+"""Training of vocabularies: what `train_tokenizer` does for each kind of tokenizer."""
+
+import io
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import sentencepiece
+import tokenizers
+
+from bertlab.errors import UserError
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Characters of text that training looks at, at most; SentencePiece needs about 20 bytes for each of them.
+SAMPLE_CHARACTERS = 20_000_000
+
+# SentencePiece ignores longer sentences while training; its own default is 4,192 bytes.
+_LONGEST_SENTENCE = 1 << 16
+
+# Google's WordPiece turns longer words into [UNK] (the `tokenizers` library's default is 100).
+_LONGEST_WORD = 200
+
+# Distinct characters that WordPiece training keeps; rarer ones become [UNK].
+_LARGEST_ALPHABET = 1000
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def sample_texts(texts: Iterable[str], sentences: int, seed: int, characters: int = SAMPLE_CHARACTERS) -> list[str]:
+    """Draws a uniform sample of bounded size from a stream of any length, in one pass and in the stream's order.
+
+    Every text gets a random number; those below a threshold are kept, and the threshold falls whenever too much is
+    kept. A stream within both bounds is kept whole.
+
+    Args:
+      texts: the stream; empty texts are left out.
+      sentences: number of texts to keep at most.
+      seed: of the random numbers.
+      characters: number of characters to keep at most.
+    """
+    generator = random.Random(seed)
+    kept: list[tuple[float, str]] = []
+    total, threshold = 0, 1.0
+    for text in texts:
+        priority = generator.random()
+        if priority >= threshold or not text:
+            continue
+        kept.append((priority, text))
+        total += len(text)
+        while len(kept) > sentences or (total > characters and len(kept) > 1):
+            threshold *= 0.9
+            kept = [(priority, text) for priority, text in kept if priority < threshold]
+            total = sum(len(text) for _, text in kept)
+    return [text for _, text in kept]
+
+
+def split_words(text: str) -> list[str]:
+    """Words and single punctuation marks of a text."""
+    return _WORD.findall(text)
+
+
+def train_words(sample: list[str], vocab_size: int) -> list[str]:
+    """The specials and the most frequent words (ties in code point order). Raises: UserError: if there are too few."""
+    counts = Counter(word for text in sample for word in split_words(text))
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    _require_size(len(SPECIALS) + len(words), vocab_size)
+    return [*SPECIALS, *words[: vocab_size - len(SPECIALS)]]
+
+
+def bert_tokenizer(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
+    """BERT's cleaning, splitting and WordPiece, in the `tokenizers` library's pieces."""
+    # The specials are in the vocabulary but are not declared as special, which would make text "[MASK]" the mask.
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD)
+    )
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##", cleanup=False)
+    return tokenizer
+
+
+def _require_size(largest: int, vocab_size: int) -> None:
+    if largest < vocab_size:
+        raise UserError(
+            f"data.tokenizer.vocab_size={vocab_size} is more than the text supports: the largest value that works is "
+            f"{largest}."
+        )
+
+
+def _too_small(vocab_size: int, smallest: int) -> UserError:
+    return UserError(
+        f"data.tokenizer.vocab_size={vocab_size} does not hold the single characters of the text and the specials (and "
+        f"for SentencePiece the 256 bytes): use at least {smallest}."
+    )
+
+
+def train_sentencepiece(kind: str, sample: list[str], vocab_size: int) -> bytes:
+    """Trains a "unigram" or "bpe" model and returns it serialised. Raises: UserError: if the size does not fit."""
+    pad, unk, cls, sep, mask = SPECIALS
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            # A NUL character ends the program's strings; as a byte it stays encodable.
+            sentence_iterator=(text.replace("\0", "") for text in sample),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=vocab_size,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            max_sentence_length=_LONGEST_SENTENCE,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=pad,
+            unk_piece=unk,
+            bos_piece=cls,
+            eos_piece=sep,
+            control_symbols=[mask],
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        message = str(error)
+        if match := re.search(r"set it to a value <= (\d+)", message):
+            _require_size(int(match.group(1)), vocab_size)
+        if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+            raise _too_small(vocab_size, int(match.group(1))) from error
+        raise
+    return model.getvalue()
+
+
+def train_wordpiece(sample: list[str], vocab_size: int, lowercase: bool) -> list[str]:
+    """Trains WordPiece and returns its pieces in the order of ids. Raises: UserError: if the size does not fit."""
+    tokenizer = bert_tokenizer({"[UNK]": 0}, lowercase)
+    characters = Counter()
+    for text in sample:
+        characters.update(tokenizer.normalizer.normalize_str(text))
+    del characters[" "]
+    alphabet = sorted(characters, key=lambda character: (-characters[character], character))[:_LARGEST_ALPHABET]
+
+    def train(size: int, first: list[str]) -> list[str]:
+        trainer = tokenizers.trainers.WordPieceTrainer(
+            vocab_size=size,
+            special_tokens=first,
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(sample, trainer)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+        return sorted(vocabulary, key=vocabulary.get)
+
+    # The library numbers the continuing characters in the order of a hash table with random keys, and breaks ties
+    # between merges by these numbers; naming the characters first makes the training repeatable.
+    continuing = sorted(piece for piece in train(0, list(SPECIALS)) if piece.startswith("##"))
+    pieces = train(vocab_size, [*SPECIALS, *continuing])
+    _require_size(len(pieces), vocab_size)
+    if len(pieces) > vocab_size:
+        raise _too_small(vocab_size, len(pieces))
+    return pieces

@@ -1,0 +1,395 @@
+import contextlib
+import itertools
+import json
+import random
+from collections import Counter
+
+import grain
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from pydoc_data import topics
+
+from bertlab.config import base_config
+from bertlab.data.batches import BatchHash, eval_batches, pad_batch, train_batches
+from bertlab.data.prepare import load_prepared, prepare
+from bertlab.errors import UserError
+
+FORMATS = ("segment_pair", "full_sentences")
+SIZES = {"train": 23, "valid": 7, "test": 2}
+
+
+class Source(list):
+    """Documents in memory; Grain compares sources by their text."""
+
+    def __repr__(self):
+        return f"Source({len(self)})"
+
+
+class Tokenizer:
+    pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
+
+
+class Prepared:
+    """What batches need of a prepared corpus. Every token is different, so that it tells its document and place."""
+
+    tokenizer = Tokenizer()
+
+    def __init__(self, sizes=SIZES, sentences=(1, 20), longest=12):
+        generator = random.Random(0)
+        self.sources, self.document_of, token, index = {}, {}, 10, 0
+        for split, size in sizes.items():
+            self.sources[split] = Source()
+            for _ in range(size):
+                lengths = [generator.randint(1, longest) for _ in range(generator.randint(*sentences))]
+                tokens = np.arange(token, token + sum(lengths), dtype=np.int32)
+                # Numbers of documents in the whole corpus have gaps in a split.
+                record = {"tokens": tokens, "sentence_lengths": np.array(lengths, np.int32), "document": index, "id": str(index)}
+                self.sources[split].append(record)
+                self.document_of.update(dict.fromkeys(tokens.tolist(), index))
+                token, index = token + len(tokens), index + 3
+
+    def source(self, split):
+        return self.sources[split]
+
+    def documents(self, split):
+        return {record["document"] for record in self.sources[split]}
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    return Prepared()
+
+
+def data_config(**changes):
+    data = base_config().data
+    data.update({"format": "segment_pair", "seq_len": 32, "batch_size": 4, "shuffle_window": 0, **changes})
+    return data
+
+
+@contextlib.contextmanager
+def opened(*arguments, state=None):
+    """An iterator of training batches that is closed in the end."""
+    with contextlib.closing(iter(train_batches(*arguments))) as iterator:
+        if state is not None:
+            iterator.set_state(state)
+        yield iterator
+
+
+def take(number, *arguments, **options):
+    with opened(*arguments, **options) as iterator:
+        return list(itertools.islice(iterator, number))
+
+
+def chain(batches):
+    value = BatchHash()
+    for batch in batches:
+        value.update(batch)
+    return value.value
+
+
+def assert_equal_batches(first, second):
+    assert len(first) == len(second) > 0
+    for x, y in zip(first, second):
+        assert x.keys() == y.keys()
+        for name in x:
+            np.testing.assert_array_equal(x[name], y[name], strict=True)
+
+
+def example_ids(batches):
+    return [tuple(pair) for batch in batches for pair in batch["example_id"].tolist()]
+
+
+def documents_in_order(batches):
+    """The documents of pair rows that were not mixed, in the order they were read, once for each reading."""
+    return [document for document, number in example_ids(batches) if number == 0]
+
+
+def test_batches_have_these_fields_and_shapes(prepared):
+    (batch,) = take(1, prepared, data_config())
+    assert {name: (array.shape, array.dtype.name) for name, array in batch.items()} == {
+        "tokens": ((4, 32), "int32"),
+        "segments": ((4, 32), "int32"),
+        "documents": ((4, 32), "int32"),
+        "positions": ((4, 32), "int32"),
+        "pair_label": ((4,), "int32"),
+        "example_id": ((4, 2), "int32"),
+    }
+
+
+# Position
+
+
+@pytest.mark.parametrize("window", [0, 10])
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_saved_position_continues_with_the_same_batches(prepared, format_name, window):
+    """At every batch of more than two epochs, so in the middle of documents and of windows, after a round trip through JSON."""
+    data = data_config(format=format_name, shuffle_window=window)
+    states, batches = [], []
+    with opened(prepared, data) as iterator:
+        for _ in range(130):
+            states.append(json.dumps(iterator.get_state()))
+            batches.append(next(iterator))
+    hashes = [chain([batch]) for batch in batches]
+    assert len(set(hashes)) == len(hashes)
+    starts = [int(batch["example_id"][0, 1]) for batch in batches]
+    assert min(starts) == 0 < max(starts)
+    for place in range(125):
+        with opened(prepared, data, state=json.loads(states[place])) as iterator:
+            assert json.loads(json.dumps(iterator.get_state())) == json.loads(states[place])
+            assert [chain([next(iterator)]) for _ in range(3)] == hashes[place : place + 3]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_one_iterator_can_be_moved_back_and_forth(prepared, format_name):
+    data = data_config(format=format_name, shuffle_window=6)
+    with opened(prepared, data) as iterator:
+        states, batches = [], []
+        for _ in range(20):
+            states.append(iterator.get_state())
+            batches.append(next(iterator))
+        for place in (7, 0, 19, 12, 12):
+            iterator.set_state(states[place])
+            assert_equal_batches([next(iterator)], [batches[place]])
+
+
+def test_a_state_is_not_changed_by_what_follows(prepared):
+    with opened(prepared, data_config()) as iterator:
+        next(iterator)
+        state = iterator.get_state()
+        text = json.dumps(state)
+        list(itertools.islice(iterator, 30))
+        assert json.dumps(state) == text
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_position_survives_a_checkpoint(prepared, format_name, tmp_path):
+    data = data_config(format=format_name, shuffle_window=10)
+    with ocp.CheckpointManager(tmp_path) as manager:
+        with opened(prepared, data) as iterator:
+            list(itertools.islice(iterator, 17))
+            manager.save(17, args=ocp.args.Composite(data=grain.checkpoint.CheckpointSave(iterator)))
+            manager.wait_until_finished()
+            expected = list(itertools.islice(iterator, 5))
+        with opened(prepared, data) as iterator:
+            next(iterator)
+            manager.restore(17, args=ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(iterator)))
+            assert_equal_batches(list(itertools.islice(iterator, 5)), expected)
+
+
+# Order
+
+
+def test_the_same_config_gives_the_same_batches_whatever_else_happens(prepared):
+    data = data_config(shuffle_window=10)
+    np.random.seed(1)
+    random.seed(1)
+    expected = take(40, prepared, data)
+    np.random.seed(2)
+    random.seed(2)
+    with opened(prepared, data) as iterator, opened(prepared, data) as other:
+        mixed = []
+        for _ in range(40):
+            # The other iterator's thread competes with this one's, and its position moves differently.
+            mixed.append(next(iterator))
+            np.random.random(3)
+            next(other), next(other)
+            iterator.get_state()
+    assert_equal_batches(mixed, expected)
+
+
+@pytest.mark.parametrize("window", [0, 10])
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_another_seed_gives_another_order(prepared, format_name, window):
+    first, second = (take(12, prepared, data_config(format=format_name, shuffle_window=window, seed=seed)) for seed in (0, 1))
+    assert chain(first) != chain(second)
+    assert [document for document, _ in example_ids(first)] != [document for document, _ in example_ids(second)]
+
+
+def test_every_epoch_reads_every_document_once_in_another_order(prepared):
+    order = documents_in_order(take(150, prepared, data_config()))
+    epochs = [order[i : i + 23] for i in range(0, 69, 23)]
+    assert all(set(epoch) == prepared.documents("train") for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_pairs_are_drawn_anew_every_epoch(prepared):
+    rows = {}
+    for batch in take(150, prepared, data_config()):
+        for row in range(4):
+            document, number = batch["example_id"][row].tolist()
+            if number == 0:
+                rows.setdefault(document, []).append(batch["tokens"][row].tolist())
+    different = [readings[0] != readings[1] for readings in rows.values()]
+    assert len(different) == 23
+    assert np.mean(different) > 0.9
+
+
+def test_packed_rows_lose_nothing_over_epochs(prepared):
+    train = Counter(itertools.chain.from_iterable(record["tokens"].tolist() for record in prepared.source("train")))
+    read = []
+    for batch in take(400, prepared, data_config(format="full_sentences")):
+        read.extend(batch["tokens"][batch["tokens"] >= 10].tolist())
+    size = sum(train.values())
+    assert len(read) > 3 * size
+    for epoch in range(3):
+        assert Counter(read[epoch * size : (epoch + 1) * size]) == train
+
+
+def test_a_window_changes_the_order_of_rows_only(prepared):
+    plain = take(8, prepared, data_config())
+    mixed = take(8, prepared, data_config(shuffle_window=16))
+    for half in (slice(0, 4), slice(4, 8)):
+        rows = [
+            [tuple(np.concatenate([batch[name][row].ravel() for name in sorted(batch)]).tolist()) for batch in side[half] for row in range(4)]
+            for side in (plain, mixed)
+        ]
+        assert rows[0] != rows[1]
+        assert Counter(rows[0]) == Counter(rows[1])
+
+
+@pytest.mark.parametrize("sizes", [{"train": 23}, {"train": 2}])
+def test_hosts_share_the_documents(sizes):
+    prepared = Prepared(sizes, sentences=(5, 20))
+    total = sizes["train"]
+    shares = [total // 2 + total % 2, total // 2]
+    orders = [documents_in_order(take(100, prepared, data_config(), (host, 2))) for host in (0, 1)]
+    for epoch in range(3):
+        parts = [order[epoch * share : (epoch + 1) * share] for order, share in zip(orders, shares)]
+        assert sorted(parts[0] + parts[1]) == sorted(prepared.documents("train"))
+    (batch,) = take(1, prepared, data_config(), (1, 2))
+    assert batch["tokens"].shape == (2, 32)
+
+
+def test_one_host_of_many_needs_a_document(prepared):
+    with pytest.raises(UserError, match="2 documents.* 3 hosts"):
+        train_batches(Prepared({"train": 2}), data_config(batch_size=6), (2, 3))
+
+
+def test_a_corpus_smaller_than_a_batch_is_repeated():
+    prepared = Prepared({"train": 1}, sentences=(2, 2))
+    (batch,) = take(1, prepared, data_config(format="full_sentences", batch_size=64))
+    assert batch["tokens"].shape == (64, 32)
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_eval_batches_are_always_the_same(prepared, format_name):
+    data = data_config(format=format_name)
+    expected = eval_batches(prepared, data, "valid", 5)
+    np.random.seed(3)
+    assert_equal_batches(eval_batches(prepared, data, "valid", 5), expected)
+    assert_equal_batches(eval_batches(prepared, data_config(format=format_name, seed=9, shuffle_window=10), "valid", 5), expected)
+    assert_equal_batches(eval_batches(prepared, data, "valid", 3), expected[:3])
+
+
+def test_eval_batches_read_the_whole_split_once_and_nothing_else(prepared):
+    batches = eval_batches(prepared, data_config(format="full_sentences"), "valid", 0)
+    read = np.concatenate([batch["tokens"][batch["tokens"] >= 10] for batch in batches])
+    assert sorted(read.tolist()) == sorted(np.concatenate([record["tokens"] for record in prepared.source("valid")]).tolist())
+    batches = eval_batches(prepared, data_config(), "valid", 0)
+    for batch in batches:
+        tokens = batch["tokens"][batch["tokens"] >= 10].tolist()
+        assert {prepared.document_of[token] for token in tokens} <= prepared.documents("valid")
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_last_eval_batch_is_padded(prepared, format_name):
+    data = data_config(format=format_name, batch_size=16)
+    *_, last = eval_batches(prepared, data, "test", 100)
+    real = len(np.unique(example_ids([last]), axis=0)) if (last["documents"][:, 0] > 0).all() else int((last["documents"][:, 0] > 0).sum())
+    assert 0 < real < 16
+    assert last["tokens"].shape == (16, 32)
+    assert (last["documents"][real:] == 0).all()
+    assert (last["pair_label"][real:] == -1).all()
+    assert (last["documents"][:real, 0] == 1).all()
+
+
+def test_padding_keeps_the_rows():
+    rows = [{"x": np.array([1, 2]), "pair_label": np.int32(1), "labels": np.array([3, 4])}]
+    batch = pad_batch(rows, 3)
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "x": [[1, 2], [0, 0], [0, 0]],
+        "pair_label": [1, -1, -1],
+        "labels": [[3, 4], [-1, -1], [-1, -1]],
+    }
+    assert_equal_batches([pad_batch(rows * 3, 3)], [{name: np.stack([value] * 3) for name, value in rows[0].items()}])
+
+
+def test_an_empty_split_is_refused_by_its_key():
+    with pytest.raises(UserError, match=r"config\.data\.valid_fraction"):
+        eval_batches(Prepared({"train": 3, "valid": 0}), data_config(), "valid", 1)
+
+
+# The hash chain
+
+
+def test_the_chain_is_equal_for_equal_batches_only(prepared):
+    batches = take(6, prepared, data_config())
+    value = chain(batches)
+    assert value == chain(take(6, prepared, data_config()))
+    swapped = [*batches[:2], batches[3], batches[2], *batches[4:]]
+    assert chain(swapped) != value
+    assert chain(batches[:5]) != value
+    for name in batches[0]:
+        changed = {key: array.copy() for key, array in batches[5].items()}
+        changed[name].flat[-1] += 1
+        assert chain([*batches[:5], changed]) != value
+    reordered = [dict(reversed(batch.items())) for batch in batches]
+    assert chain(reordered) == value
+
+
+def test_the_chain_continues_from_its_value(prepared):
+    batches = take(6, prepared, data_config())
+    resumed = BatchHash(chain(batches[:4]))
+    for batch in batches[4:]:
+        resumed.update(batch)
+    assert resumed.value == chain(batches)
+    assert chain(batches[4:]) != chain(batches)
+
+
+# Real text
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real")
+    with (folder / "topics.jsonl").open("w") as file:
+        for name in sorted(topics.topics)[:60]:
+            file.write(json.dumps({"text": topics.topics[name]}) + "\n")
+    data = data_config(
+        corpus=f"text:{folder}/topics.jsonl", directory=str(folder / "cache"), workers=1, shuffle_window=32, batch_size=8
+    )
+    data.valid_fraction = data.test_fraction = 0.15
+    data.tokenizer.update({"kind": "words", "vocab_size": 300})
+    return prepare(data), data
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_real_text_continues_after_reopening(real, format_name):
+    prepared, data = real
+    data.format = format_name
+    with opened(prepared, data) as iterator:
+        list(itertools.islice(iterator, 11))
+        state = json.dumps(iterator.get_state())
+        expected = list(itertools.islice(iterator, 12))
+    reopened = load_prepared(prepared.directory)
+    assert_equal_batches(take(12, reopened, data, state=json.loads(state)), expected)
+    for batch in expected:
+        assert batch["tokens"].max() < 300
+        assert ((batch["tokens"] == prepared.tokenizer.pad_id) == (batch["documents"] == 0)).all()
+
+
+def test_rows_of_real_text_are_that_text(real):
+    prepared, data = real
+    data.format = "full_sentences"
+    source = prepared.source("valid")
+    texts = {source[i]["document"]: source[i]["tokens"].tolist() for i in range(len(source))}
+    batch = eval_batches(prepared, data, "valid", 1)[0]
+    for row in range(8):
+        ids = batch["tokens"][row][batch["documents"][row] == 1].tolist()
+        run = [token for token in ids if token not in (prepared.tokenizer.cls_id, prepared.tokenizer.sep_id)]
+        text = texts[int(batch["example_id"][row, 0])]
+        assert run and any(text[i : i + len(run)] == run for i in range(len(text)))
