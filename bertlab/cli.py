@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(function=function, takes_overrides=overrides)
         return command
 
-    config_help = "config file with arguments after a colon: FILE.py:key=value,key=value; any of its keys can be set with --config.KEY=VALUE"
+    config_help = "config file with arguments: FILE.py:key=value,key=value; set any of its keys with --config.KEY=VALUE"
 
     train = add(
         "train", _train, "pretrain; the same command again goes on where it stopped",
@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         "bertlab prepare --corpus='text:books/*.txt.gz' --config.data.tokenizer.vocab_size=16000", overrides=True,
     )  # fmt: skip
     prepare.add_argument("--config", default=None, help=config_help + " (default: every key's default)")
-    prepare.add_argument("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic; short for --config.data.corpus")
+    prepare.add_argument("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic")
 
     tokenizer = commands.add_parser("tokenizer", help="train a tokenizer, or encode and decode lines with one")
     actions = tokenizer.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -101,16 +101,22 @@ def build_parser() -> argparse.ArgumentParser:
         "echo '17 20 3' | bertlab tokenizer decode --tokenizer=tokenizer", to=actions,
     )  # fmt: skip
     for command in (encode, decode):
-        command.add_argument("--tokenizer", required=True, type=Path, help="saved tokenizer directory, run directory's tokenizer, or vocab.txt")
+        command.add_argument("--tokenizer", required=True, type=Path, help="RUN/tokenizer, another saved one, or vocab.txt")
     return parser
 
 
 def _train(given, overrides: list[str]) -> None:
     from bertlab.config import load_config
+    from bertlab.data.prepare import prepare
+    from bertlab.train.build import check_config, check_devices
     from bertlab.train.loop import train
 
     config = load_config(given.config, argv=overrides)
-    train(config, given.workdir, progress=_Progress())
+    check_config(config)
+    check_devices(config)
+    with _Progress() as progress:
+        prepare(config.data, progress=progress)
+    train(config, given.workdir)
     print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
 
 
@@ -149,7 +155,9 @@ def _prepare(given, overrides: list[str]) -> None:
             set_key(config, name, parse_override(config, name, value))
     if given.corpus:
         config.data.corpus = given.corpus
-    print(describe(prepare(config.data, progress=_Progress())))
+    with _Progress() as progress:
+        prepared = prepare(config.data, progress=progress)
+    print(describe(prepared))
 
 
 def _tokenizer_train(given, _) -> None:
@@ -157,9 +165,8 @@ def _tokenizer_train(given, _) -> None:
     from bertlab.data.tokenizers import train_tokenizer
 
     sentences = (s for document in open_corpus(given.corpus).documents() for s in document.sentences)
-    tokenizer = train_tokenizer(
-        given.kind, sentences, given.vocab_size, seed=given.seed, lowercase=given.lowercase, sample_sentences=given.sample_sentences
-    )
+    options = {"seed": given.seed, "lowercase": given.lowercase, "sample_sentences": given.sample_sentences}
+    tokenizer = train_tokenizer(given.kind, sentences, given.vocab_size, **options)
     tokenizer.save(given.out)
     print(f"{given.kind} tokenizer with {tokenizer.vocab_size} pieces saved in {given.out}")
 
@@ -188,22 +195,25 @@ def _tokenizer_decode(given, _) -> None:
 
 
 class _Progress:
-    """Preparation progress as a bar on a terminal, silence elsewhere."""
+    """Preparation progress as bars on a terminal, silence elsewhere."""
 
     def __init__(self):
         from rich.progress import Progress
 
-        self._bar = Progress(transient=True, disable=not sys.stdout.isatty())
+        self._bars = Progress(transient=True, disable=not sys.stdout.isatty())
         self._tasks = {}
 
     def __call__(self, label: str, done: int, total: int | None) -> None:
-        if not self._tasks:
-            self._bar.start()
         if label not in self._tasks:
-            self._tasks[label] = self._bar.add_task(label, total=total)
-        self._bar.update(self._tasks[label], completed=done, total=total)
-        if total is not None and all(task.finished for task in self._bar.tasks):
-            self._bar.stop()
+            self._tasks[label] = self._bars.add_task(label, total=total)
+        self._bars.update(self._tasks[label], completed=done, total=total)
+
+    def __enter__(self):
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_):
+        self._bars.stop()
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def base_config() -> ConfigDict:
                 "hidden": optional_int(),  # feed-forward or LSTM cell width
                 "max_positions": optional_int(),
                 "dropout": 0.1,
+                "init_stddev": 0.02,  # of a transformer's kernels and embeddings: the papers' value, small for narrow models
                 "dtype": "float32",  # of the computation; parameters are float32
             },
             "objectives": {},

@@ -61,7 +61,9 @@ def small_config(corpus, cache):
             "train.checkpoint_every": 5,
             "mesh.data": 1,
         }
-        return load_config(str(ROOT / RECIPES.get(recipe, recipe)), small | {k.replace("__", "."): v for k, v in overrides.items()})
+        return load_config(
+            str(ROOT / RECIPES.get(recipe, recipe)), small | {k.replace("__", "."): v for k, v in overrides.items()}
+        )
 
     return make
 

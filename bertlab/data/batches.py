@@ -19,8 +19,6 @@ from bertlab.errors import UserError
 # Documents are read by the thread that makes the rows: handing them over from others costs more than reading them.
 _READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
-BATCH_FIELDS = ("tokens", "segments", "documents", "positions", "pair_label", "example_id")
-
 
 class _WithSeed(grain.transforms.RandomMap):
     """Gives each visit of a document (one an epoch) the seed of everything random in its rows."""
@@ -68,10 +66,12 @@ class RowIterator(grain.DatasetIterator):
         self._taken += 1
         return unit
 
-    def get_state(self):
+    def get_state(self) -> dict:
+        """A JSON value that `set_state` takes."""
         return {"before_document": copy.deepcopy(self._before_document), "taken": self._taken}
 
-    def set_state(self, state):
+    def set_state(self, state: dict) -> None:
+        """Continues where the iterator that gave the state was."""
         self._before_document = copy.deepcopy(state["before_document"])
         self._parent.set_state(copy.deepcopy(state["before_document"]))
         self._units, self._taken = (), 0
@@ -100,10 +100,16 @@ def train_batches(prepared: Prepared, data, shard: tuple[int, int] = (0, 1)) -> 
         prepared: the corpus.
         data: `config.data`.
         shard: (index, count) of this host among the hosts; documents are dealt out in turn, and B is the host's part.
+
+    Raises:
+        UserError: there are fewer documents than hosts.
     """
     index, count = shard
-    documents = _documents(prepared, "train", data.seed)[index::count].repeat()
-    rows = RowDataset(documents.to_iter_dataset(_READ_HERE), build_format(data, prepared.source("train"), prepared.tokenizer))
+    documents = _documents(prepared, "train", data.seed)
+    if len(documents) < count:
+        raise UserError(f"the train split has {len(documents)} documents for {count} hosts; use more text or fewer hosts")
+    documents = documents[index::count].repeat().to_iter_dataset(_READ_HERE)
+    rows = RowDataset(documents, build_format(data, prepared.source("train"), prepared.tokenizer))
     if data.shuffle_window > 1:
         rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
     batches = rows.batch(data.batch_size // count, drop_remainder=True)

@@ -17,11 +17,11 @@ Words are `w0`, `w1`, ... For one token a word use `tokenizer.kind=words` and `t
 `tokenizer.encode_words(language.words)`).
 """
 
+import hashlib
+import json
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
-import hashlib
-import json
 
 import numpy as np
 

@@ -112,7 +112,7 @@ class Dense(nn.Module):
 
     features: int
     axes: tuple[str | None, str | None]
-    initializer: nn.initializers.Initializer
+    initializer: nn.initializers.Initializer = truncated_normal(0.02)
     use_bias: bool = True
     dtype: jnp.dtype = jnp.float32
 

@@ -74,6 +74,7 @@ def model_shape(model, vocab_size: int) -> TransformerConfig | BilstmConfig:
         embedding_norm=bert,
         epsilon=1e-12 if bert else 1e-5,
         truncated=bert,
+        init_stddev=float(model.init_stddev),
         output=OutputConfig(transform=bert, tied=True, bias=bert),
     )
 

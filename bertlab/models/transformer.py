@@ -34,7 +34,8 @@ class TransformerConfig:
         direction: "bidirectional", "left-to-right" or "right-to-left".
         segments: rows of the segment embedding; 0 for none (GPT).
         embedding_norm: LayerNorm after the summed embeddings (BERT yes, GPT no).
-        truncated: initial values from a truncated normal (BERT) or a plain one (GPT), deviation 0.02.
+        truncated: initial values from a truncated normal (BERT) or a plain one (GPT).
+        init_stddev: its deviation; both papers' is 0.02.
     """
 
     layers: int
@@ -48,6 +49,7 @@ class TransformerConfig:
     embedding_norm: bool
     epsilon: float
     truncated: bool
+    init_stddev: float
     output: OutputConfig
     dropout: float
     dtype: jnp.dtype
@@ -55,7 +57,7 @@ class TransformerConfig:
     @property
     def init(self):
         """Initialiser of every kernel and embedding table."""
-        return truncated_normal(0.02) if self.truncated else normal(0.02)
+        return (truncated_normal if self.truncated else normal)(self.init_stddev)
 
     def flops_per_token(self, seq_len: int) -> float:
         """Forward and backward FLOPs of the body per position: 6·layers·(4D² + 2·D·F) + 12·layers·D·L."""

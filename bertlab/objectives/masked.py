@@ -35,7 +35,8 @@ class MaskedLanguageModel(Objective):
         choose_key, fate_key, random_key = jax.random.split(key, 3)
         candidates = (batch["documents"] > 0) & ~vocabulary.is_special(tokens)
         length = jnp.sum(batch["documents"] > 0, axis=1)
-        wanted = jnp.maximum(1, jnp.round(length * self.rate)).astype(jnp.int32)
+        # Python's own rounding of float64, as the original's: float32 lands on the other side of a half at 190, 350, ...
+        wanted = jnp.array([max(1, round(n * self.rate)) for n in range(tokens.shape[1] + 1)], jnp.int32)[length]
         positions, weights = choose(candidates, wanted, min(self.max_predictions, tokens.shape[1]), choose_key)
         labels = jnp.take_along_axis(tokens, positions, axis=1)
         fate = jax.random.uniform(fate_key, labels.shape)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertlab.models.base import Dense, View, truncated_normal
+from bertlab.models.base import Dense, View
 from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
 
 
@@ -24,7 +24,7 @@ class NextSentence(Objective):
 
     def head(self) -> nn.Module:
         """Two classes from the pooled vector."""
-        return Dense(2, ("embed", None), truncated_normal(0.02))
+        return Dense(2, ("embed", None))
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy over rows that hold a pair (label ≥ 0)."""

@@ -6,6 +6,7 @@ The worker that executes one run is this same module: `python -m bertlab.studies
 import argparse
 import contextlib
 import fcntl
+import functools
 import importlib
 import json
 import os
@@ -89,21 +90,21 @@ def sweep(
         jobs: Runs at a time. With more than one, each process is pinned to its own share of the CPU cores.
         dry_run: Only print the runs with their overrides, steps and tokens.
         runner: "module:function" called in each worker process with config, overrides, workdir, downstream.
-        load_config: Turns a config spec and overrides into a config; default `bertlab.config.load_config`.
-        prepare: Called once with each distinct `config.data`; default `bertlab.data.prepare.prepare`.
+        load_config: Turns a config spec and overrides into a config; default `load_checked`.
+        prepare: Called once with each distinct `config.data`; default `prepare_text_and_tasks` with the study's tasks.
         console: Where to print; default the terminal.
 
     Returns:
         The exit status: 0 when every run is finished, 1 when a run failed, 130 when interrupted (SIGINT, SIGTERM).
 
     Raises:
-        UserError: The study or a config is wrong, `jobs` exceeds the CPU cores, the workdir holds another study, or
-            another sweep is at work there. Raised before any run starts.
+        UserError: The study or a config is wrong, the workdir holds another study, or another sweep is at work there.
+            Raised before any run starts.
     """
     console = console or Console()
     workdir = Path(workdir)
     if load_config is None:
-        from bertlab.config import load_config
+        load_config = load_checked
     cores = share_cores(jobs)
     runs = study.runs()
     description = describe(study, runs)
@@ -122,6 +123,7 @@ def sweep(
         running: list[Job] = []
         try:
             if pending:
+                prepare = prepare or functools.partial(prepare_text_and_tasks, tasks=study.downstream)
                 prepare_data([configs[run.name] for run in pending], prepare, console)
             failures = run_all(pending, running, configs, workdir, cores, runner, lock, console)
         except KeyboardInterrupt:
@@ -328,10 +330,28 @@ def last_step(path: Path) -> int:
     return 0
 
 
-def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any] | None, console: Console) -> None:
+def load_checked(spec: str, overrides: Mapping[str, Any]) -> Any:
+    """A config that is known to be possible, so that no run of a sweep fails for what could be seen before it began."""
+    from bertlab.config import load_config
+    from bertlab.train.build import check_config
+
+    config = load_config(spec, overrides)
+    check_config(config)
+    return config
+
+
+def prepare_text_and_tasks(data: Any, tasks: Sequence[str]) -> None:
+    """Prepares a corpus and collects the downstream tasks' examples."""
+    from bertlab.data.prepare import prepare
+    from bertlab.transfer.tasks import find_task, load_task
+
+    prepare(data)
+    for task in tasks:
+        load_task(find_task(task), data)
+
+
+def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any], console: Console) -> None:
     """Prepares each distinct data config once, here, so that parallel runs do not all begin with it."""
-    if prepare is None:
-        from bertlab.data.prepare import prepare
     distinct = {json.dumps(config.data.to_dict(), sort_keys=True, default=str): config.data for config in configs}
     for data in distinct.values():
         print_line(console, f"preparing corpus {data.corpus}")
@@ -339,15 +359,14 @@ def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any] | None, c
 
 
 def share_cores(jobs: int) -> list[list[int]]:
-    """Splits this process's CPU cores into `jobs` disjoint shares; empty shares mean "do not pin"."""
+    """Splits this process's CPU cores into `jobs` disjoint shares; empty shares (too few cores) mean "do not pin"."""
     if jobs < 1:
         raise UserError(f"--jobs={jobs}: give at least 1")
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return [[] for _ in range(jobs)]
     cores = sorted(os.sched_getaffinity(0))
     if jobs > len(cores):
-        raise UserError(f"--jobs={jobs}: this process may use {len(cores)} CPU cores and each run needs one of its "
-                        f"own; give at most --jobs={len(cores)}")
+        return [[] for _ in range(jobs)]
     return [cores[i * len(cores) // jobs : (i + 1) * len(cores) // jobs] for i in range(jobs)]
 
 

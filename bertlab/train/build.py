@@ -71,7 +71,7 @@ class Experiment:
 
 
 def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
-    """Refuses what cannot be, before any text is read or anything compiled.
+    """Refuses what cannot be on any machine, before any text is read or anything compiled.
 
     Returns:
         The objectives by name.
@@ -101,11 +101,12 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
 
 
 def check_shape(config: ConfigDict, shape) -> None:
-    """Refuses sizes that do not go together: row length, batch, mesh, schedule."""
+    """Refuses sizes that do not go together: row length and positions, steps and schedule."""
     limit = getattr(shape, "max_positions", None)
     if limit is not None and config.data.seq_len > limit:
         raise UserError(
-            f"config.data.seq_len={config.data.seq_len} is beyond the model's {limit} positions; lower it or raise config.model.max_positions"
+            f"config.data.seq_len={config.data.seq_len} is beyond the model's {limit} positions;"
+            " lower it or raise config.model.max_positions"
         )
     for key, least in (
         ("data.seq_len", 8),
@@ -117,8 +118,12 @@ def check_shape(config: ConfigDict, shape) -> None:
         group, leaf = key.split(".")
         if config[group][leaf] < least:
             raise UserError(f"config.{key}={config[group][leaf]} must be at least {least}")
-    check_batch(build_mesh(config.mesh), config.data.batch_size, config.train.micro_batches)
     learning_rate(config.optimizer, config.train.steps)
+
+
+def check_devices(config: ConfigDict) -> None:
+    """Refuses a mesh that this machine's devices do not fill, and a batch that it does not divide."""
+    check_batch(build_mesh(config.mesh), config.data.batch_size, config.train.micro_batches)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> objectives.Vocabulary:
@@ -128,18 +133,18 @@ def vocabulary_of(tokenizer: Tokenizer) -> objectives.Vocabulary:
     )
 
 
-def build_pretraining(config: ConfigDict, progress=None) -> Experiment:
+def build_pretraining(config: ConfigDict) -> Experiment:
     """Checks the config, prepares its corpus where that is not done yet, and composes the run.
 
     Args:
         config: a whole experiment config.
-        progress: told (label, done, total) while the corpus is prepared.
 
     Raises:
         UserError: from any of the checks.
     """
     built = check_config(config)
-    prepared = prepare(config.data, progress=progress)
+    check_devices(config)
+    prepared = prepare(config.data)
     body = build_body(model_shape(config.model, prepared.tokenizer.vocab_size))
     return Experiment(
         config=config,

@@ -8,18 +8,7 @@ from pathlib import Path
 
 import jax
 
-_PACKAGES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "orbax-checkpoint",
-    "grain",
-    "numpy",
-    "sentencepiece",
-    "tokenizers",
-    "tensorflow-datasets",
-)
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tensorflow-datasets")
 
 
 def describe_environment() -> dict:
@@ -30,7 +19,7 @@ def describe_environment() -> dict:
         "bertlab": importlib.metadata.version("bertlab"),
         "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
         "backend": jax.default_backend(),
-        "devices": [str(d.device_kind) for d in jax.devices()],
+        "devices": [str(device.device_kind) for device in jax.devices()],
         "processes": jax.process_count(),
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed_files": _git("status", "--porcelain", "--untracked-files=no").splitlines(),

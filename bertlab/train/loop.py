@@ -27,13 +27,12 @@ class Diverged(UserError):
     """A loss, metric or gradient became NaN or infinite."""
 
 
-def train(config, workdir, progress=None) -> dict:
+def train(config, workdir) -> dict:
     """Pretrains as the config says. Called again with the same arguments, it goes on where it stopped.
 
     Args:
         config: a whole experiment config.
         workdir: the run directory.
-        progress: told (label, done, total) while the corpus is prepared.
 
     Returns:
         The result, as written to result.json.
@@ -45,7 +44,7 @@ def train(config, workdir, progress=None) -> dict:
     workdir = Path(workdir)
     if (result := finished(config, workdir)) is not None:
         return result
-    return run(build_pretraining(config, progress), workdir)
+    return run(build_pretraining(config), workdir)
 
 
 def run(experiment: Experiment, workdir: Path) -> dict:

@@ -23,7 +23,8 @@ def learning_rate(optimizer, steps: int) -> Callable:
         raise UserError(f"config.optimizer.decay={decay!r} is not known; choose linear, cosine or constant")
     if warmup < 0 or (decay != "constant" and steps and warmup >= steps):
         raise UserError(
-            f"config.optimizer.warmup_steps={warmup} leaves nothing of config.train.steps={steps}; make it smaller than the steps"
+            f"config.optimizer.warmup_steps={warmup} leaves nothing of config.train.steps={steps};"
+            " make it smaller than the steps"
         )
     start = 0 if optimizer.decay_from_start else warmup
 

@@ -74,7 +74,10 @@ def parameter_shardings(mesh: Mesh, logical_axes, shapes):
     def place(path, axes, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if len(axes) != leaf.ndim:
-            raise UserError(f"parameter {name} {leaf.shape} names {len(axes)} logical axes; name one (or None) per dimension")
+            raise UserError(
+                f"parameter {name} {leaf.shape} names {len(axes)} logical axes; name one (or None) per dimension, with"
+                " bertlab.models.Dense or by wrapping its initialiser in bertlab.models.param"
+            )
         unknown = [a for a in axes if a is not None and a not in RULES]
         if unknown:
             raise UserError(f"parameter {name}: no sharding rule for logical axis '{unknown[0]}'; known: {', '.join(RULES)}")

@@ -16,9 +16,8 @@ from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import Experiment, check_shape, vocabulary_of
+from bertlab.train.build import Experiment, check_devices, check_shape, vocabulary_of
 from bertlab.train.checkpoint import load_params
-
 from bertlab.transfer.heads import NO_LABEL, SentenceClassification, TokenClassification, grafted
 from bertlab.transfer.tasks import TaskData, find_task, load_task
 
@@ -79,6 +78,7 @@ def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
     tokenizer = load_tokenizer(run_directory / "tokenizer")
     shape = model_shape(config.model, tokenizer.vocab_size)
     check_shape(config, shape)
+    check_devices(config)
     data = load_task(find_task(config.task), config.data)
     first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
     rows = {split: encode(data, split, tokenizer, config.data.seq_len, first_piece) for split in data.examples}

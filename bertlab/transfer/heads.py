@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from bertlab.models.base import Dense, View, truncated_normal
+from bertlab.models.base import Dense, View
 from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
 
 NO_LABEL = -1
@@ -24,7 +24,7 @@ class Classifier(nn.Module):
     def __call__(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
         """Logits in float32."""
         x = nn.Dropout(self.dropout)(x, deterministic)
-        return Dense(self.classes, ("embed", None), truncated_normal(0.02), name="dense")(x).astype(jnp.float32)
+        return Dense(self.classes, ("embed", None), name="dense")(x).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)

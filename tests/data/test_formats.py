@@ -109,7 +109,7 @@ def reference_pairs(documents, seq_len, generator, force=True, short=0.1, random
                 chunk.append(waiting.pop(0))
             number = len(chunk)
             cut = generator.randint(1, number - 1) if number > 1 else 1
-            a = sum(chunk[:cut], [])
+            a = list(itertools.chain(*chunk[:cut]))
             if number == 1 and not force:
                 b, label = [], -1
             elif number == 1 or generator.random() < random_next:
@@ -124,7 +124,7 @@ def reference_pairs(documents, seq_len, generator, force=True, short=0.1, random
                         break
                 waiting = chunk[cut:] + waiting
             else:
-                b, label = sum(chunk[cut:], []), 0
+                b, label = list(itertools.chain(*chunk[cut:])), 0
             while len(a) + len(b) > most:
                 longer = a if len(a) > len(b) else b
                 longer.pop(0 if generator.random() < 0.5 else -1)
@@ -133,9 +133,7 @@ def reference_pairs(documents, seq_len, generator, force=True, short=0.1, random
 
 
 def as_sentences(documents):
-    return [
-        [part.tolist() for part in np.split(d["tokens"], np.cumsum(d["sentence_lengths"])[:-1])] for d in documents
-    ]
+    return [[part.tolist() for part in np.split(d["tokens"], np.cumsum(d["sentence_lengths"])[:-1])] for d in documents]
 
 
 def assert_same_share(ours, theirs, z=4.0):
@@ -245,7 +243,9 @@ def test_every_token_is_read_in_order_when_nothing_is_truncated():
     documents = make_documents(*[[5] * count for count in (1, 2, 24, 25, 26, 100, 173)])
     row_format = segment_pair(documents, 128, short_probability=0.5)
     for seed in range(5):
-        real = [parts(row)[0] + (parts(row)[1] if row["pair_label"] == 0 else []) for row in rows_of(row_format, documents, seed)]
+        real = [
+            parts(row)[0] + (parts(row)[1] if row["pair_label"] == 0 else []) for row in rows_of(row_format, documents, seed)
+        ]
         assert list(itertools.chain.from_iterable(real)) == np.concatenate([d["tokens"] for d in documents]).tolist()
 
 
@@ -279,7 +279,9 @@ def test_random_next_is_more_than_half(sentences, low, high):
     """BERT's quirk: a chunk of one sentence, as at a document's end, always gets a random next."""
     generator = random.Random(0)
     count = 150 if sentences[0] > 8 else 1500
-    lengths = [[round(generator.lognormvariate(3, 0.7)) + 1 for _ in range(generator.randint(*sentences))] for _ in range(count)]
+    lengths = [
+        [round(generator.lognormvariate(3, 0.7)) + 1 for _ in range(generator.randint(*sentences))] for _ in range(count)
+    ]
     documents = make_documents(*lengths)
     labels = [int(row["pair_label"]) for row in rows_of(segment_pair(documents, 128), documents)]
     theirs = [label for label, *_ in reference_pairs(as_sentences(documents), 128, generator)]
@@ -332,6 +334,15 @@ def test_short_targets_are_drawn_once_a_document():
     assert np.mean(short) == pytest.approx(15.5, abs=4 * 8.1 / math.sqrt(len(short)))
 
 
+def test_short_targets_are_equally_likely_up_to_the_full_one():
+    documents = make_documents(*[[1] * 20] * 1500)
+    row_format = segment_pair(documents, 7, random_next_probability=0, short_probability=1)
+    firsts = [parts(row) for row in rows_of(row_format, documents) if row["example_id"][1] == 0]
+    counts = Counter(len(a) + len(b) for a, b, _ in firsts)
+    assert set(counts) == {2, 3, 4}
+    assert all(abs(n - 500) < 4 * math.sqrt(1500 * 2 / 9) for n in counts.values())
+
+
 def test_random_segments_start_at_any_sentence_of_any_other_document():
     documents = make_documents([30], *[[7] * 10] * 8)
     places = Places(documents)
@@ -357,9 +368,7 @@ def test_own_document_retries(retries):
     """With n draws among two documents the random one is its own with chance 1/2ⁿ; one draw is the least."""
     documents = make_documents([30], [30])
     row_format = segment_pair(documents, 64, own_document_retries=retries)
-    own = [
-        parts(row_format.cut(documents[0], np.random.default_rng(seed))[0])[1][0] < FIRST + 30 for seed in range(2000)
-    ]
+    own = [parts(row_format.cut(documents[0], np.random.default_rng(seed))[0])[1][0] < FIRST + 30 for seed in range(2000)]
     chance = 0.5 ** max(1, retries)
     assert abs(np.mean(own) - chance) <= 4 * math.sqrt(chance / 2000) + (retries == 10) * 0.002
 
@@ -393,7 +402,7 @@ def test_empty_sentences_are_left_out():
     for seed in range(20):
         rows = segment_pair([document, other], 64).cut(document, np.random.default_rng(seed))
         assert all(part for row in rows for part in parts(row)[:2])
-        assert parts(rows[0])[0] == [10, 11, 12] or len(parts(rows[0])[0]) == 7 and len(rows) == 1
+        assert parts(rows[0])[0] == [10, 11, 12] or (len(parts(rows[0])[0]) == 7 and len(rows) == 1)
         assert segment_pair([other, document], 64).cut(other, np.random.default_rng(seed))
     units = full_sentences().cut(document, np.random.default_rng(0))
     assert [piece.tolist() for piece, *_ in units] == [[10, 11, 12], [13, 14, 15, 16]]
@@ -436,7 +445,14 @@ def test_truncation_draws_each_token_anew():
 
 @pytest.mark.parametrize(
     ("sizes", "room", "kept"),
-    [((5, 5), 10, (5, 5)), ((5, 5), 9, (5, 4)), ((6, 5), 9, (5, 4)), ((9, 1), 4, (3, 1)), ((1, 9), 4, (1, 3)), ((3, 0), 2, (2, 0))],
+    [
+        ((5, 5), 10, (5, 5)),
+        ((5, 5), 9, (5, 4)),
+        ((6, 5), 9, (5, 4)),
+        ((9, 1), 4, (3, 1)),
+        ((1, 9), 4, (1, 3)),
+        ((3, 0), 2, (2, 0)),
+    ],
 )
 def test_truncation_lengths(sizes, room, kept):
     a, b = truncate_pair(np.arange(sizes[0]), np.arange(sizes[1]), room, np.random.default_rng(0))

@@ -103,9 +103,7 @@ def test_words_match_the_model(model, samples):
 def test_unigrams_and_bigrams_are_the_exact_marginals(model, samples):
     # z bounds from one draw a document, which are independent; words within a document are not.
     unigram = np.einsum("t,ts,sv->v", model.topic_prior, model.initial, model.emission)
-    bigram = np.einsum(
-        "t,ts,sv,tsr,rw->vw", model.topic_prior, model.initial, model.emission, model.transition, model.emission
-    )
+    bigram = np.einsum("t,ts,sv,tsr,rw->vw", model.topic_prior, model.initial, model.emission, model.transition, model.emission)
     np.testing.assert_allclose(bigram.sum(axis=1), unigram, rtol=1e-10)
     for place in (0, 7, 15):
         assert_multinomial(np.bincount([s.words[place] for s in samples], minlength=12), unigram)
@@ -156,7 +154,9 @@ def test_left_to_right_floor_lies_between_its_bounds(model, samples):
     exact = 0.0
     for topic, *path in itertools.product(range(3), *[range(4)] * 4):
         steps = [model.transition[topic, a, b] for a, b in itertools.pairwise(path)]
-        exact += model.topic_prior[topic] * model.initial[topic, path[0]] * np.prod(steps) * np.prod(model.emission[path, words])
+        exact += (
+            model.topic_prior[topic] * model.initial[topic, path[0]] * np.prod(steps) * np.prod(model.emission[path, words])
+        )
     assert left_to_right_losses(model, words).sum() == pytest.approx(-np.log(exact), rel=1e-10)
 
 
@@ -166,9 +166,7 @@ def test_the_default_language_leaves_much_to_learn():
     model = corpus.language
     losses = np.concatenate([left_to_right_losses(model, corpus.sample(i).words)[16:] for i in range(60)])
     unigram = np.einsum("t,ts,sv->v", model.topic_prior, model.initial, model.emission)
-    bigram = np.einsum(
-        "t,ts,sv,tsr,rw->vw", model.topic_prior, model.initial, model.emission, model.transition, model.emission
-    )
+    bigram = np.einsum("t,ts,sv,tsr,rw->vw", model.topic_prior, model.initial, model.emission, model.transition, model.emission)
     bigram_entropy = -np.sum(bigram * np.log(bigram / unigram[:, None]))
     assert losses.mean() < bigram_entropy - 0.1 < -np.sum(unigram * np.log(unigram)) - 0.2
 

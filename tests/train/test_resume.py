@@ -114,7 +114,17 @@ def test_metrics_lines_have_the_promised_keys(small_config, tmp_path):
     loop.train(small_config("bert", train__steps=8, writers="jsonl,tensorboard"), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     train = [line for line in lines if line["split"] == "train"]
-    promised = {"step", "split", "loss", "mlm/loss", "mlm/accuracy", "nsp/accuracy", "tokens", "tokens_per_second", "learning_rate"}
+    promised = {
+        "step",
+        "split",
+        "loss",
+        "mlm/loss",
+        "mlm/accuracy",
+        "nsp/accuracy",
+        "tokens",
+        "tokens_per_second",
+        "learning_rate",
+    }
     for line in train:
         assert promised <= line.keys()
         assert all(isinstance(v, (int, float, str)) for v in line.values()), "flat"

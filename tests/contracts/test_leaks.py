@@ -1,0 +1,133 @@
+"""No objective sees what it must predict: shown by Jacobians of its logits, not by shapes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertlab import objectives
+from bertlab.config import base_config
+from bertlab.models import transformer
+from bertlab.models.presets import build_body, model_shape
+from bertlab.objectives.program import Program
+
+VOCABULARY = objectives.Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4)
+# (family, direction, side): every way in which a body gives states of one side.
+ONE_SIDED = [
+    ("gpt", "left-to-right", "forward"),
+    ("bert", "left-to-right", "forward"),
+    ("bert", "right-to-left", "backward"),
+    ("elmo", "bidirectional", "forward"),
+    ("elmo", "bidirectional", "backward"),
+    ("elmo", "left-to-right", "forward"),
+]
+ALL = [("bert", "bidirectional"), ("gpt", "left-to-right"), ("elmo", "bidirectional")]
+
+
+def build(family, direction, name="mlm", vocab_size=VOCABULARY.size):
+    config = base_config()
+    config.model.update(family=family, direction=direction, width=16, hidden=24)
+    return Program(build_body(model_shape(config.model, vocab_size)), {name: objectives.find(name)()}, VOCABULARY)
+
+
+def influence(family, direction, side, batch):
+    """[B, L, L]: how much the states at each position (axis 1) depend on the embedding of the token at each (axis 2)."""
+    rows, length = batch["tokens"].shape
+    # Every position shows a token of its own, so that the embedding table's rows are the positions' embeddings.
+    batch = {**batch, "tokens": np.arange(rows * length, dtype=np.int32).reshape(rows, length)}
+    program = build(family, direction, {"forward": "ltr", "backward": "rtl", "both": "mlm"}[side], rows * length)
+    params = program.init(jax.random.key(1), batch)
+
+    @jax.jit
+    def states(table):
+        moved = {**params, "body": {**params["body"], "token_embedding": table}}
+        hidden = getattr(program.encode(moved, batch), side)[-1]
+        # Seen through a random direction: LayerNorm makes the plain sum constant.
+        return hidden @ jax.random.normal(jax.random.key(2), hidden.shape[-1:])
+
+    jacobian = jax.jacrev(states)(params["body"]["token_embedding"]).reshape(rows, length, rows, length, -1)
+    strength = np.abs(np.asarray(jacobian)).max(-1)
+    own_row = np.eye(rows, dtype=bool)[:, None, :, None]
+    assert not np.where(own_row, 0, strength).any(), "rows of a batch must not see each other"
+    return np.stack([strength[r, :, r] for r in range(rows)])
+
+
+@pytest.mark.parametrize(("family", "direction", "side"), ONE_SIDED)
+def test_one_sided_states_see_one_side_of_their_own_document(family, direction, side, packed_batch):
+    batch = packed_batch(rows=2, length=10)
+    strength = influence(family, direction, side, batch)
+    position = np.arange(10)
+    before = position[None, :] <= position[:, None]
+    seen = before if side == "forward" else before.T
+    same = batch["documents"][:, :, None] == batch["documents"][:, None, :]
+    real = (batch["documents"] > 0)[:, :, None] & (batch["documents"] > 0)[:, None, :]
+    assert (strength[np.broadcast_to(~seen, strength.shape)] == 0).all(), "it sees what it must predict"
+    assert (strength[real & ~same] == 0).all(), "packed documents see each other"
+    assert (strength[real & same & seen] > 0).all(), "it must see what it is allowed to"
+
+
+@pytest.mark.parametrize(("family", "direction"), [("bert", "bidirectional"), ("elmo", "bidirectional")])
+def test_both_sees_all_of_its_own_document_and_nothing_else(family, direction, packed_batch):
+    batch = packed_batch(rows=2, length=10)
+    strength = influence(family, direction, "both", batch)
+    same = batch["documents"][:, :, None] == batch["documents"][:, None, :]
+    real = (batch["documents"] > 0)[:, :, None] & (batch["documents"] > 0)[:, None, :]
+    assert (strength[~same] == 0).all()
+    assert (strength[real & same] > 0).all()
+
+
+@pytest.mark.parametrize(("family", "direction"), ALL)
+def test_logits_on_real_tokens_do_not_change_with_what_is_hidden(family, direction, packed_batch):
+    """The same by experiment: other tokens after t, another document or other padding leave LTR's logits bit for bit."""
+    side = "both" if family == "bert" else "forward"
+    program = build(family, direction, "mlm" if side == "both" else "ltr")
+    batch = packed_batch(rows=2, length=10)
+    params = program.init(jax.random.key(1), batch)
+    documents = batch["documents"]
+    changed = np.where(documents == 1, batch["tokens"], (batch["tokens"] + 7) % 50).astype(np.int32)
+    if side == "forward":
+        cut = int((documents[0] == 1).sum()) - 1
+        changed[0, cut] = (changed[0, cut] + 1) % 50
+    states = [np.asarray(getattr(program.encode(params, {**batch, "tokens": t}), side)[-1]) for t in (batch["tokens"], changed)]
+    keep = documents == 1
+    if side == "forward":
+        keep[0, cut] = False
+    np.testing.assert_array_equal(states[0][keep], states[1][keep])
+    assert (states[0][~keep] != states[1][~keep]).any()
+
+
+def test_masked_lm_does_not_depend_on_the_original_id_under_a_mask(packed_batch):
+    """With every chosen token masked, two texts that differ only there give the same view and the same logits."""
+    mlm = objectives.find("mlm")(mask_share=1.0, random_share=0.0)
+    config = base_config()
+    config.model.update(width=16, hidden=24)
+    program = Program(build_body(model_shape(config.model, VOCABULARY.size)), {"mlm": mlm}, VOCABULARY)
+    batch = packed_batch(rows=4, length=12)
+    key = jax.random.key(3)
+    view = program.views(batch, key)["mlm"]
+    rows = np.arange(4)[:, None]
+    chosen = np.zeros_like(batch["tokens"], bool)
+    chosen[rows, np.asarray(view["masked_positions"])] |= np.asarray(view["masked_weights"])
+    assert chosen.sum() >= 4
+    other = {**batch, "tokens": np.where(chosen, 5 + (batch["tokens"] + 1) % 40, batch["tokens"]).astype(np.int32)}
+    other_view = program.views(other, key)["mlm"]
+    assert (np.asarray(view["masked_labels"]) != np.asarray(other_view["masked_labels"])).any()
+    np.testing.assert_array_equal(view["tokens"], other_view["tokens"])
+    params = program.init(jax.random.key(1), batch)
+    logits = [program.encode(params, v).both[-1] for v in (view, other_view)]
+    np.testing.assert_array_equal(*logits)
+    shown = np.asarray(view["tokens"])
+    assert (shown[chosen] == VOCABULARY.mask_id).all() and (shown[~chosen] == batch["tokens"][~chosen]).all()
+
+
+def test_a_broken_causal_mask_is_noticed(monkeypatch, packed_batch):
+    monkeypatch.setattr(transformer, "attention_mask", lambda documents, direction: jnp.ones((2, 1, 10, 10), bool))
+    with pytest.raises(AssertionError, match="it sees what it must predict"):
+        test_one_sided_states_see_one_side_of_their_own_document("gpt", "left-to-right", "forward", packed_batch)
+
+
+def test_a_broken_document_mask_is_noticed(monkeypatch, packed_batch):
+    causal = lambda documents, direction: jnp.broadcast_to(jnp.tril(jnp.ones((10, 10), bool)), (2, 1, 10, 10))
+    monkeypatch.setattr(transformer, "attention_mask", causal)
+    with pytest.raises(AssertionError, match="packed documents see each other"):
+        test_one_sided_states_see_one_side_of_their_own_document("gpt", "left-to-right", "forward", packed_batch)

@@ -1,0 +1,48 @@
+"""The README's example is complete: written to a file outside the package, it trains."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tmp_path):
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", README, re.S) if '"""my_module.py"""' in block]
+    (tmp_path / "my_module.py").write_text(example)
+    config = small_config("bert")
+    shared = {"data.corpus": config.data.corpus, "data.directory": config.data.directory, "data.workers": 1}
+    shared |= {"data.tokenizer.vocab_size": 400, "data.seq_len": 32, "data.batch_size": 8, "data.valid_fraction": 0.1}
+    shared |= {"data.test_fraction": 0.1, "model.width": 16, "model.hidden": 24, "train.steps": 30, "train.log_every": 10}
+    shared |= {"optimizer.warmup_steps": 2, "train.eval_batches": 2, "objectives.MyObjective.rate": 0.3}
+    command = re.search(r"^bertlab (train .*objectives=my_module:MyObjective.*)$", README, re.M).group(1).split()
+    command[1] = command[1].replace("experiments/", f"{ROOT}/experiments/")
+    command += [f"--config.{key}={value}" for key, value in shared.items()]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bertlab.cli", *command], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()]
+    train = [line for line in lines if line["split"] == "train"]
+    assert train[-1]["MyObjective/loss"] < train[0]["MyObjective/loss"]
+    assert json.loads((tmp_path / "runs/mine/config.json").read_text())["objectives"]["MyObjective"]["rate"] == 0.3
+
+
+def test_readme_names_commands_and_keys_that_exist():
+    from bertlab.cli import build_parser
+    from bertlab.config import base_config, flatten
+
+    commands = set(re.findall(r"^\| `bertlab (\w+)", README, re.M))
+    known = next(action for action in build_parser()._actions if action.dest == "command").choices
+    assert commands == set(known)
+    keys = flatten(base_config())
+    groups = {".".join(key.split(".")[:n]) for key in keys for n in range(1, 4)}
+    for name in re.findall(r"--config\.([a-z_.]+)=", README):
+        assert name in keys or name.startswith("objectives."), name
+    for name in re.findall(r"^\| `config\.([a-z_.]+?)(?:\.\{[a-z_,]+\}|\.NAME\.weight)?`", README, re.M):
+        assert name in groups or name in keys, name
