@@ -109,13 +109,14 @@ def _train(given, overrides: list[str]) -> None:
     from bertlab.config import load_config
     from bertlab.data.prepare import prepare
     from bertlab.train.build import check_config, check_devices
-    from bertlab.train.loop import train
+    from bertlab.train.loop import finished, train
 
     config = load_config(given.config, argv=overrides)
-    check_config(config)
-    check_devices(config)
-    with _Progress() as progress:
-        prepare(config.data, progress=progress)
+    if finished(config, given.workdir) is None:
+        check_config(config)
+        check_devices(config)
+        with _Progress() as progress:
+            prepare(config.data, progress=progress)
     train(config, given.workdir)
     print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
 

@@ -156,6 +156,12 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     try:
         values(["bertlab", *arguments])
     except flags.IllegalFlagValueError as error:
+        # config_flags rewords what a config file raises, and adds a traceback.
+        first = error
+        while first.__context__ is not None:
+            first = first.__context__
+        if isinstance(first, UserError):
+            raise first from None
         raise UserError(f"{error}".replace("flag --", "--", 1)) from None
     config = holder.value
     for key, value in (overrides or {}).items():

@@ -18,6 +18,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.program import Program, group_by_view
+from bertlab.train.metrics import writer_names
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, check_batch
 
@@ -101,7 +102,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
 
 
 def check_shape(config: ConfigDict, shape) -> None:
-    """Refuses sizes that do not go together: row length and positions, steps and schedule."""
+    """Refuses sizes that do not go together: row length and positions, steps, schedule, dropout, writers."""
     limit = getattr(shape, "max_positions", None)
     if limit is not None and config.data.seq_len > limit:
         raise UserError(
@@ -118,7 +119,10 @@ def check_shape(config: ConfigDict, shape) -> None:
         group, leaf = key.split(".")
         if config[group][leaf] < least:
             raise UserError(f"config.{key}={config[group][leaf]} must be at least {least}")
+    if not 0 <= config.model.dropout < 1:
+        raise UserError(f"config.model.dropout={config.model.dropout} must be at least 0 and below 1")
     learning_rate(config.optimizer, config.train.steps)
+    writer_names(config.writers)
 
 
 def check_devices(config: ConfigDict) -> None:

@@ -90,12 +90,21 @@ class TensorboardWriter:
         self._writer.close()
 
 
-def open_writers(names: str, workdir: Path, resumed_step: int) -> list[Writer]:
-    """The writers of `config.writers`; jsonl is always among them, since reports read it."""
+def writer_names(names: str) -> set[str]:
+    """The writers of `config.writers`; jsonl is always among them, since reports read it.
+
+    Raises:
+        UserError: one is not known.
+    """
     chosen = set(filter(None, names.split(","))) | {"jsonl"}
     if unknown := chosen - {"jsonl", "tensorboard"}:
         raise UserError(f"config.writers={names!r}: {', '.join(sorted(unknown))} is not known; choose from jsonl, tensorboard")
+    return chosen
+
+
+def open_writers(names: str, workdir: Path, resumed_step: int) -> list[Writer]:
+    """The writers of `config.writers` on a run directory."""
     writers: list[Writer] = [JsonlWriter(workdir / "metrics.jsonl", resumed_step)]
-    if "tensorboard" in chosen:
+    if "tensorboard" in writer_names(names):
         writers.append(TensorboardWriter(workdir / "tensorboard", resumed_step))
     return writers

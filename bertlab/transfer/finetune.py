@@ -69,7 +69,7 @@ def finetune_config(run_directory: Path, task: str) -> ConfigDict:
     config.objectives = {task: {"weight": 1.0, "dropout": 0.1, **settings}}
     config.optimizer.learning_rate = 5e-4
     config.optimizer.warmup_steps = 30
-    config.train.update(steps=300, log_every=50, eval_every=100, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
+    config.train.update(steps=200, log_every=50, eval_every=100, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
     return config
 
 
@@ -112,13 +112,13 @@ def encode(data: TaskData, split: str, tokenizer, seq_len: int, first_piece: boo
     rows = []
     for number, (words, label) in enumerate(data.examples[split]):
         ids, starts = tokenizer.encode_words(words)
+        places = np.array(starts) if first_piece else np.array([*starts[1:], len(ids)]) - 1
         ids = ids[: seq_len - 2]
         tokens = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
         row = make_row(seq_len, tokenizer.pad_id, tokens, np.zeros_like(tokens), np.ones_like(tokens), -1, (number, 0))
         if data.task.kind == "sentence":
             row["label"] = np.int32(label)
         else:
-            places = np.array(starts) if first_piece else np.array([*starts[1:], len(ids)]) - 1
             fits = places < len(ids)
             row["labels"] = np.full(seq_len, NO_LABEL, np.int32)
             row["labels"][places[fits] + 1] = np.array(label)[fits]

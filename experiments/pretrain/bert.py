@@ -10,14 +10,15 @@ from bertlab.config import add_objectives, base_config, parse_arguments
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="mlm+nsp", corpus="pydocs", steps=1000)
+    values = parse_arguments(arguments, size="tiny", objectives="mlm+nsp", corpus="pydocs", steps=0)
     config = base_config()
     config.model.family = "bert"
     config.model.size = values["size"]
     config.data.corpus = values["corpus"]
-    config.train.steps = values["steps"]
+    config.train.steps = values["steps"] or 1000
     add_objectives(config, values["objectives"])
     if values["size"] in ("base", "large"):  # the paper's own schedule (A.2); smaller sizes learn faster with 1e-3
         config.optimizer.learning_rate = 1e-4
         config.optimizer.warmup_steps = 10_000
+        config.train.steps = values["steps"] or 1_000_000
     return config

@@ -10,12 +10,12 @@ from bertlab.config import add_objectives, base_config, parse_arguments
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="bilm", corpus="pydocs", steps=1000)
+    values = parse_arguments(arguments, size="tiny", objectives="bilm", corpus="pydocs", steps=0)
     config = base_config()
     config.model.family = "elmo"
     config.model.size = values["size"]
     config.data.corpus = values["corpus"]
     config.data.format = "full_sentences"
-    config.train.steps = values["steps"]
+    config.train.steps = values["steps"] or 1000
     add_objectives(config, values["objectives"])
     return config

@@ -9,13 +9,13 @@ from bertlab.config import add_objectives, base_config, parse_arguments
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="ltr", corpus="pydocs", steps=1000)
+    values = parse_arguments(arguments, size="tiny", objectives="ltr", corpus="pydocs", steps=0)
     config = base_config()
     config.model.family = "gpt"
     config.model.size = values["size"]
     config.data.corpus = values["corpus"]
     config.data.format = "full_sentences"
-    config.train.steps = values["steps"]
+    config.train.steps = values["steps"] or 1000
     config.optimizer.decay = "cosine"
     config.optimizer.decay_from_start = False
     config.optimizer.bias_correction = True
@@ -24,4 +24,5 @@ def get_config(arguments=None):
     if values["size"] == "gpt1":
         config.optimizer.learning_rate = 2.5e-4
         config.optimizer.warmup_steps = 2000
+        config.train.steps = values["steps"] or 100_000
     return config

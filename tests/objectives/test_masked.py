@@ -152,12 +152,15 @@ def test_loss_and_accuracy_equal_numpy(family, packed_batch):
     hidden, output = hidden_states(program, params, view).both[-1], params["body"]["output"]
     name = "transform" if family == "bert" else "transform_both"
     table = params["body"]["token_embedding"] if family == "bert" else output["kernel"]
+    predict = lambda params, hidden: program.body.apply({"params": params}, hidden, "both", True, method="predict_tokens")
+    all_logits = np.asarray(quick_jit(predict)(params["body"], hidden.astype(np.float32)))
     expected = np.zeros(3)
     for row in range(6):
         for slot in np.flatnonzero(view["masked_weights"][row]):
-            state = hidden[row, view["masked_positions"][row, slot]]
-            state = layer_norm(gelu(dense(state, output[name])), output[f"{name}_norm"], 1e-12)
+            position = view["masked_positions"][row, slot]
+            state = layer_norm(gelu(dense(hidden[row, position], output[name])), output[f"{name}_norm"], 1e-12)
             logits = state @ np.float64(table).T + output["bias"]
-            expected += summed(logits, batch["tokens"][row, view["masked_positions"][row, slot]])
+            np.testing.assert_allclose(all_logits[row, position], logits, rtol=1e-5, atol=1e-5)
+            expected += summed(logits, batch["tokens"][row, position])
     assert expected[2] >= 6
     assert_metrics(metrics, "mlm", expected)

@@ -1,0 +1,119 @@
+"""What every family and every objective promises; a new one is tested here as soon as it is registered."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from bertlab import objectives
+from bertlab.config import add_objectives, base_config
+from bertlab.data.formats import FORMATS
+from bertlab.errors import UserError
+from bertlab.models.base import SIDES, sides_of
+from bertlab.models.presets import DIRECTIONS, SIZES, model_shape
+from bertlab.objectives import REGISTRY
+from bertlab.train.build import check_config
+from tests.references import initial, quick_jit, tiny_program
+
+
+def config_of(family, direction, name, data_format="segment_pair"):
+    config = base_config()
+    config.model.update(family=family, direction=direction)
+    config.data.format = data_format
+    add_objectives(config, name)
+    return config
+
+
+def is_allowed(family, direction, name) -> bool:
+    return REGISTRY[name].reads in ("any", *sides_of(family, direction))
+
+
+COMBINATIONS = list(itertools.product(SIZES, DIRECTIONS, REGISTRY))
+ALLOWED = [combination for combination in COMBINATIONS if is_allowed(*combination)]
+NOT_ALLOWED = [combination for combination in COMBINATIONS if not is_allowed(*combination)]
+
+
+def test_every_objective_and_every_body_is_of_use():
+    assert {name for *_, name in ALLOWED} == set(REGISTRY)
+    assert {(family, direction) for family, direction, _ in ALLOWED} == set(itertools.product(SIZES, DIRECTIONS))
+
+
+@pytest.mark.parametrize(("family", "direction", "name"), NOT_ALLOWED)
+def test_combination_that_cannot_be_is_refused(family, direction, name):
+    with pytest.raises(UserError, match=f"objective {name} reads .*config.model.direction"):
+        check_config(config_of(family, direction, name))
+
+
+@pytest.mark.parametrize(("family", "direction", "name"), ALLOWED)
+def test_combination_that_can_be(family, direction, name, packed_batch):
+    check_config(config_of(family, direction, name))
+    program, batch = tiny_program(family, name, direction=direction), packed_batch(rows=4, length=14)
+    params = initial(program, batch)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
+    assert jax.tree.structure(program.logical_axes(batch), is_leaf=lambda x: not isinstance(x, dict)) == jax.tree.structure(
+        params
+    )
+
+    def loss(params, batch):
+        metrics = program.metrics(params, program.views(batch, jax.random.key(0)))
+        return metrics[f"{name}/loss"][0], metrics
+
+    gradient = quick_jit(jax.grad(loss, has_aux=True))
+    grads, metrics = gradient(params, batch)
+    assert {f"{name}/loss", f"{name}/accuracy"} <= metrics.keys()
+    for metric, pair in metrics.items():
+        assert [(x.shape, x.dtype) for x in pair] == [((), np.dtype("float32"))] * 2, metric
+        assert np.isfinite(pair).all() and float(pair[1]) > 0, metric
+    loss_sum, weight = map(float, metrics[f"{name}/loss"])
+    assert 0.3 < loss_sum / weight < 2 * np.log(program.vocabulary.size), "fresh parameters know nothing, and are not far off"
+    assert 0 <= float(metrics[f"{name}/accuracy"][0]) <= weight
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+    assert np.any(grads["body"]["token_embedding"])
+    layers = [layer for part, layer in grads["body"].items() if part.startswith(("block_", "forward_", "backward_"))]
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(layers)), "gradients reach the layers"
+
+    # Whatever lies in padding, and a row that is all padding, changes nothing.
+    padding, rng = batch["documents"] == 0, np.random.default_rng(1)
+    other = dict(batch)
+    for field, most in (("tokens", 50), ("segments", 2), ("positions", 14)):
+        other[field] = np.where(padding, rng.integers(0, most, padding.shape), batch[field]).astype(np.int32)
+    assert (other["tokens"] != batch["tokens"]).any()
+    grads_other, metrics_other = gradient(params, other)
+    for metric, pair in metrics.items():
+        np.testing.assert_allclose(pair, metrics_other[metric], rtol=1e-6, err_msg=metric)
+    for one, another in zip(jax.tree.leaves(grads), jax.tree.leaves(grads_other), strict=True):
+        np.testing.assert_allclose(one, another, rtol=1e-5, atol=1e-6)
+
+    empty = {field: np.zeros_like(value) for field, value in batch.items()} | {"pair_label": np.full(4, -1, np.int32)}
+    for metric, pair in gradient(params, empty)[1].items():
+        assert [float(x) for x in pair] == [0.0, 0.0], metric
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("name", REGISTRY)
+def test_objectives_that_need_pairs_need_a_format_that_makes_them(name, data_format):
+    family, direction, _ = next(combination for combination in ALLOWED if combination[2] == name)
+    config = config_of(family, direction, name, data_format)
+    if "pair_label" in REGISTRY[name].needs and not FORMATS[data_format].has_pairs:
+        with pytest.raises(UserError, match=r"set config.data.format='segment_pair'"):
+            check_config(config)
+    else:
+        assert list(check_config(config)) == [name]
+
+
+@pytest.mark.parametrize(("family", "size"), [(family, size) for family, sizes in SIZES.items() for size in sizes])
+def test_every_size_has_a_shape_and_a_cost(family, size):
+    config = base_config()
+    config.model.update(family=family, size=size)
+    shape = model_shape(config.model, vocab_size=100)
+    assert shape.flops_per_token(128) > 6 * shape.layers * shape.width * shape.hidden
+    assert shape.flops_per_prediction() >= 6 * 100 * shape.width
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_objectives_are_hashable_values_with_settings(name):
+    kind = REGISTRY[name]
+    assert kind() == kind() and hash(kind()) == hash(kind())
+    assert objectives.find(name) is kind and kind.__doc__
+    assert kind.reads in ("any", *SIDES) and kind.sees in ("clean", "own", "any")

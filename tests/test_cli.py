@@ -1,0 +1,179 @@
+"""The command line: help, refusals, and every command's form as it is documented."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bertlab.cli import main
+from tests.conftest import ROOT
+
+COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch):
+    """`main` puts the working directory on the path, as `python -m` does."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_help_lists_every_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    for command in COMMANDS:
+        assert command.split()[0] in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_shows_an_example_that_parses(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    example = text.split("example:\n")[1]
+    assert f"bertlab {command} " in example
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report", "runs/x", "--colour=red"], "report does not know --colour=red; see bertlab report --help"),
+        (["report", "runs/x", "--config.seed=1"], "report does not know --config.seed=1"),
+        (["train", "--config=a.py", "--workdir=x", "--steps=3"], "train does not know --steps=3"),
+        (["train", "--config=a.py"], "--workdir"),
+        (["train", "--conf=a.py", "--workdir=x"], "--config"),
+        (["pretrain"], "invalid choice: 'pretrain'"),
+        ([], "COMMAND"),
+    ],
+)
+def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--config=no.py", "--workdir=x"], "bertlab train: --config=no.py: there is no file no.py"),
+        (
+            ["train", f"--config={ROOT}/experiments/pretrain/bert.py:depth=3", "--workdir=x"],
+            "bertlab train: argument 'depth=3' is not one of",
+        ),
+        (
+            ["train", f"--config={ROOT}/experiments/pretrain/bert.py", "--workdir=x", "--config.train.stepz=3"],
+            "bertlab train: --config.train.stepz: the config has no key 'train.stepz'; did you mean train.steps",
+        ),
+        (
+            ["train", f"--config={ROOT}/experiments/pretrain/gpt.py:objectives=mlm", "--workdir=x"],
+            'set config.model.direction="bidirectional"',
+        ),
+        (["finetune", "--run=nowhere", "--task=package", "--workdir=x"], "bertlab finetune: nowhere is not a run"),
+        (["prepare", "--corpus=text:nothing/*.txt"], "nothing/*.txt"),
+        (["prepare", "--config.data.corpus=cloud"], "cloud"),
+        (["report", "nowhere"], "nowhere"),
+        (["sweep", "--study=no.py", "--workdir=x"], "no.py"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTLAB_CACHE", str(tmp_path / "cache"))
+    assert main(arguments) == 2
+    text = capsys.readouterr().err
+    assert message in text and text.startswith(f"bertlab {arguments[0]}: ") and text.count("\n") == 1
+    assert "Traceback" not in text
+    assert not (tmp_path / "x").exists()
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    def broken(path):
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr("bertlab.studies.report.report", broken)
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        main(["report", "runs/x"])
+
+
+def test_workdir_of_another_config_is_refused_before_text_is_prepared(tmp_path, monkeypatch, capsys):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text('{"seed": 5}')
+
+    def ran(*arguments, **keywords):
+        raise AssertionError("prepared")
+
+    monkeypatch.setattr("bertlab.data.prepare.prepare", ran)
+    config = f"--config={ROOT}/experiments/pretrain/bert.py"
+    assert main(["train", config, f"--workdir={tmp_path / 'x'}", "--config.mesh.data=1"]) == 2
+    assert "seed (5 there, 0 given)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "words"])
+def test_tokenizer_round_trip(kind, tmp_path, monkeypatch, capsys):
+    text = "The parser reads a file. The file holds a grammar. A grammar is read by the parser, once.\n\n"
+    (tmp_path / "text.txt").write_text(text + text.replace("file", "stream") + text.replace("grammar", "list"))
+    out = str(tmp_path / "tokenizer")
+    size = {"unigram": "285", "bpe": "300", "wordpiece": "60", "words": "12"}[kind]
+    arguments = ["tokenizer", "train", f"--corpus=text:{tmp_path}/*.txt", f"--kind={kind}", f"--vocab_size={size}"]
+    assert main([*arguments, f"--out={out}", "--lowercase"]) == 0
+    assert capsys.readouterr().out == f"{kind} tokenizer with {size} pieces saved in {out}\n"
+
+    def piped(arguments, text):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        assert main(["tokenizer", *arguments, f"--tokenizer={out}"]) == 0
+        return capsys.readouterr().out
+
+    lines = "the parser\na file\n"
+    ids = piped(["encode"], lines)
+    assert ids.count("\n") == 2 and all(5 <= int(i) < int(size) for i in ids.split())
+    assert piped(["decode"], ids) == lines
+    pieces = piped(["encode", "--pieces"], lines)
+    assert [len(line.split()) for line in pieces.splitlines()] == [len(line.split()) for line in ids.splitlines()]
+    assert "parser" in "".join(pieces.split()).replace("##", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("7 x\n", "line 1: expected ids"), ("7\n99999\n", "line 2: id 99999 is not in 0..")]
+)
+def test_decode_refuses_what_is_no_id(text, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["tokenizer", "decode", f"--tokenizer={tmp_path / 'vocab.txt'}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_train_and_report_from_the_shell(corpus, tmp_path):
+    """The documented command in a process of its own, twice, then its report."""
+    environment = {**os.environ, "BERTLAB_CACHE": str(tmp_path / "cache"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+    def bertlab(*arguments):
+        command = [sys.executable, "-W", "error::DeprecationWarning:bertlab", "-m", "bertlab.cli", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr
+        return done.stdout
+
+    train = [
+        "train",
+        f"--config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus={corpus}",
+        f"--workdir={tmp_path / 'run'}",
+        "--config.train.steps=4",
+        "--config.seed=1",
+    ]
+    small = ["data.tokenizer.vocab_size=400", "data.seq_len=32", "data.batch_size=8", "data.valid_fraction=0.1"]
+    small += ["data.test_fraction=0.1", "optimizer.warmup_steps=1", "train.eval_batches=1", "train.log_every=2"]
+    train += [f"--config.{override}" for override in small]
+    first = bertlab(*train)
+    assert "step 4/4  train" in first
+    assert first.splitlines()[-1] == f"finished: {tmp_path}/run/result.json; see it with: bertlab report {tmp_path}/run"
+    names = {"config.json", "environment.json", "metrics.jsonl", "checkpoints", "result.json", "tokenizer"}
+    assert names == {path.name for path in (tmp_path / "run").iterdir()}
+
+    shown = bertlab("report", str(tmp_path / "run"))
+    assert "mlm" in shown.lower()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<html" in page and "http://" not in page.replace("http://www.w3.org", "")

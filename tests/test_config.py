@@ -1,0 +1,141 @@
+"""Arguments after the colon, `--config.` paths, and every recipe of the repository."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from bertlab.config import add_objectives, base_config, flatten, load_config, parse_arguments, parse_override, set_key
+from bertlab.errors import UserError
+from bertlab.models.presets import SIZES
+from bertlab.train.build import check_config
+from tests.conftest import ROOT
+
+RECIPES = sorted((ROOT / "experiments" / "pretrain").glob("*.py"))
+BERT = str(ROOT / "experiments/pretrain/bert.py")
+
+
+def test_arguments_take_the_types_of_their_defaults():
+    defaults = dict(size="tiny", steps=10, rate=0.5, lower=False)
+    assert parse_arguments(None, **defaults) == parse_arguments("", **defaults) == defaults
+    values = parse_arguments("steps=20,rate=1,lower=True,size=a=b", **defaults)
+    assert values == dict(size="a=b", steps=20, rate=1.0, lower=True)
+    assert [type(value) for value in values.values()] == [str, int, float, bool]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("depth=3", r"'depth=3' .*known \(with defaults\): size=tiny, steps=10"),
+        ("size", r"'size' .*known \(with defaults\): size=tiny, steps=10"),
+        ("steps=many", r"steps=many: expected int, for example steps=10"),
+        ("size=a,,steps=2.5", r"steps=2.5: expected int"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_is_known(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_arguments(text, size="tiny", steps=10)
+
+
+def test_unknown_argument_of_a_recipe_lists_its_arguments():
+    with pytest.raises(UserError, match=r"'stride=2' .*size=tiny, objectives=mlm\+nsp, corpus=pydocs, steps=1000$") as refusal:
+        load_config(f"{BERT}:stride=2")
+    assert "\n" not in str(refusal.value)
+
+
+def test_overrides_from_the_command_line_take_the_keys_types():
+    argv = ["--workdir=x", "--config.train.steps=200", "--config.model.layers=3", "--config.model.dropout=0", "--config.seed=1"]
+    argv += [
+        "--config.model.direction=left-to-right",
+        "--config.objectives.mlm.weight=2",
+        "--config.optimizer.bias_correction=true",
+    ]
+    config = load_config(f"{BERT}:size=mini,objectives=mlm+nsp,corpus=text:a/*.txt", argv=argv)
+    given = flatten(config)
+    expected = {
+        "train.steps": 200,
+        "model.layers": 3,
+        "model.dropout": 0.0,
+        "seed": 1,
+        "model.direction": "left-to-right",
+        "objectives.mlm.weight": 2.0,
+        "objectives.nsp.weight": 1.0,
+        "optimizer.bias_correction": True,
+        "model.size": "mini",
+        "data.corpus": "text:a/*.txt",
+    }
+    assert {name: given[name] for name in expected} == expected
+    assert [type(given[name]) for name in expected] == [type(value) for value in expected.values()]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.train.stepz=3", r"--config.train.stepz: .*did you mean train.steps"),
+        ("--config.batch_size=3", r"no key 'batch_size'; did you mean data.batch_size"),
+        ("--config.objectives.ltr.weight=1", r"no key 'objectives.ltr.weight'"),
+        ("--config.train.steps", r"write it as --config.train.steps=VALUE"),
+        ("--config.train.steps=many", r"config.train.steps.*many"),
+        ("--config.optimizer.bias_correction=maybe", r"bias_correction.*maybe"),
+    ],
+)
+def test_wrong_overrides_are_refused(argument, message):
+    with pytest.raises(UserError, match=message):
+        load_config(BERT, argv=[argument])
+
+
+def test_missing_config_file_is_refused():
+    with pytest.raises(UserError, match=r"there is no file nowhere/bert.py; run from the repository's root"):
+        load_config("nowhere/bert.py:size=tiny")
+
+
+def test_set_key_and_parse_override():
+    config = base_config()
+    set_key(config, "optimizer.learning_rate", 1)
+    set_key(config, "model.layers", 3)
+    set_key(config, "data.tokenizer", {"kind": "bpe"})
+    assert (config.optimizer.learning_rate, config.model.layers, config.data.tokenizer.kind) == (1.0, 3, "bpe")
+    assert config.data.tokenizer.vocab_size == base_config().data.tokenizer.vocab_size
+    for name, value, message in [
+        ("train.step", 3, "no key 'train.step'; did you mean train.steps"),
+        ("train.steps", "many", r"config.train.steps='many': "),
+    ]:
+        with pytest.raises(UserError, match=message):
+            set_key(config, name, value)
+    texts = {
+        "train.steps": "7",
+        "optimizer.bias_correction": "True",
+        "optimizer.clip_norm": "0.5",
+        "data.corpus": "a",
+        "seed": "3",
+    }
+    assert [parse_override(config, name, text) for name, text in texts.items()] == [7, True, 0.5, "a", 3]
+    with pytest.raises(UserError, match=r"--config.train.steps=1.5: expected int"):
+        parse_override(config, "train.steps", "1.5")
+
+
+def test_flatten():
+    config = ConfigDict({"a": {"b": 1, "c": {"d": "x"}}, "e": {}, "f": None})
+    assert flatten(config) == {"a.b": 1, "a.c.d": "x", "e": {}, "f": None}
+    assert flatten(config.to_dict()) == flatten(config)
+
+
+def test_objectives_bring_their_settings():
+    config = base_config()
+    add_objectives(config, "bilm")
+    assert flatten(config.objectives) == {"ltr.weight": 0.5, "rtl.weight": 0.5}
+    config = base_config()
+    add_objectives(config, "mlm+bertlab.objectives.next_sentence:NextSentence")
+    assert config.objectives.NextSentence.to_dict() == {
+        "weight": 1.0,
+        "implementation": "bertlab.objectives.next_sentence:NextSentence",
+    }
+    assert {"rate", "mask_share", "random_share", "max_predictions", "weight"} == set(config.objectives.mlm)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_loads_with_every_size_of_its_family(path):
+    family = load_config(str(path)).model.family
+    for size in SIZES[family]:
+        config = load_config(f"{path}:size={size},corpus=text:x,steps=1000000")
+        assert (config.model.size, config.data.corpus, config.train.steps) == (size, "text:x", 1_000_000)
+        check_config(config)
+    assert {path.stem for path in RECIPES} >= {"bert", "gpt", "elmo"}

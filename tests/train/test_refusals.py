@@ -1,0 +1,165 @@
+"""What cannot be is refused before anything runs, with a message that names the key to change."""
+
+import dataclasses
+import sys
+import types
+
+import pytest
+
+from bertlab import objectives
+from bertlab.config import load_config
+from bertlab.errors import UserError
+from bertlab.train import loop
+from bertlab.transfer.finetune import finetune
+from tests.conftest import ROOT
+
+BERT, GPT, ELMO = (str(ROOT / f"experiments/pretrain/{family}.py") for family in ("bert", "gpt", "elmo"))
+
+# name: recipe, overrides, what the message must say
+CASES = {
+    "LTR on a bidirectional body": (
+        f"{BERT}:objectives=ltr",
+        {},
+        r'objective ltr .*set config.model.direction="left-to-right"',
+    ),
+    "RTL on a bidirectional body": (
+        f"{BERT}:objectives=rtl",
+        {},
+        r'objective rtl .*set config.model.direction="right-to-left"',
+    ),
+    "biLM on a transformer": (f"{GPT}:objectives=bilm", {}, r"objective rtl .*config.model.direction='left-to-right'.*elmo"),
+    "MLM on GPT": (f"{GPT}:objectives=mlm", {}, r'objective mlm .*set config.model.direction="bidirectional"'),
+    "MLM left to right": (
+        f"{BERT}:objectives=mlm",
+        {"model.direction": "left-to-right"},
+        r'objective mlm .*set config.model.direction="bidirectional"',
+    ),
+    "RTL on half an ELMo": (
+        ELMO,
+        {"model.direction": "left-to-right"},
+        r'objective rtl .*config.model.direction="right-to-left"',
+    ),
+    "NSP without pairs": (
+        f"{BERT}:objectives=mlm+nsp",
+        {"data.format": "full_sentences"},
+        r"objective nsp needs sentence pairs.*set config.data.format='segment_pair'",
+    ),
+    "rows beyond the positions": (BERT, {"data.seq_len": 513}, r"config.data.seq_len=513 .* 512 .*config.model.max_positions"),
+    "rows beyond own positions": (BERT, {"data.seq_len": 32, "model.max_positions": 16}, r"config.data.seq_len=32 .* 16 "),
+    "rows too short": (BERT, {"data.seq_len": 4}, r"config.data.seq_len=4 must be at least 8"),
+    "a batch the mesh does not divide": (
+        BERT,
+        {"mesh.data": 8, "data.batch_size": 12},
+        r"config.data.batch_size=12 .*config.mesh",
+    ),
+    "a batch the micro-batches do not divide": (
+        BERT,
+        {"train.micro_batches": 3},
+        r"batch_size=8 .*config.train.micro_batches \(3\)",
+    ),
+    "a mesh larger than the machine": (BERT, {"mesh.data": 16}, r"config.mesh \(data=16, .* 16 devices and there are 8"),
+    "an empty mesh": (BERT, {"mesh.fsdp": 0}, r"config.mesh .*fsdp=0.*positive"),
+    "negative weight": (BERT, {"objectives.nsp.weight": -0.5}, r"config.objectives.nsp.weight=-0.5 must be 0 or more"),
+    "weight not a number": (BERT, {"objectives.nsp.weight": float("nan")}, r"config.objectives.nsp.weight=nan"),
+    "all warm-up": (BERT, {"optimizer.warmup_steps": 20}, r"config.optimizer.warmup_steps=20 .*config.train.steps=20"),
+    "unknown decay": (BERT, {"optimizer.decay": "step"}, r"config.optimizer.decay='step' .*linear, cosine"),
+    "negative steps": (BERT, {"train.steps": -1}, r"config.train.steps=-1 must be at least 0"),
+    "unknown format": (BERT, {"data.format": "pairs"}, r"config.data.format='pairs' .*segment_pair, full_sentences"),
+    "unknown family": (BERT, {"model.family": "bart"}, r"config.model.family='bart' .*bert, gpt, elmo"),
+    "unknown size": (BERT, {"model.size": "huge"}, r"config.model.size='huge' .*tiny, mini"),
+    "a size of another family": (ELMO, {"model.size": "base"}, r"config.model.size='base' .*original"),
+    "unknown direction": (BERT, {"model.direction": "both"}, r"config.model.direction='both' .*bidirectional, left-to-right"),
+    "unknown dtype": (BERT, {"model.dtype": "float16"}, r"config.model.dtype='float16' .*float32, bfloat16"),
+    "heads that do not divide": (BERT, {"model.heads": 3}, r"config.model.width=16 .*config.model.heads=3"),
+    "heads of an LSTM": (ELMO, {"model.heads": 2}, r"config.model.heads=2: an LSTM has no heads"),
+}
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch):
+    """Reading text, composing a model and running fail the test."""
+
+    def ran(*arguments, **keywords):
+        raise AssertionError("something ran")
+
+    monkeypatch.setattr("bertlab.train.build.prepare", ran)
+    monkeypatch.setattr("bertlab.train.loop.run", ran)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_combination_is_refused_before_anything_runs(case, small_config, nothing_runs, tmp_path):
+    recipe, overrides, message = CASES[case]
+    config = small_config(recipe, **overrides)
+    with pytest.raises(UserError, match=message) as refusal:
+        loop.train(config, tmp_path / "run")
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_same_config_without_the_mistake_goes_on_to_the_data(small_config, nothing_runs, tmp_path):
+    for recipe in (BERT, GPT, ELMO):
+        with pytest.raises(AssertionError, match="something ran"):
+            loop.train(small_config(recipe), tmp_path / "run")
+
+
+def test_no_objective_is_refused(small_config, nothing_runs, tmp_path):
+    config = small_config(BERT)
+    config.objectives = type(config)()
+    with pytest.raises(UserError, match=r"config.objectives is empty; .*objectives=mlm"):
+        loop.train(config, tmp_path / "run")
+
+
+def test_unknown_setting_of_an_objective_is_refused(small_config, nothing_runs, tmp_path):
+    config = small_config(BERT)
+    with config.unlocked():
+        config.objectives.mlm.share = 0.5
+    with pytest.raises(UserError, match=r"config.objectives.mlm.share is not a setting .*known: rate, mask_share"):
+        loop.train(config, tmp_path / "run")
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(objectives.Objective):
+    """An objective from outside the package, with a setting."""
+
+    strength: float = 2.0
+
+
+@pytest.fixture
+def own_module(monkeypatch):
+    module = types.ModuleType("own_objectives")
+    module.Own, module.Plain, module.Other = Own, type("Plain", (), {}), 3
+    monkeypatch.setitem(sys.modules, "own_objectives", module)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clm", r"objective 'clm' is not known; choose from mlm, nsp, ltr, rtl, bilm, or .*module:Class"),
+        ("mlm+", r"objective '' is not known"),
+        ("nowhere_objectives:Own", r"there is no module nowhere_objectives; put its folder on PYTHONPATH"),
+        ("own_objectives:Missing", r"module own_objectives has no Missing"),
+        ("own_objectives:Plain", r"must be a frozen dataclass that inherits from bertlab.objectives.Objective"),
+        ("own_objectives:Other", r"must be a frozen dataclass"),
+    ],
+)
+def test_objective_that_is_none_is_refused(name, message, own_module):
+    with pytest.raises(UserError, match=message):
+        load_config(f"{BERT}:objectives={name}")
+
+
+def test_own_objective_is_found_with_its_settings(own_module):
+    config = load_config(f"{BERT}:objectives=own_objectives:Own", {"objectives.Own.strength": 3})
+    assert objectives.build(config.objectives) == {"Own": Own(strength=3.0)}
+
+
+def test_broken_import_inside_an_own_module_is_not_hidden(tmp_path, monkeypatch):
+    (tmp_path / "broken_objectives.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        objectives.find("broken_objectives:Own")
+
+
+def test_finetuning_of_what_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere is not a run .*--workdir of a `bertlab train`"):
+        finetune(tmp_path / "nowhere", "package", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
