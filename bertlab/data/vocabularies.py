@@ -86,8 +86,7 @@ def bert_tokenizer(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.To
 def _require_size(largest: int, vocab_size: int) -> None:
     if largest < vocab_size:
         raise UserError(
-            f"data.tokenizer.vocab_size={vocab_size} is more than the text supports: the largest value that works is "
-            f"{largest}."
+            f"data.tokenizer.vocab_size={vocab_size} is more than the text supports: the largest value that works is {largest}."
         )
 
 

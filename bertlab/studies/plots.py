@@ -130,8 +130,7 @@ def learning_curves(
                 panel.set_ylabel("")
         if legend and shown:
             handles = [line_handle(styles[variant]) for variant in shown]
-            figure.legend(handles, shown, loc="outside upper center", ncols=min(len(shown), 2 * len(x_axes)),
-                          handlelength=3.5)
+            figure.legend(handles, shown, loc="outside upper center", ncols=min(len(shown), 2 * len(x_axes)), handlelength=3.5)
     return figure
 
 
@@ -146,8 +145,17 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
         lines = lines[lines["step"] <= lines.groupby("run")["step"].max().min()]
         steps = lines.assign(x=lines[axis] / divisor).groupby("step")
         x, mean, sd = steps["x"].mean(), steps["value"].mean(), steps["value"].std()
-        panel.plot(x, mean, color=style.colour, linestyle=style.dashes, marker=style.marker, markersize=3.5,
-                   markevery=max(1, len(mean) // 8), linewidth=1.5, clip_on=False)
+        panel.plot(
+            x,
+            mean,
+            color=style.colour,
+            linestyle=style.dashes,
+            marker=style.marker,
+            markersize=3.5,
+            markevery=max(1, len(mean) // 8),
+            linewidth=1.5,
+            clip_on=False,
+        )
         if sd.notna().any():
             panel.fill_between(x, mean - sd, mean + sd, color=style.colour, alpha=0.18, linewidth=0)
     panel.set_xlim(left=0)
@@ -180,20 +188,44 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
                 if scores.empty:
                     continue
                 several = len(scores) > 1
-                panel.barh(place, scores.mean(), height=0.62, color=styles[variant].colour,
-                           hatch="////" if variant in references else None, edgecolor="white", linewidth=0,
-                           xerr=scores.std() if several else None,
-                           error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2.5})
+                panel.barh(
+                    place,
+                    scores.mean(),
+                    height=0.62,
+                    color=styles[variant].colour,
+                    hatch="////" if variant in references else None,
+                    edgecolor="white",
+                    linewidth=0,
+                    xerr=scores.std() if several else None,
+                    error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2.5},
+                )
                 if several:
-                    panel.plot(scores, [place] * len(scores), "o", markersize=3, color=INK, markerfacecolor="white",
-                               markeredgewidth=0.8)
+                    panel.plot(
+                        scores,
+                        [place] * len(scores),
+                        "o",
+                        markersize=3,
+                        color=INK,
+                        markerfacecolor="white",
+                        markeredgewidth=0.8,
+                    )
                 reach = max(scores.max(), scores.mean() + (scores.std() if several else 0))
                 largest = max(largest, reach)
-                panel.annotate(f"{scores.mean():.1f}" if factor == 100 else f"{scores.mean():.3f}", (reach, place),
-                               xytext=(5, 0), textcoords="offset points", va="center")
+                panel.annotate(
+                    f"{scores.mean():.1f}" if factor == 100 else f"{scores.mean():.3f}",
+                    (reach, place),
+                    xytext=(5, 0),
+                    textcoords="offset points",
+                    va="center",
+                )
             for variant in references:
-                panel.axvline((finished.loc[finished["variant"] == variant, name] * factor).mean(), color=INK,
-                              linewidth=0.9, linestyle=(0, (4, 2)), zorder=0.9)
+                panel.axvline(
+                    (finished.loc[finished["variant"] == variant, name] * factor).mean(),
+                    color=INK,
+                    linewidth=0.9,
+                    linestyle=(0, (4, 2)),
+                    zorder=0.9,
+                )
             panel.set_yticks(range(len(variants)), [textwrap.fill(v, 22) for v in variants])
             panel.invert_yaxis()
             panel.set_xlim(0, largest * 1.16 or 1)

@@ -32,8 +32,14 @@ from bertlab.studies.results import (
 from bertlab.studies.study import REPORT_DIRECTORY
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
-COST_LABELS = {"parameters": "parameters", "step": "steps", "tokens": "tokens", "supervised": "supervised positions",
-               "flops": "FLOPs", "seconds": "time"}
+COST_LABELS = {
+    "parameters": "parameters",
+    "step": "steps",
+    "tokens": "tokens",
+    "supervised": "supervised positions",
+    "flops": "FLOPs",
+    "seconds": "time",
+}
 MISSING = "–"
 
 
@@ -112,8 +118,7 @@ def table(results: Results) -> pd.DataFrame:
     for metric in score_columns(results):
         factor = plots.percent_factor(metric)
         digits = 1 if factor == 100 else 3
-        columns[SCORES, score_label(metric)] = column(
-            metric, lambda mean, sd, f=factor, d=digits: spread(mean * f, sd * f, d))
+        columns[SCORES, score_label(metric)] = column(metric, lambda mean, sd, f=factor, d=digits: spread(mean * f, sd * f, d))
     for metric in loss_columns(results):
         columns[LOSSES, metric.removeprefix("valid/")] = column(metric, lambda mean, sd: spread(mean, sd, 3))
     for metric in COSTS:
@@ -126,8 +131,11 @@ def grouped_tables(results: Results) -> list[pd.DataFrame]:
     """`table` in two that fit on a page: scores with losses, and cost; each with the seeds."""
     frame = table(results)
     groups = [group for group, _ in frame.columns]
-    return [frame.loc[:, [group in ("", *wanted) for group in groups]]
-            for wanted in ((SCORES, LOSSES), (COST,)) if set(wanted) & set(groups)]
+    return [
+        frame.loc[:, [group in ("", *wanted) for group in groups]]
+        for wanted in ((SCORES, LOSSES), (COST,))
+        if set(wanted) & set(groups)
+    ]
 
 
 def score_label(metric: str) -> str:
@@ -180,8 +188,10 @@ def findings(results: Results) -> list[str]:
     variants = f"{len(counts)} variants" if len(counts) > 1 else "One variant"
     verb = "were" if len(counts) > 1 else "was"
     if counts.max() < 2:
-        sentences.append(f"{variants} {verb} run with one seed each. One seed cannot separate differences between "
-                         "variants from chance: read what follows as what happened once.")
+        sentences.append(
+            f"{variants} {verb} run with one seed each. One seed cannot separate differences between "
+            "variants from chance: read what follows as what happened once."
+        )
     else:
         sentences.append(f"{variants} {verb} run with {seeds} seeds each; ± is the standard deviation over seeds.")
     references = plots.untrained(results.runs)
@@ -191,13 +201,16 @@ def findings(results: Results) -> list[str]:
         if len(means) < 2:
             continue
         best, second = means.index[:2]
-        sentence = (f"On {task} ({name}, test) {best} is best with {score_text(means[best], metric)}, "
-                    f"{gap(results, metric, best, second)} above {second}")
+        sentence = (
+            f"On {task} ({name}, test) {best} is best with {score_text(means[best], metric)}, "
+            f"{gap(results, metric, best, second)} above {second}"
+        )
         others = [v for v in references if v in means.index and v not in (best, second)]
         sentence += "".join(f" and {gap(results, metric, best, v)} above {v}" for v in others)
         sentences.append(sentence + ".")
-        sentences += [comparison(results, metric, a, b) for a, b in mlm_and_ltr(results.variants)
-                      if a in means.index and b in means.index]
+        sentences += [
+            comparison(results, metric, a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index
+        ]
     return sentences
 
 
@@ -235,15 +248,19 @@ def comparison(results: Results, metric: str, variant: str, other: str) -> str:
     if found.pairs == 0:
         return sentence + ", without a seed that both have finished."
     spread_over = f"than the spread of that difference over {found.pairs} seeds"
-    return f"{sentence}, no more {spread_over}, so it settles nothing." if found.within_spread else (
-        f"{sentence}, more {spread_over}.")
+    return (
+        f"{sentence}, no more {spread_over}, so it settles nothing."
+        if found.within_spread
+        else (f"{sentence}, more {spread_over}.")
+    )
 
 
 def run_finding(results: Results) -> str:
     """The plain-language summary of a single run."""
     row = results.runs.iloc[0]
-    sentence = (f"The run took {row['step']:,.0f} steps over {count_text(row['tokens'])} tokens in "
-                f"{seconds_text(row['seconds'])}")
+    sentence = (
+        f"The run took {row['step']:,.0f} steps over {count_text(row['tokens'])} tokens in {seconds_text(row['seconds'])}"
+    )
     for metric in plots.loss_metrics(results.metrics):
         curve = results.metrics[(results.metrics["split"] == "valid") & (results.metrics["metric"] == metric)]
         first, last = curve["value"].iloc[0], curve["value"].iloc[-1]
@@ -311,8 +328,7 @@ def latex_table(results: Results) -> str:
 
 def escape_latex(text: str) -> str:
     """Escapes what LaTeX would read as commands."""
-    names = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
-             "–": "--"}
+    names = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
     return "".join(names.get(c, "\\" + c if c in "&%$#_{}" else c) for c in str(text))
 
 
@@ -346,8 +362,10 @@ def notices(results: Results) -> list[str]:
     _, problems = compare_data(results)
     texts = []
     if problems:
-        texts.append("The runs did not read the same data in the same order, so their differences are not due to the "
-                     f"variants alone. {'. '.join(problems)}.")
+        texts.append(
+            "The runs did not read the same data in the same order, so their differences are not due to the "
+            f"variants alone. {'. '.join(problems)}."
+        )
     for status, wording in (("failed", "failed"), ("unfinished", "not finished")):
         runs = results.runs[results.runs["status"] == status]
         verb = "is" if len(runs) == 1 else "are"
@@ -397,20 +415,24 @@ def html_page(results: Results) -> str:
     rows = []
     for i, name in enumerate(plots.loss_metrics(metrics)):
         panels = [
-            inline_svg(plots.learning_curves(metrics, [name], [axis], styles, legend=False), f"c{i}-{axis}",
-                       f"{name} on held-out text against {axis}")
+            inline_svg(
+                plots.learning_curves(metrics, [name], [axis], styles, legend=False),
+                f"c{i}-{axis}",
+                f"{name} on held-out text against {axis}",
+            )
             for axis in X_AXES
         ]
         valid = metrics[(metrics["split"] == "valid") & (metrics["metric"] == name) & (metrics["step"] > 0)]
         shown = [variant for variant in styles if variant in set(valid["variant"])]
-        legend = [(variant, inline_svg(legend_sample(styles[variant]), f"k{i}-{j}", ""))
-                  for j, variant in enumerate(shown)]
+        legend = [(variant, inline_svg(legend_sample(styles[variant]), f"k{i}-{j}", "")) for j, variant in enumerate(shown)]
         rows.append({"name": name, "panels": panels, "legend": legend})
-    bars = [inline_svg(plots.downstream_bars(results.runs, [name], styles), f"b{i}", f"{name} on test by variant")
-            for i, name in enumerate(score_columns(results))]
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-                                  lstrip_blocks=True).from_string(
-        resources.files("bertlab.studies").joinpath("report.html.j2").read_text(encoding="utf-8"))
+    bars = [
+        inline_svg(plots.downstream_bars(results.runs, [name], styles), f"b{i}", f"{name} on test by variant")
+        for i, name in enumerate(score_columns(results))
+    ]
+    template = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).from_string(resources.files("bertlab.studies").joinpath("report.html.j2").read_text(encoding="utf-8"))
     return template.render(
         study=results.study,
         findings=findings(results),
@@ -450,10 +472,14 @@ def html_tables(results: Results) -> list[dict[str, Any]]:
     tables = []
     for frame in grouped_tables(results):
         groups = [group for group, _ in frame.columns]
-        body = [(variant, [(row[c], best.get(c[1]) == variant) for c in frame.columns])
-                for variant, row in frame.iterrows()]
-        tables.append({"heads": [(group, groups.count(group)) for group in dict.fromkeys(groups)],
-                       "columns": [name for _, name in frame.columns], "rows": body})
+        body = [(variant, [(row[c], best.get(c[1]) == variant) for c in frame.columns]) for variant, row in frame.iterrows()]
+        tables.append(
+            {
+                "heads": [(group, groups.count(group)) for group in dict.fromkeys(groups)],
+                "columns": [name for _, name in frame.columns],
+                "rows": body,
+            }
+        )
     return tables
 
 
@@ -461,16 +487,29 @@ def all_metrics(results: Results, summary: pd.DataFrame) -> list[tuple[str, list
     """(metric, cell per variant) for every held-out metric of pretraining and every downstream test metric."""
     cells = summary[~summary["metric"].isin(COSTS)].set_index(["metric", "variant"])
     return [
-        (metric, [spread(cells.loc[(metric, v), "mean"], cells.loc[(metric, v), "sd"], 4)
-                  if (metric, v) in cells.index else MISSING for v in results.variants])
-        for metric in dict.fromkeys(summary["metric"]) if metric not in COSTS
+        (
+            metric,
+            [
+                spread(cells.loc[(metric, v), "mean"], cells.loc[(metric, v), "sd"], 4)
+                if (metric, v) in cells.index
+                else MISSING
+                for v in results.variants
+            ],
+        )
+        for metric in dict.fromkeys(summary["metric"])
+        if metric not in COSTS
     ]
 
 
 def run_rows(results: Results) -> list[list[str]]:
     """(name, status, steps, time, data hash) of each run."""
     return [
-        [row["name"], row["status"], MISSING if pd.isna(row["step"]) else f"{row['step']:,.0f}",
-         MISSING if pd.isna(row["seconds"]) else seconds_text(row["seconds"]), (row["data_hash"] or MISSING)[:12]]
+        [
+            row["name"],
+            row["status"],
+            MISSING if pd.isna(row["step"]) else f"{row['step']:,.0f}",
+            MISSING if pd.isna(row["seconds"]) else seconds_text(row["seconds"]),
+            (row["data_hash"] or MISSING)[:12],
+        ]
         for _, row in results.runs.iterrows()
     ]

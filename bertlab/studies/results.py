@@ -78,12 +78,21 @@ def load(path: str | os.PathLike) -> Results:
         tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
         name = path.resolve().name
         run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
-        study = {"name": name, "title": f"Run {name}", "question": "", "command": "", "axes": {}, "downstream": tasks,
-                 "runs": [run]}
+        study = {
+            "name": name,
+            "title": f"Run {name}",
+            "question": "",
+            "command": "",
+            "axes": {},
+            "downstream": tasks,
+            "runs": [run],
+        }
         directories = {name: path}
     else:
-        raise UserError(f"{path}: there is neither a study (study.json) nor a run (config.json, metrics.jsonl) here; "
-                        "give the --workdir of a sweep or of a run")
+        raise UserError(
+            f"{path}: there is neither a study (study.json) nor a run (config.json, metrics.jsonl) here; "
+            "give the --workdir of a sweep or of a run"
+        )
 
     runs, metrics, hashes, environments = [], [], [], {}
     seeds = seed_axes(tuple(study["axes"]))
@@ -154,8 +163,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore the file, or delete it to run this part again"
-                        ) from error
+        raise UserError(f"{path}: not valid JSON ({error}); restore the file, or delete it to run this part again") from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -177,8 +185,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(raw_lines):  # no newline after it: the writer was killed here
                 break
-            raise UserError(f'{path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
-                            "or the run's directory to run it again") from error
+            raise UserError(
+                f'{path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
+                "or the run's directory to run it again"
+            ) from error
     return sorted(lines.values(), key=lambda line: line["step"])
 
 
@@ -260,8 +270,12 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
     groups = trained.groupby(seeds, sort=False) if seeds else [((), trained)]
     for labels, runs in groups:
         where = ", ".join(f"{axis} {label}" for axis, label in zip(seeds, labels, strict=True)) or "all runs"
-        chains = {name: results.data_hashes[results.data_hashes["run"] == name].drop_duplicates("step", keep="last")
-                  .set_index("step")["data_hash"] for name in runs["name"]}
+        chains = {
+            name: results.data_hashes[results.data_hashes["run"] == name]
+            .drop_duplicates("step", keep="last")
+            .set_index("step")["data_hash"]
+            for name in runs["name"]
+        }
         chains = {name: chain for name, chain in chains.items() if len(chain)}
         if not chains:
             continue

@@ -12,8 +12,23 @@ from typing import Any
 from bertlab.errors import UserError
 
 # An axis becomes a column of results.runs and results.metrics, beside these.
-COLUMNS = ("run", "name", "variant", "status", "error", "step", "split", "metric", "value", "parameters", "tokens",
-           "supervised", "flops", "seconds", "data_hash")
+COLUMNS = (
+    "run",
+    "name",
+    "variant",
+    "status",
+    "error",
+    "step",
+    "split",
+    "metric",
+    "value",
+    "parameters",
+    "tokens",
+    "supervised",
+    "flops",
+    "seconds",
+    "data_hash",
+)
 REPORT_DIRECTORY = "report"
 
 
@@ -89,13 +104,17 @@ class Study:
                 downstream=tuple(self.downstream),
             )
             if spec.name in specs or spec.name in ("", REPORT_DIRECTORY):
-                raise UserError(f'study {self.name}: the labels {list(spec.labels.values())} give the run name '
-                                f'"{spec.name}", which is taken; rename a label')
+                raise UserError(
+                    f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
+                    f'"{spec.name}", which is taken; rename a label'
+                )
             try:
                 json.dumps(spec.overrides)
             except TypeError as error:
-                raise UserError(f"study {self.name}: an override of run {spec.name} is not plain data ({error}); "
-                                "use numbers, strings, booleans, lists or dicts") from error
+                raise UserError(
+                    f"study {self.name}: an override of run {spec.name} is not plain data ({error}); "
+                    "use numbers, strings, booleans, lists or dicts"
+                ) from error
             specs[spec.name] = spec
         return list(specs.values())
 
@@ -103,17 +122,21 @@ class Study:
         """(axis, label, part of the run's name, overrides) for each label of an axis."""
         values = self.axes[axis]
         if axis in COLUMNS:
-            raise UserError(f'study {self.name}: "{axis}" cannot name an axis because results have a column of that '
-                            "name; rename the axis")
+            raise UserError(
+                f'study {self.name}: "{axis}" cannot name an axis because results have a column of that name; rename the axis'
+            )
         if isinstance(values, str) or not values:
-            raise UserError(f'study {self.name}: axis "{axis}" is {values!r}; give it a dict of label -> overrides or '
-                            "a list of values")
+            raise UserError(
+                f'study {self.name}: axis "{axis}" is {values!r}; give it a dict of label -> overrides or a list of values'
+            )
         if not isinstance(values, Mapping):
             return [(axis, str(value), f"{axis}={value}", {axis: value}) for value in values]
         for label, overrides in values.items():
             if not isinstance(overrides, Mapping):
-                raise UserError(f'study {self.name}: label "{label}" of axis "{axis}" is {overrides!r}; expected a '
-                                "dict of dotted config names and values")
+                raise UserError(
+                    f'study {self.name}: label "{label}" of axis "{axis}" is {overrides!r}; expected a '
+                    "dict of dotted config names and values"
+                )
         return [(axis, str(label), str(label), overrides) for label, overrides in values.items()]
 
 
@@ -148,6 +171,7 @@ def load_study(spec: str) -> Study:
         raise UserError(f"--study={spec}: {name} does not define get_study(arguments)")
     study = module.get_study(arguments if colon else None)
     if not isinstance(study, Study):
-        raise UserError(f"--study={spec}: get_study() in {name} returned {type(study).__name__}, expected a "
-                        "bertlab.studies.study.Study")
+        raise UserError(
+            f"--study={spec}: get_study() in {name} returned {type(study).__name__}, expected a bertlab.studies.study.Study"
+        )
     return study

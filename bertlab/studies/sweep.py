@@ -118,8 +118,10 @@ def sweep(
     with lock_directory(workdir) as lock, sigterm_interrupts():
         write_json(workdir / "study.json", description)
         pending = [run for run in runs if not is_finished(workdir / run.name, run.downstream)]
-        print_line(console, f"{study.name}: {len(runs)} runs, {len(runs) - len(pending)} finished before, "
-                            f"{len(pending)} to do, in {workdir}")
+        print_line(
+            console,
+            f"{study.name}: {len(runs)} runs, {len(runs) - len(pending)} finished before, {len(pending)} to do, in {workdir}",
+        )
         running: list[Job] = []
         try:
             if pending:
@@ -127,8 +129,9 @@ def sweep(
                 prepare_data([configs[run.name] for run in pending], prepare, console)
             failures = run_all(pending, running, configs, workdir, cores, runner, lock, console)
         except KeyboardInterrupt:
-            print_line(console, f"interrupted: waiting for {len(running)} running runs to save; "
-                                "press Ctrl-C again to kill them")
+            print_line(
+                console, f"interrupted: waiting for {len(running)} running runs to save; press Ctrl-C again to kill them"
+            )
             stop(running)
             print_line(console, "run the same command again to go on")
             return 130
@@ -196,16 +199,28 @@ def start(run: RunSpec, workdir: Path, cores: list[int], runner: str, lock: int)
     directory = workdir / run.name
     directory.mkdir(exist_ok=True)
     (directory / "failed.txt").unlink(missing_ok=True)
-    write_json(directory / "job.json", {"runner": runner, "config": run.config, "overrides": dict(run.overrides),
-                                        "downstream": list(run.downstream)})
-    command = [sys.executable, "-u", "-m", "bertlab.studies.sweep", "--run", str(directory / "job.json"),
-               "--stop_with_parent", "--cores", ",".join(map(str, cores))]
+    write_json(
+        directory / "job.json",
+        {"runner": runner, "config": run.config, "overrides": dict(run.overrides), "downstream": list(run.downstream)},
+    )
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "bertlab.studies.sweep",
+        "--run",
+        str(directory / "job.json"),
+        "--stop_with_parent",
+        "--cores",
+        ",".join(map(str, cores)),
+    ]
     with open(directory / "log.txt", "ab") as log:
         log_start = log.tell()
         # A session of its own keeps the terminal's Ctrl-C from the worker, which is to save on our SIGTERM. It inherits
         # the lock, so that a new sweep cannot start beside a worker whose parent was killed.
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
-                                   start_new_session=True, pass_fds=(lock,))
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(lock,)
+        )
     return Job(run, directory, process, cores, log_start, time.monotonic())
 
 
@@ -274,8 +289,12 @@ class TerminalView(LineView):
         super().__init__(console, total)
         self.configs = configs
         self.bars = Progress(
-            TextColumn("{task.description}"), TextColumn("[dim]{task.fields[phase]}"), BarColumn(),
-            TextColumn("{task.fields[count]}", justify="right"), TimeElapsedColumn(), TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            TextColumn("[dim]{task.fields[phase]}"),
+            BarColumn(),
+            TextColumn("{task.fields[count]}", justify="right"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=console,
         )
         self.overall = self.bars.add_task("[bold]all runs", total=total, phase="", count="")
@@ -300,8 +319,9 @@ class TerminalView(LineView):
         for job in running:
             phase, index, step, total = progress(job, self.configs[job.run.name].train.steps)
             done += (index + (step / total if total else 0)) / (1 + len(job.run.downstream))
-            self.bars.update(self.tasks[job.run.name], phase=phase, completed=step, total=total,
-                             count=f"{step:,}/{total:,}" if total else "")
+            self.bars.update(
+                self.tasks[job.run.name], phase=phase, completed=step, total=total, count=f"{step:,}/{total:,}" if total else ""
+            )
         self.bars.update(self.overall, completed=done, count=f"{self.count}/{self.total}")
 
 
@@ -380,8 +400,16 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "axes": axes,
         "downstream": study.downstream,
-        "runs": [{"name": run.name, "labels": dict(run.labels), "config": run.config, "overrides": run.overrides,
-                  "downstream": run.downstream} for run in runs],
+        "runs": [
+            {
+                "name": run.name,
+                "labels": dict(run.labels),
+                "config": run.config,
+                "overrides": run.overrides,
+                "downstream": run.downstream,
+            }
+            for run in runs
+        ],
     }
     return json.loads(json.dumps(description))
 
@@ -425,9 +453,7 @@ def check_same_study(workdir: Path, description: Mapping[str, Any]) -> None:
         raise UserError(f"{path} holds another study: {differences[0]}{more}; give another --workdir")
 
 
-def print_plan(
-    study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any], workdir: Path, console: Console
-) -> None:
+def print_plan(study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any], workdir: Path, console: Console) -> None:
     """Prints what a sweep would run."""
     total = 0
     for run in runs:
@@ -439,8 +465,11 @@ def print_plan(
         print_line(console, f"    {run.config}  " + " ".join(f"{key}={value}" for key, value in run.overrides.items()))
         if run.downstream:
             print_line(console, f"    then fine-tuned on {', '.join(run.downstream)}")
-    print_line(console, f"{study.name}: {len(runs)} runs, {total:,} tokens in all (padding counted), in {workdir}; "
-                        "nothing was started (--dry_run)")
+    print_line(
+        console,
+        f"{study.name}: {len(runs)} runs, {total:,} tokens in all (padding counted), in {workdir}; "
+        "nothing was started (--dry_run)",
+    )
 
 
 def print_line(console: Console, text: str, style: str | None = None) -> None:
@@ -462,8 +491,10 @@ def lock_directory(workdir: Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"{workdir}: another sweep is at work here, or runs of a killed one are still saving; "
-                            "wait until it has ended or give another --workdir") from error
+            raise UserError(
+                f"{workdir}: another sweep is at work here, or runs of a killed one are still saving; "
+                "wait until it has ended or give another --workdir"
+            ) from error
         yield file.fileno()
 
 
@@ -510,8 +541,7 @@ def worker(arguments: Sequence[str] | None = None) -> int:
     module, _, function = job["runner"].partition(":")
     try:
         runner = getattr(importlib.import_module(module), function)
-        runner(config=job["config"], overrides=job["overrides"], workdir=options.run.parent,
-               downstream=job["downstream"])
+        runner(config=job["config"], overrides=job["overrides"], workdir=options.run.parent, downstream=job["downstream"])
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

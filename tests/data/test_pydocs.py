@@ -8,7 +8,7 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.prose import is_sentence, paragraphs
 from bertlab.errors import UserError
 
-DOCSTRING = '''Return the ``mean`` of `x`, as in "statistics".
+DOCSTRING = """Return the ``mean`` of `x`, as in "statistics".
 
 This is the first sentence, which goes on
 over a line; see :func:`~numpy.mean` for more.  The second sentence
@@ -45,7 +45,7 @@ a      b
 A fragment without an end
 It sets obj.value_of = 3 and so on.
 lower case words do not start a sentence here.
-'''
+"""
 
 
 def test_paragraphs_of_a_docstring():

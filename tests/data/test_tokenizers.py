@@ -53,7 +53,7 @@ def test_specials_are_not_recognised_in_text(trained, kind):
         "Plain abc, words.",
         "Ünïcödé Ῥώμη 東京 مرحبا",
         "😀👩‍👩‍👧 e\u0301 \u00e9 ﬁ ² ½ Ⅷ",  # nothing is normalised by compatibility
-        "<0x41> <unk> \\n %d ``x`` `y` \"z\"",
+        '<0x41> <unk> \\n %d ``x`` `y` "z"',
         "NUL \0 and \x01\x7f\u200b\ufeff\ufffd",
         "",
         "x" * 10_000,

@@ -54,8 +54,12 @@ def write_run(directory, variant, seed, *, package=None, code_spans=None, steps=
     share = {"MLM": 0.15, "MLM+NSP": 0.152}.get(variant, 0.99)
 
     def costs(step):
-        return {"tokens": step * TOKENS_PER_STEP, "supervised": int(step * TOKENS_PER_STEP * share),
-                "flops": step * TOKENS_PER_STEP * 6.0 * 2.9e6 * (1 + share), "seconds": step * pace * (1 + 0.03 * seed)}
+        return {
+            "tokens": step * TOKENS_PER_STEP,
+            "supervised": int(step * TOKENS_PER_STEP * share),
+            "flops": step * TOKENS_PER_STEP * 6.0 * 2.9e6 * (1 + share),
+            "seconds": step * pace * (1 + 0.03 * seed),
+        }
 
     def held_out(step):
         values = {}
@@ -73,35 +77,71 @@ def write_run(directory, variant, seed, *, package=None, code_spans=None, steps=
     lines = []
     for step in range(0, steps + 1, 150):
         if step:
-            lines.append({"step": step, "split": "train", **held_out(step), **costs(step),
-                          "tokens_per_second": TOKENS_PER_STEP / pace, "learning_rate": 1e-3 * (1 - step / STEPS),
-                          "data_hash": data_hash(step)})
+            lines.append(
+                {
+                    "step": step,
+                    "split": "train",
+                    **held_out(step),
+                    **costs(step),
+                    "tokens_per_second": TOKENS_PER_STEP / pace,
+                    "learning_rate": 1e-3 * (1 - step / STEPS),
+                    "data_hash": data_hash(step),
+                }
+            )
         lines.append({"step": step, "split": "valid", **held_out(step), **costs(step)})
     write_lines(directory / "metrics.jsonl", lines)
     write_json(directory / "config.json", {"train": {"steps": steps}, "seed": seed})
-    write_json(directory / "environment.json", {
-        "versions": {"python": "3.11.9", "bertlab": "0.1.0", "jax": "0.10.2", "flax": "0.12.4", "numpy": "2.4.6"},
-        "devices": ["cpu"], "commit": "3f2a9c1d", "command": "python -m bertlab.studies.sweep --run job.json",
-    })
+    write_json(
+        directory / "environment.json",
+        {
+            "versions": {"python": "3.11.9", "bertlab": "0.1.0", "jax": "0.10.2", "flax": "0.12.4", "numpy": "2.4.6"},
+            "devices": ["cpu"],
+            "commit": "3f2a9c1d",
+            "command": "python -m bertlab.studies.sweep --run job.json",
+        },
+    )
     if not finished:
         return
     valid = {k: v for k, v in lines[-1].items() if k == "loss" or "/" in k}
-    write_json(directory / "result.json", {
-        "step": steps, "parameters": PARAMETERS, **costs(steps), "data_hash": data_hash(steps),
-        "metrics": {"valid": valid, "test": valid},
-    })
+    write_json(
+        directory / "result.json",
+        {
+            "step": steps,
+            "parameters": PARAMETERS,
+            **costs(steps),
+            "data_hash": data_hash(steps),
+            "metrics": {"valid": valid, "test": valid},
+        },
+    )
     package = default_package + rng.gauss(0, 0.006) if package is None else package
     code_spans = default_code_spans + rng.gauss(0, 0.006) if code_spans is None else code_spans
     for task, metrics in (
         ("package", {"loss": 0.91, "package/loss": 0.91, "package/accuracy": package}),
-        ("code_spans", {"loss": 0.2, "code_spans/loss": 0.2, "code_spans/precision": code_spans + 0.02,
-                        "code_spans/recall": code_spans - 0.02, "code_spans/f1": code_spans}),
+        (
+            "code_spans",
+            {
+                "loss": 0.2,
+                "code_spans/loss": 0.2,
+                "code_spans/precision": code_spans + 0.02,
+                "code_spans/recall": code_spans - 0.02,
+                "code_spans/f1": code_spans,
+            },
+        ),
     ):
         (directory / "finetune" / task).mkdir(parents=True, exist_ok=True)
-        write_json(directory / "finetune" / task / "result.json", {
-            "step": 300, "parameters": PARAMETERS, "tokens": 10, "supervised": 10, "flops": 1.0, "seconds": 20.0,
-            "data_hash": "00", "metrics": {"valid": metrics, "test": metrics},
-        })
+        write_json(
+            directory / "finetune" / task / "result.json",
+            {
+                "step": 300,
+                "parameters": PARAMETERS,
+                "tokens": 10,
+                "supervised": 10,
+                "flops": 1.0,
+                "seconds": 20.0,
+                "data_hash": "00",
+                "metrics": {"valid": metrics, "test": metrics},
+            },
+        )
 
 
 def write_study(directory, study, **options):
@@ -110,8 +150,9 @@ def write_study(directory, study, **options):
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "study.json", describe(study, study.runs()))
     for run in study.runs():
-        write_run(directory / run.name, run.labels["objective"], int(run.labels["seed"]),
-                  **(options | per_run.get(run.name, {})))
+        write_run(
+            directory / run.name, run.labels["objective"], int(run.labels["seed"]), **(options | per_run.get(run.name, {}))
+        )
     return directory
 
 

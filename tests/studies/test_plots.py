@@ -43,10 +43,19 @@ def test_curves_show_means_over_seeds_in_the_panel_of_their_loss(results):
     panels = np.array(figure.axes).reshape(2, 5)
     assert [len(panel.lines) for panel in panels[:, 0]] == [2, 2]  # MLM, MLM+NSP; LTR, biLM; no pretraining is a point
     assert [panel.get_xlabel() for panel in panels[0]] == [
-        "steps", "tokens (M)", "supervised positions (k)", "compute (TFLOP)", "training time (s)"]
+        "steps",
+        "tokens (M)",
+        "supervised positions (k)",
+        "compute (TFLOP)",
+        "training time (s)",
+    ]
     assert [panel.get_ylabel() for panel in panels[:, 0]] == ["mlm/loss (nats)", "ltr/loss (nats)"]
-    runs = results.metrics[(results.metrics["variant"] == "MLM") & (results.metrics["split"] == "valid")
-                           & (results.metrics["metric"] == "mlm/loss") & (results.metrics["step"] == 600)]
+    runs = results.metrics[
+        (results.metrics["variant"] == "MLM")
+        & (results.metrics["split"] == "valid")
+        & (results.metrics["metric"] == "mlm/loss")
+        & (results.metrics["step"] == 600)
+    ]
     x, y = panels[0, 1].lines[0].get_data()
     assert y[4] == pytest.approx(runs["value"].mean())
     assert x[4] == pytest.approx(runs["tokens"].iloc[0] / 1e6)
@@ -70,8 +79,11 @@ def test_bars_are_means_in_percent_from_zero_with_the_reference_line(results):
     means = results.runs.groupby("variant", sort=False)["package/accuracy"].mean() * 100
     assert [bar.get_width() for bar in panel.patches] == pytest.approx(list(means))
     assert panel.get_xlim()[0] == 0
-    assert any(list(line.get_xdata()) == pytest.approx([means["No pretraining"]] * 2) and len(line.get_xdata()) == 2
-               for line in panel.lines if line.get_linestyle() == "--")
+    assert any(
+        list(line.get_xdata()) == pytest.approx([means["No pretraining"]] * 2) and len(line.get_xdata()) == 2
+        for line in panel.lines
+        if line.get_linestyle() == "--"
+    )
     assert [label.get_text() for label in panel.get_yticklabels()] == results.variants
 
 
@@ -86,9 +98,11 @@ def visible_texts(figure):
 
 
 def test_labels_do_not_overlap(results):
-    figures = [learning_curves(results.metrics, loss_metrics(results.metrics), X_AXES, line_styles(results.runs)),
-               learning_curves(results.metrics, ["mlm/loss"], ["supervised"], line_styles(results.runs), legend=False),
-               downstream_bars(results.runs, ["package/accuracy", "code_spans/f1"], line_styles(results.runs))]
+    figures = [
+        learning_curves(results.metrics, loss_metrics(results.metrics), X_AXES, line_styles(results.runs)),
+        learning_curves(results.metrics, ["mlm/loss"], ["supervised"], line_styles(results.runs), legend=False),
+        downstream_bars(results.runs, ["package/accuracy", "code_spans/f1"], line_styles(results.runs)),
+    ]
     for figure in figures:
         with matplotlib.rc_context(STYLE):
             figure.savefig(io.BytesIO(), format="png")
@@ -120,4 +134,9 @@ def test_axes_have_units(axis, largest, expected):
 
 def test_metric_labels_have_units():
     assert [metric_label(m) for m in ("mlm/loss", "package/accuracy", "t/f1", "t/spearman_correlation", "t/rank")] == [
-        "mlm/loss (nats)", "package/accuracy (%)", "t/f1 (%)", "t/spearman_correlation (%)", "t/rank"]
+        "mlm/loss (nats)",
+        "package/accuracy (%)",
+        "t/f1 (%)",
+        "t/spearman_correlation (%)",
+        "t/rank",
+    ]

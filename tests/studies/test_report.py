@@ -30,8 +30,11 @@ def quiet():
 def mlm_and_ltr(directory, mlm, ltr):
     """A study of MLM and LTR with these code_spans scores, one per seed."""
     study = objectives_study(range(1, len(mlm) + 1), ("MLM", "LTR"))
-    per_run = {f"{name}-seed={seed}": {"code_spans": score} for name, scores in (("mlm", mlm), ("ltr", ltr))
-               for seed, score in enumerate(scores, 1)}
+    per_run = {
+        f"{name}-seed={seed}": {"code_spans": score}
+        for name, scores in (("mlm", mlm), ("ltr", ltr))
+        for seed, score in enumerate(scores, 1)
+    }
     return load(write_study(directory, study, per_run=per_run))
 
 
@@ -61,8 +64,14 @@ def test_says_honestly_whether_mlm_is_above_ltr(tmp_path, mlm, ltr, expected):
 
 def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
     study = objectives_study((1,), ("MLM", "LTR"))
-    study = Study(name="s", title="S", question="", config="c.py", downstream=study.downstream,
-                  axes={"objective": study.axes["objective"], "size": {"tiny": {}, "mini": {}}, "seed": [1]})
+    study = Study(
+        name="s",
+        title="S",
+        question="",
+        config="c.py",
+        downstream=study.downstream,
+        axes={"objective": study.axes["objective"], "size": {"tiny": {}, "mini": {}}, "seed": [1]},
+    )
     text = " ".join(findings(load(write_study(tmp_path / "s", study))))
     assert "MLM, tiny is above LTR, tiny on code_spans" in text
     assert "MLM, mini is above LTR, mini on code_spans" in text
@@ -71,8 +80,11 @@ def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
 def test_findings_name_the_best_and_the_reference(study_directory):
     text = " ".join(findings(load(study_directory))).replace("\N{NO-BREAK SPACE}", " ")
     assert text.startswith("5 variants were run with 2 seeds each")
-    assert re.search(r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, \S+ points .{7} above MLM and "
-                     r"\S+ points .{7} above No pretraining\.", text)
+    assert re.search(
+        r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, \S+ points .{7} above MLM and "
+        r"\S+ points .{7} above No pretraining\.",
+        text,
+    )
 
 
 def test_findings_before_anything_is_finished(tmp_path):
@@ -135,8 +147,14 @@ def test_page_is_the_same_each_time(study_directory, study_report):
 
 
 def test_page_escapes_what_a_study_says(tmp_path):
-    study = Study(name="s", title="<b>T</b>", question="a < b & c", config="c.py",
-                  axes={"objective": {"MLM": {}}, "other": {"<i>&_$x^2$": {}}, "seed": [1]}, downstream=("package",))
+    study = Study(
+        name="s",
+        title="<b>T</b>",
+        question="a < b & c",
+        config="c.py",
+        axes={"objective": {"MLM": {}}, "other": {"<i>&_$x^2$": {}}, "seed": [1]},
+        downstream=("package",),
+    )
     directory = write_study(tmp_path / "s", study)
     text = report(directory, console=quiet()).read_text(encoding="utf-8")
     assert "<b>T" not in text and "<i>" not in text and "a &lt; b &amp; c" in text
@@ -153,8 +171,7 @@ def test_latex_is_booktabs_and_escaped(study_directory):
     assert len(blocks) == 2
     for block in blocks:
         assert [line.count(" & ") for line in block.strip().split("\n")] == [7] * 5
-    assert escape_latex("a&b%c$d#e_f{g}~^\\") == (
-        r"a\&b\%c\$d\#e\_f\{g\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
+    assert escape_latex("a&b%c$d#e_f{g}~^\\") == (r"a\&b\%c\$d\#e\_f\{g\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
 
 
 def test_different_data_are_flagged_on_top_and_below(tmp_path):
@@ -194,16 +211,27 @@ def test_footer_says_where_numbers_come_from(study_report):
 
 
 def test_environments_that_differ_are_listed_by_run():
-    rows = environment_rows({"a": {"devices": ["cpu", "cpu"], "commit": "1", "changed": []},
-                             "b": {"devices": ["cpu", "cpu"], "commit": "2", "changed": []}})
+    rows = environment_rows(
+        {
+            "a": {"devices": ["cpu", "cpu"], "commit": "1", "changed": []},
+            "b": {"devices": ["cpu", "cpu"], "commit": "2", "changed": []},
+        }
+    )
     assert rows == [("devices", "cpu × 2"), ("commit", "differs between runs: 1 (a); 2 (b)")]
 
 
 def test_files_and_terminal(study_directory, study_report):
     html, printed = study_report
     assert html == study_directory / "report.html"
-    for name in ("table.csv", "table.tex", "runs.csv", "figures/learning_curves.svg", "figures/learning_curves.png",
-                 "figures/downstream.svg", "figures/downstream.png"):
+    for name in (
+        "table.csv",
+        "table.tex",
+        "runs.csv",
+        "figures/learning_curves.svg",
+        "figures/learning_curves.png",
+        "figures/downstream.svg",
+        "figures/downstream.png",
+    ):
         assert (study_directory / "report" / name).stat().st_size > 100, name
     assert "dc:date" not in (study_directory / "report" / "figures" / "downstream.svg").read_text(encoding="utf-8")
     assert "MLM+NSP" in printed and "4.39 M" in printed and "report: " in printed
@@ -225,7 +253,17 @@ def test_report_of_a_run_in_progress(tmp_path):
     assert "mlm/loss (nats)" in text
 
 
-@pytest.mark.parametrize("value, text", [(0, "0"), (1500, "1,500"), (12_345, "12.3 k"), (878_400, "878 k"),
-                                         (4_386_178, "4.39 M"), (1.2e15, "1.20 P"), (2.5e21, "2500 E")])
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (0, "0"),
+        (1500, "1,500"),
+        (12_345, "12.3 k"),
+        (878_400, "878 k"),
+        (4_386_178, "4.39 M"),
+        (1.2e15, "1.20 P"),
+        (2.5e21, "2500 E"),
+    ],
+)
 def test_counts_in_three_figures(value, text):
     assert count_text(value) == text

@@ -41,8 +41,7 @@ def test_metrics_are_long_and_keep_every_number(study_directory):
     lines = [json.loads(line) for line in (study_directory / "bilm-seed=1" / "metrics.jsonl").read_text().splitlines()]
     line = next(line for line in lines if line["step"] == 300 and line["split"] == "valid")
     rows = metrics[(metrics["run"] == "bilm-seed=1") & (metrics["step"] == 300) & (metrics["split"] == "valid")]
-    assert dict(zip(rows["metric"], rows["value"], strict=True)) == {k: v for k, v in line.items()
-                                                                     if k == "loss" or "/" in k}
+    assert dict(zip(rows["metric"], rows["value"], strict=True)) == {k: v for k, v in line.items() if k == "loss" or "/" in k}
     assert set(rows["flops"]) == {line["flops"]} and set(rows["objective"]) == {"biLM"} and set(rows["seed"]) == {"1"}
     assert "learning_rate" in set(metrics["metric"]) and "data_hash" not in set(metrics["metric"])
 

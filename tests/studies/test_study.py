@@ -13,8 +13,7 @@ def test_runs_are_the_product_of_the_axes_in_order():
     runs = objectives_study(seeds=(1, 2), variants=("MLM+NSP", "biLM")).runs()
     assert [run.name for run in runs] == ["mlm+nsp-seed=1", "mlm+nsp-seed=2", "bilm-seed=1", "bilm-seed=2"]
     assert runs[1].labels == {"objective": "MLM+NSP", "seed": "2"}
-    assert runs[1].overrides == {"train.steps": 1500, "objectives.mlm.weight": 1.0, "objectives.nsp.weight": 1.0,
-                                 "seed": 2}
+    assert runs[1].overrides == {"train.steps": 1500, "objectives.mlm.weight": 1.0, "objectives.nsp.weight": 1.0, "seed": 2}
     assert runs[1].config == "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"
     assert runs[1].downstream == ("package", "code_spans")
 

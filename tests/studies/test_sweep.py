@@ -29,8 +29,15 @@ def workers_find_the_fake_runner(monkeypatch):
 
 def study(modes, seeds=(1,), **options):
     axes = {"mode": {name: {"mode": mode} for name, mode in modes.items()}, "seed": list(seeds)}
-    return Study(name="s", title="S", question="?", config="base.py", axes=axes,
-                 overrides={"train.steps": 10} | options.pop("overrides", {}), **options)
+    return Study(
+        name="s",
+        title="S",
+        question="?",
+        config="base.py",
+        axes=axes,
+        overrides={"train.steps": 10} | options.pop("overrides", {}),
+        **options,
+    )
 
 
 def load_config(spec, overrides):
@@ -42,8 +49,15 @@ def run_sweep(study, workdir, terminal=False, **options):
     """(exit status, what was printed, corpora prepared)."""
     out, prepared = io.StringIO(), []
     console = Console(file=out, width=200, force_terminal=terminal)
-    status = sweep(study, workdir, runner="fake_runner:run", load_config=load_config,
-                   prepare=lambda data: prepared.append(data.corpus), console=console, **options)
+    status = sweep(
+        study,
+        workdir,
+        runner="fake_runner:run",
+        load_config=load_config,
+        prepare=lambda data: prepared.append(data.corpus),
+        console=console,
+        **options,
+    )
     return status, out.getvalue(), prepared
 
 
@@ -114,8 +128,7 @@ def test_each_distinct_data_config_is_prepared_once_before_any_run(tmp_path):
 
 def test_dry_run_lists_everything_and_starts_nothing(tmp_path):
     workdir = tmp_path / "new"
-    status, printed, prepared = run_sweep(study({"A": "finish", "B": "fail"}, downstream=("package",)), workdir,
-                                          dry_run=True)
+    status, printed, prepared = run_sweep(study({"A": "finish", "B": "fail"}, downstream=("package",)), workdir, dry_run=True)
     assert (status, prepared, workdir.exists()) == (0, [], False)
     assert "a-seed=1  (to do)  10 steps, 320 tokens" in printed
     assert "train.steps=10 mode=fail seed=1" in printed
@@ -174,8 +187,9 @@ def start_waiting_sweep(workdir):
         sys.exit(sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run", load_config=load_config,
                        prepare=lambda data: None))
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True,
-                               start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     with open(workdir / "pipe") as pipe:
         assert pipe.read() == "a-seed=1\n"
     return process
