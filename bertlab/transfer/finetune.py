@@ -69,7 +69,7 @@ def finetune_config(run_directory: Path, task: str) -> ConfigDict:
     config.objectives = {task: {"weight": 1.0, "dropout": 0.1, **settings}}
     config.optimizer.learning_rate = 5e-4
     config.optimizer.warmup_steps = 30
-    config.train.update(steps=200, log_every=50, eval_every=100, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
+    config.train.update(steps=300, log_every=50, eval_every=100, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
     return config
 
 
