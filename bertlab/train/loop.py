@@ -155,7 +155,7 @@ class Session:
         self.step = latest or 0
         self.hash = BatchHash(self.progress.data_hash)
         self.sums = MetricSums(self.progress.sums)
-        self.writers = open_writers(config.writers, workdir, self.step)
+        self.writers = open_writers(config.writers, workdir, latest, config.train.steps)
 
     def compile(self):
         """The training and the evaluation step, compiled before any clock starts."""

@@ -45,17 +45,24 @@ class Writer(Protocol):
 
 
 class JsonlWriter:
-    """metrics.jsonl, one flat object a line. Lines after the step that a run resumes from are dropped: it writes them again."""
+    """metrics.jsonl, one flat object a line.
 
-    def __init__(self, path: Path, resumed_step: int):
+    Lines that a resumed run will write again are dropped: those after the step it resumes from, and at the last step the
+    final evaluation, which follows the last checkpoint.
+    """
+
+    def __init__(self, path: Path, resumed_step: int | None, last_step: int):
         if path.exists():
-            kept = []
-            for line in path.read_text().splitlines(keepends=True):
-                # A process killed while writing leaves at most one unfinished line, the last.
-                if line.endswith("\n") and json.loads(line)["step"] <= resumed_step:
-                    kept.append(line)
-            path.write_text("".join(kept))
+            # A process killed while writing leaves at most one unfinished line, the last.
+            whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            path.write_text("".join(line for line in whole if self._stays(json.loads(line), resumed_step, last_step)))
         self._file = path.open("a")
+
+    @staticmethod
+    def _stays(line: dict, resumed_step: int | None, last_step: int) -> bool:
+        if resumed_step is None or line["step"] > resumed_step:
+            return False
+        return line["step"] < last_step or line["split"] == "train"
 
     def write(self, line: dict) -> None:
         """Appends a line and flushes it."""
@@ -70,14 +77,14 @@ class JsonlWriter:
 class TensorboardWriter:
     """TensorBoard event files; scalars are tagged split/metric."""
 
-    def __init__(self, directory: Path, resumed_step: int):
+    def __init__(self, directory: Path, resumed_step: int | None):
         try:
             from tensorboardX import SummaryWriter
         except ModuleNotFoundError:
             raise UserError(
                 "config.writers names tensorboard, which needs tensorboardX: pip install 'bertlab[tensorboard]'"
             ) from None
-        self._writer = SummaryWriter(str(directory), purge_step=resumed_step + 1 if resumed_step else None)
+        self._writer = SummaryWriter(str(directory), purge_step=None if resumed_step is None else resumed_step + 1)
 
     def write(self, line: dict) -> None:
         """Adds every number of the line."""
@@ -102,9 +109,9 @@ def writer_names(names: str) -> set[str]:
     return chosen
 
 
-def open_writers(names: str, workdir: Path, resumed_step: int) -> list[Writer]:
-    """The writers of `config.writers` on a run directory."""
-    writers: list[Writer] = [JsonlWriter(workdir / "metrics.jsonl", resumed_step)]
+def open_writers(names: str, workdir: Path, resumed_step: int | None, last_step: int) -> list[Writer]:
+    """The writers of `config.writers` on a run directory; `resumed_step` is None for a run that begins."""
+    writers: list[Writer] = [JsonlWriter(workdir / "metrics.jsonl", resumed_step, last_step)]
     if "tensorboard" in writer_names(names):
         writers.append(TensorboardWriter(workdir / "tensorboard", resumed_step))
     return writers

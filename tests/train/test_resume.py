@@ -85,6 +85,19 @@ def test_sigterm_saves_where_it_stands_and_exits_0(small_config, tmp_path):
     assert lines_of(tmp_path / "straight") == lines_of(tmp_path / "stopped")
 
 
+def test_no_line_is_written_twice(small_config, tmp_path):
+    config = small_config("gpt", train__steps=8)
+    loop.train(config, tmp_path / "straight")
+    # Killed before the first checkpoint: the evaluation at step 0 is repeated.
+    assert kill_at(config, tmp_path / "killed", 3).returncode == -signal.SIGKILL
+    loop.train(config, tmp_path / "killed")
+    assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "straight")
+    # Killed between the last checkpoint and the result: the final evaluation is repeated.
+    (tmp_path / "killed" / "result.json").unlink()
+    loop.train(config, tmp_path / "killed")
+    assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "straight")
+
+
 def test_a_finished_run_is_left_alone(small_config, tmp_path):
     config = small_config("gpt", train__steps=4)
     first = loop.train(config, tmp_path)
