@@ -30,7 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each help text ends with an example."""
-    parser = argparse.ArgumentParser(prog="bertlab", description="Pretraining objectives compared on equal terms.")
+    parser = argparse.ArgumentParser(
+        prog="bertlab", description="Pretraining objectives compared on equal terms.",
+        epilog="example:\n  bertlab train --config=experiments/pretrain/bert.py:size=tiny --workdir=runs/x",
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name, function, help, example, overrides=False, to=commands):
@@ -78,7 +82,11 @@ def build_parser() -> argparse.ArgumentParser:
     prepare.add_argument("--config", default=None, help=config_help + " (default: every key's default)")
     prepare.add_argument("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic")
 
-    tokenizer = commands.add_parser("tokenizer", help="train a tokenizer, or encode and decode lines with one")
+    tokenizer = commands.add_parser(
+        "tokenizer", help="train a tokenizer, or encode and decode lines with one",
+        epilog="example:\n  echo 'One sentence.' | bertlab tokenizer encode --tokenizer=runs/x/tokenizer --pieces",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     actions = tokenizer.add_subparsers(dest="action", required=True, metavar="ACTION")
     learn = add(
         "train", _tokenizer_train, "train a tokenizer on a corpus",
@@ -177,15 +185,15 @@ def _tokenizer_encode(given, _) -> None:
 
     tokenizer = load_tokenizer(given.tokenizer)
     names = tokenizer.pieces()
-    for line in sys.stdin:
-        print(" ".join(names[i] if given.pieces else str(i) for i in tokenizer.encode(line.rstrip("\n"))))
+    for _, line in _input_lines():
+        print(" ".join(names[i] if given.pieces else str(i) for i in tokenizer.encode(line)))
 
 
 def _tokenizer_decode(given, _) -> None:
     from bertlab.data.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(given.tokenizer)
-    for number, line in enumerate(sys.stdin, 1):
+    for number, line in _input_lines():
         try:
             ids = [int(word) for word in line.split()]
         except ValueError:
@@ -193,6 +201,21 @@ def _tokenizer_decode(given, _) -> None:
         if bad := [i for i in ids if not 0 <= i < tokenizer.vocab_size]:
             raise UserError(f"standard input, line {number}: id {bad[0]} is not in 0..{tokenizer.vocab_size - 1}")
         print(tokenizer.decode(ids))
+
+
+def _input_lines():
+    """Yields (line number from 1, line without its end) of standard input, which is UTF-8 whatever the locale says."""
+    offset = 0
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"standard input, line {number}: byte {offset + error.start} is not UTF-8 text; convert it, for example with "
+                "iconv -t utf-8."
+            ) from error
+        offset += len(line)
+        yield number, text.rstrip("\r\n")
 
 
 class _Progress:

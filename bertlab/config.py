@@ -132,6 +132,8 @@ def add_objectives(config: ConfigDict, names: str) -> None:
         members = {"ltr": 0.5, "rtl": 0.5} if name == "bilm" else {name: 1.0}
         for member, weight in members.items():
             key, settings = objectives.describe(member)
+            if key in config.objectives:
+                raise UserError(f"objectives={names}: '{key}' is named twice; two classes of your own need two names")
             config.objectives[key] = ConfigDict({"weight": weight, **settings})
 
 
@@ -157,11 +159,11 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
         values(["bertlab", *arguments])
     except flags.IllegalFlagValueError as error:
         # config_flags rewords what a config file raises, and adds a traceback.
-        first = error
-        while first.__context__ is not None:
-            first = first.__context__
-        if isinstance(first, UserError):
-            raise first from None
+        chain = [error]
+        while chain[-1].__context__ is not None:
+            chain.append(chain[-1].__context__)
+        if own := [link for link in chain if isinstance(link, UserError)]:
+            raise own[-1] from None
         raise UserError(f"{error}".replace("flag --", "--", 1)) from None
     config = holder.value
     for key, value in (overrides or {}).items():

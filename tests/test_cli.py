@@ -123,7 +123,7 @@ def test_tokenizer_round_trip(kind, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == f"{kind} tokenizer with {size} pieces saved in {out}\n"
 
     def piped(arguments, text):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert main(["tokenizer", *arguments, f"--tokenizer={out}"]) == 0
         return capsys.readouterr().out
 
@@ -141,9 +141,23 @@ def test_tokenizer_round_trip(kind, tmp_path, monkeypatch, capsys):
 )
 def test_decode_refuses_what_is_no_id(text, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert main(["tokenizer", "decode", f"--tokenizer={tmp_path / 'vocab.txt'}"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("action", "first"), [("encode", "café b"), ("decode", "5 6")])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_input_that_is_not_utf8_names_line_and_byte(action, first, errors, tmp_path, monkeypatch, capsys):
+    """`surrogateescape` is how Python opens standard input where the locale is C."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
+    before = f"{first}\r\n".encode()
+    stdin = io.TextIOWrapper(io.BytesIO(before + b"5 \xe9\n"), encoding="utf-8", errors=errors)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["tokenizer", action, f"--tokenizer={tmp_path / 'vocab.txt'}"]) == 2
+    output = capsys.readouterr()
+    assert output.out == {"encode": "1 6\n", "decode": "a b\n"}[action]
+    assert f"standard input, line 2: byte {len(before) + 2} is not UTF-8 text" in output.err
 
 
 def test_train_and_report_from_the_shell(corpus, tmp_path):

@@ -65,7 +65,7 @@ def open_corpus(spec: str, **options) -> Corpus:
         from bertlab.data import synthetic
 
         return synthetic.SyntheticCorpus(**options)
-    raise UserError(f'data.corpus="{spec}" names no corpus: use pydocs, text:GLOB, tfds:NAME or synthetic.')
+    raise UserError(f'config.data.corpus="{spec}" names no corpus: use pydocs, text:GLOB, tfds:NAME or synthetic.')
 
 
 def make_document(document_id: str, text: str) -> Document | None:

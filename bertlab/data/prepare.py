@@ -117,8 +117,8 @@ def _options(data_config: Mapping) -> dict[str, Any]:
     fractions = options["valid_fraction"], options["test_fraction"]
     if min(fractions) < 0 or sum(fractions) >= 1:
         raise UserError(
-            f"data.valid_fraction={fractions[0]} and data.test_fraction={fractions[1]} must not be negative and leave "
-            "documents for training: their sum must be below 1."
+            f"config.data.valid_fraction={fractions[0]} and config.data.test_fraction={fractions[1]} must not be negative "
+            "and leave documents for training: their sum must be below 1."
         )
     return options
 
@@ -149,7 +149,9 @@ def _digest_files(path: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if not file.is_file():
-            raise UserError(f'data.tokenizer.path="{path}": {file} is not a file; name a saved tokenizer or a vocab.txt.')
+            raise UserError(
+                f'config.data.tokenizer.path="{path}": {file} is not a file; name a saved tokenizer or a vocab.txt.'
+            )
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
@@ -313,11 +315,11 @@ def _write_dataset(
 def _require_documents(statistics: dict[str, dict[str, int]], corpus: Corpus) -> None:
     total = sum(counts["documents"] for counts in statistics.values())
     if not total:
-        raise UserError(f'data.corpus="{corpus.spec}" is empty: it has no document with a token; name another corpus.')
+        raise UserError(f'config.data.corpus="{corpus.spec}" is empty: it has no document with a token; name another corpus.')
     for split, counts in statistics.items():
         if not counts["documents"]:
             raise UserError(
-                f'data.corpus="{corpus.spec}" has {total} document(s), and none of them fell into the {split} split: use '
-                "a corpus of more documents, or other values of data.valid_fraction and data.test_fraction (0 leaves a "
-                "split out)."
+                f'config.data.corpus="{corpus.spec}" has {total} document(s), and none of them fell into the {split} '
+                "split: use a corpus of more documents, or other values of config.data.valid_fraction and "
+                "config.data.test_fraction (0 leaves a split out)."
             )

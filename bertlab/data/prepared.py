@@ -39,7 +39,7 @@ class Prepared:
         if split not in self.statistics:
             raise UserError(
                 f'There is no split "{split}" in {self.directory}, only {", ".join(self.statistics)}; set '
-                f"data.{split}_fraction above 0."
+                f"config.data.{split}_fraction above 0."
             )
         return PreparedSource(str(self.directory), split, self.fingerprint)
 

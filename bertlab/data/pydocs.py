@@ -206,7 +206,7 @@ class PydocsCorpus:
                 documents.append(document)
                 yield document
             if not documents:
-                raise UserError('data.corpus="pydocs": this Python installation carries no source files; use text:GLOB.')
+                raise UserError('config.data.corpus="pydocs": this Python installation carries no source files; use text:GLOB.')
             self._documents = tuple(documents)
         else:
             yield from self._documents

@@ -19,6 +19,9 @@ from bertlab.errors import UserError
 
 _COMPRESSIONS = (".gz", ".xz", ".zst")
 
+# Characters. A document is in memory as a whole, however large its file is.
+_LARGEST_DOCUMENT = 1_000_000
+
 
 class TextCorpus:
     """`.txt` and `.jsonl` files, each plain or compressed with gzip (.gz), xz (.xz) or Zstandard (.zst).
@@ -26,6 +29,10 @@ class TextCorpus:
     In .txt files blank lines separate documents; in .jsonl files each line is a record whose `text` is a document. Line
     ends inside a document separate paragraphs: no sentence crosses them. A document's id is its file's path relative
     to the files' common folder and the number of the line it starts on.
+
+    A .txt document of more than 1,000,000 characters, such as a file without blank lines, is cut at line ends into
+    documents of at most that many (a longer line is one by itself), so that memory does not grow with the file. Each
+    part's id has the line that the part starts on, so parts may fall into different splits.
     """
 
     def __init__(self, spec: str):
@@ -36,20 +43,20 @@ class TextCorpus:
             matches = glob.glob(os.path.expanduser(pattern.strip()), recursive=True)
             matches = [os.path.abspath(match) for match in matches if os.path.isfile(match)]
             if not matches:
-                raise UserError(f'data.corpus="{spec}": "{pattern}" matches no file; check the path and quote the glob.')
+                raise UserError(f'config.data.corpus="{spec}": "{pattern}" matches no file; check the path and quote the glob.')
             found.update(matches)
         self.files = tuple(Path(path) for path in sorted(found))
         self.folder = Path(os.path.commonpath([path.parent for path in self.files]))
         for path in self.files:
             if _text_format(path) not in (".txt", ".jsonl"):
                 raise UserError(
-                    f'data.corpus="{spec}": {path} is neither .txt nor .jsonl (plain, .gz, .xz or .zst); '
+                    f'config.data.corpus="{spec}": {path} is neither .txt nor .jsonl (plain, .gz, .xz or .zst); '
                     "narrow the glob or rename the file."
                 )
 
     def fingerprint(self) -> str:
-        """Digest of the files' relative names and raw bytes."""
-        digest = hashlib.blake2b(digest_size=16)
+        """Digest of the files' relative names and raw bytes, and of where large documents are cut."""
+        digest = hashlib.blake2b(f"text {_LARGEST_DOCUMENT}".encode(), digest_size=16)
         for path in self.files:
             name = path.relative_to(self.folder).as_posix()
             digest.update(f"{name}\0{path.stat().st_size}\0".encode())
@@ -74,7 +81,9 @@ class TextCorpus:
                     empty = False
                     yield document
         if empty:
-            raise UserError(f'data.corpus="{self.spec}" holds no text in its {len(self.files)} file(s); name other files.')
+            raise UserError(
+                f'config.data.corpus="{self.spec}" holds no text in its {len(self.files)} file(s); name other files.'
+            )
 
 
 def _text_format(path: Path) -> str:
@@ -160,15 +169,17 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _txt_documents(path: Path) -> Iterator[tuple[int, str]]:
-    paragraphs, start = [], 0
+    paragraphs, start, size = [], 0, 0
     for number, line in _lines(path):
-        if line.strip():
+        blank = not line.strip()
+        if paragraphs and (blank or size + len(line) > _LARGEST_DOCUMENT):
+            yield start, "\n".join(paragraphs)
+            paragraphs, size = [], 0
+        if not blank:
             if not paragraphs:
                 start = number
             paragraphs.append(line)
-        elif paragraphs:
-            yield start, "\n".join(paragraphs)
-            paragraphs = []
+            size += len(line) + 1
     if paragraphs:
         yield start, "\n".join(paragraphs)
 

@@ -41,13 +41,13 @@ class TfdsCorpus:
         except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:
             # TFDS asserts that a version exists.
             raise UserError(
-                f'data.corpus="{spec}": TFDS finds no dataset "{name}"; check its name and version, or set TFDS_DATA_DIR '
-                "to the folder that holds it."
+                f'config.data.corpus="{spec}": TFDS finds no dataset "{name}"; check its name and version, or set '
+                "TFDS_DATA_DIR to the folder that holds it."
             ) from error
         info = self._builder.info
         if not info.splits:
             raise UserError(
-                f'data.corpus="{spec}" is not prepared on disk in {self._builder.data_dir}; run '
+                f'config.data.corpus="{spec}" is not prepared on disk in {self._builder.data_dir}; run '
                 f'tfds.builder("{name}", file_format="array_record").download_and_prepare() first (many public datasets '
                 "need TensorFlow installed for this step only)."
             )
@@ -55,18 +55,18 @@ class TfdsCorpus:
         self.field = field or ("text" if "text" in texts else texts[0] if len(texts) == 1 else "")
         if self.field not in texts:
             raise UserError(
-                f'data.tfds.field="{field}" is no text field of {info.full_name}; its text fields are: '
+                f'config.data.tfds.field="{field}" is no text field of {info.full_name}; its text fields are: '
                 f"{', '.join(texts) or 'none'}."
             )
         try:
             self._source = self._builder.as_data_source(split=split)
         except (ValueError, KeyError) as error:
             raise UserError(
-                f'data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(sorted(info.splits))}.'
+                f'config.data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(sorted(info.splits))}.'
             ) from error
         except NotImplementedError as error:
             raise UserError(
-                f'data.corpus="{spec}" is stored as {info.file_format.value}, which cannot be read without TensorFlow; '
+                f'config.data.corpus="{spec}" is stored as {info.file_format.value}, which cannot be read without TensorFlow; '
                 'prepare it again with file_format="array_record".'
             ) from error
 
@@ -98,4 +98,6 @@ class TfdsCorpus:
                 empty = False
                 yield document
         if empty:
-            raise UserError(f'data.corpus="{self.spec}": split {self.split} holds no text; choose another data.tfds.split.')
+            raise UserError(
+                f'config.data.corpus="{self.spec}": split {self.split} holds no text; choose another config.data.tfds.split.'
+            )

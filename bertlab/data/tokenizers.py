@@ -196,13 +196,16 @@ def train_tokenizer(
       UserError: if the kind is unknown, there is no text, or the text does not support a vocabulary of this size.
     """
     if kind not in KINDS:
-        raise UserError(f'data.tokenizer.kind="{kind}" is unknown: use one of {", ".join(KINDS)}.')
+        raise UserError(f'kind="{kind}" (config.data.tokenizer.kind, or --kind) is unknown: use one of {", ".join(KINDS)}.')
     if vocab_size <= len(SPECIALS):
-        raise UserError(f"data.tokenizer.vocab_size={vocab_size} must be more than the {len(SPECIALS)} special pieces.")
+        raise UserError(
+            f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) must be more than the "
+            f"{len(SPECIALS)} special pieces."
+        )
     clean = (_normalise(text, lowercase) for text in texts)
     sample = sample_texts(clean, sample_sentences, seed)
     if not sample:
-        raise UserError("The tokenizer was given no text to train on; check data.corpus and data.valid_fraction.")
+        raise UserError("The tokenizer was given no text to train on; check config.data.corpus and config.data.valid_fraction.")
     if kind in ("unigram", "bpe"):
         return SentencePieceTokenizer(kind, train_sentencepiece(kind, sample, vocab_size), lowercase)
     if kind == "wordpiece":
@@ -236,8 +239,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
             lowercase = not any(piece != piece.lower() for piece in pieces if not re.fullmatch(r"\[.*\]", piece))
         return WordPieceTokenizer(pieces, lowercase)
     raise UserError(
-        f'data.tokenizer.path="{path}" is neither a folder with {_METADATA} (as bertlab tokenizer train writes it) nor '
-        "a BERT vocab.txt."
+        f'path="{path}" (config.data.tokenizer.path, or --tokenizer) is neither a folder with {_METADATA} (as bertlab '
+        "tokenizer train writes it) nor a BERT vocab.txt."
     )
 
 

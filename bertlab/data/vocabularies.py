@@ -86,14 +86,15 @@ def bert_tokenizer(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.To
 def _require_size(largest: int, vocab_size: int) -> None:
     if largest < vocab_size:
         raise UserError(
-            f"data.tokenizer.vocab_size={vocab_size} is more than the text supports: the largest value that works is {largest}."
+            f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) is more than the text supports: the "
+            f"largest value that works is {largest}."
         )
 
 
 def _too_small(vocab_size: int, smallest: int) -> UserError:
     return UserError(
-        f"data.tokenizer.vocab_size={vocab_size} does not hold the single characters of the text and the specials (and "
-        f"for SentencePiece the 256 bytes): use at least {smallest}."
+        f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) does not hold the single characters "
+        f"of the text and the specials (and for SentencePiece the 256 bytes): use at least {smallest}."
     )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 
 from bertlab.errors import UserError
+from bertlab.models.base import SIDES
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.objectives.base import Bound, Objective, Vocabulary, cross_entropy
 from bertlab.objectives.masked import MaskedLanguageModel
@@ -38,11 +39,36 @@ def find(name: str) -> type[Objective]:
         if error.name != module.split(".")[0] and error.name != module:
             raise
         raise UserError(f"objective '{name}': there is no module {module}; put its folder on PYTHONPATH") from None
+    except SyntaxError as error:
+        raise UserError(f"objective '{name}': {error.filename}, line {error.lineno}: {error.msg}") from None
     except AttributeError:
         raise UserError(f"objective '{name}': module {module} has no {attribute}") from None
-    if not (isinstance(found, type) and issubclass(found, Objective) and dataclasses.is_dataclass(found)):
-        raise UserError(f"objective '{name}' must be a frozen dataclass that inherits from bertlab.objectives.Objective")
+    _check_class(name, found)
     return found
+
+
+def _check_class(name: str, found) -> None:
+    """Refuses a class that does not keep the contract, before it is built."""
+    # A subclass inherits its base's fields: without a decorator of its own, its settings would be lost.
+    decorated = isinstance(found, type) and issubclass(found, Objective) and "__dataclass_fields__" in vars(found)
+    if not decorated or not found.__dataclass_params__.frozen:
+        raise UserError(
+            f"objective '{name}' must be a frozen dataclass that inherits from bertlab.objectives.Objective,"
+            " with @dataclasses.dataclass(frozen=True) above the class itself"
+        )
+    if found.reads not in (*SIDES, "any") or found.sees not in ("clean", "own", "any"):
+        raise UserError(
+            f"objective '{name}': reads={found.reads!r}, sees={found.sees!r}; reads is one of {', '.join(SIDES)}, any,"
+            " and sees one of clean, own, any"
+        )
+    if found.loss is Objective.loss:
+        raise UserError(f"objective '{name}' has no method loss(self, model, view)")
+    for field in dataclasses.fields(found):
+        if field.default is dataclasses.MISSING or field.name in ("weight", "implementation"):
+            raise UserError(
+                f"objective '{name}': setting '{field.name}' needs a plain default,"
+                " and a name other than weight or implementation"
+            )
 
 
 def describe(name: str) -> tuple[str, dict]:
@@ -50,7 +76,10 @@ def describe(name: str) -> tuple[str, dict]:
     settings = {f.name: f.default for f in dataclasses.fields(find(name))}
     if ":" not in name:
         return name, settings
-    return name.partition(":")[2], {"implementation": name, **settings}
+    key = name.partition(":")[2]
+    if key in REGISTRY:
+        raise UserError(f"objective '{name}': {key} is the name of a built-in one; rename the class")
+    return key, {"implementation": name, **settings}
 
 
 def build(config) -> dict[str, Objective]:
@@ -71,5 +100,8 @@ def build(config) -> dict[str, Objective]:
                 raise UserError(
                     f"config.objectives.{key}.{name} is not a setting of {kind.__name__}; known: {', '.join(known)}"
                 )
-        built[key] = kind(**settings)
+        try:
+            built[key] = kind(**settings)
+        except UserError as error:
+            raise UserError(f"config.objectives.{key}: {error}") from None
     return built

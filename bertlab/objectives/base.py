@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.errors import UserError
 from bertlab.models.base import Encoded, View
 
 Metrics = Mapping[str, tuple[Array, Array]]
@@ -93,6 +94,12 @@ class Objective:
     def loss(self, model: Bound, view: View) -> Metrics:
         """Losses and metrics of one view as {name: (weighted sum, weight)}; "loss" must be there."""
         raise NotImplementedError(f"{type(self).__name__} has no loss(model, view)")
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuses a setting that is not between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise UserError(f"{name}={value} must be between 0 and 1")
 
 
 def cross_entropy(logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]) -> Metrics:

@@ -1,24 +1,26 @@
 """Masked language modelling (Devlin et al. 2018, section 3.3.1 and A.1; masking as in create_pretraining_data.py)."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModel(Objective):
     """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those positions corrupted.
 
-    In each row n = min(max_predictions, max(1, round(rate · length))) positions are chosen uniformly among all but
+    In each row n = min(P, max(1, round(rate · length))) positions are chosen uniformly among all but
     [CLS], [SEP] and padding; length counts [CLS] and [SEP]. A chosen token becomes [MASK] with `mask_share`, a
     uniform draw from the whole vocabulary with `random_share`, and stays otherwise. Logits are computed at the
-    chosen positions only: [B, P, V], P = max_predictions.
+    chosen positions only: [B, P, V], P = `slots(L)`.
     """
 
     reads: ClassVar[str] = "both"
@@ -27,7 +29,16 @@ class MaskedLanguageModel(Objective):
     rate: float = 0.15
     mask_share: float = 0.8
     random_share: float = 0.1
-    max_predictions: int = 20  # a row; BERT's for 128 tokens (0.15 · 128, rounded up)
+    max_predictions: int = 0  # a row; 0: rate · L rounded up, which is BERT's 20 at 128 tokens and 77 at 512
+
+    def __post_init__(self):
+        """Refuses settings that are no probabilities."""
+        check_share("rate", self.rate)
+        check_share("mask_share", self.mask_share)
+        check_share("random_share", self.random_share)
+        check_share("mask_share + random_share", self.mask_share + self.random_share)
+        if self.max_predictions < 0:
+            raise UserError(f"max_predictions={self.max_predictions} must be 0 (rate · L) or more")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:
         """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`, `masked_weights`."""
@@ -37,7 +48,7 @@ class MaskedLanguageModel(Objective):
         length = jnp.sum(batch["documents"] > 0, axis=1)
         # Python's own rounding of float64, as the original's: float32 lands on the other side of a half at 190, 350, ...
         wanted = jnp.array([max(1, round(n * self.rate)) for n in range(tokens.shape[1] + 1)], jnp.int32)[length]
-        positions, weights = choose(candidates, wanted, min(self.max_predictions, tokens.shape[1]), choose_key)
+        positions, weights = choose(candidates, wanted, self.slots(tokens.shape[1]), choose_key)
         labels = jnp.take_along_axis(tokens, positions, axis=1)
         fate = jax.random.uniform(fate_key, labels.shape)
         drawn = jax.random.randint(random_key, labels.shape, 0, vocabulary.size)
@@ -54,6 +65,10 @@ class MaskedLanguageModel(Objective):
             "masked_labels": labels,
             "masked_weights": weights,
         }
+
+    def slots(self, length: int) -> int:
+        """P, the most predictions that a row of L positions can have."""
+        return min(self.max_predictions or math.ceil(self.rate * length), length)
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy at the chosen positions."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array
 
+from bertlab.errors import UserError
 from bertlab.models.base import View, logical_axes, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 
@@ -53,10 +54,21 @@ class _Composite(nn.Module):
         pool = lambda: self.body.pool(encoded, view)
         objectives = dict(self.objectives)
         bound = {name: Bound(encoded, predict, pool, self.heads.get(name), deterministic) for name in names}
-        return {name: objectives[name].loss(bound[name], view) for name in names}
+        return {name: _checked(objectives[name], objectives[name].loss(bound[name], view)) for name in names}
 
     def encode(self, view: View, deterministic: bool):
         return self.body.encode(view, deterministic)
+
+
+def _checked(objective: Objective, metrics) -> Metrics:
+    """An objective's metrics, refused with its name where they are not {name: (sum, weight)} with a "loss"."""
+    kind = type(objective).__name__
+    if not isinstance(metrics, Mapping) or "loss" not in metrics:
+        raise UserError(f"objective {kind}: loss() must return a dict with the key 'loss', got {type(metrics).__name__}")
+    for name, value in metrics.items():
+        if not isinstance(value, tuple) or len(value) != 2 or any(jnp.shape(part) != () for part in value):
+            raise UserError(f"objective {kind}: loss()['{name}'] must be (weighted sum, weight), two scalars")
+    return metrics
 
 
 @dataclasses.dataclass(frozen=True)

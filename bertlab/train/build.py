@@ -1,6 +1,8 @@
 """From a config to what the loop runs: checks first, then data, model and objectives composed."""
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +24,25 @@ from bertlab.train.metrics import writer_names
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, check_batch
 
+LEAST = {
+    "data.seq_len": 8,
+    "data.batch_size": 1,
+    "data.seed": 0,
+    "model.layers": 1,
+    "model.width": 1,
+    "model.heads": 1,
+    "model.hidden": 1,
+    "model.init_stddev": 0,
+    "optimizer.learning_rate": 0,
+    "optimizer.weight_decay": 0,
+    "optimizer.clip_norm": 0,
+    "train.steps": 0,
+    "train.micro_batches": 1,
+    "train.log_every": 1,
+    "train.eval_every": 0,
+    "train.checkpoint_every": 0,
+    "train.keep_checkpoints": 0,
+}
 _SIDE_MEANING = {
     "forward": "states that have seen only the tokens so far (left to right)",
     "backward": "states that have seen only the tokens to come (right to left)",
@@ -102,23 +123,28 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
 
 
 def check_shape(config: ConfigDict, shape) -> None:
-    """Refuses sizes that do not go together: row length and positions, steps, schedule, dropout, writers."""
+    """Refuses sizes that do not go together: row length and positions, batch and its parts, ranges, schedule."""
     limit = getattr(shape, "max_positions", None)
     if limit is not None and config.data.seq_len > limit:
         raise UserError(
             f"config.data.seq_len={config.data.seq_len} is beyond the model's {limit} positions;"
             " lower it or raise config.model.max_positions"
         )
-    for key, least in (
-        ("data.seq_len", 8),
-        ("data.batch_size", 1),
-        ("train.micro_batches", 1),
-        ("train.log_every", 1),
-        ("train.steps", 0),
-    ):
+    for key, least in LEAST.items():
         group, leaf = key.split(".")
-        if config[group][leaf] < least:
-            raise UserError(f"config.{key}={config[group][leaf]} must be at least {least}")
+        value = config[group][leaf]
+        if value is not None and not value >= least:
+            raise UserError(f"config.{key}={value} must be at least {least}")
+    # What is known without asking for devices, which a sweep must not take from its runs.
+    known_shards = math.prod(size for size in (config.mesh.data, config.mesh.fsdp) if size > 0)
+    check_batch(known_shards, config.data.batch_size, config.train.micro_batches)
+    for key in ("short_probability", "random_next_probability"):
+        if "segment_pair" in config.data and not 0 <= config.data.segment_pair[key] <= 1:
+            raise UserError(f"config.data.segment_pair.{key}={config.data.segment_pair[key]} must be between 0 and 1")
+    try:
+        re.compile(config.optimizer.decay_exclude)
+    except re.error as error:
+        raise UserError(f"config.optimizer.decay_exclude={config.optimizer.decay_exclude!r} is no pattern: {error}") from None
     if not 0 <= config.model.dropout < 1:
         raise UserError(f"config.model.dropout={config.model.dropout} must be at least 0 and below 1")
     learning_rate(config.optimizer, config.train.steps)
@@ -127,7 +153,8 @@ def check_shape(config: ConfigDict, shape) -> None:
 
 def check_devices(config: ConfigDict) -> None:
     """Refuses a mesh that this machine's devices do not fill, and a batch that it does not divide."""
-    check_batch(build_mesh(config.mesh), config.data.batch_size, config.train.micro_batches)
+    mesh = build_mesh(config.mesh)
+    check_batch(mesh.shape["data"] * mesh.shape["fsdp"], config.data.batch_size, config.train.micro_batches)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> objectives.Vocabulary:

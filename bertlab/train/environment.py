@@ -8,7 +8,10 @@ from pathlib import Path
 
 import jax
 
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tensorflow-datasets")
+_PACKAGES = (
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "array-record", "tensorflow-datasets", "protobuf"),
+    *("ml-collections", "numpy", "sentencepiece", "tokenizers"),
+)
 
 
 def describe_environment() -> dict:

@@ -184,18 +184,21 @@ class Session:
         experiment, progress = self.experiment, self.progress
         for step, metrics, example_ids in jax.device_get(self.waiting):
             progress.tokens += int(metrics.pop("tokens"))
-            if bad := first_not_finite(metrics):
-                raise Diverged(
-                    f"{bad} is not finite at step {step}; example ids (document, row) of the batch: {example_ids.tolist()};"
-                    f" last good checkpoint: {self.checkpoints.latest_path()};"
-                    " lower config.optimizer.learning_rate, or look at these examples"
-                )
+            self._require_finite(metrics, step, example_ids)
             supervised = experiment.supervised(metrics)
             progress.supervised += int(supervised)
             progress.flops += experiment.flops_per_step() + supervised * experiment.flops_per_prediction()
             self.sums.add(metrics)
         self.waiting.clear()
         progress.seconds += time.perf_counter() - self.since
+
+    def _require_finite(self, metrics: dict, step: int, example_ids) -> None:
+        if bad := first_not_finite(metrics):
+            raise Diverged(
+                f"{bad} is not finite at step {step}; example ids (document, row) of the batch: {example_ids.tolist()};"
+                f" last good checkpoint: {self.checkpoints.latest_path()};"
+                " lower config.optimizer.learning_rate, or look at these examples"
+            )
 
     def log(self) -> None:
         """Writes the mean metrics since the last log line."""
@@ -212,7 +215,8 @@ class Session:
         batches = self.experiment.evaluations[split]
         results = [eval_step(self.state.params, put_batch(self.mesh, batch), np.int32(i)) for i, batch in enumerate(batches)]
         sums = MetricSums()
-        for metrics in jax.device_get(results):
+        for metrics, batch in zip(jax.device_get(results), batches):
+            self._require_finite(metrics, self.step, batch["example_id"])
             sums.add(metrics)
         means = sums.means(self.experiment.weights)
         self._write(split, means, {})
@@ -222,7 +226,7 @@ class Session:
         line = {"step": self.step, "split": split, **means, **self.progress.axes(), **more}
         for writer in self.writers:
             writer.write(line)
-        shown = {k: v for k, v in (means | more).items() if isinstance(v, float) and k != "gradient_norm"}
+        shown = {k: v for k, v in (means | more).items() if isinstance(v, float) and not k.endswith("_norm")}
         width = len(str(self.experiment.config.train.steps))
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items())
         print(f"step {self.step:>{width}}/{self.experiment.config.train.steps}  {split:5}  {numbers}", flush=True)
@@ -271,17 +275,22 @@ def itstime(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
+# What may change between a run and its continuation: none of it changes what is trained or logged. (On another mesh sums are
+# added in another order, so the continuation is then equal to within rounding, not bit for bit.)
+FREE_KEYS = ("mesh.", "writers", "data.directory", "data.workers", "train.checkpoint_every", "train.keep_checkpoints")
+
+
 def finished(config, workdir: Path) -> dict | None:
     """The result of a run that is done, None for one that is not.
 
     Raises:
-        UserError: the directory holds a run of another config.
+        UserError: the directory holds a run whose config differs in more than FREE_KEYS.
     """
     path = workdir / "config.json"
     if not path.exists():
         return None
     old, new = flatten(json.loads(path.read_text())), flatten(json.loads(json.dumps(config.to_dict())))
-    differ = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+    differ = [k for k in {**old, **new} if old.get(k) != new.get(k) and not k.startswith(FREE_KEYS)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
         raise UserError(f"{workdir} holds a run whose config differs in {shown}; give another --workdir or the same config")
@@ -293,5 +302,5 @@ def write_json(path: Path, value: dict) -> None:
     """Writes a JSON file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
+    partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
     os.replace(partial, path)

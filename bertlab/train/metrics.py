@@ -66,7 +66,7 @@ class JsonlWriter:
 
     def write(self, line: dict) -> None:
         """Appends a line and flushes it."""
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
 
     def close(self) -> None:

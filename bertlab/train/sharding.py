@@ -49,9 +49,8 @@ def build_mesh(mesh, devices=None) -> Mesh:
     return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:used])
 
 
-def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
-    """Refuses a batch that the mesh or the micro-batches do not divide."""
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+def check_batch(shards: int, batch_size: int, micro_batches: int) -> None:
+    """Refuses a batch that the mesh (data · fsdp = `shards`) or the micro-batches do not divide."""
     if batch_size % (shards * micro_batches):
         raise UserError(
             f"config.data.batch_size={batch_size} is not a multiple of config.mesh data·fsdp ({shards}) times"

@@ -119,6 +119,8 @@ def build_train_step(
         metrics = {**metrics, "gradient_norm": (optax.tree.norm(grads), jnp.float32(1.0))}
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        # Seen after the update: a state is good only if its own parameters are finite.
+        metrics |= {"parameter_norm": (optax.tree.norm(params), jnp.float32(1.0))}
         tokens = jnp.sum(batch["documents"] > 0)
         return TrainState(state.step + 1, params, opt_state, state.carry), {**metrics, "tokens": tokens}
 

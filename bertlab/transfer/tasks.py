@@ -14,7 +14,7 @@ from bertlab.errors import UserError
 SPLITS = ("train", "valid", "test")
 
 # Changed with every change of the code below that changes the examples.
-VERSION = 1
+VERSION = 2
 PACKAGES = 8
 EXAMPLES_PER_PACKAGE = 1000
 CODE_SENTENCES = 8000
@@ -95,31 +95,51 @@ def load_task(task: Task, data) -> TaskData:
 
 
 def collect_packages() -> tuple[list[str], list[Labelled]]:
-    """Docstrings of the eight packages that have most: the prose of the first paragraph."""
+    """Docstrings of the eight packages that have most: the first paragraph, if no other module has a sentence of it."""
+    prose, shared = read_prose()
     found = {}
-    for module in modules():
-        for docstring in module.docstrings:
-            words = " ".join(next(iter(paragraphs(docstring)), ())).split()
-            if 6 <= len(words) <= 60:
-                found.setdefault(module.package, []).append((module.name, words))
+    for module, package, docstring in prose:
+        first = docstring[0] if docstring else ()
+        words = " ".join(first).split()
+        if 6 <= len(words) <= 60 and shared.isdisjoint(map(plain, first)):
+            found.setdefault(package, {}).setdefault(" ".join(words), (module, words))
     labels = sorted(sorted(found, key=lambda package: -len(found[package]))[:PACKAGES])
     return labels, [
         (module, words, label)
         for label, package in enumerate(labels)
-        for module, words in spread(found[package], EXAMPLES_PER_PACKAGE)
+        for module, words in spread(list(found[package].values()), EXAMPLES_PER_PACKAGE)
     ]
 
 
 def collect_code_spans() -> tuple[list[str], list[Labelled]]:
-    """Sentences in which some words, not all, are set as code (`x` or ``x``); the marks removed."""
+    """Sentences of one module only in which some words, not all, are set as code (`x` or ``x``); the marks removed."""
+    prose, shared = read_prose()
     found = {}
-    for module in modules():
-        for docstring in module.docstrings:
-            for sentence in (sentence for paragraph in paragraphs(docstring) for sentence in paragraph):
-                words, labels = unmark(sentence)
-                if 1 in labels and 0 in labels and 5 <= len(words) <= 60:
-                    found.setdefault(" ".join(words), (module.name, words, labels))
+    for module, _, docstring in prose:
+        for sentence in (sentence for paragraph in docstring for sentence in paragraph):
+            words, labels = unmark(sentence)
+            if 1 in labels and 0 in labels and 5 <= len(words) <= 60 and plain(sentence) not in shared:
+                found.setdefault(" ".join(words), (module, words, labels))
     return ["prose", "code"], spread(list(found.values()), CODE_SENTENCES)
+
+
+def read_prose() -> tuple[list[tuple[str, str, list[tuple[str, ...]]]], set[str]]:
+    """(Module, package, paragraphs of sentences) of each docstring, and which sentences, `plain`, several modules have.
+
+    Modules fall into different splits, so an example with such a sentence may be in the text that pretraining read.
+    """
+    prose = [(module.name, module.package, paragraphs(docstring)) for module in modules() for docstring in module.docstrings]
+    first_module, shared = {}, set()
+    for module, _, docstring in prose:
+        for sentence in (plain(sentence) for paragraph in docstring for sentence in paragraph):
+            if first_module.setdefault(sentence, module) != module:
+                shared.add(sentence)
+    return prose, shared
+
+
+def plain(sentence: str) -> str:
+    """The sentence by which copies are told: without code marks, which differ between copies, and extra white space."""
+    return " ".join(_CODE.sub(r"\2", sentence).split())
 
 
 def spread(items: list, most: int) -> list:

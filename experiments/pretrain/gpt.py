@@ -22,6 +22,8 @@ def get_config(arguments=None):
     config.optimizer.epsilon = 1e-8
     add_objectives(config, values["objectives"])
     if values["size"] == "gpt1":
+        config.data.batch_size = 64
+        config.data.seq_len = 512
         config.optimizer.learning_rate = 2.5e-4
         config.optimizer.warmup_steps = 2000
         config.train.steps = values["steps"] or 100_000

@@ -3,12 +3,14 @@ import json
 import lzma
 import os
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 import zstandard
 
+from bertlab.data import text_corpus
 from bertlab.data.corpora import open_corpus
 from bertlab.data.sentences import split_sentences
 from bertlab.errors import UserError
@@ -106,6 +108,55 @@ def test_files_are_streamed(tmp_path):
         list(documents)
 
 
+def test_large_text_document_is_cut_at_line_ends(tmp_path, monkeypatch):
+    lines = ["Aa bb.", "Cc dd.", "Ee ff.", "A line that is longer than all of that.", "Gg.", "", "Hh ii.", "Jj.", "Kk."]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    whole = list(open_corpus(f"text:{tmp_path}/a.txt").documents())
+    fingerprint = open_corpus(f"text:{tmp_path}/a.txt").fingerprint()
+    assert [document.id for document in whole] == ["a.txt:1", "a.txt:7"]
+
+    # Two lines of six characters and the line end between them fit exactly.
+    monkeypatch.setattr(text_corpus, "_LARGEST_DOCUMENT", 13)
+    parts = list(open_corpus(f"text:{tmp_path}/a.txt").documents())
+    cut = {1: lines[:2], 3: lines[2:3], 4: lines[3:4], 5: lines[4:5], 7: lines[6:8], 9: lines[8:]}
+    assert {document.id: list(document.sentences) for document in parts} == {f"a.txt:{i}": s for i, s in cut.items()}
+    assert len(parts) == len(cut)
+    assert open_corpus(f"text:{tmp_path}/a.txt").fingerprint() != fingerprint
+
+
+def test_text_without_blank_lines_is_streamed(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("".join(f"Line {i}.\n" for i in range(2000)))
+    read_lines, consumed = text_corpus._lines, []
+
+    def counted(path):
+        for number, line in read_lines(path):
+            consumed.append(number)
+            yield number, line
+
+    monkeypatch.setattr(text_corpus, "_lines", counted)
+    monkeypatch.setattr(text_corpus, "_LARGEST_DOCUMENT", 1000)
+    documents = open_corpus(f"text:{tmp_path}/a.txt").documents()
+    first = next(documents)
+    assert len(consumed) == len(first.sentences) + 1 < 150
+    rest = list(documents)
+    sentences = [sentence for document in [first, *rest] for sentence in document.sentences]
+    assert sentences == [f"Line {i}." for i in range(2000)]
+    assert len({document.id for document in [first, *rest]}) == 1 + len(rest) > 15
+
+
+def test_memory_does_not_grow_with_a_text_file(tmp_path):
+    line = "word " * 2000 + "end.\n"
+    peaks = []
+    for lines in (300, 1500):
+        (tmp_path / "a.txt").write_text(line * lines)
+        corpus = open_corpus(f"text:{tmp_path}/a.txt")
+        tracemalloc.start()
+        assert sum(len(document.sentences) for document in corpus.documents()) == lines
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
 @pytest.mark.parametrize("compression", [".gz", ".xz", ".zst"])
 def test_damaged_file(tmp_path, compression):
     data = COMPRESSIONS[compression](os.urandom(20_000).hex().encode())
@@ -155,7 +206,7 @@ def test_text_errors(tmp_path):
 
 @pytest.mark.parametrize("spec", ["pydoc", "text:", "tfds:", "wiki:x", ""])
 def test_unknown_corpus(spec):
-    with pytest.raises(UserError, match="names no corpus: use pydocs, text:GLOB, tfds:NAME or synthetic"):
+    with pytest.raises(UserError, match=f'config.data.corpus="{spec}" names no corpus: use pydocs, text:GLOB, tfds:NAME'):
         open_corpus(spec)
 
 
@@ -204,11 +255,11 @@ def test_tfds_errors(tiny_reviews, monkeypatch, tmp_path):
         open_corpus("tfds:not_there")
     with pytest.raises(UserError, match="finds no dataset"):
         open_corpus("tfds:tiny_reviews:9.9.9")
-    with pytest.raises(UserError, match=r'data.tfds.split="dev" is no split .* it has: blank, test, train'):
+    with pytest.raises(UserError, match=r'config.data.tfds.split="dev" is no split .* it has: blank, test, train'):
         open_corpus("tfds:tiny_reviews", split="dev", field="title")
-    with pytest.raises(UserError, match=r'data.tfds.field="stars" is no text field .*: review, title'):
+    with pytest.raises(UserError, match=r'config.data.tfds.field="stars" is no text field .*: review, title'):
         open_corpus("tfds:tiny_reviews", field="stars")
-    with pytest.raises(UserError, match=r'data.tfds.field="" is no text field'):
+    with pytest.raises(UserError, match=r'config.data.tfds.field="" is no text field'):
         open_corpus("tfds:tiny_reviews")
     with pytest.raises(UserError, match="split blank holds no text"):
         list(open_corpus("tfds:tiny_reviews", split="blank", field="review").documents())

@@ -121,7 +121,7 @@ for kind in KINDS:
 @pytest.mark.parametrize("kind", KINDS)
 def test_vocabulary_larger_than_the_text_supports(kind):
     texts = make_texts()
-    with pytest.raises(UserError, match=r"data.tokenizer.vocab_size=50000 is more than the text supports") as raised:
+    with pytest.raises(UserError, match=r"^vocab_size=50000 \(config.data.*, or --vocab_size\) is more than") as raised:
         train_tokenizer(kind, texts, 50_000, seed=0)
     largest = int(re.search(r"(\d+)\.$", str(raised.value)).group(1))
     assert train_tokenizer(kind, texts, largest, seed=0).vocab_size == largest
@@ -132,7 +132,7 @@ def test_vocabulary_larger_than_the_text_supports(kind):
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece"])
 def test_vocabulary_smaller_than_the_characters(kind):
     texts = make_texts()
-    with pytest.raises(UserError, match="vocab_size=20 does not hold the single characters") as raised:
+    with pytest.raises(UserError, match=r"^vocab_size=20 \(config.data.*\) does not hold the single characters") as raised:
         train_tokenizer(kind, texts, 20, seed=0)
     smallest = int(re.search(r"at least (\d+)", str(raised.value)).group(1))
     assert train_tokenizer(kind, texts, smallest, seed=0).vocab_size == smallest
@@ -141,11 +141,11 @@ def test_vocabulary_smaller_than_the_characters(kind):
 
 
 def test_training_errors():
-    with pytest.raises(UserError, match=r'data.tokenizer.kind="sentences" is unknown: use one of unigram, bpe'):
+    with pytest.raises(UserError, match=r'^kind="sentences" \(config.data.tokenizer.kind, or --kind\) is unknown: use one of'):
         train_tokenizer("sentences", ["a"], 300, seed=0)
-    with pytest.raises(UserError, match="no text to train on"):
+    with pytest.raises(UserError, match=r"no text to train on; check config.data.corpus and config.data.valid_fraction"):
         train_tokenizer("words", ["", " \n"], 300, seed=0)
-    with pytest.raises(UserError, match="vocab_size=5 must be more than the 5 special pieces"):
+    with pytest.raises(UserError, match=r"^vocab_size=5 \(config.data.*\) must be more than the 5 special pieces"):
         train_tokenizer("words", ["a"], 5, seed=0)
 
 

@@ -4,12 +4,17 @@ import dataclasses
 import sys
 import types
 
+import jax
+import numpy as np
 import pytest
 
 from bertlab import objectives
-from bertlab.config import load_config
+from bertlab.config import add_objectives, base_config, load_config
 from bertlab.errors import UserError
+from bertlab.models.presets import build_body, model_shape
+from bertlab.objectives.program import Program
 from bertlab.train import loop
+from bertlab.train.build import check_config
 from bertlab.transfer.finetune import finetune
 from tests.conftest import ROOT
 
@@ -57,7 +62,11 @@ CASES = {
         {"train.micro_batches": 3},
         r"batch_size=8 .*config.train.micro_batches \(3\)",
     ),
-    "a mesh larger than the machine": (BERT, {"mesh.data": 16}, r"config.mesh \(data=16, .* 16 devices and there are 8"),
+    "a mesh larger than the machine": (
+        BERT,
+        {"mesh.data": 16, "data.batch_size": 16},
+        r"config.mesh \(data=16, .* 16 devices and there are 8",
+    ),
     "an empty mesh": (BERT, {"mesh.fsdp": 0}, r"config.mesh .*fsdp=0.*positive"),
     "negative weight": (BERT, {"objectives.nsp.weight": -0.5}, r"config.objectives.nsp.weight=-0.5 must be 0 or more"),
     "weight not a number": (BERT, {"objectives.nsp.weight": float("nan")}, r"config.objectives.nsp.weight=nan"),
@@ -122,6 +131,94 @@ class Own(objectives.Objective):
     """An objective from outside the package, with a setting."""
 
     strength: float = 2.0
+
+    def loss(self, model, view):
+        return {"loss": (model.encoded.both[-1].sum() * self.strength, view["tokens"].size)}
+
+
+def made(
+    settings: str, body: str = "    def loss(self, model, view): pass", decorator: str = "@d.dataclass(frozen=True)"
+) -> type:
+    """An objective class from source, for mistakes in it."""
+    space = {"d": dataclasses, "Objective": objectives.Objective}
+    exec(f"{decorator}\nclass Made(Objective):\n    {settings}\n{body}\n", space)
+    return space["Made"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (lambda: made("rate: float = 0.5", body=""), r"has no method loss\(self, model, view\)"),
+        (lambda: made("rate: float"), r"setting 'rate' needs a plain default"),
+        (lambda: made("rate: list = d.field(default_factory=list)"), r"setting 'rate' needs a plain default"),
+        (lambda: made("weight: float = 3.0"), r"setting 'weight' .* a name other than weight"),
+        (lambda: made("reads = 'left'"), r"reads='left'.*forward, backward, both, any"),
+        (lambda: made("sees = 'all'"), r"sees='all'.*clean, own, any"),
+        (lambda: made("rate: float = 0.5", decorator=""), r"must be a frozen dataclass"),
+    ],
+)
+def test_mistakes_in_an_own_objective_are_named(kind, message, monkeypatch):
+    module = types.ModuleType("own_objectives")
+    module.Made = kind()
+    monkeypatch.setitem(sys.modules, "own_objectives", module)
+    with pytest.raises(UserError, match=r"objective 'own_objectives:Made'.*" + message):
+        objectives.find("own_objectives:Made")
+
+
+def test_names_that_collide_are_refused(own_module):
+    config = base_config()
+    with pytest.raises(UserError, match="'mlm' is named twice"):
+        add_objectives(config, "mlm+mlm")
+    sys.modules["own_objectives"].mlm = Own
+    with pytest.raises(UserError, match="mlm is the name of a built-in one"):
+        objectives.describe("own_objectives:mlm")
+
+
+def test_syntax_error_in_an_own_module_is_named(tmp_path, monkeypatch):
+    (tmp_path / "slip_objectives.py").write_text("x = 1\ndef f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"slip_objectives.py, line 2"):
+        objectives.find("slip_objectives:Own")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (3.0, "must return a dict with the key 'loss', got float"),
+        ({"accuracy": (1.0, 1.0)}, "must return a dict with the key 'loss'"),
+        ({"loss": 3.0}, r"loss\(\)\['loss'\] must be \(weighted sum, weight\), two scalars"),
+        ({"loss": (np.zeros(3), 1.0)}, r"must be \(weighted sum, weight\), two scalars"),
+    ],
+)
+def test_what_a_loss_returns_is_checked(returned, message, monkeypatch, packed_batch):
+    monkeypatch.setattr(Own, "loss", lambda self, model, view: returned)
+    vocabulary = objectives.Vocabulary(50, 0, 1, 2, 3, 4)
+    config = base_config()
+    config.model.update(width=8, hidden=8)
+    program = Program(build_body(model_shape(config.model, 50)), {"Own": Own()}, vocabulary)
+    with pytest.raises(UserError, match="objective Own: .*" + message):
+        jax.eval_shape(program.init, jax.random.key(0), packed_batch())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("objectives.mlm.rate", 1.5),
+        ("objectives.mlm.mask_share", 2.0),
+        ("objectives.mlm.random_share", 0.5),
+        ("objectives.mlm.max_predictions", -1),
+        ("data.segment_pair.short_probability", 5.0),
+        ("optimizer.learning_rate", -1.0),
+        ("optimizer.decay_exclude", "("),
+        ("model.layers", 0),
+        ("model.width", 0),
+        ("train.eval_every", -3),
+        ("data.seed", -1),
+    ],
+)
+def test_values_out_of_range_are_refused(key, value):
+    with pytest.raises(UserError, match=key.rpartition(".")[2]):
+        check_config(load_config(BERT, {key: value}))
 
 
 @pytest.fixture

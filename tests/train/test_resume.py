@@ -117,6 +117,26 @@ def test_nan_stops_with_step_examples_and_last_good_checkpoint(small_config, tmp
     assert not (tmp_path / "result.json").exists()
 
 
+def test_an_update_that_overflows_is_never_saved_or_finished(small_config, tmp_path):
+    overrides = dict(optimizer__learning_rate=1e38, optimizer__decay="constant", optimizer__clip_norm=0.0)
+    config = small_config("gpt", optimizer__warmup_steps=0, train__steps=1, train__checkpoint_every=1, **overrides)
+    with pytest.raises(loop.Diverged, match=r"not finite at step 1; .*last good checkpoint: none yet"):
+        loop.train(config, tmp_path)
+    assert not (tmp_path / "result.json").exists()
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        assert "NaN" not in line and "Infinity" not in line
+
+
+def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_path):
+    straight = loop.train(small_config("gpt", train__steps=10), tmp_path / "straight")
+    config = small_config("gpt", train__steps=10, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
+    assert kill_at(config, tmp_path / "moved", 7).returncode == -signal.SIGKILL
+    moved = loop.train(small_config("gpt", train__steps=10, writers="jsonl,tensorboard"), tmp_path / "moved")
+    assert moved["data_hash"] == straight["data_hash"]
+    assert moved["metrics"]["test"]["loss"] == pytest.approx(straight["metrics"]["test"]["loss"], rel=1e-5)
+
+
 def test_another_config_is_refused(small_config, tmp_path):
     loop.train(small_config("gpt", train__steps=4), tmp_path)
     with pytest.raises(ValueError, match=r"seed \(0 there, 5 given\).*another --workdir"):

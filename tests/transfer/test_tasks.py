@@ -4,6 +4,8 @@ import pytest
 
 from bertlab.config import base_config
 from bertlab.data.prepare import split_of
+from bertlab.data.prose import paragraphs
+from bertlab.data.pydocs import Module
 from bertlab.errors import UserError
 from bertlab.transfer import tasks
 from bertlab.transfer.tasks import TASKS, Task, find_task, load_task, spread, unmark
@@ -69,6 +71,46 @@ def test_a_split_without_examples_is_refused_and_nothing_is_kept(stub_task, tmp_
     for _ in range(2):
         with pytest.raises(UserError, match=r"task 'stub' has no test examples; raise config.data.test_fraction"):
             load_task(stub_task[0], data_config(tmp_path, test_fraction=0.0))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_path):
+    """Pretraining reads whole modules, so a sentence that two of them have can be in train and in test."""
+    words = "zero one two three four five six seven eight nine ten".split()
+    stubs = []
+    for number in range(40):
+        own = f"This sentence of the number {words[number % 10]} has `code` in module {'x' * (number + 1)} alone."
+        repeated = f"A line with `code` that module {'y' * (number + 1)} says of two of its functions."
+        marks = "`" * (1 + number % 2)
+        # The fourth repeats inside its module, and the shared ones across modules, some with other marks or spaces.
+        docstrings = (
+            own,
+            "The `first` of all things is shared by every module. " + own.replace("This", "Another"),
+            f"Return the {marks}value{marks} that every class has of this name.",
+            repeated,
+            f"{repeated}\n\nParameters follow in the `second` paragraph of this one {words[number // 4]}.",
+            f"A `line` is wrapped{chr(10) if number % 2 else ' '}where it was long enough for it.",
+        )
+        stubs.append(Module(f"package{number % 2}.module{number}", f"package{number % 2}", docstrings))
+    monkeypatch.setattr(tasks, "modules", lambda: iter(stubs))
+    monkeypatch.setattr(tasks.PydocsCorpus, "fingerprint", lambda self: "stub")
+
+    def bare(text):
+        return " ".join(text.replace("`", "").split())
+
+    documents = {m.name: {bare(s) for d in m.docstrings for p in paragraphs(d) for s in p} for m in stubs}
+    _, collected = find_task(name).collect()
+    texts = [" ".join(example) for _, example, _ in collected]
+    assert len(texts) == len(set(map(bare, texts))), "no example twice"
+    for module, example, _ in collected:
+        others = set().union(*(sentences for other, sentences in documents.items() if other != module))
+        assert not [sentence for sentence in others if sentence in bare(" ".join(example))]
+    # What is a module's own stays: the first, of the second the own sentence, and the fourth once.
+    assert len(texts) == 40 * {"package": 2, "code_spans": 3}[name]
+
+    examples = load_task(find_task(name), data_config(tmp_path)).examples
+    train = [s for module, sentences in documents.items() if split_of(module, 0.2, 0.1) == "train" for s in sentences]
+    assert examples["test"] and not [s for words, _ in examples["test"] for s in train if s in bare(" ".join(words))]
 
 
 def test_tasks_have_names_that_find_them():
