@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-lowest lint clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and fine-tuning five variants on two cores; this takes less than ten minutes."
@@ -34,4 +34,10 @@ $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build bertlab.egg-info
+	rm -rf $(VENV) $(VENV)-lowest build bertlab.egg-info
+
+# The oldest versions that pyproject.toml allows, in an environment of their own.
+test-lowest: $(VENV)/.installed-test
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-lowest
+	$(BIN)/uv pip install --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct -e '.[test]'
+	$(VENV)-lowest/bin/python -m pytest -n 2 tests/data tests/objectives tests/train/test_resume.py tests/test_cli.py

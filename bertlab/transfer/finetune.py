@@ -64,12 +64,13 @@ def finetune_config(run_directory: Path, task: str) -> ConfigDict:
         config.data[key] = pretrained["data"][key]
     for key in ("format", "shuffle_window", "workers", "tokenizer", "segment_pair", "full_sentences", "tfds", "synthetic"):
         del config.data[key]
-    config.data.seq_len = min(64, pretrained["data"]["seq_len"])
+    config.data.seq_len = min(48, pretrained["data"]["seq_len"])
+    config.data.batch_size = 16
     settings = {"pooling": "mean"} if find_task(task).kind == "sentence" else {}
     config.objectives = {task: {"weight": 1.0, "dropout": 0.1, **settings}}
     config.optimizer.learning_rate = 5e-4
     config.optimizer.warmup_steps = 30
-    config.train.update(steps=300, log_every=50, eval_every=100, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
+    config.train.update(steps=400, log_every=50, eval_every=200, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
     return config
 
 

@@ -22,7 +22,7 @@ SHORT = {
     "model.init_stddev": 0.05,
 }
 SCALES = {
-    "demo": SHORT | {"train.steps": 1000, "train.eval_every": 100, "train.log_every": 50, "train.checkpoint_every": 500},
+    "demo": SHORT | {"train.steps": 800, "train.eval_every": 100, "train.log_every": 50, "train.checkpoint_every": 400},
     "tiny": SHORT | {"train.steps": 20_000, "train.eval_every": 1000, "train.log_every": 250, "train.checkpoint_every": 2000},
 }
 
