@@ -109,7 +109,12 @@ def sweep(
     runs = study.runs()
     description = describe(study, runs)
     check_same_study(workdir, description)
-    configs = {run.name: load_config(run.config, dict(run.overrides)) for run in runs}
+    configs = {}
+    for run in runs:
+        try:
+            configs[run.name] = load_config(run.config, dict(run.overrides))
+        except UserError as error:
+            raise UserError(f"run {run.name}: {error}") from None
     if dry_run:
         print_plan(study, runs, configs, workdir, console)
         return 0

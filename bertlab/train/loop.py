@@ -1,5 +1,6 @@
 """The training loop: one file, in the order of a run. Pretraining and fine-tuning both run through it."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -53,9 +54,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     steps, cadence = config.train.steps, config.train
 
     # 1. Mesh and optimiser; state and data position, restored or fresh.
-    session = Session(experiment, workdir)
-    stop = StopSignal()
-    try:
+    with StopSignal() as stop, contextlib.closing(Session(experiment, workdir)) as session:
         # 2. The run directory describes itself before anything is compiled.
         write_json(workdir / "config.json", config.to_dict())
         write_json(workdir / "environment.json", describe_environment())
@@ -88,9 +87,6 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         # 4. Evaluate every held-out split and save; the result comes last: it says that the run is finished.
         metrics = {split: session.evaluate(split, eval_step) for split in experiment.evaluations}
         session.save()
-    finally:
-        stop.restore()
-        session.close()
     result = session.result(metrics)
     write_json(workdir / "result.json", result)
     return result
@@ -136,6 +132,7 @@ class Session:
         self.example = next(iter(experiment.evaluations.values()))[0]
         self.iterator = iter(experiment.train)
         self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
+        self.tokens_per_second = 0.0  # of the last log window
         self.waiting: list = []  # (step, metrics on the device, example ids) since the last fetch
 
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
@@ -205,8 +202,8 @@ class Session:
         progress = self.progress
         tokens, seconds = progress.tokens - progress.logged_tokens, progress.seconds - progress.logged_seconds
         means = self.sums.means(self.experiment.weights)
-        speed = {"tokens_per_second": round(tokens / seconds, 1), "learning_rate": float(self.rate(self.step - 1))}
-        self._write("train", means, speed | {"data_hash": self.hash.value})
+        self.tokens_per_second = round(tokens / seconds, 1)
+        self._write("train", means, {"data_hash": self.hash.value})
         self.sums = MetricSums()
         progress.logged_tokens, progress.logged_seconds = progress.tokens, progress.seconds
 
@@ -223,6 +220,8 @@ class Session:
         return means
 
     def _write(self, split: str, means: dict, more: dict) -> None:
+        rate = float(self.rate(max(self.step - 1, 0)))  # of the last update
+        more = {"tokens_per_second": self.tokens_per_second, "learning_rate": rate, **more}
         line = {"step": self.step, "split": split, **means, **self.progress.axes(), **more}
         for writer in self.writers:
             writer.write(line)
@@ -258,15 +257,15 @@ class Session:
 class StopSignal:
     """Turns SIGTERM into a flag that the loop reads between steps."""
 
-    def __init__(self):
+    def __enter__(self):
         self.wanted = False
         self._previous = signal.signal(signal.SIGTERM, self._receive)
+        return self
 
     def _receive(self, number, frame):
         self.wanted = True
 
-    def restore(self) -> None:
-        """Puts back the handler that was there."""
+    def __exit__(self, *_):
         signal.signal(signal.SIGTERM, self._previous)
 
 

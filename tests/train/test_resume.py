@@ -158,6 +158,7 @@ def test_metrics_lines_have_the_promised_keys(small_config, tmp_path):
         "tokens_per_second",
         "learning_rate",
     }
+    assert all({"step", "split", "loss", "tokens", "tokens_per_second", "learning_rate"} <= line.keys() for line in lines)
     for line in train:
         assert promised <= line.keys()
         assert all(isinstance(v, (int, float, str)) for v in line.values()), "flat"
