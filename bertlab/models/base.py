@@ -3,15 +3,19 @@
 Letters in einsums and shapes, here and in every model: B batch, L length, N = B·L rows, D model width, H heads,
 K head width, F feed-forward or cell width, V vocabulary.
 
-A body is a Linen module with two methods:
-    encode(view, deterministic) -> Encoded      hidden states, by what they have seen
-    predict_tokens(hidden, side, deterministic) -> [.., V] logits in float32
-and, for what reads one vector a row,
-    pool(encoded, view) -> [B, D]
+A body is a Linen module with three methods:
+    encode(view, deterministic, carry) -> (Encoded, carry)      hidden states, by what they have seen
+    predict_tokens(hidden, side, deterministic, among=None) -> [.., V] logits in float32, or those of candidates alone
+    pool(encoded, view) -> [B, D]                               one vector a row
+
+`carry` is {} unless a recurrent body reads a stream; then it holds, by side, the states with which the rows begin
+({"forward": ..., "backward": ...}, each array [B, ...]), and only its sides are encoded.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +28,9 @@ SIDES = ("forward", "backward", "both")
 View = Mapping[str, Array]
 """What the model is shown: `tokens`, `segments`, `documents`, `positions`, each int32 [B, L], and an objective's own fields."""
 
+Carry = Mapping[str, Any]
+"""Recurrent states by side, arrays [B, ...]; {} without."""
+
 
 @struct.dataclass
 class Encoded:
@@ -33,11 +40,17 @@ class Encoded:
         forward: [B, L, D] per layer (embeddings first): position t has seen tokens ≤ t.
         backward: likewise, tokens ≥ t.
         both: likewise, every token of the document; for a biLSTM the two directions joined, [B, L, 2D].
+        dropped: [B, L, D] the last layer as the output layer is to read it, where the body drops it itself (AWD-LSTM).
     """
 
     forward: tuple[Float[Array, "B L D"], ...] | None = None
     backward: tuple[Float[Array, "B L D"], ...] | None = None
     both: tuple[Float[Array, "B L D"], ...] | None = None
+    dropped: Float[Array, "B L D"] | None = None
+
+    def output(self, side: str) -> Float[Array, "B L D"]:
+        """What the output layer reads: the last layer, dropped where the body does that."""
+        return getattr(self, side)[-1] if self.dropped is None else self.dropped
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen most, with its name: both, else the only one there is."""
@@ -59,7 +72,7 @@ def sides_of(family: str, direction: str) -> tuple[str, ...]:
         return ("forward",)
     if direction == "right-to-left":
         return ("backward",)
-    return SIDES if family == "elmo" else ("both",)
+    return SIDES if family in ("elmo", "static") else ("both",)
 
 
 def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
@@ -125,19 +138,31 @@ class Dense(nn.Module):
         return y
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis with biased variance, computed in float32."""
+class Norm(nn.Module):
+    """Layer normalisation (biased variance) or, without the mean, RMS normalisation (Zhang and Sennrich 2019); in float32."""
 
     epsilon: float
+    kind: str = "layer_norm"
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         scale = self.param("scale", param(nn.initializers.ones, "norm"), (x.shape[-1],))
-        bias = self.param("bias", param(nn.initializers.zeros, "norm"), (x.shape[-1],))
         y = x.astype(jnp.float32)
-        y = y - y.mean(-1, keepdims=True)
-        y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.epsilon)
-        return (y * scale + bias).astype(x.dtype)
+        if self.kind == "layer_norm":
+            y = y - y.mean(-1, keepdims=True)
+        y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.epsilon) * scale
+        if self.use_bias and self.kind == "layer_norm":
+            y = y + self.param("bias", param(nn.initializers.zeros, "norm"), (x.shape[-1],))
+        return y.astype(x.dtype)
+
+
+ACTIVATIONS = {
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +170,7 @@ class OutputConfig:
     """The layer from a hidden state to logits over the vocabulary.
 
     Attributes:
-        transform: dense, GELU and LayerNorm before the product (BERT's masked-LM head).
+        transform: dense, activation and norm before the product (BERT's masked-LM head).
         tied: the product is with the token embeddings; else with a matrix of its own.
         bias: a bias per vocabulary entry.
     """
@@ -163,17 +188,52 @@ class TokenPrediction(nn.Module):
     epsilon: float
     initializer: nn.initializers.Initializer
     dtype: jnp.dtype
+    norm: str = "layer_norm"
+    use_bias: bool = True
+    activation: str = "gelu_tanh"
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "... D"], embedding: Float[Array, "V D"], side: str) -> Float[Array, "... V"]:
+    def __call__(
+        self,
+        hidden: Float[Array, "... D"],
+        embedding: Float[Array, "V D"],
+        side: str,
+        among: Int[Array, "..."] | None = None,
+    ) -> Float[Array, "... V"]:
+        """Logits in float32.
+
+        Args:
+            hidden: states.
+            embedding: the token embeddings, for a tied layer.
+            side: what the states have seen; each side has its own transform where widths differ.
+            among: [n], only these entries: [..., n]; or [..., k], candidates of each state: [..., k].
+        """
         width = embedding.shape[-1]
         if self.config.transform or hidden.shape[-1] != width:
             name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
-            hidden = Dense(width, ("embed", None), self.initializer, dtype=self.dtype, name=name)(hidden)
-            hidden = LayerNorm(self.epsilon, name=f"{name}_norm")(jax.nn.gelu(hidden, approximate=True))
+            hidden = Dense(width, ("embed", None), self.initializer, self.use_bias, self.dtype, name=name)(hidden)
+            hidden = ACTIVATIONS[self.activation](hidden)
+            hidden = Norm(self.epsilon, self.norm, self.use_bias, name=f"{name}_norm")(hidden)
         if not self.config.tied:
             embedding = self.param("kernel", param(self.initializer, "vocab", "embed"), (self.vocab_size, width))
-        logits = jnp.einsum("...d,vd->...v", hidden, embedding.astype(self.dtype), preferred_element_type=jnp.float32)
-        if self.config.bias:
-            logits = logits + self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,))
-        return logits
+        bias = self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,)) if self.config.bias else 0.0
+        if among is not None:
+            embedding = lookup(embedding, among)
+            bias = bias[among] if self.config.bias else 0.0
+        letters = "...d,vd->...v" if embedding.ndim == 2 else "...d,...kd->...k"
+        logits = jnp.einsum(letters, hidden, embedding.astype(self.dtype), preferred_element_type=jnp.float32)
+        return logits + bias
+
+
+def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn.Module]:
+    """A layer class whose backward pass computes activations again.
+
+    Args:
+        layer: the class.
+        remat: "none"; "dots": all but the products of matrices without batch axes; "full": everything but the layer's input.
+        in_loop: the layer runs inside a scan, which needs no protection from common-subexpression elimination.
+    """
+    if remat == "none":
+        return layer
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+    return nn.remat(layer, policy=policy, prevent_cse=not in_loop)

@@ -1,25 +1,48 @@
-"""ELMo's body: a forward and a backward stack of projected LSTMs over shared token embeddings.
+"""ELMo's body: a forward and a backward stack of projected LSTMs over shared token vectors.
 
-Letters: B batch, L length, D model width (the projection), F cell width, V vocabulary.
+Letters: B batch, L length, n layers, D model width (the projection), F cell width, V vocabulary. Parameters of a direction's
+layers are stacked along a first axis `layers`.
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
-from bertlab.models.base import Dense, Encoded, OutputConfig, TokenPrediction, View, lookup, normal, param, rows_apart, summary
+from bertlab.models.base import (
+    Carry,
+    Dense,
+    Encoded,
+    OutputConfig,
+    TokenPrediction,
+    View,
+    lookup,
+    normal,
+    param,
+    rematerialised,
+    rows_apart,
+    summary,
+)
+from bertlab.models.characters import PUBLISHED_FILTERS, Characters, CharactersConfig
+from bertlab.models.recurrent import begin_with, borders, through_time, uniform
 
 
 @dataclasses.dataclass(frozen=True)
 class BilstmConfig:
-    """Shape of an ELMo body on token ids.
+    """Shape of an ELMo body.
 
     Attributes:
         direction: "bidirectional" has both stacks, "left-to-right" and "right-to-left" one.
         clip: bound on cell states and projections (bilm-tf: 3).
+        token_encoder: "ids", a table of token embeddings; "characters", the view's `characters` [B, L, 50] encoded.
+        skip_connections: from the second layer on, a layer's output has its (dropped) input added.
+        highway_layers: of the character encoder.
+        filters: of the character encoder, (width, number) each.
+        remat: "none", "dots" or "full": what the backward pass computes again.
+        scan_layers: layers in a loop, or unrolled.
     """
 
     layers: int
@@ -32,104 +55,159 @@ class BilstmConfig:
     output: OutputConfig
     dropout: float
     dtype: jnp.dtype
+    token_encoder: str = "ids"
+    skip_connections: bool = True
+    highway_layers: int = 2
+    filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS
+    remat: str = "none"
+    scan_layers: bool = True
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The stacks that there are."""
+        off = {"left-to-right": "backward", "right-to-left": "forward"}.get(self.direction)
+        return tuple(side for side in ("forward", "backward") if side != off)
+
+    @property
+    def characters(self) -> CharactersConfig:
+        """Shape of the character encoder."""
+        return CharactersConfig(self.width, self.highway_layers, self.filters, dtype=self.dtype)
 
     def flops_per_token(self, seq_len: int) -> float:
         """Forward and backward FLOPs per position: 6 per weight of the products, D·4F + D·4F + F·D a layer and direction."""
         del seq_len
-        return 6 * self.layers * 9 * self.width * self.hidden * (2 if self.direction == "bidirectional" else 1)
+        lstms = 6 * self.layers * 9 * self.width * self.hidden * len(self.sides)
+        return lstms + (self.characters.flops_per_token() if self.token_encoder == "characters" else 0)
 
     def flops_per_prediction(self) -> float:
         """Forward and backward FLOPs of one row of logits."""
         return 6 * self.width * self.vocab_size
 
+    def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
+        """States of `rows` rows before their first position: zeros, [rows, n, F] and [rows, n, D]."""
+        cell = jnp.zeros((rows, self.layers, self.hidden), jnp.float32)
+        state = jnp.zeros((rows, self.layers, self.width), self.dtype)
+        return {side: {"cell": cell, "state": state} for side in sides}
+
 
 class ProjectedLstm(nn.Module):
-    """An LSTM with a linear projection of its output and clipped states (bilm-tf's LSTMCell).
+    """An LSTM with a linear projection of its output and clipped states (TensorFlow's LSTMCell, as bilm-tf uses it).
 
-    Gates in the order input, candidate, forget, output; 1 is added to the forget gate at run time.
+    Gates in the order input, candidate, forget, output; 1 is added to the forget gate at run time. Initial values are those
+    that TensorFlow gives where bilm-tf asks for none: Glorot's, U(±√(6 / (inputs + outputs))).
     """
 
     config: BilstmConfig
+    reverse: bool
+    deterministic: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "L B D"], reset: Bool[Array, "L B"], reverse: bool) -> Float[Array, "L B D"]:
-        """States of every position; time comes first, as the scan wants it.
+    def __call__(self, x: Float[Array, "L B D"], layer: tuple, rows: tuple) -> tuple[Array, tuple]:
+        """One layer.
 
         Args:
-            x: the inputs.
-            reset: true where a document begins in reading order: nothing is carried into that position.
-            reverse: read from the last position to the first.
+            x: the inputs before dropout.
+            layer: whether the dropped input is added to the output, and the states {cell [B, F], state [B, D]} to begin with.
+            rows: `reset` and `hold` of `recurrent.borders`.
+
+        Returns:
+            The outputs [L, B, D], to go on with; and again, with the states after the last position.
         """
         c = self.config
-        kernel_init = normal(c.width**-0.5)
+        residual, begin = layer
+        both = 2 * c.width + 4 * c.hidden  # TensorFlow's kernel of inputs and states is one matrix
+        kernel_init = uniform((6 / both) ** 0.5)
         wx = self.param("input_kernel", param(kernel_init, "embed", None, "hidden"), (c.width, 4, c.hidden))
         wh = self.param("recurrent_kernel", param(kernel_init, "embed", None, "hidden"), (c.width, 4, c.hidden))
         bias = self.param("bias", param(nn.initializers.zeros, None, "hidden"), (4, c.hidden))
-        wp = self.param("projection", param(normal(c.hidden**-0.5), "hidden", "embed"), (c.hidden, c.width))
+        projection_init = uniform((6 / (c.hidden + c.width)) ** 0.5)
+        wp = self.param("projection", param(projection_init, "hidden", "embed"), (c.hidden, c.width))
         flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * c.hidden)
         wh, wp = flat(wh), wp.astype(c.dtype)
-        # The input products of all steps at once: only what depends on the state stays inside the scan.
-        gates = jnp.einsum("lbd,df->lbf", x, flat(wx)) + flat(bias)
-        keep = (~reset).astype(c.dtype)[:, :, None]
+        # bilm-tf drops the input of each layer, and the residual adds the dropped input.
+        inputs = nn.Dropout(c.dropout)(x, self.deterministic)
+        gates = jnp.einsum("lbd,df->lbf", inputs, flat(wx)) + flat(bias)
 
-        def step(carry, inputs):
-            cell, state = carry
-            gate, keep_t = inputs
-            cell, state = cell * keep_t, state * keep_t
-            enter, candidate, forget, leave = jnp.split(gate + state @ wh, 4, axis=-1)
-            cell = cell * jax.nn.sigmoid(forget + 1.0) + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
+        def step(state, gate):
+            enter, candidate, forget, leave = jnp.split(gate + state["state"] @ wh, 4, axis=-1)
+            cell = state["cell"] * jax.nn.sigmoid(forget + 1.0) + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
             cell = jnp.clip(cell, -c.clip, c.clip)
-            state = jnp.clip((jax.nn.sigmoid(leave) * jnp.tanh(cell)) @ wp, -c.clip, c.clip)
-            return (cell, state), state
+            out = (jax.nn.sigmoid(leave) * jnp.tanh(cell)).astype(c.dtype) @ wp
+            return {"cell": cell, "state": jnp.clip(out, -c.clip, c.clip)}
 
-        batch = x.shape[1]
-        start = (jnp.zeros((batch, c.hidden), c.dtype), jnp.zeros((batch, c.width), c.dtype))
-        return jax.lax.scan(step, start, (gates, keep), reverse=reverse)[1]
+        end, outputs = through_time(step, begin, gates, *rows, self.reverse)
+        outputs = rows_apart(outputs + jnp.where(residual, inputs, 0), axis=1)
+        return outputs, (outputs, end)
 
 
 class Bilstm(nn.Module):
-    """ELMo's biLM (Peters et al. 2018, section 3.1): two independent directions, shared embeddings and softmax."""
+    """ELMo's biLM (Peters et al. 2018, section 3.1): two independent directions, shared token vectors and softmax."""
 
     config: BilstmConfig
 
     def setup(self):
         c = self.config
-        # bilm-tf draws token embeddings uniformly from (-1, 1).
-        uniform = lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -1.0, 1.0)
-        self.token_embedding = self.param("token_embedding", param(uniform, "vocab", "embed"), (c.vocab_size, c.width))
+        if c.token_encoder == "characters":
+            self.characters = Characters(c.characters)
+            self.token_embedding = None
+        else:
+            # TensorFlow's default again; U(−1, 1) is bilm-tf's for characters alone.
+            init = uniform((6 / (c.vocab_size + c.width)) ** 0.5)
+            self.token_embedding = self.param("token_embedding", param(init, "vocab", "embed"), (c.vocab_size, c.width))
         self.dropout = nn.Dropout(c.dropout)
-        self.stacks = {
-            side: [ProjectedLstm(c, name=f"{side}_{i}") for i in range(c.layers)]
-            for side, off in (("forward", "right-to-left"), ("backward", "left-to-right"))
-            if c.direction != off
-        }
         self.pooler = Dense(c.width, ("embed", None), normal(0.02), dtype=c.dtype)
         self.output = TokenPrediction(c.output, c.vocab_size, c.epsilon, normal(c.width**-0.5), c.dtype)
 
-    def encode(self, view: View, deterministic: bool) -> Encoded:
-        """Hidden states of every layer; states never cross from one document of a row to the next."""
-        documents = view["documents"].T
-        border = documents[1:] != documents[:-1]
-        edge = jnp.ones_like(border[:1])
-        embedded = rows_apart(lookup(self.token_embedding.astype(self.config.dtype), view["tokens"].T), axis=1)
-        sides = {}
-        for side, stack in self.stacks.items():
-            reverse = side == "backward"
-            reset = jnp.concatenate([border, edge] if reverse else [edge, border])
-            layers = [embedded]
-            for i, lstm in enumerate(stack):
-                # bilm-tf drops the input of each layer, and the residual adds the dropped input.
-                inputs = self.dropout(layers[-1], deterministic)
-                outputs = rows_apart(lstm(inputs, reset, reverse), axis=1)
-                layers.append(outputs + inputs if i else outputs)
-            sides[side] = tuple(layer.transpose(1, 0, 2) for layer in layers)
+    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
+        """Hidden states of every layer; without a carry they never cross from one document of a row to the next."""
+        sides, carried = {}, {}
+        embedded = rows_apart(self._embed(view).transpose(1, 0, 2), axis=1)
+        for side in carry or self.config.sides:
+            layers, end = self._stack(embedded, view, side, deterministic, carry)
+            sides[side] = tuple(layer.transpose(1, 0, 2) for layer in (embedded, *layers))
+            carried |= {side: jax.lax.stop_gradient(end)} if carry else {}
         if len(sides) == 2:
             sides["both"] = tuple(jnp.concatenate(pair, -1) for pair in zip(sides["forward"], sides["backward"]))
-        return Encoded(**sides)
+        return Encoded(**sides), carried
 
-    def predict_tokens(self, hidden: Float[Array, "... D"], side: str, deterministic: bool) -> Float[Array, "... V"]:
-        """Logits over the vocabulary from the softmax that both directions share."""
-        return self.output(self.dropout(hidden, deterministic), self.token_embedding, side)
+    def _embed(self, view: View) -> Float[Array, "B L D"]:
+        if self.config.token_encoder == "characters":
+            return self.characters(view["characters"])
+        return lookup(self.token_embedding.astype(self.config.dtype), view["tokens"])
+
+    @nn.compact
+    def _stack(self, embedded: Float[Array, "L B D"], view: View, side: str, deterministic: bool, carry: Carry):
+        """The output of each layer of one direction, and the states that its rows end with ([B, n, ...])."""
+        c = self.config
+        reverse = side == "backward"
+        if carry:
+            begin = begin_with(carry, side, view)
+        else:
+            begin = c.initial_carry(embedded.shape[1], (side,))[side]
+        layers_first = lambda tree: jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
+        stack = nn.scan(
+            rematerialised(ProjectedLstm, c.remat, in_loop=c.scan_layers),
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast),
+            length=c.layers,
+            unroll=1 if c.scan_layers else c.layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(c, reverse, deterministic, name=side)
+        residual = (jnp.arange(c.layers) > 0) & c.skip_connections
+        rows = borders(view["documents"].T, reverse, stateful=bool(carry))
+        _, (outputs, end) = stack(embedded, (residual, layers_first(begin)), rows)
+        return list(outputs), layers_first(end)
+
+    def predict_tokens(
+        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
+    ) -> Float[Array, "... V"]:
+        """Logits over the vocabulary, or those of candidates, from the softmax that both directions share."""
+        # An untied layer asks the embeddings for nothing but their width.
+        embedding = jax.ShapeDtypeStruct((self.config.vocab_size, self.config.width), jnp.float32)
+        if self.token_embedding is not None:
+            embedding = self.token_embedding
+        return self.output(self.dropout(hidden, deterministic), embedding, side, among)
 
     def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
         """tanh of a dense layer on [forward state of the last token; backward state of the first]."""

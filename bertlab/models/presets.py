@@ -1,90 +1,269 @@
-"""Families and sizes by the names of their papers, and the body that a model config describes."""
+"""Families and sizes by the names of their papers, and the body that a model config describes.
+
+A family is a set of values for its body's config; a size adds numbers to it or replaces some; `config.model` replaces any.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertlab.errors import UserError
-from bertlab.models.base import OutputConfig
+from bertlab.models.awd_lstm import AwdLstm, AwdLstmConfig
+from bertlab.models.base import ACTIVATIONS, OutputConfig
 from bertlab.models.bilstm import Bilstm, BilstmConfig
+from bertlab.models.static import Static, StaticConfig
 from bertlab.models.transformer import Transformer, TransformerConfig
 
-_TRANSFORMER = {
+_BERT_SIZES = {
     # Turc et al. 2019 (google-research/bert README) for tiny to medium; Devlin et al. 2018, section 3 for base and large.
-    "tiny": dict(layers=2, width=128, heads=2, hidden=512, max_positions=512),
-    "mini": dict(layers=4, width=256, heads=4, hidden=1024, max_positions=512),
-    "small": dict(layers=4, width=512, heads=8, hidden=2048, max_positions=512),
-    "medium": dict(layers=8, width=512, heads=8, hidden=2048, max_positions=512),
-    "base": dict(layers=12, width=768, heads=12, hidden=3072, max_positions=512),
-    "large": dict(layers=24, width=1024, heads=16, hidden=4096, max_positions=512),
+    "tiny": dict(layers=2, width=128, heads=2, hidden=512),
+    "mini": dict(layers=4, width=256, heads=4, hidden=1024),
+    "small": dict(layers=4, width=512, heads=8, hidden=2048),
+    "medium": dict(layers=8, width=512, heads=8, hidden=2048),
+    "base": dict(layers=12, width=768, heads=12, hidden=3072),
+    "large": dict(layers=24, width=1024, heads=16, hidden=4096),
 }
-_LSTM = {
+_SMALL = {name: _BERT_SIZES[name] for name in ("tiny", "mini", "small", "medium")}
+
+
+def _gpt2(layers: int, width: int, heads: int) -> dict[str, Any]:
+    """A size of Radford et al. 2019: pre-LN with a final norm."""
+    numbers = dict(layers=layers, width=width, heads=heads, hidden=4 * width, max_positions=1024)
+    return numbers | dict(norm_placement="pre", final_norm=True, scaled_residual_init=True)
+
+
+_GPT_SIZES = _SMALL | {
+    "gpt1": _BERT_SIZES["base"],
+    "gpt2": _gpt2(12, 768, 12),
+    "gpt2-medium": _gpt2(24, 1024, 16),
+    "gpt2-large": _gpt2(36, 1280, 20),
+    "gpt2-xl": _gpt2(48, 1600, 25),
+}
+_MODERN_SIZES = {
+    # base and large are ModernBERT's (Warner et al. 2024, table 4); the others BERT's, with as many feed-forward weights.
+    "tiny": dict(layers=2, width=128, heads=2, hidden=344),
+    "mini": dict(layers=4, width=256, heads=4, hidden=688),
+    "small": dict(layers=4, width=512, heads=8, hidden=1368),
+    "medium": dict(layers=8, width=512, heads=8, hidden=1368),
+    "base": dict(layers=22, width=768, heads=12, hidden=1152),
+    "large": dict(layers=28, width=1024, heads=16, hidden=2624),
+}
+_ELMO_SIZES = {
     # small, medium and original are the published ones; tiny and mini match the transformers in width and about in weights.
-    "tiny": dict(layers=2, width=128, hidden=128),
-    "mini": dict(layers=2, width=256, hidden=256),
-    "small": dict(layers=2, width=128, hidden=1024),
-    "medium": dict(layers=2, width=256, hidden=2048),
-    "original": dict(layers=2, width=512, hidden=4096),
+    "tiny": dict(layers=2, width=128, hidden=128, highway_layers=1, filters=((1, 8), (2, 16), (3, 32), (4, 72))),
+    "mini": dict(layers=2, width=256, hidden=256, highway_layers=1, filters=((1, 16), (2, 32), (3, 64), (4, 144))),
+    "small": dict(layers=2, width=128, hidden=1024, highway_layers=1),
+    "medium": dict(layers=2, width=256, hidden=2048, highway_layers=1),
+    "original": dict(layers=2, width=512, hidden=4096, highway_layers=2),
 }
-SIZES = {
-    "bert": _TRANSFORMER,
-    "gpt": {k: _TRANSFORMER[k] for k in ("tiny", "mini", "small", "medium")} | {"gpt1": _TRANSFORMER["base"]},
-    "elmo": _LSTM,
+_AWD_SIZES = {
+    "tiny": dict(layers=2, width=128, hidden=256),
+    "mini": dict(layers=3, width=200, hidden=400),
+    "original": dict(layers=3, width=400, hidden=1150),
 }
-DIRECTIONS = ("bidirectional", "left-to-right", "right-to-left")
-_FAMILY_DIRECTION = {"bert": "bidirectional", "gpt": "left-to-right", "elmo": "bidirectional"}
+_STATIC_SIZES = {
+    "tiny": dict(width=100),
+    "mini": dict(width=200),
+    "original": dict(width=300),
+}
+
+_TRANSFORMER = dict(
+    max_positions=512,
+    activation="gelu_tanh",
+    gated=False,
+    norm="layer_norm",
+    norm_placement="post",
+    final_norm=False,
+    use_bias=True,
+    position_encoding="learned",
+    position_offset=0,
+    rotary_base=10_000.0,
+    rotary_base_local=10_000.0,
+    local_window=0,
+    global_every=1,
+    init_stddev=0.02,
+    scaled_residual_init=False,
+    tied=True,
+    dropout=0.1,
+)
+_BERT = _TRANSFORMER | dict(
+    embedding_norm=True, epsilon=1e-12, segments=2, truncated=True, output_transform=True, output_bias=True
+)
+_GPT = _TRANSFORMER | dict(
+    embedding_norm=False, epsilon=1e-5, segments=0, truncated=False, output_transform=False, output_bias=False
+)
+_MODERN = _BERT | dict(
+    max_positions=8192,
+    activation="gelu_erf",
+    gated=True,
+    norm="rms_norm",
+    norm_placement="pre",
+    final_norm=True,
+    epsilon=1e-5,
+    use_bias=False,
+    position_encoding="rotary",
+    rotary_base=160_000.0,
+    local_window=128,
+    global_every=3,
+    segments=0,
+    scaled_residual_init=True,
+    dropout=0.0,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A kind of body with published values.
+
+    Attributes:
+        body: the Linen class.
+        shape: its config class.
+        values: what all sizes share.
+        sizes: by name, numbers and whatever else a size replaces.
+        directions: the first is the default.
+    """
+
+    body: Callable[[Any], nn.Module]
+    shape: Callable[..., Any]
+    values: Mapping[str, Any]
+    sizes: Mapping[str, Mapping[str, Any]]
+    directions: tuple[str, ...] = ("bidirectional", "left-to-right", "right-to-left")
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it can carry its state along a stream."""
+        return hasattr(self.shape, "initial_carry")
+
+
+_LEFT_TO_RIGHT_FIRST = ("left-to-right", "bidirectional", "right-to-left")
+FAMILIES = {
+    "bert": Family(Transformer, TransformerConfig, _BERT, _BERT_SIZES),
+    "gpt": Family(Transformer, TransformerConfig, _GPT, _GPT_SIZES, _LEFT_TO_RIGHT_FIRST),
+    "modern": Family(Transformer, TransformerConfig, _MODERN, _MODERN_SIZES),
+    "elmo": Family(
+        Bilstm,
+        BilstmConfig,
+        dict(
+            clip=3.0,
+            epsilon=1e-12,
+            token_encoder="ids",
+            skip_connections=True,
+            output_transform=False,
+            tied=False,
+            output_bias=True,
+            dropout=0.1,
+        ),
+        _ELMO_SIZES,
+    ),
+    "awd_lstm": Family(
+        AwdLstm,
+        AwdLstmConfig,
+        dict(
+            embedding_dropout=0.1,
+            input_dropout=0.65,
+            hidden_dropout=0.3,
+            weight_dropout=0.5,
+            dropout=0.4,
+            output_transform=False,
+            tied=True,
+            output_bias=True,
+        ),
+        _AWD_SIZES,
+        ("left-to-right", "right-to-left"),
+    ),
+    "static": Family(
+        Static,
+        StaticConfig,
+        dict(output_transform=False, tied=False, output_bias=False, output_init="zeros"),
+        _STATIC_SIZES,
+        ("bidirectional",),
+    ),
+}
+DIRECTIONS = _LEFT_TO_RIGHT_FIRST
+_CHOICES = {
+    "remat": ("none", "dots", "full"),
+    "activation": tuple(ACTIVATIONS),
+    "norm": ("layer_norm", "rms_norm"),
+    "norm_placement": ("post", "pre"),
+    "position_encoding": ("learned", "rotary", "none"),
+    "token_encoder": ("ids", "characters"),
+    "output_init": ("zeros", "uniform"),
+}
+# Keys of config.model that are not values of every body's config.
+_NOT_SHAPE = ("family", "size", "direction", "dtype", "stateful", "output_transform", "tied", "output_bias")
+
+
+def family_of(model) -> Family:
+    """The family that `config.model` names."""
+    return _look_up(model.family, FAMILIES, "config.model.family")
 
 
 def model_direction(model) -> str:
     """The direction of a model config: its own, else its family's."""
-    _check(model.family, _FAMILY_DIRECTION, "config.model.family")
-    return _check(model.direction or _FAMILY_DIRECTION[model.family], DIRECTIONS, "config.model.direction")
+    family = family_of(model)
+    _look_up(model.direction or family.directions[0], dict.fromkeys(DIRECTIONS), "config.model.direction")
+    if model.direction and model.direction not in family.directions:
+        raise UserError(
+            f"config.model.direction={model.direction!r}: {model.family} reads {' or '.join(family.directions)}; choose that"
+        )
+    return model.direction or family.directions[0]
 
 
-def model_shape(model, vocab_size: int) -> TransformerConfig | BilstmConfig:
-    """The full shape of `config.model`: the size's numbers, replaced where the config gives its own.
+def model_shape(model, vocab_size: int) -> Any:
+    """The full shape of `config.model`: the family's and the size's values, replaced where the config gives its own.
 
     Raises:
-        UserError: an unknown family, size, direction or dtype, or a width that the heads do not divide.
+        UserError: an unknown name, a key that the family does not have, or numbers that do not go together.
     """
-    direction = model_direction(model)
-    numbers = dict(_check(model.size, SIZES[model.family], "config.model.size"))
-    if model.family == "elmo":
-        for key in ("heads", "max_positions"):
-            if model[key] is not None:
-                raise UserError(f"config.model.{key}={model[key]}: an LSTM has no {key}; leave it unset")
-    numbers |= {k: model[k] for k in numbers if model[k] is not None}
-    shared = dict(
-        vocab_size=vocab_size,
-        direction=direction,
-        dropout=float(model.dropout),
-        dtype=_check(model.dtype, {"float32": jnp.float32, "bfloat16": jnp.bfloat16}, "config.model.dtype"),
-    )
-    if model.family == "elmo":
-        output = OutputConfig(transform=False, tied=False, bias=True)
-        return BilstmConfig(**numbers, **shared, clip=3.0, epsilon=1e-12, output=output)
-    if numbers["width"] % numbers["heads"]:
+    family, direction = family_of(model), model_direction(model)
+    values = {**family.values, **_look_up(model.size, family.sizes, "config.model.size")}
+    fields = {field.name for field in dataclasses.fields(family.shape)}
+    for key, value in model.items():
+        if key in _CHOICES and value is not None:
+            _look_up(value, dict.fromkeys(_CHOICES[key]), f"config.model.{key}")
+        if key in ("remat", "scan_layers"):
+            default = {"remat": "none", "scan_layers": True}[key]
+            if key not in fields and value != default:
+                raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it {default}")
+            values |= {key: value} if key in fields else {}
+        elif value is not None and (key not in _NOT_SHAPE or key in values):
+            if key not in values:
+                raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
+            values[key] = value
+    output = OutputConfig(*(values.pop(key) for key in ("output_transform", "tied", "output_bias")))
+    dtype = _look_up(model.dtype, {"float32": jnp.float32, "bfloat16": jnp.bfloat16}, "config.model.dtype")
+    shape = family.shape(**values, vocab_size=vocab_size, direction=direction, output=output, dtype=dtype)
+    if isinstance(shape, TransformerConfig):
+        _check_transformer(shape)
+    return shape
+
+
+def _check_transformer(shape: TransformerConfig) -> None:
+    if shape.width % shape.heads:
         raise UserError(
-            f"config.model.width={numbers['width']} is not a multiple of config.model.heads={numbers['heads']}; change either"
+            f"config.model.width={shape.width} is not a multiple of config.model.heads={shape.heads}; change either"
         )
-    bert = model.family == "bert"
-    return TransformerConfig(
-        **numbers,
-        **shared,
-        segments=2 if bert else 0,
-        embedding_norm=bert,
-        epsilon=1e-12 if bert else 1e-5,
-        truncated=bert,
-        init_stddev=float(model.init_stddev),
-        output=OutputConfig(transform=bert, tied=True, bias=bert),
-    )
+    if shape.position_encoding == "rotary" and (shape.width // shape.heads) % 2:
+        raise UserError(
+            f"config.model.position_encoding='rotary' turns pairs of coordinates: config.model.width={shape.width} over"
+            f" config.model.heads={shape.heads} must be even"
+        )
+    if shape.global_every < 1 or shape.local_window < 0:
+        raise UserError(
+            f"config.model.global_every={shape.global_every} must be at least 1 and config.model.local_window="
+            f"{shape.local_window} at least 0"
+        )
 
 
-def build_body(shape: TransformerConfig | BilstmConfig) -> nn.Module:
+def build_body(shape: Any) -> nn.Module:
     """The Linen module of a shape."""
-    return (Bilstm if isinstance(shape, BilstmConfig) else Transformer)(shape)
+    return next(family.body for family in FAMILIES.values() if isinstance(shape, family.shape))(shape)
 
 
-def _check(name, known, key):
+def _look_up(name, known: Mapping[str, Any], key: str):
     if name not in known:
         raise UserError(f"{key}={name!r} is not known; choose one of {', '.join(known)}")
-    return known[name] if isinstance(known, dict) else name
+    return known[name]

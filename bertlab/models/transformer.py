@@ -1,6 +1,7 @@
-"""The transformer body of BERT and GPT: one stack of post-LayerNorm blocks whose direction is a config value.
+"""The transformer body of BERT, GPT and their successors: one stack of blocks in which every part is a config value.
 
-Letters: B batch, L length, N = B·L rows, D model width, H heads, K head width, F feed-forward width, V vocabulary.
+Letters: B batch, L length, N = B·L rows, D model width, H heads, K head width, F feed-forward width, V vocabulary. Parameters
+of the blocks are stacked along a first axis `layers`, whether the blocks then run in a loop or unrolled.
 """
 
 import dataclasses
@@ -11,31 +12,48 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.models.base import (
+    ACTIVATIONS,
+    Carry,
     Dense,
     Encoded,
-    LayerNorm,
+    Norm,
     OutputConfig,
     TokenPrediction,
     View,
     lookup,
     normal,
     param,
+    rematerialised,
     rows_apart,
     summary,
     truncated_normal,
 )
 
+_SIDE = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "backward"}
+
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """Shape of a transformer body.
+    """Shape of a transformer body; the published models are sets of these values (`bertlab.models.presets`).
 
     Attributes:
         direction: "bidirectional", "left-to-right" or "right-to-left".
-        segments: rows of the segment embedding; 0 for none (GPT).
-        embedding_norm: LayerNorm after the summed embeddings (BERT yes, GPT no).
+        activation: of the feed-forward layers and the output transform, a key of ACTIVATIONS.
+        gated: the feed-forward's activation is multiplied by a second projection (Shazeer 2020).
+        norm: "layer_norm" or "rms_norm".
+        norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before each sublayer (GPT-2).
+        final_norm: a norm after the last block.
+        embedding_norm: a norm after the summed embeddings.
+        position_encoding: "learned", "rotary" (Su et al. 2021) or "none".
+        position_offset: added to learned positions (RoBERTa: 2).
+        rotary_base, rotary_base_local: θ of layers that see everything and of layers that see a window.
+        local_window: a local layer's position sees half of it to either side; 0: no layer is local.
+        global_every: layers 0, n, 2n, ... are not local (ModernBERT: every third).
+        segments: rows of the segment embedding; 0 for none; 1: the same for all tokens (RoBERTa).
         truncated: initial values from a truncated normal (BERT) or a plain one (GPT).
-        init_stddev: its deviation; both papers' is 0.02.
+        init_stddev: its deviation.
+        scaled_residual_init: the kernels that write to the residual begin smaller by √(2·layers) (GPT-2).
+        remat: "none", "dots" or "full": what the backward pass computes again.
     """
 
     layers: int
@@ -45,13 +63,28 @@ class TransformerConfig:
     max_positions: int
     vocab_size: int
     direction: str
-    segments: int
+    activation: str
+    gated: bool
+    norm: str
+    norm_placement: str
+    final_norm: bool
     embedding_norm: bool
     epsilon: float
+    use_bias: bool
+    position_encoding: str
+    position_offset: int
+    rotary_base: float
+    rotary_base_local: float
+    local_window: int
+    global_every: int
+    segments: int
     truncated: bool
     init_stddev: float
+    scaled_residual_init: bool
     output: OutputConfig
     dropout: float
+    remat: str
+    scan_layers: bool
     dtype: jnp.dtype
 
     @property
@@ -59,9 +92,19 @@ class TransformerConfig:
         """Initialiser of every kernel and embedding table."""
         return (truncated_normal if self.truncated else normal)(self.init_stddev)
 
+    @property
+    def residual_init(self):
+        """Initialiser of the kernels whose product is added to the residual."""
+        scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
+        return (truncated_normal if self.truncated else normal)(self.init_stddev * scale)
+
     def flops_per_token(self, seq_len: int) -> float:
-        """Forward and backward FLOPs of the body per position: 6·layers·(4D² + 2·D·F) + 12·layers·D·L."""
-        return 6 * self.layers * (4 * self.width**2 + 2 * self.width * self.hidden) + 12 * self.layers * self.width * seq_len
+        """Forward and backward FLOPs of the body per position, attention in full: 6·layers·(4D² + 2·D·F) + 12·layers·D·L."""
+        products = 3 if self.gated else 2
+        return (
+            6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden)
+            + 12 * self.layers * self.width * seq_len
+        )
 
     def flops_per_prediction(self) -> float:
         """Forward and backward FLOPs of one row of logits."""
@@ -82,46 +125,104 @@ def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, 
     return mask[:, None]
 
 
+def window_mask(length: int, window: int) -> Bool[Array, "L L"]:
+    """Positions at most half a window apart."""
+    place = jnp.arange(length)
+    return jnp.abs(place[:, None] - place[None, :]) <= window // 2
+
+
+def rotary_angles(positions: Int[Array, "B L"], head_width: int, base: float) -> Float[Array, "B L 1 K/2"]:
+    """Angle of each pair of coordinates: position · base^(−2i/K) (Su et al. 2021, section 3.2.2)."""
+    rates = base ** (-jnp.arange(0, head_width, 2, dtype=jnp.float32) / head_width)
+    return positions[:, :, None, None].astype(jnp.float32) * rates
+
+
+def rotate(x: Float[Array, "B L H K"], angles: Float[Array, "B L 1 K/2"]) -> Float[Array, "B L H K"]:
+    """Turns coordinate i and i + K/2 by the pair's angle."""
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2) over flattened rows."""
 
     config: TransformerConfig
+    deterministic: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "N D"], mask: Bool[Array, "B 1 L L"], deterministic: bool) -> Float[Array, "N D"]:
+    def __call__(
+        self, x: Float[Array, "N D"], mask: Bool[Array, "B 1 L L"], angles: Float[Array, "B L 1 K/2"] | None
+    ) -> Float[Array, "N D"]:
+        """Sums of values over what the mask allows, projected; `angles` turn queries and keys."""
         c = self.config
         batch, length, head_width = mask.shape[0], mask.shape[-1], c.width // c.heads
         kernel = self.param("qkv_kernel", param(c.init, "embed", None, "heads", None), (c.width, 3, c.heads, head_width))
-        bias = self.param("qkv_bias", param(nn.initializers.zeros, None, "heads", None), (3, c.heads, head_width))
-        qkv = jnp.einsum("nd,dthk->tnhk", x, kernel.astype(c.dtype)) + bias.astype(c.dtype)[:, None]
+        qkv = jnp.einsum("nd,dthk->tnhk", x, kernel.astype(c.dtype))
+        if c.use_bias:
+            bias = self.param("qkv_bias", param(nn.initializers.zeros, None, "heads", None), (3, c.heads, head_width))
+            qkv = qkv + bias.astype(c.dtype)[:, None]
         query, key, value = qkv.reshape(3, batch, length, c.heads, head_width)
+        if angles is not None:
+            query, key = rotate(query, angles), rotate(key, angles)
         scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32) / head_width**0.5
         weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min)).astype(c.dtype)
-        weights = nn.Dropout(c.dropout)(weights, deterministic)
+        weights = nn.Dropout(c.dropout)(weights, self.deterministic)
         context = jnp.einsum("bhlm,bmhk->blhk", weights, value).reshape(batch * length, c.heads, head_width)
-        out_kernel = self.param("out_kernel", param(c.init, "heads", None, "embed"), (c.heads, head_width, c.width))
-        out_bias = self.param("out_bias", param(nn.initializers.zeros, "embed"), (c.width,))
-        return jnp.einsum("nhk,hkd->nd", context, out_kernel.astype(c.dtype)) + out_bias.astype(c.dtype)
+        out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
+        out = jnp.einsum("nhk,hkd->nd", context, out_kernel.astype(c.dtype))
+        if c.use_bias:
+            out = out + self.param("out_bias", param(nn.initializers.zeros, "embed"), (c.width,)).astype(c.dtype)
+        return out
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to its input and then normalised (post-LN)."""
+    """Attention and feed-forward, each added to its input; norms before them (pre) or after the sum (post)."""
 
     config: TransformerConfig
+    deterministic: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "N D"], mask: Bool[Array, "B 1 L L"], deterministic: bool) -> Float[Array, "N D"]:
+    def __call__(self, x: Float[Array, "N D"], sees_all: Bool[Array, ""], views) -> tuple[Float[Array, "N D"], Array]:
+        """One layer.
+
+        Args:
+            x: the residual stream.
+            sees_all: whether this layer attends to everything that it may, or to a window.
+            views: (mask, angles) of a layer that sees all, and of one that sees a window (or None).
+
+        Returns:
+            The new residual stream, twice: as the scan's carry and as its output.
+        """
         c = self.config
-        dropout = nn.Dropout(c.dropout)
-        attended = Attention(c, name="attention")(x, mask, deterministic)
-        x = LayerNorm(c.epsilon, name="attention_norm")(x + dropout(attended, deterministic))
-        hidden = jax.nn.gelu(Dense(c.hidden, ("embed", "hidden"), c.init, dtype=c.dtype, name="up")(x), approximate=True)
-        out = Dense(c.width, ("hidden", "embed"), c.init, dtype=c.dtype, name="down")(hidden)
-        return LayerNorm(c.epsilon, name="output_norm")(x + dropout(out, deterministic))
+        norm = lambda name: Norm(c.epsilon, c.norm, c.use_bias, name=name)
+        dropout = nn.Dropout(c.dropout, deterministic=self.deterministic)
+        everything, window = views
+        mask, angles = (
+            everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
+        )
+        attention = Attention(c, self.deterministic, name="attention")
+        if c.norm_placement == "pre":
+            x = x + dropout(attention(norm("attention_norm")(x), mask, angles))
+            x = x + dropout(self._feed_forward(norm("feed_forward_norm")(x)))
+        else:
+            x = norm("attention_norm")(x + dropout(attention(x, mask, angles)))
+            x = norm("feed_forward_norm")(x + dropout(self._feed_forward(x)))
+        x = rows_apart(x)
+        return x, x
+
+    def _feed_forward(self, x: Float[Array, "N D"]) -> Float[Array, "N D"]:
+        """Two dense layers with an activation between them, gated or not."""
+        c = self.config
+        dense = lambda name, width, axes, init: Dense(width, axes, init, c.use_bias, c.dtype, name=name)
+        hidden = ACTIVATIONS[c.activation](dense("up", c.hidden, ("embed", "hidden"), c.init)(x))
+        if c.gated:
+            hidden = hidden * dense("gate", c.hidden, ("embed", "hidden"), c.init)(x)
+        return dense("down", c.width, ("hidden", "embed"), c.residual_init)(hidden)
 
 
 class Transformer(nn.Module):
-    """BERT (Devlin et al. 2018) and GPT (Radford et al. 2018) as one body; see `TransformerConfig` for what differs."""
+    """BERT (Devlin et al. 2018), GPT (Radford et al. 2018) and after; see `TransformerConfig` for what differs."""
 
     config: TransformerConfig
 
@@ -129,39 +230,68 @@ class Transformer(nn.Module):
         c = self.config
         table = lambda rows, axis: (param(c.init, axis, "embed"), (rows, c.width))
         self.token_embedding = self.param("token_embedding", *table(c.vocab_size, "vocab"))
-        self.position_embedding = self.param("position_embedding", *table(c.max_positions, None))
+        if c.position_encoding == "learned":
+            self.position_embedding = self.param("position_embedding", *table(c.max_positions + c.position_offset, None))
         if c.segments:
             self.segment_embedding = self.param("segment_embedding", *table(c.segments, None))
         if c.embedding_norm:
-            self.embedding_norm = LayerNorm(c.epsilon)
+            self.embedding_norm = Norm(c.epsilon, c.norm, c.use_bias)
+        if c.final_norm:
+            self.final_norm = Norm(c.epsilon, c.norm, c.use_bias)
         self.dropout = nn.Dropout(c.dropout)
-        self.blocks = [Block(c, name=f"block_{i}") for i in range(c.layers)]
         self.pooler = Dense(c.width, ("embed", None), c.init, dtype=c.dtype)
-        self.output = TokenPrediction(c.output, c.vocab_size, c.epsilon, c.init, c.dtype)
+        self.output = TokenPrediction(c.output, c.vocab_size, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation)
 
-    def encode(self, view: View, deterministic: bool) -> Encoded:
-        """Hidden states of every layer, on the one side that the direction gives."""
+    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
+        """Hidden states of every layer, on the one side that the direction gives; nothing is carried."""
         c = self.config
         batch, length = view["tokens"].shape
         x = lookup(self.token_embedding.astype(c.dtype), view["tokens"])
-        x = x + lookup(self.position_embedding.astype(c.dtype), view["positions"])
+        if c.position_encoding == "learned":
+            x = x + lookup(self.position_embedding.astype(c.dtype), view["positions"] + c.position_offset)
         if c.segments:
-            x = x + lookup(self.segment_embedding.astype(c.dtype), view["segments"])
+            segments = view["segments"] if c.segments > 1 else jnp.zeros_like(view["segments"])
+            x = x + lookup(self.segment_embedding.astype(c.dtype), segments)
         if c.embedding_norm:
             x = self.embedding_norm(x)
         x = rows_apart(self.dropout(x, deterministic).reshape(batch * length, c.width))
-        mask = attention_mask(view["documents"], c.direction)
-        layers = [x]
-        for block in self.blocks:
-            layers.append(rows_apart(block(layers[-1], mask, deterministic)))
+        layers = (x, *self._blocks(x, view, deterministic))
+        if c.final_norm:
+            layers = (*layers[:-1], self.final_norm(layers[-1]))
         layers = tuple(layer.reshape(batch, length, c.width) for layer in layers)
-        side = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "backward"}[c.direction]
-        return Encoded(**{side: layers})
+        return Encoded(**{_SIDE[c.direction]: layers}), carry
 
-    def predict_tokens(self, hidden: Float[Array, "... D"], side: str, deterministic: bool) -> Float[Array, "... V"]:
-        """Logits over the vocabulary; tied to the token embeddings."""
+    @nn.compact
+    def _blocks(self, x: Float[Array, "N D"], view: View, deterministic: bool) -> list[Float[Array, "N D"]]:
+        """The output of each block."""
+        c = self.config
+        mask = attention_mask(view["documents"], c.direction)
+        angles = lambda base: rotary_angles(view["positions"], c.width // c.heads, base)
+        rotary = c.position_encoding == "rotary"
+        everything = (mask, angles(c.rotary_base) if rotary else None)
+        window = None
+        if c.local_window:
+            local = mask & window_mask(mask.shape[-1], c.local_window)
+            window = (local, angles(c.rotary_base_local) if rotary else None)
+        blocks = nn.scan(
+            rematerialised(Block, c.remat, in_loop=c.scan_layers),
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast),
+            length=c.layers,
+            unroll=1 if c.scan_layers else c.layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(c, deterministic, name="blocks")
+        sees_all = jnp.arange(c.layers) % c.global_every == 0
+        _, outputs = blocks(x, sees_all, (everything, window))
+        return list(outputs)
+
+    def predict_tokens(
+        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
+    ) -> Float[Array, "... V"]:
+        """Logits over the vocabulary, or those of candidates."""
         del deterministic
-        return self.output(hidden, self.token_embedding, side)
+        return self.output(hidden, self.token_embedding, side, among)
 
     def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
         """BERT's pooler: tanh of a dense layer on the first position (read left to right: on the last)."""

@@ -1,0 +1,182 @@
+"""AWD-LSTM (Merity et al. 2017), the language model of ULMFiT: a stack of LSTMs with dropout in five places.
+
+Letters: B batch, L length, D embedding width, F cell width (of the last layer: D), I a layer's input width, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from bertlab.models.base import (
+    Carry,
+    Dense,
+    Encoded,
+    OutputConfig,
+    TokenPrediction,
+    View,
+    lookup,
+    normal,
+    param,
+    rematerialised,
+    rows_apart,
+    summary,
+)
+from bertlab.models.recurrent import begin_with, borders, through_time, uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class AwdLstmConfig:
+    """Shape of an AWD-LSTM.
+
+    Attributes:
+        width: of the embeddings and of the last layer, whose states meet the same table in the output layer.
+        hidden: cell width of the other layers.
+        direction: "left-to-right" or "right-to-left".
+        embedding_dropout: share of the vocabulary's words that a batch does without.
+        input_dropout: of the embedded text; this and the next two have one mask for all positions of a row.
+        hidden_dropout: between layers.
+        dropout: of the last layer, for the output layer.
+        weight_dropout: of the recurrent kernels; one mask for the whole batch.
+        remat: "none", "dots" or "full": what the backward pass computes again. (Layers differ in shape: no loop over them.)
+    """
+
+    layers: int
+    width: int
+    hidden: int
+    vocab_size: int
+    direction: str
+    embedding_dropout: float
+    input_dropout: float
+    hidden_dropout: float
+    dropout: float
+    weight_dropout: float
+    output: OutputConfig
+    dtype: jnp.dtype
+    remat: str = "none"
+
+    @property
+    def side(self) -> str:
+        """What its states have seen."""
+        return "backward" if self.direction == "right-to-left" else "forward"
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Cell width of each layer."""
+        return (self.hidden,) * (self.layers - 1) + (self.width,)
+
+    def flops_per_token(self, seq_len: int) -> float:
+        """Forward and backward FLOPs per position: 6 per weight of the products, I·4F + F·4F a layer."""
+        del seq_len
+        return sum(6 * 4 * cell * (before + cell) for before, cell in zip((self.width, *self.cells), self.cells))
+
+    def flops_per_prediction(self) -> float:
+        """Forward and backward FLOPs of one row of logits."""
+        return 6 * self.width * self.vocab_size
+
+    def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
+        """States of `rows` rows before their first position: zeros, by side and layer, each [rows, F]."""
+        zeros = lambda cell: {"cell": jnp.zeros((rows, cell), jnp.float32), "state": jnp.zeros((rows, cell), self.dtype)}
+        return {side: {f"layer_{i}": zeros(cell) for i, cell in enumerate(self.cells)} for side in sides}
+
+
+class DroppedLstm(nn.Module):
+    """An LSTM as torch's, gates in the order input, forget, candidate, output, whose recurrent kernel is dropped.
+
+    Initial values U(±1/√F), biases too; there are two of them, as torch has (their sum acts).
+    """
+
+    config: AwdLstmConfig
+    cell: int
+    reverse: bool
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "L B I"], begin, rows: tuple) -> tuple[Float[Array, "L B F"], dict]:
+        """Outputs of every position, and the states after the last.
+
+        Args:
+            x: inputs, dropped already.
+            begin: {cell [B, F], state [B, F]} before the first position.
+            rows: `reset` and `hold` of `recurrent.borders`.
+        """
+        c, f = self.config, self.cell
+        init = uniform(f**-0.5)
+        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 4, f))
+        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 4, f))
+        bias = self.param("input_bias", param(init, None, "hidden"), (4, f))
+        bias = bias + self.param("recurrent_bias", param(init, None, "hidden"), (4, f))
+        wh = nn.Dropout(c.weight_dropout)(wh, self.deterministic)
+        flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * f)
+        wh = flat(wh)
+        gates = jnp.einsum("lbi,if->lbf", x, flat(wx)) + flat(bias)
+
+        def step(state, gate):
+            enter, forget, candidate, leave = jnp.split(gate + state["state"] @ wh, 4, axis=-1)
+            cell = state["cell"] * jax.nn.sigmoid(forget) + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
+            return {"cell": cell, "state": (jax.nn.sigmoid(leave) * jnp.tanh(cell)).astype(c.dtype)}
+
+        end, outputs = through_time(step, begin, gates, *rows, self.reverse)
+        return rows_apart(outputs, axis=1), end
+
+
+class AwdLstm(nn.Module):
+    """Embeddings, LSTMs and the dropouts between them (Merity et al. 2017, section 3 to 4.3; salesforce/awd-lstm-lm)."""
+
+    config: AwdLstmConfig
+
+    def setup(self):
+        c = self.config
+        self.token_embedding = self.param("token_embedding", param(uniform(0.1), "vocab", "embed"), (c.vocab_size, c.width))
+        self.words = nn.Dropout(c.embedding_dropout)
+        locked = lambda rate: nn.Dropout(rate, broadcast_dims=(0,))  # time comes first
+        self.after_embedding = locked(c.input_dropout)
+        self.between_layers = locked(c.hidden_dropout)
+        self.after_layers = locked(c.dropout)
+        self.pooler = Dense(c.width, ("embed", None), normal(0.02), dtype=c.dtype)
+        self.output = TokenPrediction(c.output, c.vocab_size, 1e-12, uniform(0.1), c.dtype)
+
+    @nn.compact
+    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
+        """Hidden states of every layer.
+
+        Returns:
+            Encoded: the embeddings after their dropouts [B, L, D] and each layer's raw states, [B, L, F] and at last [B, L, D]:
+            what a layer reads has passed `hidden_dropout`, what is here has not. `dropped` is the last layer after `dropout`.
+        """
+        c = self.config
+        reverse = c.side == "backward"
+        rows = borders(view["documents"].T, reverse, stateful=bool(carry))
+        begin = begin_with(carry, c.side, view) if carry else c.initial_carry(len(view["tokens"]), (c.side,))[c.side]
+        x = rows_apart(self.after_embedding(self._embed(view["tokens"].T, deterministic), deterministic), axis=1)
+        layers, end = [x], {}
+        lstm = rematerialised(DroppedLstm, c.remat, in_loop=False)
+        for i, cell in enumerate(c.cells):
+            name = f"layer_{i}"
+            x = self.between_layers(x, deterministic) if i else x
+            x, end[name] = lstm(c, cell, reverse, deterministic, name=name)(x, begin[name], rows)
+            layers.append(x)
+        batch_first = lambda x: x.transpose(1, 0, 2)
+        encoded = {c.side: tuple(map(batch_first, layers)), "dropped": batch_first(self.after_layers(x, deterministic))}
+        return Encoded(**encoded), {c.side: jax.lax.stop_gradient(end)} if carry else {}
+
+    def _embed(self, tokens: Int[Array, "L B"], deterministic: bool) -> Float[Array, "L B D"]:
+        """Rows of the table, of which `embedding_dropout` takes out whole words: every place of such a word in the batch."""
+        embedded = lookup(self.token_embedding.astype(self.config.dtype), tokens)
+        kept = self.words(jnp.ones(self.config.vocab_size, embedded.dtype), deterministic)
+        return embedded * kept[tokens][..., None]
+
+    def predict_tokens(
+        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
+    ) -> Float[Array, "... V"]:
+        """Logits over the vocabulary, or those of candidates; `Encoded.dropped` is what to give it."""
+        del deterministic
+        return self.output(hidden, self.token_embedding, side, among)
+
+    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
+        """tanh of a dense layer on the state that has seen the whole row."""
+        side, layers = encoded.widest()
+        return jnp.tanh(self.pooler(summary(layers[-1], side, view)))

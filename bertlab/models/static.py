@@ -1,0 +1,76 @@
+"""The body of static word vectors: a token's vector is the same whatever stands around it.
+
+Letters: B batch, L length, D width, V vocabulary.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from bertlab.models.base import Carry, Encoded, OutputConfig, TokenPrediction, View, lookup, param, rows_apart
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticConfig:
+    """Shape of a table of word vectors, and of a second one for the output.
+
+    Attributes:
+        width: D, of the vectors.
+        vocab_size: V.
+        direction: "bidirectional"; a lookup has none of its own.
+        output: its matrix is word2vec's syn1neg and GloVe's context vectors.
+        dtype: of the computation.
+        output_init: how the output matrix begins: "zeros" (word2vec) or "uniform", as the vectors do (GloVe).
+    """
+
+    width: int
+    vocab_size: int
+    direction: str
+    output: OutputConfig
+    dtype: Any
+    output_init: str = "zeros"
+
+    def flops_per_token(self, seq_len: int) -> float:
+        """None: a lookup multiplies nothing."""
+        del seq_len
+        return 0.0
+
+    def flops_per_prediction(self) -> float:
+        """Forward and backward FLOPs of one row of logits; negative samples cost 6·D each instead."""
+        return 6 * self.width * self.vocab_size
+
+
+class Static(nn.Module):
+    """Vectors by lookup, begun as word2vec.c and GloVe begin them: U(−.5, .5) / D."""
+
+    config: StaticConfig
+
+    def setup(self):
+        c = self.config
+        uniform = lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -0.5, 0.5) / c.width
+        self.token_embedding = self.param("token_embedding", param(uniform, "vocab", "embed"), (c.vocab_size, c.width))
+        output_init = uniform if c.output_init == "uniform" else nn.initializers.zeros
+        self.output = TokenPrediction(c.output, c.vocab_size, 1e-12, output_init, c.dtype)
+
+    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
+        """One layer, the same on every side: it has seen its own token alone."""
+        del deterministic, carry
+        layers = (rows_apart(lookup(self.token_embedding.astype(self.config.dtype), view["tokens"])),)
+        return Encoded(forward=layers, backward=layers, both=layers), {}
+
+    def predict_tokens(
+        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
+    ) -> Float[Array, "... V"]:
+        """Products with the output matrix's rows; `among` as in `TokenPrediction`."""
+        del deterministic
+        return self.output(hidden, self.token_embedding, side, among)
+
+    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
+        """The mean of a row's vectors, padding left out; zeros for an empty row."""
+        filled = (view["documents"] > 0)[:, :, None]
+        total = jnp.where(filled, encoded.both[-1], 0).sum(axis=1)
+        return total / jnp.maximum(filled.sum(axis=1), 1)
