@@ -5,16 +5,23 @@ import importlib
 
 from bertlab.errors import UserError
 from bertlab.models.base import SIDES
+from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.objectives.base import Bound, Objective, Vocabulary, cross_entropy
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.next_sentence import NextSentence
+from bertlab.objectives.word_vectors import ContinuousBagOfWords, Glove, SkipGram
 
 REGISTRY: dict[str, type[Objective]] = {
     "mlm": MaskedLanguageModel,
     "nsp": NextSentence,
     "ltr": LeftToRight,
     "rtl": RightToLeft,
+    "ar": ActivationRegularisation,
+    "tar": TemporalActivationRegularisation,
+    "skip_gram": SkipGram,
+    "cbow": ContinuousBagOfWords,
+    "glove": Glove,
 }
 
 __all__ = ["REGISTRY", "Bound", "Objective", "Vocabulary", "build", "cross_entropy", "describe", "find"]

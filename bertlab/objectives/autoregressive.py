@@ -2,37 +2,109 @@
 (Peters et al. 2018, equation 1 and the one below it). Their mean on a biLSTM is ELMo's biLM."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
 
+from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftToRight(Objective):
+class OneDirection(Objective):
+    """What both directions share: the labels, and the full or the sampled softmax.
+
+    `negatives`: in training the softmax is over the right token and this many others, drawn once a step without
+    replacement from a log-uniform distribution (Jean et al. 2015; bilm-tf: 8,192), so ids must be in order of
+    frequency; 0 is the full softmax, which evaluation always uses.
+    """
+
+    negatives: int = 0
+
+    def __post_init__(self):
+        """Refuses a negative number of negatives."""
+        if self.negatives < 0:
+            raise UserError(f"negatives={self.negatives} must be 0 (full softmax) or more")
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Cross-entropy and accuracy of the neighbouring token at every position that has one in its document."""
+        hidden = model.encoded.output(self.reads)
+        labels = _neighbours(view, self.reads)
+        keep = slice(None)
+        if "next_tokens" not in view:  # the last position (backward: the first) has no neighbour
+            keep = slice(None, -1) if self.reads == "forward" else slice(1, None)
+        hidden, labels = hidden[:, keep], labels[:, keep]
+        weights = labels >= 0
+        labels = jnp.maximum(labels, 0)
+        if model.deterministic or not self.negatives:
+            return cross_entropy(model.predict_tokens(hidden, self.reads), labels, weights)
+        return self._sampled(model, hidden, labels, weights)
+
+    def _sampled(self, model: Bound, hidden: Float[Array, "B L D"], labels: Int[Array, "B L"], weights) -> Metrics:
+        size = model.vocabulary.size
+        if self.negatives >= size:
+            raise UserError(f"negatives={self.negatives} must be smaller than the vocabulary, {size}; 0 is the full softmax")
+        drawn, expected = draw_log_uniform(model.key, size, self.negatives)
+        # Each logit less the log of how often its token is expected in the sample: an estimate of the full softmax.
+        right = model.predict_tokens(hidden, self.reads, among=labels[..., None]) - jnp.log(expected[labels])[..., None]
+        others = model.predict_tokens(hidden, self.reads, among=drawn) - jnp.log(expected[drawn])
+        others = jnp.where(drawn == labels[..., None], jnp.finfo(jnp.float32).min, others)
+        logits = jnp.concatenate([right, others], axis=-1)
+        return cross_entropy(logits, jnp.zeros_like(labels), weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftToRight(OneDirection):
     """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t), within a document; the state at t has seen tokens ≤ t."""
 
     reads: ClassVar[str] = "forward"
 
-    def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy of the next token at every position but each document's last."""
-        tokens, documents = view["tokens"], view["documents"]
-        weights = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] > 0)
-        logits = model.predict_tokens(model.encoded.forward[-1][:, :-1], "forward")
-        return cross_entropy(logits, tokens[:, 1:], weights.astype(jnp.float32))
-
 
 @dataclasses.dataclass(frozen=True)
-class RightToLeft(Objective):
+class RightToLeft(OneDirection):
     """RTL: −Σ_t log p(x_{t−1} | x_t … x_T), within a document; the state at t has seen tokens ≥ t."""
 
     reads: ClassVar[str] = "backward"
 
-    def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy of the previous token at every position but each document's first."""
-        tokens, documents = view["tokens"], view["documents"]
-        weights = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] > 0)
-        logits = model.predict_tokens(model.encoded.backward[-1][:, 1:], "backward")
-        return cross_entropy(logits, tokens[:, :-1], weights.astype(jnp.float32))
+
+def _neighbours(view: View, side: str) -> Int[Array, "B L"]:
+    """The token to predict at each position, −1 where there is none; a stream says it itself, across its rows' ends."""
+    if "next_tokens" in view:
+        return view["next_tokens"]
+    tokens, documents = view["tokens"], view["documents"]
+    step = -1 if side == "forward" else 1
+    same = (jnp.roll(documents, step, axis=1) == documents) & (documents > 0)
+    return jnp.where(same, jnp.roll(tokens, step, axis=1), -1)
+
+
+def draw_log_uniform(key: Array, size: int, number: int) -> tuple[Int[Array, "n"], Float[Array, "V"]]:
+    """A sample without replacement from p(k) ∝ log((k + 2) / (k + 1)), as TensorFlow's log-uniform candidate sampler's.
+
+    Returns:
+        The ids, and for every id the probability that the sample holds it: 1 − (1 − p)^t, where t is the number of
+        draws with replacement after which `number` different ids are expected.
+    """
+    ranks = np.arange(size)
+    probability = np.log((ranks + 2) / (ranks + 1)) / math.log(size + 1)
+    expected = -np.expm1(_draws_for(probability, number) * np.log1p(-probability))
+    # The largest of log p + Gumbel noise are a sample without replacement.
+    noise = jax.random.gumbel(key, (size,))
+    drawn = jax.lax.top_k(jnp.log(jnp.asarray(probability, jnp.float32)) + noise, number)[1]
+    return drawn, jnp.asarray(expected, jnp.float32)
+
+
+def _draws_for(probability: np.ndarray, number: int) -> float:
+    """The t for which Σ_k 1 − (1 − p_k)^t = number, by bisection."""
+    log_miss = np.log1p(-probability)
+    low, high = 0.0, float(number)
+    while -np.expm1(high * log_miss).sum() < number:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if -np.expm1(middle * log_miss).sum() < number else (low, middle)
+    return high

@@ -24,14 +24,21 @@ Metrics = Mapping[str, tuple[Array, Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """What objectives know of the tokenizer: its size and special ids."""
+    """What objectives know of the tokenizer and its corpus.
+
+    Attributes:
+        size: V.
+        mask_id: None where the tokenizer has none (GPT's).
+        counts: how often each id stands in the training text, or None where that is not known.
+    """
 
     size: int
     pad_id: int
     unk_id: int
     cls_id: int
     sep_id: int
-    mask_id: int
+    mask_id: int | None
+    counts: tuple[int, ...] | None = None
 
     def is_special(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:
         """Where a token is padding, [CLS] or [SEP]: never masked."""
@@ -44,17 +51,22 @@ class Bound:
 
     Attributes:
         encoded: hidden states by what they have seen.
-        predict_tokens: (hidden [..., D], side) -> logits [..., V], the family's own output layer.
+        predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V], the family's own output layer; with `among`
+            [n] or [..., k] those of candidates alone.
         pool: () -> [B, D], one vector a row.
         head: the objective's own Linen head, or None.
+        vocabulary: size and special ids.
         deterministic: no dropout (evaluation).
+        key: for an objective that draws at random in training (negative samples); None in evaluation.
     """
 
     encoded: Encoded
-    predict_tokens: Callable[[Float[Array, "... D"], str], Float[Array, "... V"]]
+    predict_tokens: Callable[..., Float[Array, "... V"]]
     pool: Callable[[], Float[Array, "B D"]]
     head: nn.Module | None
+    vocabulary: Vocabulary
     deterministic: bool
+    key: Array | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +77,14 @@ class Objective:
         reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for whichever is widest.
         sees: "clean" (the batch as it is), "own" (its own `view`), or "any" (whatever another objective shows).
         needs: batch fields without which it cannot be asked (`pair_label`: a format with sentence pairs).
+        families: the model families that it makes sense for; () for all.
         predicts_tokens: each unit of its loss's weight is one supervised position and costs one row of logits.
     """
 
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "clean"
     needs: ClassVar[tuple[str, ...]] = ()
+    families: ClassVar[tuple[str, ...]] = ()
     predicts_tokens: ClassVar[bool] = True
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:

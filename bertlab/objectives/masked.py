@@ -72,7 +72,7 @@ class MaskedLanguageModel(Objective):
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy at the chosen positions."""
-        hidden = model.encoded.both[-1]
+        hidden = model.encoded.output("both")
         chosen = jnp.take_along_axis(hidden, view["masked_positions"][:, :, None], axis=1)
         logits = model.predict_tokens(chosen, "both")
         return cross_entropy(logits, view["masked_labels"], view["masked_weights"])

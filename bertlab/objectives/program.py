@@ -1,7 +1,8 @@
 """A model and its objectives composed into pure functions of (params, batch, key).
 
 Objectives that can share a view share one forward pass: those that see the batch as it is, those that see anything,
-and each one with a view of its own apart.
+and each one with a view of its own apart. Over a stream there is one view, and one carried state, a direction:
+left-to-right and right-to-left models read independent streams, as ELMo's did.
 """
 
 import dataclasses
@@ -14,16 +15,20 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from bertlab.errors import UserError
-from bertlab.models.base import View, logical_axes, unbox
+from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 
 
-def group_by_view(objectives: Mapping[str, Objective]) -> dict[str, tuple[str, ...]]:
-    """Which objectives share a forward pass: view name ("clean" or an objective's) to objective names."""
+def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> dict[str, tuple[str, ...]]:
+    """Which objectives share a forward pass: view name to objective names.
+
+    A view is "clean", an objective's own by its name, or, over a stream, the direction that its objectives read.
+    """
     groups = {}
     for name, objective in objectives.items():
         if objective.sees != "any":
-            groups.setdefault("clean" if objective.sees == "clean" else name, []).append(name)
+            shared = objective.reads if stream and objective.reads in ("forward", "backward") else "clean"
+            groups.setdefault(shared if objective.sees == "clean" else name, []).append(name)
     riders = [name for name, objective in objectives.items() if objective.sees == "any"]
     if riders:
         groups.setdefault(next(iter(groups), "clean"), []).extend(riders)
@@ -35,29 +40,43 @@ class _Composite(nn.Module):
 
     body: nn.Module
     objectives: tuple[tuple[str, Objective], ...]
+    vocabulary: Vocabulary
+    stream: bool
 
     def setup(self):
         self.heads = {name: head for name, o in self.objectives if (head := o.head()) is not None}
 
-    def __call__(self, views: Mapping[str, View], deterministic: bool) -> Metrics:
+    def __call__(
+        self, views: Mapping[str, View], deterministic: bool, carry: Mapping[str, Carry], key: Array | None
+    ) -> tuple[Metrics, Mapping[str, Carry]]:
         objectives = dict(self.objectives)
-        metrics = {}
-        for view_name, names in group_by_view(objectives).items():
-            for name, values in self._ask(views[view_name], names, deterministic).items():
+        metrics, carried = {}, {}
+        for view_name, names in group_by_view(objectives, self.stream).items():
+            before = carry.get(view_name, {})
+            asked, after = self._ask(views[view_name], names, deterministic, before, key)
+            carried |= {view_name: after} if before else {}
+            for name, values in asked.items():
                 metrics |= {f"{name}/{metric}": value for metric, value in values.items()}
-        return metrics
+        return metrics, carried
 
-    def _ask(self, view: View, names: tuple[str, ...], deterministic: bool) -> dict[str, Metrics]:
+    def _ask(self, view: View, names: tuple[str, ...], deterministic: bool, carry: Carry, key: Array | None):
         """One forward pass, and the losses of all that share it."""
-        encoded = self.body.encode(view, deterministic)
-        predict = lambda hidden, side: self.body.predict_tokens(hidden, side, deterministic)
+        encoded, carry = self.body.encode(view, deterministic, carry)
+        predict = lambda hidden, side, among=None: self.body.predict_tokens(hidden, side, deterministic, among)
         pool = lambda: self.body.pool(encoded, view)
-        objectives = dict(self.objectives)
-        bound = {name: Bound(encoded, predict, pool, self.heads.get(name), deterministic) for name in names}
-        return {name: _checked(objectives[name], objectives[name].loss(bound[name], view)) for name in names}
+        objectives, losses = dict(self.objectives), {}
+        for name in names:
+            own_key = None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
+            head = self.heads.get(name)
+            model = Bound(encoded, predict, pool, head, self.vocabulary, deterministic, own_key)
+            losses[name] = _checked(objectives[name], objectives[name].loss(model, view))
+        return losses, carry
 
-    def encode(self, view: View, deterministic: bool):
-        return self.body.encode(view, deterministic)
+    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
+        return self.body.encode(view, deterministic, carry)
+
+    def predict_tokens(self, hidden, side: str):
+        return self.body.predict_tokens(hidden, side, True)
 
 
 def _checked(objective: Objective, metrics) -> Metrics:
@@ -77,26 +96,45 @@ class Program:
 
     Attributes:
         body: a Linen body (`bertlab.models`).
-        objectives: by name, in the config's order.
+        objectives: by name, in the config's order; there may be none in a program that only encodes.
         vocabulary: special ids for the views.
+        stream: rows go on where the batch before ended.
+        stateful: recurrent states go on with them.
     """
 
     body: nn.Module
     objectives: Mapping[str, Objective]
     vocabulary: Vocabulary
+    stream: bool = False
+    stateful: bool = False
 
     @property
     def _module(self) -> _Composite:
-        return _Composite(self.body, tuple(self.objectives.items()))
+        return _Composite(self.body, tuple(self.objectives.items()), self.vocabulary, self.stream)
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """View name to the objectives that share its forward pass."""
+        return group_by_view(self.objectives, self.stream)
 
     def views(self, batch: View, key: Array) -> dict[str, View]:
         """What is shown, by view name. MLM masks the same positions whatever else is trained beside it."""
         batch = jax.tree.map(jnp.asarray, batch)
         shown = {}
-        for name in group_by_view(self.objectives):
+        for name in self.groups:
             own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-            shown[name] = batch if name == "clean" else self.objectives[name].view(batch, own_key, self.vocabulary)
+            if name in self.objectives:
+                shown[name] = self.objectives[name].view(batch, own_key, self.vocabulary)
+            else:
+                shown[name] = _one_stream(batch, name)
         return shown
+
+    def initial_carry(self, rows: int) -> dict[str, Carry]:
+        """States before the first batch: zeros, by view and side; {} where nothing is carried."""
+        if not self.stateful:
+            return {}
+        sides = [view for view in self.groups if view in ("forward", "backward")]
+        return {side: self.body.config.initial_carry(rows, (side,)) for side in sides}
 
     def init(self, key: Array, batch: View):
         """Fresh parameters, a tree of float32 arrays. Values depend on the key and each parameter's path alone."""
@@ -107,19 +145,45 @@ class Program:
         return logical_axes(jax.eval_shape(self._init, jax.random.key(0), batch))
 
     def _init(self, key, batch):
-        return self._module.init(key, self.views(batch, key), True)["params"]
+        if not self.objectives:
+            return self._module.init(key, batch, True, {}, method="encode")["params"]
+        return self._module.init(key, self.views(batch, key), True, {}, key)["params"]
 
     def metrics(self, params, views: Mapping[str, View], key: Array | None = None) -> Metrics:
-        """Every objective's losses and metrics, {"mlm/loss": (weighted sum, weight), ...}.
+        """Every objective's losses and metrics, {"mlm/loss": (weighted sum, weight), ...}; recurrent states begin at zero.
 
         Args:
             params: from `init`.
             views: from `views`.
-            key: for dropout; None for none.
+            key: for dropout and negative samples; None for neither.
         """
-        rngs = {} if key is None else {"dropout": key}
-        return self._module.apply({"params": params}, views, key is None, rngs=rngs)
+        return self.metrics_and_carry(params, views, {}, key)[0]
 
-    def encode(self, params, view: View):
-        """Hidden states (`Encoded`) without dropout."""
-        return self._module.apply({"params": params}, view, True, method="encode")
+    def metrics_and_carry(self, params, views: Mapping[str, View], carry: Mapping[str, Carry], key: Array | None = None):
+        """`metrics` with the states that the rows begin with, and those that they end with."""
+        dropout_key = None if key is None else jax.random.fold_in(key, 0)
+        sample_key = None if key is None else jax.random.fold_in(key, 1)
+        rngs = {} if key is None else {"dropout": dropout_key}
+        return self._module.apply({"params": params}, views, key is None, carry, sample_key, rngs=rngs)
+
+    def encode(self, params, view: View) -> Encoded:
+        """Hidden states without dropout; recurrent states begin at zero."""
+        return self.encode_and_carry(params, view, {})[0]
+
+    def encode_and_carry(self, params, view: View, carry: Carry) -> tuple[Encoded, Carry]:
+        """`encode` with the states that the rows begin with, and those that they end with."""
+        return self._module.apply({"params": params}, view, True, carry, method="encode")
+
+    def predict_tokens(self, params, hidden: Array, side: str) -> Array:
+        """Logits over the vocabulary of states of one side, without dropout."""
+        return self._module.apply({"params": params}, hidden, side, method="predict_tokens")
+
+
+def _one_stream(batch: View, view_name: str) -> View:
+    """The fields of one direction: a stream's second one goes by prefixed names, and labels go with their direction."""
+    prefix = "backward_"
+    first = {k: v for k, v in batch.items() if not k.startswith(prefix)}
+    second = {k.removeprefix(prefix): v for k, v in batch.items() if k.startswith(prefix)}
+    if view_name != "backward":
+        return first
+    return {**{k: v for k, v in first.items() if k != "next_tokens"}, **second}

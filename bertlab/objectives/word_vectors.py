@@ -1,0 +1,247 @@
+"""Static word vectors: skip-gram and CBOW with negative sampling (Mikolov et al. 2013b; tmikolov/word2vec word2vec.c), and
+GloVe (Pennington et al. 2014; stanfordnlp/GloVe glove.c).
+
+Letters: B batch, L length, W window, k negatives, D width, V vocabulary.
+
+Special tokens are taken out of the text before anything else, as word2vec.c leaves out words that it does not know; [SEP]
+ends a sentence as its </s> does. Windows then reach over what was taken out, but never past a sentence or a document.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.errors import UserError
+from bertlab.models.base import View, param
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class _NegativeSampling(Objective):
+    """What skip-gram and CBOW share: their view, and the loss of one right word against a few drawn ones."""
+
+    reads: ClassVar[str] = "both"
+    sees: ClassVar[str] = "own"
+    families: ClassVar[tuple[str, ...]] = ("static",)
+    predicts_tokens: ClassVar[bool] = False  # a few products a position, no row of logits
+
+    window: int = 5  # words to each side at most; each centre draws its own from 1 to this
+    negatives: int = 5
+    subsample: float = 1e-3  # frequency from which a word is dropped now and then; 0: no word is
+    power: float = 0.75  # of a word's count in the distribution of negatives
+
+    def __post_init__(self):
+        """Refuses sizes below one and a negative threshold."""
+        for name in ("window", "negatives"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        if not self.subsample >= 0:
+            raise UserError(f"subsample={self.subsample} must be 0 (no word is dropped) or more")
+
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:
+        """The words that are kept, at the front of each row, and what is drawn for each of them.
+
+        Returns:
+            The batch with [B, L] `tokens`, `segments`, `documents` and `positions` of the kept words alone, [B, L]
+            `sentences` (0: padding; windows stay within one), [B, L] `radius` and [B, L, ..., k] `negative_tokens`.
+
+        Raises:
+            UserError: the vocabulary has no counts of its words.
+        """
+        counts = word_counts(vocabulary)
+        weights = np.where(counts > 0, counts**self.power, 0.0)
+        subsample_key, radius_key, negative_key = jax.random.split(key, 3)
+        tokens, documents = batch["tokens"], batch["documents"]
+        chance = keep_probability(counts, self.subsample)[tokens]
+        is_word = (documents > 0) & ~jnp.isin(tokens, jnp.array(special_ids(vocabulary)))
+        keep = is_word & (jax.random.uniform(subsample_key, tokens.shape) < chance)
+        # Numbers that differ from one document or [SEP] to the next.
+        sentences = documents * (tokens.shape[1] + 1) + jnp.cumsum(tokens == vocabulary.sep_id, axis=1)
+        order = jnp.argsort(~keep, axis=1, stable=True)
+        used = jnp.arange(tokens.shape[1]) < keep.sum(axis=1, keepdims=True)
+        compact = lambda field, empty: jnp.where(used, jnp.take_along_axis(field, order, axis=1), empty)
+        return {
+            **batch,
+            **{name: compact(batch[name], 0) for name in ("segments", "documents", "positions")},
+            "tokens": compact(tokens, vocabulary.pad_id),
+            "sentences": compact(sentences, 0),
+            "radius": jax.random.randint(radius_key, tokens.shape, 1, self.window + 1),
+            "negative_tokens": draw_words(negative_key, weights, self._draws(tokens.shape)),
+        }
+
+    def _draws(self, shape: tuple[int, int]) -> tuple[int, ...]:
+        """Shape of `negative_tokens`."""
+        return (*shape, self.negatives)
+
+    def _offsets(self, length: int) -> list[int]:
+        """Where a centre's context words lie: −W … −1, 1 … W."""
+        return [o for o in range(-self.window, self.window + 1) if o and abs(o) < length]
+
+    def _terms(self, model: Bound, hidden: Float[Array, "B L D"], right, drawn, weights) -> tuple[Array, Array]:
+        """Weighted sums of −log σ(u·v) − Σ log σ(−u·v') and of right words above all the drawn ones.
+
+        A drawn word that is the right one is left out.
+        """
+
+        candidates = jnp.concatenate([right[..., None], drawn], axis=-1)
+        logits = model.predict_tokens(hidden, "both", among=candidates)
+        wrong, weights = drawn != right[..., None], weights.astype(jnp.float32)
+        losses = -jax.nn.log_sigmoid(logits[..., 0])
+        losses -= jnp.where(wrong, jax.nn.log_sigmoid(-logits[..., 1:]), 0.0).sum(-1)
+        first = ((logits[..., :1] > logits[..., 1:]) | ~wrong).all(-1)
+        return (losses * weights).sum(), (first * weights).sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class SkipGram(_NegativeSampling):
+    """Each context word's vector foretells the centre: −log σ(u_centre · v_context) − Σ_k log σ(−u_k · v_context).
+
+    Every pair has its own k negatives. (The direction is word2vec.c's; the paper's is the other one, with the same pairs.)
+    """
+
+    def _draws(self, shape):
+        return (*shape, len(self._offsets(shape[1])), self.negatives)
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Sums over the pairs of centre and context; accuracy: the right word's product is above its negatives'."""
+        vectors, tokens = model.encoded.both[0], view["tokens"]
+        # The output layer makes its parameters when it is first used, which must not be inside the loop.
+        model.predict_tokens(vectors[:1, :1], "both", among=tokens[:1, :1, None])
+
+        # One offset at a time, forward and backward: the rows of all pairs' candidates together would be [B, L, 2W, k + 1, D].
+        @jax.checkpoint
+        def add(sums, inputs):
+            offset, drawn = inputs
+            is_pair = within(view, offset)
+            terms = self._terms(model, jnp.roll(vectors, -offset, axis=1), tokens, drawn, is_pair)
+            return jax.tree.map(jnp.add, sums, (*terms, is_pair.sum().astype(jnp.float32))), None
+
+        offsets = jnp.array(self._offsets(tokens.shape[1]))
+        drawn = jnp.moveaxis(view["negative_tokens"], 2, 0)
+        (loss, right, pairs), _ = jax.lax.scan(add, (jnp.float32(0.0),) * 3, (offsets, drawn))
+        return {"loss": (loss, pairs), "accuracy": (right, pairs)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ContinuousBagOfWords(_NegativeSampling):
+    """The mean of the context words' vectors foretells the centre: −log σ(u_centre · h) − Σ_k log σ(−u_k · h).
+
+    As in word2vec.c, each context word gets the whole gradient of h, not its n-th part.
+    """
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Sums over the centres that have a context; accuracy: the right word's product is above its negatives'."""
+        vectors, tokens = model.encoded.both[0].astype(jnp.float32), view["tokens"]
+        total, number = jnp.zeros_like(vectors), jnp.zeros(tokens.shape, jnp.float32)
+        for offset in self._offsets(tokens.shape[1]):
+            is_context = within(view, offset)
+            total = total + jnp.where(is_context[:, :, None], jnp.roll(vectors, -offset, axis=1), 0.0)
+            number = number + is_context
+        mean = total / jnp.maximum(number, 1.0)[:, :, None]
+        hidden = total + jax.lax.stop_gradient(mean - total)  # the mean, with the gradient of the sum
+        has_context = (number > 0).astype(jnp.float32)
+        loss, right = self._terms(model, hidden, tokens, view["negative_tokens"], has_context)
+        return {"loss": (loss, has_context.sum()), "accuracy": (right, has_context.sum())}
+
+
+def within(view: View, offset: int | Int[Array, ""]) -> Bool[Array, "B L"]:
+    """Where position t + offset holds a context word of the centre t: in its sentence and its window."""
+    sentences = view["sentences"]
+    places = jnp.arange(sentences.shape[1]) + offset
+    inside = (places >= 0) & (places < sentences.shape[1])
+    same = (jnp.roll(sentences, -offset, axis=1) == sentences) & (sentences > 0)
+    return inside & same & (jnp.abs(offset) <= view["radius"])
+
+
+def special_ids(vocabulary: Vocabulary) -> list[int]:
+    """The ids that are no words: never a centre, a context or a negative."""
+    ids = (vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id)
+    return [i for i in ids if i is not None]
+
+
+def word_counts(vocabulary: Vocabulary) -> np.ndarray:
+    """[V] float64 counts of the words in the training text, 0 for the special tokens.
+
+    Raises:
+        UserError: they are not known, or there is no word.
+    """
+    if vocabulary.counts is None:
+        raise UserError(
+            "skip_gram and cbow draw words by how often they stand in the training text, and this tokenizer came without"
+            " counts; train on a corpus that `bertlab prepare` or `bertlab train` has prepared"
+        )
+    counts = np.array(vocabulary.counts, np.float64)
+    counts[special_ids(vocabulary)] = 0
+    if not counts.any():
+        raise UserError("skip_gram and cbow: the training text has no words besides special tokens; give it more text")
+    return counts
+
+
+def keep_probability(counts: np.ndarray, subsample: float) -> Float[Array, "V"]:
+    """min(1, (√(f/t) + 1) · t/f) for a word of frequency f in the training text (word2vec.c); 1 for one that is not in it."""
+    frequency = np.maximum(counts, 1e-9) / counts.sum()
+    chance = (np.sqrt(frequency / subsample) + 1) * subsample / frequency if subsample else np.ones_like(counts)
+    return jnp.asarray(np.minimum(chance, 1.0), jnp.float32)
+
+
+def draw_words(key: Array, weights: np.ndarray, shape: tuple[int, ...]) -> Int[Array, "..."]:
+    """Independent draws in proportion to the weights [V], exact to 2^-32 of their sum."""
+    ids = np.flatnonzero(weights)
+    share = np.cumsum(weights[ids]) / weights.sum()
+    borders = np.minimum(np.round(share * 2.0**32), 2.0**32 - 1).astype(np.uint32)[:-1]
+    drawn = jnp.searchsorted(jnp.asarray(borders), jax.random.bits(key, shape, jnp.uint32), side="right")
+    return jnp.asarray(ids, jnp.int32)[drawn]
+
+
+class _Biases(nn.Module):
+    """b and b̃ of GloVe: a number for each word and for each context word, begun like the vectors."""
+
+    @nn.compact
+    def __call__(self, words: Int[Array, "B L"], contexts: Int[Array, "B L"], size: int, width: int) -> Float[Array, "B L"]:
+        uniform = lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -0.5, 0.5) / width
+        word = self.param("word_bias", param(uniform, "vocab"), (size,))
+        context = self.param("context_bias", param(uniform, "vocab"), (size,))
+        return word[words] + context[contexts]
+
+
+@dataclasses.dataclass(frozen=True)
+class Glove(Objective):
+    """GloVe: ½ f(X)(w·w̃ + b + b̃ − log X)² over pairs of words, f(X) = min(1, X/x_max)^power (equation 8; code's ½).
+
+    X is how often the two stand near each other, w the body's vector and w̃ a row of its output matrix. A word is
+    `w + w̃` in the end (`bertlab.interop.glove.save`).
+    """
+
+    reads: ClassVar[str] = "both"
+    needs: ClassVar[tuple[str, ...]] = ("counts",)
+    families: ClassVar[tuple[str, ...]] = ("static",)
+    predicts_tokens: ClassVar[bool] = False  # one product a pair, no row of logits
+
+    x_max: float = 100.0
+    power: float = 0.75
+
+    def __post_init__(self):
+        """Refuses a scale that cannot divide."""
+        if not self.x_max > 0:
+            raise UserError(f"x_max={self.x_max} must be more than 0")
+
+    def head(self) -> nn.Module:
+        """The two biases."""
+        return _Biases()
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Sum over the pairs and their number; `contexts` and float32 `counts` are [B, L] as `tokens` are."""
+        words, contexts, counts = view["tokens"], view["contexts"], view["counts"].astype(jnp.float32)
+        is_pair = (view["documents"] > 0) & (counts > 0)
+        counts = jnp.where(is_pair, counts, 1.0)
+        hidden = model.encoded.both[0]
+        product = model.predict_tokens(hidden, "both", among=contexts[:, :, None])[:, :, 0]
+        biases = model.head(words, contexts, model.vocabulary.size, hidden.shape[-1])
+        weights = jnp.minimum(1.0, counts / self.x_max) ** self.power * is_pair
+        errors = product + biases - jnp.log(counts)
+        return {"loss": (0.5 * (weights * errors * errors).sum(), is_pair.sum().astype(jnp.float32))}
