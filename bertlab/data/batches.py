@@ -1,5 +1,7 @@
 """Batches through Grain: documents in a seeded order, cut into rows, mixed in a window, stacked.
 
+Two formats make their batches otherwise: `stream` (streams.py) and `cooccurrence` (cooccurrence.py).
+
 Everything is a function of (prepared corpus, data config), so runs that differ only in model or objective read the
 same bytes; `BatchHash` proves it.
 """
@@ -12,8 +14,11 @@ import itertools
 import grain
 import numpy as np
 
-from bertlab.data.formats import Format, build_format
-from bertlab.data.prepare import Prepared
+from bertlab.data.characters import character_ids, character_table
+from bertlab.data.cooccurrence import eval_entries, train_entries
+from bertlab.data.formats import Format, build_format, format_class
+from bertlab.data.prepared import Prepared, UnknownWords
+from bertlab.data.streams import WRAPS, eval_stream, train_stream
 from bertlab.errors import UserError
 
 # Documents are read by the thread that makes the rows: handing them over from others costs more than reading them.
@@ -105,14 +110,21 @@ def train_batches(prepared: Prepared, data, shard: tuple[int, int] = (0, 1)) -> 
         UserError: there are fewer documents than hosts.
     """
     index, count = shard
-    documents = _documents(prepared, "train", data.seed)
-    if len(documents) < count:
-        raise UserError(f"the train split has {len(documents)} documents for {count} hosts; use more text or fewer hosts")
-    documents = documents[index::count].repeat().to_iter_dataset(_READ_HERE)
-    rows = RowDataset(documents, build_format(data, prepared.source("train"), prepared.tokenizer))
-    if data.shuffle_window > 1:
-        rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
-    batches = rows.batch(data.batch_size // count, drop_remainder=True)
+    source = _open(prepared, data, "train")
+    if len(source) < count:
+        raise UserError(f"the train split has {len(source)} documents for {count} hosts; use more text or fewer hosts")
+    if data.format == "stream":
+        batches = train_stream(source, prepared.tokenizer, data, shard)
+    elif data.format == "cooccurrence":
+        batches = train_entries(prepared, data, shard)
+    else:
+        documents = _documents(source, data.seed)[index::count].repeat().to_iter_dataset(_READ_HERE)
+        rows = RowDataset(documents, build_format(data, source, prepared.tokenizer))
+        if data.shuffle_window > 1:
+            rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
+        batches = rows.batch(data.batch_size // count, drop_remainder=True)
+    if data.characters:
+        batches = batches.map(AddCharacters(prepared.tokenizer, source.unknown))
     return grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=4)
 
 
@@ -121,15 +133,22 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
 
     The last is filled with padding. `data.seed` does not matter here.
     """
-    documents = _documents(prepared, split, seed=0)
-    row_format = build_format(data, prepared.source(split), prepared.tokenizer)
-    with contextlib.closing(iter(RowDataset(documents.to_iter_dataset(_READ_HERE), row_format))) as iterator:
-        rows = list(itertools.islice(iterator, limit * data.batch_size or None))
-    if not rows:
+    source = _open(prepared, data, split)
+    if data.format == "stream":
+        batches = list(itertools.islice(eval_stream(source, prepared.tokenizer, data), limit or None))
+    elif data.format == "cooccurrence":
+        batches = eval_entries(prepared, data, split, limit)
+    else:
+        documents = _documents(source, seed=0).to_iter_dataset(_READ_HERE)
+        row_format = build_format(data, source, prepared.tokenizer)
+        with contextlib.closing(iter(RowDataset(documents, row_format))) as iterator:
+            rows = list(itertools.islice(iterator, limit * data.batch_size or None))
+        batches = [pad_batch(rows[i : i + data.batch_size], data.batch_size) for i in range(0, len(rows), data.batch_size)]
+    if not batches:
         raise UserError(
             f"the {split} split of {data.corpus} gives no rows; raise config.data.{split}_fraction or use more text"
         )
-    return [pad_batch(rows[i : i + data.batch_size], data.batch_size) for i in range(0, len(rows), data.batch_size)]
+    return list(map(AddCharacters(prepared.tokenizer, source.unknown), batches)) if data.characters else batches
 
 
 def pad_batch(rows: list[dict], size: int) -> dict[str, np.ndarray]:
@@ -139,11 +158,74 @@ def pad_batch(rows: list[dict], size: int) -> dict[str, np.ndarray]:
     return {k: np.stack([row[k] for row in rows]) for k in rows[0]}
 
 
-def _documents(prepared: Prepared, split: str, seed: int) -> grain.MapDataset:
-    source = prepared.source(split)
+def check_data(data, tokenizer_kind: str | None = None) -> None:
+    """Refuses batches that no corpus could give.
+
+    Args:
+        data: `config.data`.
+        tokenizer_kind: the tokenizer's, where it is known.
+
+    Raises:
+        UserError: names the key to change.
+    """
+    format_class(data.format)
+    if data.format == "stream" and data.stream.wrap not in WRAPS:
+        raise UserError(f"config.data.stream.wrap={data.stream.wrap!r} is not known; choose one of {', '.join(WRAPS)}")
+    if data.format == "cooccurrence" and data.cooccurrence.window < 1:
+        raise UserError(f"config.data.cooccurrence.window={data.cooccurrence.window} must be at least 1")
+    if data.characters and data.format == "cooccurrence":
+        raise UserError("config.data.characters=True has no use with config.data.format='cooccurrence'; set it to False")
+    if data.characters and tokenizer_kind not in ("words", None):
+        raise UserError(
+            f"config.data.characters=True needs whole words, and config.data.tokenizer.kind={tokenizer_kind!r} cuts them;"
+            " set config.data.tokenizer.kind='words'"
+        )
+
+
+def _open(prepared: Prepared, data, split: str):
+    check_data(data, prepared.tokenizer.kind)
+    source = prepared.source(split, keep_unknown=True) if data.characters else prepared.source(split)
     if len(source) == 0:
         raise UserError(f"the {split} split of the corpus is empty; change config.data.{split}_fraction or use more text")
+    return source
+
+
+def _documents(source, seed: int) -> grain.MapDataset:
     return grain.MapDataset.source(source).seed(seed).shuffle().random_map(_WithSeed())
+
+
+class AddCharacters:
+    """Adds `characters` [B, L, 50] to batches of words, and `backward_characters` where there are `backward_tokens`.
+
+    A word outside the vocabulary keeps its own characters, and becomes [UNK] in every other field.
+    """
+
+    def __init__(self, tokenizer, unknown: UnknownWords):
+        """Args: tokenizer: of the words; unknown: tells apart the ids beyond its vocabulary."""
+        self._table = character_table(tokenizer)
+        self._pad_id, self._unknown = tokenizer.pad_id, unknown
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The batch with characters."""
+        added = {}
+        for side in ("", "backward_"):
+            if f"{side}tokens" in batch:
+                added[f"{side}characters"] = self._characters(batch[f"{side}tokens"], batch[f"{side}documents"])
+        known = {
+            name: np.where(values < self._unknown.first_id, values, self._unknown.unk_id).astype(values.dtype)
+            for name, values in batch.items()
+            if name.endswith("tokens")
+        }
+        return {**batch, **known, **added}
+
+    def _characters(self, tokens: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        is_unknown = tokens >= self._unknown.first_id
+        characters = self._table[np.where(is_unknown, self._unknown.unk_id, tokens)].astype(np.int32)
+        ids, places = np.unique(tokens[is_unknown], return_inverse=True)
+        if len(ids):
+            characters[is_unknown] = character_ids(self._unknown.words(ids))[places]
+        characters[documents == 0] = self._table[self._pad_id]
+        return characters
 
 
 class BatchHash:

@@ -1,12 +1,13 @@
 """What the worker processes of preparation run: token ids of documents."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from bertlab.data.tokenizers import Tokenizer
+from bertlab.data.vocabularies import split_words
 
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[str, ...]]]) -> list[dict[str, Any]]:
@@ -18,21 +19,31 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[
 
     Returns:
       For each document a record: `id`, `tokens` int32 [N], `sentence_lengths` int32 [S] (without sentences that have no
-      token, such as one of control characters only), `bytes` of its text in UTF-8, and how many tokens are `unknown`.
+      token, such as one of control characters only), `bytes` of its text in UTF-8, and how many tokens are `unknown`. From
+      a tokenizer of words also `unknown_words`, the words behind the unknown tokens, one a line.
     """
     sentences = [sentence for _, sentences in documents for sentence in sentences]
     encoded = iter(tokenizer.encode_batch(sentences))
     records = []
     for document_id, sentences in documents:
-        ids = [sentence_ids for sentence_ids in itertools.islice(encoded, len(sentences)) if sentence_ids]
+        encoded_sentences = list(itertools.islice(encoded, len(sentences)))
+        ids = [sentence_ids for sentence_ids in encoded_sentences if sentence_ids]
         tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
-        records.append(
-            {
-                "id": document_id,
-                "tokens": tokens,
-                "sentence_lengths": np.fromiter(map(len, ids), np.int32, len(ids)),
-                "bytes": sum(len(sentence.encode()) for sentence in sentences),
-                "unknown": int(np.count_nonzero(tokens == tokenizer.unk_id)),
-            }
-        )
+        record = {
+            "id": document_id,
+            "tokens": tokens,
+            "sentence_lengths": np.fromiter(map(len, ids), np.int32, len(ids)),
+            "bytes": sum(len(sentence.encode()) for sentence in sentences),
+            "unknown": int(np.count_nonzero(tokens == tokenizer.unk_id)),
+        }
+        if tokenizer.kind == "words":
+            record["unknown_words"] = "\n".join(_unknown_words(tokenizer, sentences, encoded_sentences))
+        records.append(record)
     return records
+
+
+def _unknown_words(tokenizer: Tokenizer, sentences: Sequence[str], encoded: Sequence[list[int]]) -> Iterator[str]:
+    for sentence, ids in zip(sentences, encoded, strict=True):
+        if tokenizer.unk_id in ids:
+            words = split_words(sentence.lower() if tokenizer.lowercase else sentence)
+            yield from (word for word, token in zip(words, ids, strict=True) if token == tokenizer.unk_id)

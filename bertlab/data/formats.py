@@ -208,7 +208,18 @@ class FullSentences:
         return make_row(self.seq_len, self.pad_id, tokens, np.zeros_like(tokens), documents, -1, row_id)
 
 
-FORMATS = {"segment_pair": SegmentPair, "full_sentences": FullSentences}
+class WholeBatches:
+    """A format whose batches are not rows put together: `stream` (streams.py), `cooccurrence` (cooccurrence.py)."""
+
+    has_pairs = False
+
+
+FORMATS = {
+    "segment_pair": SegmentPair,
+    "full_sentences": FullSentences,
+    "stream": WholeBatches,
+    "cooccurrence": WholeBatches,
+}
 
 
 def format_class(name: str) -> type:
@@ -219,7 +230,7 @@ def format_class(name: str) -> type:
 
 
 def build_format(data, source: Sequence, tokenizer) -> Format:
-    """The format of a data config over a split's documents."""
+    """The format of a data config over a split's documents, one that assembles rows."""
     kind = format_class(data.format)
     shared = dict(seq_len=data.seq_len, pad_id=tokenizer.pad_id, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
     if kind is SegmentPair:

@@ -1,7 +1,8 @@
 """Preparation: a corpus becomes token ids on disk, once.
 
-The result is a folder `CACHE/CORPUS-FINGERPRINT/` with three things: `dataset/`, a TFDS dataset in ArrayRecord shards with
-one record a document; `tokenizer/`; and `prepared.json` with statistics. The fingerprint covers the text, the tokenizer's
+The result is a folder `CACHE/CORPUS-FINGERPRINT/` with four things: `dataset/`, a TFDS dataset in ArrayRecord shards with
+one record a document; `tokenizer/`; `counts.npy`, how often each id occurs in the train split; and `prepared.json` with
+statistics. The fingerprint covers the text, the tokenizer's
 options and the splits' options, so a second preparation of the same things finds the folder and does nothing. The
 folder is built under another name and renamed when it is complete, so whatever has the final name is finished.
 
@@ -10,6 +11,7 @@ per process at a time, and records go to disk as they come (TFDS's `SequentialWr
 through memory).
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -35,7 +37,7 @@ from bertlab.errors import UserError
 SPLITS = ("train", "valid", "test")
 
 # Changed with every change of the code that changes what is written.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _DEFAULTS = {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05, "workers": 0}
 _TOKENIZER_DEFAULTS = {
@@ -164,11 +166,11 @@ def _slug(spec: str) -> str:
 
 def _build(corpus: Corpus, options: dict[str, Any], fingerprint: str, directory: Path, progress: Progress) -> None:
     """Builds the folder beside `directory` and gives it its name when it is complete."""
-    temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(os.getpid()), dir=directory.parent))
-    try:
+    with temporary_folder(directory.parent) as temporary:
         tokenizer, documents = _make_tokenizer(corpus, options, progress)
         tokenizer.save(temporary / "tokenizer")
-        statistics = _write_dataset(corpus, options, temporary, documents, progress)
+        statistics, counts = _write_dataset(corpus, options, temporary, tokenizer, documents, progress)
+        np.save(temporary / "counts.npy", counts)
         summary = {
             "fingerprint": fingerprint,
             "statistics": statistics,
@@ -183,8 +185,16 @@ def _build(corpus: Corpus, options: dict[str, Any], fingerprint: str, directory:
             # Another process prepared the same thing meanwhile; its result is as good.
             if not directory.exists():
                 raise
+
+
+@contextlib.contextmanager
+def temporary_folder(root: Path) -> Iterator[Path]:
+    """A folder in a cache directory that goes away in the end; if this process is killed, when something is prepared next."""
+    folder = Path(tempfile.mkdtemp(prefix=_temporary_prefix(os.getpid()), dir=root))
+    try:
+        yield folder
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _temporary_prefix(process: int) -> str:
@@ -252,7 +262,8 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str
         yield chunk
 
 
-def _features() -> tfds.features.FeaturesDict:
+def _features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
+    words = {"unknown_words": tfds.features.Text(doc="the words behind [UNK], one a line")} if tokenizer.kind == "words" else {}
     # Arrays are stored as bytes: a list of integers takes ten times as long to read.
     array = functools.partial(tfds.features.Tensor, shape=(None,), dtype=np.int32, encoding="bytes")
     return tfds.features.FeaturesDict(
@@ -262,21 +273,22 @@ def _features() -> tfds.features.FeaturesDict:
             "bytes": tfds.features.Scalar(np.int64, doc="length of the text in UTF-8"),
             "document": tfds.features.Scalar(np.int32, doc="number of the document in the whole corpus"),
             "id": tfds.features.Text(doc="name of the document"),
+            **words,
         }
     )
 
 
 def _write_dataset(
-    corpus: Corpus, options: dict[str, Any], folder: Path, documents: int | None, progress: Progress
-) -> dict[str, dict[str, int]]:
-    """Writes the TFDS dataset and returns the statistics; `documents` is the number to come, if known."""
+    corpus: Corpus, options: dict[str, Any], folder: Path, tokenizer: Tokenizer, documents: int | None, progress: Progress
+) -> tuple[dict[str, dict[str, int]], np.ndarray]:
+    """Writes the TFDS dataset; `documents` is the number to come, if known. Returns the statistics and the counts of ids."""
     dataset = folder / "dataset"
     dataset.mkdir()
     identity = tfds.core.DatasetIdentity(
         name="bertlab", version=tfds.core.Version("1.0.0"), data_dir=str(dataset), module_name="bertlab"
     )
     writer = tfds.core.SequentialWriter(
-        tfds.core.DatasetInfo(builder=identity, features=_features()),
+        tfds.core.DatasetInfo(builder=identity, features=_features(tokenizer)),
         max_examples_per_shard=_DOCUMENTS_PER_SHARD,
         file_format="array_record",
     )
@@ -289,6 +301,7 @@ def _write_dataset(
         workers=options["workers"],
         load=functools.partial(load_tokenizer, folder / "tokenizer"),
     )
+    occurrences = np.zeros(tokenizer.vocab_size, np.int64)
     document = 0
     for chunk in encoded:
         examples = {split: [] for split in splits}
@@ -304,12 +317,15 @@ def _write_dataset(
                 counts["bytes"] += record["bytes"]
                 counts["unknown"] += unknown
             document += 1
+        if examples["train"]:
+            found = np.bincount(np.concatenate([example["tokens"] for example in examples["train"]]))
+            occurrences[: len(found)] += found
         writer.add_examples(examples)
         progress("tokenising", document, documents)
     _require_documents(statistics, corpus)
     writer.close_all()
     progress("tokenising", document, document)
-    return statistics
+    return statistics, occurrences
 
 
 def _require_documents(statistics: dict[str, dict[str, int]], corpus: Corpus) -> None:

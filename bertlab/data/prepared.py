@@ -3,10 +3,13 @@
 import functools
 import json
 import os
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow_datasets as tfds
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
@@ -30,8 +33,17 @@ class Prepared:
     fingerprint: str
     statistics: dict[str, dict[str, int]]
 
-    def source(self, split: str) -> "PreparedSource":
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """[V] int64: how often each id occurs in the train split; 0 for specials other than [UNK]."""
+        return np.load(self.directory / "counts.npy")
+
+    def source(self, split: str, keep_unknown: bool = False) -> "PreparedSource":
         """Random access to the documents of "train", "valid" or "test".
+
+        Args:
+          split: its name.
+          keep_unknown: unknown words get ids of their own, which `source.unknown` tells apart; only for words.
 
         Raises:
           UserError: if the split was prepared without documents (its fraction is 0).
@@ -41,7 +53,38 @@ class Prepared:
                 f'There is no split "{split}" in {self.directory}, only {", ".join(self.statistics)}; set '
                 f"config.data.{split}_fraction above 0."
             )
-        return PreparedSource(str(self.directory), split, self.fingerprint)
+        unknown = UnknownWords(self.tokenizer.vocab_size, self.tokenizer.unk_id) if keep_unknown else None
+        return PreparedSource(str(self.directory), split, self.fingerprint, unknown)
+
+
+class UnknownWords:
+    """Ids for words outside the vocabulary, handed out as they come: V, V + 1, ...
+
+    They are names within one process; nothing that is saved or trained on may depend on them. Threads may share it.
+    """
+
+    def __init__(self, first_id: int, unk_id: int):
+        """Args: first_id: the size of the vocabulary; unk_id: the id of all these words in a prepared corpus."""
+        self.first_id = first_id
+        self.unk_id = unk_id
+        self._ids: dict[str, int] = {}
+        self._words: list[str] = []
+        self._lock = threading.Lock()
+
+    def ids(self, words: Iterable[str]) -> list[int]:
+        """The id of each word."""
+        with self._lock:
+            return [self._id(word) for word in words]
+
+    def _id(self, word: str) -> int:
+        if word not in self._ids:
+            self._ids[word] = self.first_id + len(self._words)
+            self._words.append(word)
+        return self._ids[word]
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """The word of each id."""
+        return [self._words[index - self.first_id] for index in ids]
 
 
 class PreparedSource:
@@ -49,13 +92,17 @@ class PreparedSource:
 
     A record is a dict: `tokens` int32 [N], `sentence_lengths` int32 [S] (they sum to N), `bytes` int (of the UTF-8
     text), `document` int (number of the document in the whole corpus) and `id` str. The arrays are read-only.
+
+    Attributes:
+      unknown: the ids of unknown words, which stand in `tokens` for [UNK]; None where [UNK] stays.
     """
 
-    def __init__(self, directory: str, split: str, fingerprint: str):
-        """Args: directory: of the prepared corpus; split: its name; fingerprint: of the prepared corpus."""
+    def __init__(self, directory: str, split: str, fingerprint: str, unknown: UnknownWords | None = None):
+        """Args: directory: of the prepared corpus; split: its name; fingerprint: of the prepared corpus; unknown: see above."""
         self._directory = directory
         self._split = split
         self._fingerprint = fingerprint
+        self.unknown = unknown
 
     @functools.cached_property
     def _source(self):
@@ -65,8 +112,14 @@ class PreparedSource:
         return len(self._source)
 
     def __getitem__(self, index) -> dict[str, Any]:
-        record = self._source[index]
-        return {**record, "id": record["id"].decode()}
+        record = dict(self._source[index])
+        record["id"] = record["id"].decode()
+        unknown_words = record.pop("unknown_words", b"").decode()
+        if self.unknown is not None and unknown_words:
+            record["tokens"] = record["tokens"].copy()
+            record["tokens"][record["tokens"] == self.unknown.unk_id] = self.unknown.ids(unknown_words.split("\n"))
+            record["tokens"].flags.writeable = False
+        return record
 
     def __repr__(self) -> str:
         # Grain compares this when it restores an iterator: equal text, wherever the files lie.

@@ -1,24 +1,33 @@
 """Tokenizers: text to ids and back.
 
-Four kinds behind one contract: SentencePiece `unigram` and `bpe` (with byte fallback, so nothing is unknown),
-`wordpiece` (BERT's rules, trained here or read from BERT's `vocab.txt`) and `words`. The ids 0 to 4 of a vocabulary
-trained here are `[PAD] [UNK] [CLS] [SEP] [MASK]`. These names are never recognised in text: a text that contains
-"[MASK]" is tokenised like any other, and only a caller puts special ids into a sequence.
+Four kinds are trained here, behind one contract: SentencePiece `unigram` and `bpe` (with byte fallback, so nothing is
+unknown), `wordpiece` (BERT's rules) and `words`. The ids 0 to 4 of their vocabularies are `[PAD] [UNK] [CLS] [SEP] [MASK]`.
+Two more come with imported models: `json` (Hugging Face's tokenizer.json, and the byte-level BPE of GPT-2 and RoBERTa) and
+`gpt1` (OpenAI's first GPT).
 
-In every kind, runs of white space in the text count as one space.
+Names of specials are never recognised in text: a text that contains "[MASK]" is tokenised like any other, and only a
+caller puts special ids into a sequence. A vocabulary without some special has another id in its place: that of its end
+of text, or else its start, or else its unknown piece. So GPT-2's `pad_id`, `unk_id`, `cls_id` and `sep_id` are all
+<|endoftext|>, and GPT-1's <unk>. Only a missing mask has no stand-in: `mask_id` is None.
+
+Runs of white space in the text count as one space, except in the kind `json`, which does as its file says, and in
+`gpt1`, where those with a line break count as a line break.
 """
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import sentencepiece
+import tokenizers
 
+from bertlab.data.gpt1_bpe import Gpt1Bpe
 from bertlab.data.vocabularies import (
     SPECIALS,
     bert_tokenizer,
+    bert_words,
     sample_texts,
     split_words,
     train_sentencepiece,
@@ -28,12 +37,25 @@ from bertlab.data.vocabularies import (
 from bertlab.errors import UserError
 
 KINDS = ("unigram", "bpe", "wordpiece", "words")
+"""Kinds that can be trained."""
 
 _METADATA = "bertlab_tokenizer.json"
 
+# What vocabularies call each special, the likeliest name first.
+_ROLES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<bos>"),
+    "sep": ("[SEP]", "</s>", "<eos>", "<|endoftext|>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+# GPT-1's two files, as OpenAI and as Hugging Face name them; byte-level BPE has the latter names too.
+_OPENAI_FILES = ("encoder_bpe_40000.json", "vocab_40000.bpe")
+_BPE_FILES = ("vocab.json", "merges.txt")
+
 
 class Tokenizer(Protocol):
-    """Text to ids and back. `kind` is one of `KINDS`; the five ids are those of the special pieces."""
+    """Text to ids and back. `kind` is one of `KINDS`, "json" or "gpt1"."""
 
     kind: str
     lowercase: bool
@@ -42,7 +64,12 @@ class Tokenizer(Protocol):
     unk_id: int
     cls_id: int
     sep_id: int
-    mask_id: int
+    mask_id: int | None
+    """None: the vocabulary has no piece to mask with."""
+    prefix_ids: tuple[int, ...]
+    """The special ids before one text, as the model was pretrained: (cls,) for BERT, none for GPT-2."""
+    suffix_ids: tuple[int, ...]
+    """The special ids after one text."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of the pieces of `text`, without special ids around them."""
@@ -57,7 +84,7 @@ class Tokenizer(Protocol):
         """Text of the pieces; special ids are dropped."""
 
     def pieces(self) -> list[str]:
-        """The string of every id."""
+        """The string of every id; "" for an id that the vocabulary leaves out."""
 
     def save(self, directory: str | Path) -> None:
         """Writes files from which `load_tokenizer(directory)` makes the same tokenizer."""
@@ -66,14 +93,22 @@ class Tokenizer(Protocol):
 class _Base:
     """What the kinds share: the special ids, white space and case, words, and the description that is saved."""
 
-    def __init__(self, kind: str, pieces: Sequence[str], lowercase: bool):
+    def __init__(
+        self,
+        kind: str,
+        pieces: Sequence[str],
+        lowercase: bool,
+        special_ids: Mapping[str, int | None],
+        prefix_ids: Sequence[int],
+        suffix_ids: Sequence[int],
+    ):
         self.kind = kind
         self.lowercase = lowercase
         self.vocab_size = len(pieces)
         self._pieces = list(pieces)
-        ids = {piece: index for index, piece in enumerate(pieces)}
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[special] for special in SPECIALS)
-        self._special_ids = frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special_ids[role] for role in _ROLES)
+        self.prefix_ids, self.suffix_ids = tuple(prefix_ids), tuple(suffix_ids)
+        self._special_ids = frozenset(special_ids.values()) - {None}
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -99,8 +134,24 @@ class _Base:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._save_vocabulary(directory)
-        metadata = {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase}
+        special_ids = {role: getattr(self, f"{role}_id") for role in _ROLES}
+        metadata = {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase, "special_ids": special_ids}
         (directory / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
+
+
+def _find_specials(ids: Mapping[str, int], names: Mapping[str, str], source: Any) -> dict[str, int | None]:
+    """Special ids by role; `names` are those that the files give, tried before the usual ones. See the module."""
+    found = {role: next((ids[n] for n in (names.get(role), *_ROLES[role]) if n in ids), None) for role in _ROLES}
+    stand_in = next((found[role] for role in ("sep", "cls", "unk") if found[role] is not None), None)
+    if stand_in is None:
+        usual = ", ".join(name for role in ("sep", "cls", "unk") for name in _ROLES[role])
+        raise UserError(f"{source} has no special piece: at least one of {usual} must be in the vocabulary.")
+    return {role: stand_in if index is None and role != "mask" else index for role, index in found.items()}
+
+
+def _bert_specials(pieces: Sequence[str]) -> dict[str, int]:
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    return {role: ids[special] for role, special in zip(_ROLES, SPECIALS)}
 
 
 def _normalise(text: str, lowercase: bool) -> str:
@@ -112,15 +163,22 @@ class SentencePieceTokenizer(_Base):
     """SentencePiece unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016).
 
     Characters outside the vocabulary become bytes, so that decoding gives back the text (lower-cased if so chosen). The
-    character U+2581, by which SentencePiece marks a space, is read as a space.
+    character U+2581, by which SentencePiece marks a space, is read as a space. A model that was not trained here keeps its
+    own rules (after ours for white space), and is framed by the first and last pieces of a text that it names, if any.
     """
 
     def __init__(self, kind: str, model: bytes, lowercase: bool):
         """Args: kind: "unigram" or "bpe"; model: serialised SentencePiece model; lowercase: lower-case text first."""
-        self._model = model
+        self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = [self._processor.id_to_piece(index) for index in range(self._processor.get_piece_size())]
-        super().__init__(kind, pieces, lowercase)
+        processor = self._processor
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        first, last = processor.bos_id(), processor.eos_id()
+        named = {"pad": processor.pad_id(), "unk": processor.unk_id(), "cls": first, "sep": last}
+        names = {role: pieces[index] for role, index in named.items() if index >= 0}
+        framing = [[index] if index >= 0 else [] for index in (first, last)]
+        super().__init__(kind, pieces, lowercase, _find_specials(ids, names, "The SentencePiece model"), *framing)
 
     def _encode(self, texts):
         return self._processor.encode([_normalise(text, self.lowercase) for text in texts], num_threads=1)
@@ -129,23 +187,25 @@ class SentencePieceTokenizer(_Base):
         return self._processor.decode(ids)
 
     def _save_vocabulary(self, directory: Path) -> None:
-        (directory / "sentencepiece.model").write_bytes(self._model)
+        (directory / "sentencepiece.model").write_bytes(self.model)
 
 
 class WordPieceTokenizer(_Base):
     """BERT's tokenizer: BasicTokenizer's cleaning and splitting, then greedy longest-match WordPiece (Wu et al. 2016).
 
-    Same results as Google's tokenization.py, including [UNK] for words of more than 200 characters. With `lowercase`,
-    accents are stripped too.
+    Same results as Google's tokenization.py (with the Unicode of this Python), including [UNK] for words of more than 200
+    characters. With `lowercase`, accents are stripped too.
     """
 
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         """Args: pieces: vocabulary in the order of ids, with the five specials; lowercase: as in BERT's uncased models."""
-        super().__init__("wordpiece", pieces, lowercase)
-        self._tokenizer = bert_tokenizer({piece: index for index, piece in enumerate(pieces)}, lowercase)
+        special_ids = _bert_specials(pieces)
+        super().__init__("wordpiece", pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
+        self._tokenizer = bert_tokenizer({piece: index for index, piece in enumerate(pieces)})
 
     def _encode(self, texts):
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        texts = [" ".join(bert_words(text, self.lowercase)) for text in texts]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def _decode(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)
@@ -159,7 +219,8 @@ class WordsTokenizer(_Base):
 
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         """Args: pieces: vocabulary in the order of ids, with the five specials; lowercase: lower-case text first."""
-        super().__init__("words", pieces, lowercase)
+        special_ids = _bert_specials(pieces)
+        super().__init__("words", pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
         self._ids = {piece: index for index, piece in enumerate(pieces)}
 
     def _encode(self, texts):
@@ -171,6 +232,90 @@ class WordsTokenizer(_Base):
 
     def _save_vocabulary(self, directory: Path) -> None:
         (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self._pieces), encoding="utf-8")
+
+
+class JsonTokenizer(_Base):
+    """A tokenizer of Hugging Face's `tokenizers` library, with all its own rules, as imported models bring it.
+
+    Only the names of its special pieces are not recognised in text; pieces that were added without being special are. A
+    model that has such a name among its pieces of text (as words and unigram models do) cannot see it as anything else;
+    it becomes the unknown piece. In a byte-level BPE, where "word" and " word" are different pieces, every word but the
+    first gets its space.
+    """
+
+    def __init__(self, backend: str, special_ids: Mapping[str, int | None]):
+        """Args: backend: contents of a tokenizer.json; special_ids: id by role (pad, unk, cls, sep, mask)."""
+        self._backend = backend
+        self._tokenizer = tokenizers.Tokenizer.from_str(backend)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        pieces = [""] * (max(vocabulary.values()) + 1)
+        for piece, index in vocabulary.items():
+            pieces[index] = piece
+        normalizer = self._tokenizer.normalizer
+        lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
+        # The file says what goes around a text only through what it does.
+        probe = next((text for text in ("a", *pieces) if self._ids([text])[0]), None)
+        if probe is None:
+            raise UserError("This tokenizer.json finds no piece in any text, not even in its own pieces; export it again.")
+        framed = self._tokenizer.encode(probe)
+        inside = [i for i, sequence in enumerate(framed.sequence_ids) if sequence is not None]
+        framing = framed.ids[: inside[0]], framed.ids[inside[-1] + 1 :]
+        super().__init__("json", pieces, lowercase, special_ids, *framing)
+        # With a prefix "a": a tokenizer that starts every text as if after a space needs none.
+        self._word_needs_space = self._ids(["a a"])[0] != 2 * self._ids(["a"])[0]
+
+    def __reduce__(self):
+        return JsonTokenizer, (self._backend, {role: getattr(self, f"{role}_id") for role in _ROLES})
+
+    def _ids(self, texts):
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def _encode(self, texts):
+        hidden = self._special_ids - {self.unk_id}
+        return [
+            ids if hidden.isdisjoint(ids) else [self.unk_id if index in hidden else index for index in ids]
+            for ids in self._ids(texts)
+        ]
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        if self._word_needs_space:
+            words = [word if index == 0 else f" {word}" for index, word in enumerate(words)]
+        return super().encode_words(words)
+
+    def _decode(self, ids):
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _save_vocabulary(self, directory: Path) -> None:
+        (directory / "tokenizer.json").write_text(self._backend, encoding="utf-8")
+
+
+class Gpt1Tokenizer(_Base):
+    """The tokenizer of OpenAI's first GPT: `bertlab.data.gpt1_bpe`. Needs the extra `openai`."""
+
+    def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]]):
+        """Args: pieces: vocabulary in the order of ids; merges: pairs of pieces, the first to be merged first."""
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        super().__init__("gpt1", pieces, True, _find_specials(ids, {}, "The vocabulary"), (), ())
+        self._bpe = Gpt1Bpe(ids, merges)
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Pairs of pieces, the first to be merged first."""
+        return list(self._bpe.merges)
+
+    def _encode(self, texts):
+        return [self._bpe.encode(text) for text in texts]
+
+    def _decode(self, ids):
+        return "".join(self._pieces[index] for index in ids).replace("</w>", " ").strip()
+
+    def _save_vocabulary(self, directory: Path) -> None:
+        vocabulary = {piece: index for index, piece in enumerate(self._pieces)}
+        lines = ["#version: 0.2", *map(" ".join, self._bpe.merges)]
+        for name, text in zip(_OPENAI_FILES, (json.dumps(vocabulary), "\n".join(lines) + "\n")):
+            (directory / name).write_text(text, encoding="utf-8")
 
 
 def train_tokenizer(
@@ -217,37 +362,140 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
     """Loads a tokenizer.
 
     Args:
-      path: a directory that `save` wrote, or a BERT vocabulary file (one piece a line, such as `vocab.txt`).
-      lowercase: only for a vocabulary file, which does not say it: whether text is lower-cased. None means that it is
-        when no piece but the specials has a capital letter.
+      path: a directory that `save` wrote; a BERT vocabulary (one piece a line, such as `vocab.txt`); Hugging Face's
+        `tokenizer.json`; a SentencePiece `.model` file; or a directory that holds (looked for in this order) tokenizer.json,
+        vocab.txt, vocab.json with merges.txt (byte-level BPE, or GPT-1's where its pieces end in </w>), or OpenAI's
+        encoder_bpe_40000.json with vocab_40000.bpe. A tokenizer_config.json beside them is heeded.
+      lowercase: only for a vocabulary and for SentencePiece, which do not say it: whether text is lower-cased first. None
+        means what tokenizer_config.json says, else for a vocabulary that it is when no piece but the specials has a
+        capital letter.
 
     Raises:
-      UserError: if there is no such file, or it lacks the special pieces.
+      UserError: if there is no such file, it cannot be read, or it lacks the special pieces.
     """
     path = Path(path).expanduser()
     metadata_file = path / _METADATA
     if metadata_file.is_file():
-        metadata = json.loads(metadata_file.read_text(encoding="utf-8"))
+        metadata = _read_json(metadata_file)
         kind, lowercase = metadata["kind"], metadata["lowercase"]
         if kind in ("unigram", "bpe"):
             return SentencePieceTokenizer(kind, (path / "sentencepiece.model").read_bytes(), lowercase)
+        if kind == "json":
+            return JsonTokenizer((path / "tokenizer.json").read_text(encoding="utf-8"), metadata["special_ids"])
+        if kind == "gpt1":
+            return _load_bpe(path, _OPENAI_FILES)
         pieces = _read_vocabulary(path / "vocab.txt")
         return WordPieceTokenizer(pieces, lowercase) if kind == "wordpiece" else WordsTokenizer(pieces, lowercase)
+    if path.is_dir():
+        if (path / "tokenizer.json").is_file():
+            path = path / "tokenizer.json"
+        elif (path / "vocab.txt").is_file():
+            path = path / "vocab.txt"
+        for names in (_BPE_FILES, _OPENAI_FILES):
+            if path.is_dir() and all((path / name).is_file() for name in names):
+                return _load_bpe(path, names)
+    settings = _read_settings(path.parent)
     if path.is_file() and path.suffix == ".txt":
         pieces = _read_vocabulary(path)
         if lowercase is None:
+            lowercase = settings.get("do_lower_case")
+        if lowercase is None:
             lowercase = not any(piece != piece.lower() for piece in pieces if not re.fullmatch(r"\[.*\]", piece))
         return WordPieceTokenizer(pieces, lowercase)
+    if path.is_file() and path.suffix == ".json":
+        return _load_json(path.read_text(encoding="utf-8"), settings, path)
+    if path.is_file() and path.suffix == ".model":
+        return _load_sentencepiece(path, bool(lowercase))
     raise UserError(
         f'path="{path}" (config.data.tokenizer.path, or --tokenizer) is neither a folder with {_METADATA} (as bertlab '
-        "tokenizer train writes it) nor a BERT vocab.txt."
+        "tokenizer train writes it) nor a BERT vocab.txt, a tokenizer.json, a SentencePiece .model, or a folder with one of "
+        f"the first two, with {' and '.join(_BPE_FILES)}, or with {' and '.join(_OPENAI_FILES)}."
     )
 
 
 def _read_vocabulary(path: Path) -> list[str]:
-    pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    pieces = [piece.rstrip("\r") for piece in pieces]
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    # Google strips each line; one that is white space only stays as it is, to be no second "".
+    pieces = [line.strip() or line for line in lines]
     missing = [special for special in SPECIALS if special not in pieces]
     if missing:
         raise UserError(f"{path} lacks {' '.join(missing)}: a vocabulary has one piece a line, with {' '.join(SPECIALS)}.")
     return pieces
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if not isinstance(contents, dict):
+        raise UserError(f"{path} holds a {type(contents).__name__}, expected a JSON object.")
+    return contents
+
+
+def _read_settings(directory: Path) -> dict[str, Any]:
+    """What special_tokens_map.json and tokenizer_config.json say; a token is a string there, or a record."""
+    settings = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (directory / name).is_file():
+            settings |= _read_json(directory / name)
+    return {
+        key: value["content"] if isinstance(value, dict) and "content" in value else value for key, value in settings.items()
+    }
+
+
+def _load_json(backend: str, settings: Mapping[str, Any], path: Path) -> JsonTokenizer:
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(backend)
+    except Exception as error:  # the library raises no narrower class
+        raise UserError(f"{path} is not a tokenizer.json that the tokenizers library can read: {error}") from error
+    names = {
+        role: settings.get(f"{role}_token") or settings.get(f"{other}_token")
+        for role, other in (("pad", "pad"), ("unk", "unk"), ("cls", "bos"), ("sep", "eos"), ("mask", "mask"))
+    }
+    return JsonTokenizer(backend, _find_specials(tokenizer.get_vocab(with_added_tokens=True), names, path))
+
+
+def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
+    """Byte-level BPE as GPT-2's and RoBERTa's files describe it, or GPT-1's."""
+    vocabulary = _read_json(directory / names[0])
+    lines = (directory / names[1]).read_text(encoding="utf-8").split("\n")
+    # Merges may start with "#", but the first line with a version is none.
+    lines = lines[1:] if lines[0].startswith("#version") else lines
+    merges = [tuple(line.split(" ")) for line in lines if line]
+    for number, merge in enumerate(merges):
+        if len(merge) != 2:
+            raise UserError(f"{directory / names[1]}: merge {number + 1} is {merge}, expected two pieces with a space between.")
+    if any(piece.endswith("</w>") for piece in vocabulary):
+        pieces = [""] * (max(vocabulary.values()) + 1)
+        for piece, index in vocabulary.items():
+            pieces[index] = piece
+        return Gpt1Tokenizer(pieces, merges)
+    settings = _read_settings(directory)
+    space = bool(settings.get("add_prefix_space", False))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    specials = [name for names in _ROLES.values() for name in names if name in vocabulary]
+    tokenizer.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == "<mask>", special=True) for name in specials])
+    if "<s>" in vocabulary and "</s>" in vocabulary:
+        sep, cls = (("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]))
+        tokenizer.post_processor = tokenizers.processors.RobertaProcessing(sep, cls, True, space)
+    else:
+        tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=True)
+    return _load_json(tokenizer.to_str(), settings, directory)
+
+
+def _load_sentencepiece(path: Path, lowercase: bool) -> SentencePieceTokenizer:
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = path.read_bytes()
+    description = sentencepiece_model_pb2.ModelProto()
+    try:
+        description.ParseFromString(model)
+    except Exception as error:
+        raise UserError(f"{path} is not a SentencePiece model: {error}") from error
+    kinds = {description.trainer_spec.UNIGRAM: "unigram", description.trainer_spec.BPE: "bpe"}
+    if description.trainer_spec.model_type not in kinds:
+        raise UserError(f"{path} is a SentencePiece model of words or characters; only unigram and bpe are read.")
+    return SentencePieceTokenizer(kinds[description.trainer_spec.model_type], model, lowercase)

@@ -3,6 +3,7 @@
 import io
 import random
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
@@ -20,7 +21,19 @@ SAMPLE_CHARACTERS = 20_000_000
 _LONGEST_SENTENCE = 1 << 16
 
 # Google's WordPiece turns longer words into [UNK] (the `tokenizers` library's default is 100).
-_LONGEST_WORD = 200
+LONGEST_WORD = 200
+
+# The blocks that Google's `_is_chinese_char` names, ends included.
+CJK_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
 
 # Distinct characters that WordPiece training keeps; rarer ones become [UNK].
 _LARGEST_ALPHABET = 1000
@@ -69,16 +82,77 @@ def train_words(sample: list[str], vocab_size: int) -> list[str]:
     return [*SPECIALS, *words[: vocab_size - len(SPECIALS)]]
 
 
-def bert_tokenizer(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
-    """BERT's cleaning, splitting and WordPiece, in the `tokenizers` library's pieces."""
+def is_bert_control(character: str) -> bool:
+    """Whether Google's `_clean_text` drops the character."""
+    return character in "\0\ufffd" or (character not in "\t\n\r" and unicodedata.category(character) in ("Cc", "Cf"))
+
+
+def is_bert_punctuation(character: str) -> bool:
+    """Whether Google's `_is_punctuation` makes the character a word of its own: all ASCII symbols, and Unicode's P*."""
+    return (character.isascii() and character.isprintable() and not character.isalnum() and character != " ") or (
+        unicodedata.category(character).startswith("P")
+    )
+
+
+class _Replacements(dict):
+    """A table for `str.translate` that works out a character's replacement when it first meets the character."""
+
+    def __init__(self, replacement):
+        super().__init__()
+        self._replacement = replacement
+
+    def __missing__(self, code):
+        self[code] = self._replacement(chr(code))
+        return self[code]
+
+    def __reduce__(self):
+        return _Replacements, (self._replacement,)
+
+
+def _clean(character: str) -> str:
+    if is_bert_control(character):
+        return ""
+    if character in "\t\n\r" or unicodedata.category(character) == "Zs":
+        return " "
+    return f" {character} " if any(first <= ord(character) <= last for first, last in CJK_BLOCKS) else character
+
+
+def _strip_accent(character: str) -> str:
+    return "" if unicodedata.category(character) == "Mn" else character
+
+
+def _split_punctuation(character: str) -> str:
+    return f" {character} " if is_bert_punctuation(character) else character
+
+
+_CLEAN, _STRIP_ACCENTS, _SPLIT = map(_Replacements, (_clean, _strip_accent, _split_punctuation))
+
+
+def bert_words(text: str, lowercase: bool) -> list[str]:
+    """Words and punctuation marks of a text by the rules of Google's BasicTokenizer.
+
+    The `tokenizers` library's rules of the same name are not these: they drop private-use characters, know nothing of a
+    final sigma, leave out 256 characters of a CJK block, and take categories from other versions of Unicode.
+
+    Args:
+      text: any text.
+      lowercase: lower-case the words and strip their accents (in this order).
+
+    Source: google-research/bert, tokenization.py.
+    """
+    text = text.translate(_CLEAN)
+    if lowercase:
+        text = unicodedata.normalize("NFD", text.lower()).translate(_STRIP_ACCENTS)
+    return text.translate(_SPLIT).split()
+
+
+def bert_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+    """WordPiece in the `tokenizers` library's pieces, for text of `bert_words` with spaces between them."""
     # The specials are in the vocabulary but are not declared as special, which would make text "[MASK]" the mask.
     tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD)
+        tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
     )
-    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##", cleanup=False)
     return tokenizer
 
@@ -135,10 +209,11 @@ def train_sentencepiece(kind: str, sample: list[str], vocab_size: int) -> bytes:
 
 def train_wordpiece(sample: list[str], vocab_size: int, lowercase: bool) -> list[str]:
     """Trains WordPiece and returns its pieces in the order of ids. Raises: UserError: if the size does not fit."""
-    tokenizer = bert_tokenizer({"[UNK]": 0}, lowercase)
+    tokenizer = bert_tokenizer({"[UNK]": 0})
+    sample = [" ".join(bert_words(text, lowercase)) for text in sample]
     characters = Counter()
     for text in sample:
-        characters.update(tokenizer.normalizer.normalize_str(text))
+        characters.update(text)
     del characters[" "]
     alphabet = sorted(characters, key=lambda character: (-characters[character], character))[:_LARGEST_ALPHABET]
 

@@ -1,0 +1,204 @@
+"""Co-occurrences of words, weighted by their distance: what GloVe is trained on (Pennington et al. 2014).
+
+An entry is (i, j, X_ij): X_ij is the sum of 1/distance over all pairs of an i and a j of one document that are at most
+`window` words apart, to both sides, so that X is symmetric. As in GloVe's cooccur.c, words outside the vocabulary (and
+other specials) are taken out first, and distances count the words that are left.
+
+Entries lie in one file beside the prepared corpus, sorted by (i, j), and are made once for each split and window. Sums of
+a chunk of pairs are sorted and written as a run; runs are merged range by range. So memory is bounded by the chunk,
+however many entries there are.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import grain
+import numpy as np
+
+from bertlab.data.prepare import temporary_folder
+from bertlab.data.prepared import Prepared
+from bertlab.errors import UserError
+
+# Changed with every change of the code that changes what is written.
+FORMAT_VERSION = 1
+
+ENTRY = np.dtype([("token", "<i4"), ("context", "<i4"), ("count", "<f4")])
+
+# Pairs in memory at a time; sorting them takes some 50 bytes each.
+_CHUNK_PAIRS = 1 << 22
+
+_SUM = np.dtype([("key", "<i8"), ("sum", "<f8")])
+
+
+def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
+    """All entries of a split, sorted, as a read-only array [N] of `ENTRY` on disk; makes them where that is not done yet.
+
+    Args:
+        prepared: the corpus.
+        split: "train", "valid" or "test".
+        window: the largest distance (`config.data.cooccurrence.window`).
+
+    Raises:
+        UserError: no two words of the split stand together.
+    """
+    path = prepared.directory / f"cooccurrence-{FORMAT_VERSION}-{split}-{window}.bin"
+    if not path.exists():
+        with temporary_folder(prepared.directory.parent) as folder:
+            runs = _write_runs(_pairs(prepared, split, window), folder)
+            _merge(runs, prepared.tokenizer.vocab_size, folder / "entries")
+            # Another process may have made the same file meanwhile; it is as good.
+            os.replace(folder / "entries", path)
+    if not path.stat().st_size:
+        raise UserError(f"no two known words stand together in the {split} split; use more text or a larger vocabulary")
+    return np.memmap(path, ENTRY, mode="r")
+
+
+def _pairs(prepared: Prepared, split: str, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Keys (i·V + j) of the pairs of words of each document, and their weights."""
+    tokenizer, source = prepared.tokenizer, prepared.source(split)
+    specials = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} - {None}
+    for index in range(len(source)):
+        words = source[index]["tokens"].astype(np.int64)
+        words = words[~np.isin(words, list(specials))]
+        for distance in range(1, min(window, len(words) - 1) + 1):
+            left, right = words[:-distance], words[distance:]
+            keys = np.concatenate([left * tokenizer.vocab_size + right, right * tokenizer.vocab_size + left])
+            yield keys, np.full(len(keys), 1 / distance)
+
+
+def _write_runs(pairs: Iterable[tuple[np.ndarray, np.ndarray]], folder: Path) -> list[np.ndarray]:
+    """Sums chunks of pairs; each becomes a file, sorted by key."""
+    runs, chunk, size = [], [], 0
+
+    def write():
+        keys, weights = map(np.concatenate, zip(*chunk))
+        path = folder / f"run-{len(runs)}"
+        _sums(keys, weights).tofile(path)
+        runs.append(np.memmap(path, _SUM, mode="r"))
+
+    for part in pairs:
+        chunk.append(part)
+        size += len(part[0])
+        if size >= _CHUNK_PAIRS:
+            write()
+            chunk, size = [], 0
+    if chunk:
+        write()
+    return runs
+
+
+def _sums(keys: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    distinct, places = np.unique(keys, return_inverse=True)
+    result = np.empty(len(distinct), _SUM)
+    result["key"], result["sum"] = distinct, np.bincount(places, weights)
+    return result
+
+
+def _merge(runs: list[np.ndarray], vocab_size: int, path: Path) -> None:
+    """Adds up the runs. A range between two bounds holds at most `_CHUNK_PAIRS` sums."""
+    step = max(1, _CHUNK_PAIRS // (2 * max(1, len(runs))))
+    samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run["key"][::step] for run in runs)]))
+    # From one bound to the next there are len(runs) samples: so many steps, and at most one more of each run.
+    bounds = [*np.unique(samples[:: max(1, len(runs))]), vocab_size**2]
+    cuts = [np.searchsorted(run["key"], bounds) for run in runs]
+    with path.open("wb") as file:
+        for place in range(len(bounds) - 1):
+            merged = np.concatenate([run[cut[place] : cut[place + 1]] for run, cut in zip(runs, cuts, strict=True)])
+            merged = _sums(merged["key"], merged["sum"])
+            result = np.empty(len(merged), ENTRY)
+            result["token"], result["context"] = np.divmod(merged["key"], vocab_size)
+            result["count"] = merged["sum"]
+            result.tofile(file)
+
+
+class EntryIterator(grain.DatasetIterator):
+    """Endless batches of entries, every entry once an epoch, in an order of its own for each epoch.
+
+    Its state is the number of the next batch: batch t holds the entries from t·B·L on of the endless order.
+    """
+
+    def __init__(self, found: np.ndarray, data, shard: tuple[int, int]):
+        super().__init__()
+        self._found, self._data = found, data
+        self._index, self._count = shard
+        self._batch = 0
+        self._epoch, self._order = -1, np.zeros(0, np.int64)
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        rows = self._data.batch_size // self._count
+        first = (self._batch * self._count + self._index) * rows * self._data.seq_len
+        places = np.arange(first, first + rows * self._data.seq_len)
+        epochs, places = np.divmod(places, len(self._found))
+        chosen = np.empty(len(places), ENTRY)
+        for epoch in np.unique(epochs):
+            chosen[epochs == epoch] = self._found[self._order_of(int(epoch))[places[epochs == epoch]]]
+        self._batch += 1
+        starts = slice(None, None, self._data.seq_len)
+        return _batch(chosen, np.stack([epochs[starts], places[starts]], 1), rows, self._data.seq_len)
+
+    def _order_of(self, epoch: int) -> np.ndarray:
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, _order(len(self._found), self._data.seed, epoch)
+        return self._order
+
+    def get_state(self) -> dict:
+        """A JSON value that `set_state` takes."""
+        return {"batch": self._batch}
+
+    def set_state(self, state: dict) -> None:
+        """Continues where the iterator that gave the state was."""
+        self._batch = state["batch"]
+
+
+class EntryDataset(grain.IterDataset):
+    """Endless batches of entries."""
+
+    def __init__(self, found: np.ndarray, data, shard: tuple[int, int]):
+        super().__init__()
+        self._arguments = found, data, shard
+
+    def __iter__(self) -> EntryIterator:
+        return EntryIterator(*self._arguments)
+
+    def __str__(self) -> str:
+        return f"EntryDataset({len(self._arguments[0])})"
+
+
+def train_entries(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDataset:
+    """Endless batches of `config.data`; hosts share the rows of one and the same order of entries.
+
+    Fields are `tokens` (i), `contexts` (j) and `counts` (X_ij, float32), each [B, L], those of every batch, and
+    `example_id` (epoch, place of the row's first entry in it).
+    """
+    return EntryDataset(entries(prepared, "train", data.cooccurrence.window), data, shard)
+
+
+def eval_entries(prepared: Prepared, data, split: str, limit: int) -> list[dict[str, np.ndarray]]:
+    """Up to `limit` batches (0: all) of the split's own entries, in an order that is always the same; the last is padded."""
+    found = entries(prepared, split, data.cooccurrence.window)
+    order, size = _order(len(found), 0, 0), data.batch_size * data.seq_len
+    starts = range(0, len(found), size)[: limit or None]
+    batches = []
+    for start in starts:
+        places = start + data.seq_len * np.arange(data.batch_size)
+        example_id = np.stack([np.zeros_like(places), places], 1)
+        batches.append(_batch(found[order[start : start + size]], example_id, data.batch_size, data.seq_len))
+    return batches
+
+
+def _order(size: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+def _batch(chosen: np.ndarray, example_id: np.ndarray, rows: int, length: int) -> dict[str, np.ndarray]:
+    """Rows of entries; where there are too few, padding, whose count is 1: it has a logarithm."""
+    fields = {name: np.zeros(rows * length, np.int32) for name in ("tokens", "contexts", "documents", "segments", "positions")}
+    fields["counts"] = np.ones(rows * length, np.float32)
+    for name, part in (("tokens", "token"), ("contexts", "context"), ("counts", "count"), ("documents", None)):
+        fields[name][: len(chosen)] = chosen[part] if part else 1
+    return {
+        **{name: values.reshape(rows, length) for name, values in fields.items()},
+        "pair_label": np.full(rows, -1, np.int32),
+        "example_id": example_id.astype(np.int32),
+    }

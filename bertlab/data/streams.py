@@ -1,0 +1,235 @@
+"""Streams: text for models that carry their state from batch to batch (truncated back-propagation through time).
+
+A batch has B lanes, its rows. A lane reads one document after the other, and its row of a batch goes on where its row
+of the batch before ended. A lane that ends a document draws the next of the shuffled order at once (lanes in order), so
+that every document is read once an epoch, and a row's last token knows the token that follows.
+
+Rows have `next_tokens`, the token to predict at each position (−1: none); `continues` (1: the row goes on with its lane's
+state, 0: states start from zero); and `rate_scale`. With `config.data.stream.backward` there is a second stream of
+other documents for models that read right to left, its fields prefixed `backward_`. A row of it lies in text order; read
+from its last position to its first, it goes on in the next batch.
+
+How the documents of the text are put together (`config.data.stream.wrap`):
+
+    document  w w w w [SEP]            predicted going forward: all but a lane's first
+    sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training (bilm-tf, data.py): a
+                                       sentence's end is predicted but never read, and the next one's start is read but
+                                       never predicted; backward with the two changed over
+    none      w w w w
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import grain
+import numpy as np
+
+from bertlab.data.formats import sentence_bounds
+
+WRAPS = ("document", "sentence", "none")
+
+# AWD-LSTM's varied lengths (Merity et al. 2017, section 5; salesforce/awd-lstm-lm, main.py).
+_HALF_PROBABILITY = 0.05
+_LENGTH_STDDEV = 5.0
+_SHORTEST = 5
+_MARGIN = 20
+
+_BACKWARD_SEED = 1
+_LENGTH_SEED = 2
+
+
+def row_length(data) -> int:
+    """The length of the rows of `config.data`: more than `seq_len` where lengths vary, to make room for long ones."""
+    return data.seq_len + _MARGIN if data.format == "stream" and data.stream.vary_length else data.seq_len
+
+
+def varied_length(data, batch: int) -> int:
+    """The number of tokens in the rows of a training batch with `vary_length`, the same in all rows and on all hosts.
+
+    A normal deviate about `seq_len`, or one time in twenty about its half, of standard deviation 5; at least 5, and at
+    most 20 above `seq_len`: four standard deviations.
+    """
+    rng = np.random.default_rng([data.seed, _LENGTH_SEED, batch])
+    centre = data.seq_len / 2 if rng.random() < _HALF_PROBABILITY else data.seq_len
+    return min(max(_SHORTEST, int(rng.normal(centre, _LENGTH_STDDEV))), row_length(data))
+
+
+class _Text(NamedTuple):
+    """A document in the order in which a lane reads it: `targets[i]` is predicted once `inputs[i]` is read."""
+
+    document: int
+    inputs: np.ndarray
+    targets: np.ndarray
+    # Whether the last target, −1 so far, is what the lane reads next.
+    is_open: bool
+
+
+def _read(document: dict, wrap: str, backward: bool, cls_id: int, sep_id: int) -> _Text:
+    tokens, step = document["tokens"], -1 if backward else 1
+    if wrap == "sentence":
+        bounds = sentence_bounds(document)
+        before, after = np.insert(tokens, bounds[:-1], cls_id), np.insert(tokens, bounds[1:], sep_id)
+        inputs, targets = (after, before) if backward else (before, after)
+        return _Text(document["document"], inputs[::step], targets[::step], False)
+    inputs = (np.append(tokens, sep_id) if wrap == "document" else tokens)[::step]
+    return _Text(document["document"], inputs, np.append(inputs[1:], -1), True)
+
+
+class _Lanes:
+    """The lanes of one direction, and how far each has come."""
+
+    def __init__(self, visits: grain.MapDataset, rows: int, data, tokenizer, backward: bool):
+        self._visits, self._backward = visits, backward
+        self._wrap, self._across = data.stream.wrap, data.stream.attend_across_documents
+        self._tokenizer = tokenizer
+        # A visit is the number of a document in the endless order, an offset the place of the next token in its text.
+        self._reading, self._offsets, self._next_visit = list(range(rows)), [0] * rows, rows
+        self._texts: dict[int, tuple[int, _Text]] = {}
+
+    def state(self) -> dict:
+        return {"reading": list(self._reading), "offsets": list(self._offsets), "next_visit": self._next_visit}
+
+    def restore(self, state: dict) -> None:
+        self._reading, self._offsets = list(state["reading"]), list(state["offsets"])
+        self._next_visit = state["next_visit"]
+
+    def ended(self) -> bool:
+        return min(self._reading) >= len(self._visits)
+
+    def _text(self, lane: int) -> _Text | None:
+        """What a lane reads, None where it has come to the end."""
+        visit = self._reading[lane]
+        if visit >= len(self._visits):
+            return None
+        if self._texts.get(lane, (None,))[0] != visit:
+            tokenizer = self._tokenizer
+            text = _read(self._visits[visit], self._wrap, self._backward, tokenizer.cls_id, tokenizer.sep_id)
+            self._texts[lane] = visit, text
+        return self._texts[lane][1]
+
+    def take(self, length: int, width: int, first: bool) -> dict[str, np.ndarray]:
+        """The next `length` tokens of every lane, in rows of `width`; `first`: no batch was before."""
+        shape = len(self._reading), width
+        fields = {
+            "tokens": np.full(shape, self._tokenizer.pad_id, np.int32),
+            "documents": np.zeros(shape, np.int32),
+            "next_tokens": np.full(shape, -1, np.int32),
+            "continues": np.zeros(shape[0], np.int32),
+            "example_id": np.zeros((shape[0], 2), np.int32),
+        }
+        for lane in range(shape[0]):
+            if (text := self._text(lane)) is None:
+                continue
+            fields["continues"][lane] = not first if self._across else self._offsets[lane] > 0
+            fields["example_id"][lane] = text.document, self._offsets[lane]
+            row = {name: fields[name][lane] for name in ("tokens", "documents", "next_tokens")}
+            size = self._fill(lane, row, length)
+            if self._backward:
+                for values in row.values():
+                    values[:size] = values[:size][::-1].copy()
+                row["documents"][:size] = row["documents"][0] + 1 - row["documents"][:size]
+        # Positions count from 0 where a document begins in the row.
+        documents, places = fields["documents"], np.arange(width, dtype=np.int32)
+        begins = np.where(np.diff(documents, axis=1, prepend=0) != 0, places, 0)
+        positions = np.where(documents > 0, places - np.maximum.accumulate(begins, axis=1), 0).astype(np.int32)
+        return {**fields, "segments": np.zeros(shape, np.int32), "positions": positions}
+
+    def _fill(self, lane: int, row: dict[str, np.ndarray], length: int) -> int:
+        """Writes a lane's next `length` tokens in the order they are read; returns how many there were."""
+        size, number = 0, 0
+        while size < length and (text := self._text(lane)) is not None:
+            start = self._offsets[lane]
+            part = slice(start, start + length - size)
+            end = size + len(text.inputs[part])
+            number += 1
+            row["tokens"][size:end] = text.inputs[part]
+            row["next_tokens"][size:end] = text.targets[part]
+            row["documents"][size:end] = 1 if self._across else number
+            self._offsets[lane] += end - size
+            size = end
+            if self._offsets[lane] == len(text.inputs):
+                self._reading[lane], self._offsets[lane] = self._next_visit, 0
+                self._next_visit += 1
+                if text.is_open and self._across and (following := self._text(lane)) is not None:
+                    row["next_tokens"][size - 1] = following.inputs[0]
+        return size
+
+
+class StreamIterator(grain.DatasetIterator):
+    """Batches of a stream. Its state: how far each lane has come, and the number of the next batch."""
+
+    def __init__(self, sides: dict[str, _Lanes], data, varies: bool):
+        super().__init__()
+        self._sides, self._data, self._varies = sides, data, varies
+        self._batch = 0
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        if all(lanes.ended() for lanes in self._sides.values()):
+            raise StopIteration
+        data, width = self._data, row_length(self._data)
+        length = varied_length(data, self._batch) if self._varies else data.seq_len
+        batch = self._sides["forward"].take(length, width, first=self._batch == 0)
+        rows = len(batch["tokens"])
+        batch["pair_label"] = np.full(rows, -1, np.int32)
+        batch["rate_scale"] = np.full(rows, length / data.seq_len, np.float32)
+        if "backward" in self._sides:
+            backward = self._sides["backward"].take(length, width, first=self._batch == 0)
+            del backward["example_id"]
+            batch |= {f"backward_{name}": values for name, values in backward.items()}
+        self._batch += 1
+        return batch
+
+    def get_state(self) -> dict:
+        """A JSON value that `set_state` takes."""
+        return {"batch": self._batch, **{name: lanes.state() for name, lanes in self._sides.items()}}
+
+    def set_state(self, state: dict) -> None:
+        """Continues where the iterator that gave the state was."""
+        self._batch = state["batch"]
+        for name, lanes in self._sides.items():
+            lanes.restore(state[name])
+
+
+class StreamDataset(grain.IterDataset):
+    """Batches of `rows` lanes over the documents of each direction, in the orders they are given."""
+
+    def __init__(self, visits: dict[str, grain.MapDataset], rows: int, data, tokenizer, varies: bool):
+        super().__init__()
+        self._visits, self._rows, self._data, self._tokenizer, self._varies = visits, rows, data, tokenizer, varies
+
+    def __iter__(self) -> StreamIterator:
+        sides = {
+            name: _Lanes(visits, self._rows, self._data, self._tokenizer, backward=name == "backward")
+            for name, visits in self._visits.items()
+        }
+        return StreamIterator(sides, self._data, self._varies)
+
+    def __str__(self) -> str:
+        return f"StreamDataset({', '.join(self._visits)})"
+
+
+def train_stream(source, tokenizer, data, shard: tuple[int, int]) -> grain.IterDataset:
+    """Endless batches; each host reads its part of the documents with its part of the lanes.
+
+    Args:
+        source: the split's documents.
+        tokenizer: for its special ids.
+        data: `config.data`.
+        shard: (index, count) of this host among the hosts.
+    """
+    index, count = shard
+    visits = {name: order[index::count].repeat() for name, order in _orders(source, data, data.seed).items()}
+    return StreamDataset(visits, data.batch_size // count, data, tokenizer, varies=data.stream.vary_length)
+
+
+def eval_stream(source, tokenizer, data) -> Iterator[dict[str, np.ndarray]]:
+    """Batches that read every document once, in lanes that go on from batch to batch; where a lane has ended, padding."""
+    return iter(StreamDataset(_orders(source, data, seed=0), data.batch_size, data, tokenizer, varies=False))
+
+
+def _orders(source, data, seed: int) -> dict[str, grain.MapDataset]:
+    seeds = {"forward": seed}
+    if data.stream.backward:
+        # Not a number near `seed`: two runs' seeds may not give one's forward and the other's backward order.
+        seeds["backward"] = int(np.random.default_rng([seed, _BACKWARD_SEED]).integers(2**32))
+    return {name: grain.MapDataset.source(source).seed(value).shuffle() for name, value in seeds.items()}

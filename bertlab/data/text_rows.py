@@ -1,0 +1,93 @@
+"""One text, or one list of words, as a row for a model: what fine-tuning, `bertlab.load` and `bertlab embed` read."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids, character_table
+from bertlab.data.formats import Row, make_row
+from bertlab.data.tokenizers import Tokenizer
+from bertlab.data.vocabularies import split_words
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRow:
+    """A text with the special ids around it. A unit is a piece of a text, or a word where words were given.
+
+    Attributes:
+        tokens: ids, special ones included.
+        names: the units' strings.
+        first, last: positions in `tokens` of each unit's first and last piece.
+        characters: [T, 50] where the model reads them, else None.
+    """
+
+    tokens: Int[np.ndarray, "T"]
+    names: tuple[str, ...]
+    first: Int[np.ndarray, "U"]
+    last: Int[np.ndarray, "U"]
+    characters: Int[np.ndarray, "T 50"] | None
+
+    def padded(self, length: int, pad_id: int, example_id=(0, 0)) -> Row:
+        """The row with `length` positions."""
+        zeros = np.zeros_like(self.tokens)
+        row = make_row(length, pad_id, self.tokens, zeros, zeros + 1, -1, example_id)
+        if self.characters is not None:
+            row["characters"] = np.full((length, WORD_LENGTH), PADDING, np.int32)
+            row["characters"][: len(self.tokens)] = self.characters
+        return row
+
+
+class RowEncoder:
+    """Texts and words to rows, with one tokenizer.
+
+    Args:
+        tokenizer: its `prefix_ids` and `suffix_ids` go around each text.
+        characters: add each word's characters (a "words" tokenizer); a given word is then one token, however it is spelled.
+        room: at most so many positions are filled: what is beyond is cut off, the special ids stay.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, characters: bool = False, room: int | None = None):
+        self._tokenizer, self._room = tokenizer, room
+        self._table = character_table(tokenizer) if characters else None
+        self._names = tokenizer.pieces()
+
+    def text(self, text: str) -> TextRow:
+        """A row whose units are the pieces of a text."""
+        ids = self._tokenizer.encode(text)
+        names, characters = [self._names[i] for i in ids], None
+        if self._table is not None:
+            names = split_words(" ".join(text.split()).lower() if self._tokenizer.lowercase else text)
+            characters = character_ids(names)
+        places = np.arange(len(ids))
+        return self._row(ids, names, places, places, characters)
+
+    def words(self, words: Sequence[str]) -> TextRow:
+        """A row whose units are the given words."""
+        if self._table is None:
+            ids, starts = self._tokenizer.encode_words(words)
+            first = np.asarray(starts, np.int64)
+            return self._row(ids, words, first, np.append(first[1:], len(ids))[: len(first)] - 1, None)
+        if self._tokenizer.lowercase:
+            words = [word.lower() for word in words]
+        encoded = self._tokenizer.encode_batch(words)
+        ids = [pieces[0] if len(pieces) == 1 else self._tokenizer.unk_id for pieces in encoded]
+        places = np.arange(len(ids))
+        return self._row(ids, words, places, places, character_ids(words))
+
+    def _row(self, ids, names, first, last, characters) -> TextRow:
+        prefix, suffix = self._tokenizer.prefix_ids, self._tokenizer.suffix_ids
+        if self._room is not None:
+            ids = ids[: self._room - len(prefix) - len(suffix)]
+        whole = last < len(ids)
+        if characters is not None:
+            table = self._table
+            characters = np.concatenate([table[list(prefix)], characters[: len(ids)], table[list(suffix)]]).astype(np.int32)
+        return TextRow(
+            tokens=np.array([*prefix, *ids, *suffix], np.int32),
+            names=tuple(name for name, fits in zip(names, whole) if fits),
+            first=first[whole] + len(prefix),
+            last=last[whole] + len(prefix),
+            characters=characters,
+        )
