@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import grain
@@ -12,15 +13,18 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.data.batches import eval_batches, train_batches
+from bertlab.data.batches import check_data, eval_batches, train_batches
 from bertlab.data.formats import format_class
 from bertlab.data.prepare import prepare
-from bertlab.data.tokenizers import Tokenizer
+from bertlab.data.streams import row_length
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
-from bertlab.models.presets import build_body, model_direction, model_shape
-from bertlab.objectives.program import Program, group_by_view
+from bertlab.models.presets import build_body, family_of, model_direction, model_shape
+from bertlab.objectives.program import Program
+from bertlab.train.checkpoint import load_params
 from bertlab.train.metrics import writer_names
+from bertlab.train.optimizers import check_optimizer
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, check_batch
 
@@ -32,7 +36,13 @@ LEAST = {
     "model.width": 1,
     "model.heads": 1,
     "model.hidden": 1,
+    "model.max_positions": 1,
     "model.init_stddev": 0,
+    "model.epsilon": 0,
+    "model.clip": 0,
+    "model.position_offset": 0,
+    "model.segments": 0,
+    "model.highway_layers": 0,
     "optimizer.learning_rate": 0,
     "optimizer.weight_decay": 0,
     "optimizer.clip_norm": 0,
@@ -79,9 +89,9 @@ class Experiment:
 
     def flops_per_step(self) -> float:
         """Forward and backward model FLOPs of the bodies' passes over one batch, attention counted in full, no heads."""
-        data = self.config.data
-        passes = len(group_by_view(self.program.objectives))
-        return passes * data.batch_size * data.seq_len * self.program.body.config.flops_per_token(data.seq_len)
+        data, length = self.config.data, _row_length(self.config.data)
+        passes = len(self.program.groups)
+        return passes * data.batch_size * length * self.program.body.config.flops_per_token(length)
 
     def flops_per_prediction(self) -> float:
         """Forward and backward FLOPs of one row of logits."""
@@ -106,6 +116,11 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     sides = sides_of(config.model.family, direction)
     has_pairs = format_class(config.data.format).has_pairs
     for name, objective in built.items():
+        if objective.families and config.model.family not in objective.families:
+            raise UserError(
+                f"objective {name} goes with {', '.join(objective.families)} models, not with {config.model.family};"
+                f" set config.model.family={objective.families[0]!r}"
+            )
         if objective.reads != "any" and objective.reads not in sides:
             raise UserError(
                 f"objective {name} reads {_SIDE_MEANING[objective.reads]}, which a {config.model.family} with"
@@ -118,17 +133,56 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
             )
         if not config.objectives[name].weight >= 0:
             raise UserError(f"config.objectives.{name}.weight={config.objectives[name].weight} must be 0 or more")
+    check_data(config.data, None if config.data.tokenizer.path else config.data.tokenizer.kind)
+    check_data_fields(config, built)
     check_shape(config, model_shape(config.model, vocab_size=1))
     return built
+
+
+def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
+    """Refuses models and objectives that need what the batches do not hold: characters, streams, pairs of words."""
+    model, data = config.model, config.data
+    if ("counts" in [n for o in built.values() for n in o.needs]) != (data.format == "cooccurrence"):
+        raise UserError(
+            f"config.data.format={data.format!r} with objectives {', '.join(built)}: format='cooccurrence' and objective glove"
+            " need each other, and go with no other"
+        )
+    if model.token_encoder == "characters":
+        if not data.characters:
+            raise UserError("config.model.token_encoder='characters' reads characters; set config.data.characters=True")
+        for name, objective in built.items():
+            if objective.sees == "own":
+                raise UserError(
+                    f"objective {name} changes tokens, and config.model.token_encoder='characters' would still see their"
+                    " characters; set config.model.token_encoder='ids'"
+                )
+    if not model.stateful:
+        return
+    if not family_of(model).recurrent or data.format != "stream":
+        raise UserError(
+            f"config.model.stateful=True needs a recurrent family (elmo, awd_lstm) and config.data.format='stream', not"
+            f" {model.family} and {data.format!r}"
+        )
+    for name, objective in built.items():
+        if objective.reads == "both" or objective.sees == "own":
+            raise UserError(
+                f"objective {name} needs both directions or its own view, and a stateful stream gives one direction at a"
+                " time; set config.model.stateful=False"
+            )
+        if objective.reads == "backward" and not data.stream.backward:
+            raise UserError(
+                f"objective {name} reads right to left; set config.data.stream.backward=True for a stream that it can follow"
+            )
 
 
 def check_shape(config: ConfigDict, shape) -> None:
     """Refuses sizes that do not go together: row length and positions, batch and its parts, ranges, schedule."""
     limit = getattr(shape, "max_positions", None)
-    if limit is not None and config.data.seq_len > limit:
+    learned = getattr(shape, "position_encoding", None) == "learned"
+    if learned and _row_length(config.data) > limit:
         raise UserError(
-            f"config.data.seq_len={config.data.seq_len} is beyond the model's {limit} positions;"
-            " lower it or raise config.model.max_positions"
+            f"config.data.seq_len={config.data.seq_len} (rows of {_row_length(config.data)}) is beyond the model's {limit}"
+            " positions; lower it or raise config.model.max_positions"
         )
     for key, least in LEAST.items():
         group, leaf = key.split(".")
@@ -145,10 +199,17 @@ def check_shape(config: ConfigDict, shape) -> None:
         re.compile(config.optimizer.decay_exclude)
     except re.error as error:
         raise UserError(f"config.optimizer.decay_exclude={config.optimizer.decay_exclude!r} is no pattern: {error}") from None
-    if not 0 <= config.model.dropout < 1:
-        raise UserError(f"config.model.dropout={config.model.dropout} must be at least 0 and below 1")
+    for key in [k for k in config.model if k.endswith("dropout") and config.model[k] is not None]:
+        if not 0 <= config.model[key] < 1:
+            raise UserError(f"config.model.{key}={config.model[key]} must be at least 0 and below 1")
+    check_optimizer(config.optimizer)
     learning_rate(config.optimizer, config.train.steps)
     writer_names(config.writers)
+
+
+def _row_length(data) -> int:
+    """Positions of a row; a task's rows have no format."""
+    return row_length(data) if "format" in data else data.seq_len
 
 
 def check_devices(config: ConfigDict) -> None:
@@ -157,11 +218,10 @@ def check_devices(config: ConfigDict) -> None:
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], config.data.batch_size, config.train.micro_batches)
 
 
-def vocabulary_of(tokenizer: Tokenizer) -> objectives.Vocabulary:
-    """What objectives may know of a tokenizer."""
-    return objectives.Vocabulary(
-        tokenizer.vocab_size, tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
-    )
+def vocabulary_of(tokenizer: Tokenizer, counts: np.ndarray | None = None) -> objectives.Vocabulary:
+    """What objectives may know of a tokenizer, and of how often its ids stand in the training text."""
+    ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+    return objectives.Vocabulary(tokenizer.vocab_size, *ids, None if counts is None else tuple(counts.tolist()))
 
 
 def build_pretraining(config: ConfigDict) -> Experiment:
@@ -176,14 +236,84 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     built = check_config(config)
     check_devices(config)
     prepared = prepare(config.data)
-    body = build_body(model_shape(config.model, prepared.tokenizer.vocab_size))
+    if config.init_from:
+        check_same_tokenizer(prepared.tokenizer, config.init_from)
+    check_mask(prepared.tokenizer, built)
+    stream = config.data.format == "stream"
+    program = Program(
+        build_body(model_shape(config.model, prepared.tokenizer.vocab_size)),
+        built,
+        vocabulary_of(prepared.tokenizer, prepared.counts),
+        stream=stream,
+        stateful=config.model.stateful,
+    )
     return Experiment(
         config=config,
-        program=Program(body, built, vocabulary_of(prepared.tokenizer)),
+        program=program,
         weights={name: float(config.objectives[name].weight) for name in built},
         tokenizer=prepared.tokenizer,
         train=train_batches(prepared, config.data, (jax.process_index(), jax.process_count())),
         evaluations={
             split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")
         },
+        warm_start=(lambda fresh: warm_start(fresh, Path(config.init_from))) if config.init_from else None,
     )
+
+
+def check_mask(tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) -> None:
+    """Refuses to mask with a tokenizer that has nothing to mask with."""
+    for name, objective in built.items():
+        if tokenizer.mask_id is None and isinstance(objective, objectives.REGISTRY["mlm"]):
+            raise UserError(
+                f"objective {name} masks tokens, and this tokenizer has no piece for it; name one with [MASK] in"
+                " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
+            )
+
+
+def check_same_tokenizer(tokenizer: Tokenizer, run: str) -> None:
+    """Refuses a warm start whose token ids would mean something else."""
+    theirs = load_tokenizer(Path(run) / "tokenizer")
+    if theirs.pieces() != tokenizer.pieces():
+        raise UserError(
+            f"config.init_from={run} was trained with another vocabulary; set config.data.tokenizer.path={run}/tokenizer"
+        )
+
+
+def warm_start(fresh, run: Path):
+    """Fresh parameters replaced by a run's wherever it has them; says which it has not.
+
+    Raises:
+        UserError: a parameter has another shape there.
+    """
+    params, kept_fresh = grafted(fresh, load_params(run), run)
+    if kept_fresh:
+        print(f"not in {run}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
+    return params
+
+
+def grafted(fresh, pretrained, run: Path) -> tuple[dict, list[str]]:
+    """Fresh parameters with every one that the pretrained tree has replaced by it.
+
+    Args:
+        fresh: a new model's parameters.
+        pretrained: those of a run or an imported directory.
+        run: named in messages.
+
+    Returns:
+        The parameters, and the names of those that stay fresh (a pooler that was never trained, a new head).
+    """
+    kept_fresh = []
+
+    def graft(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        node = pretrained
+        for key in path:
+            node = node.get(key.key) if isinstance(node, dict) else None
+        if node is None:
+            kept_fresh.append(name)
+            return leaf
+        if node.shape != leaf.shape:
+            raise UserError(f"parameter {name} is {node.shape} in {run} and {leaf.shape} here; set config.model as there")
+        return node
+
+    return jax.tree_util.tree_map_with_path(graft, fresh), kept_fresh

@@ -79,8 +79,16 @@ def _abstract(shapes, shardings):
     return jax.tree.map(lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes, shardings)
 
 
+def save_params(run: Path, params) -> None:
+    """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
+    with ocp.CheckpointManager((run / "checkpoints").absolute()) as manager:
+        manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params})))
+
+
 def load_params(run: Path):
     """The parameters of a run's last checkpoint as a tree of NumPy arrays, whatever devices it was trained on.
+
+    Where the optimiser averages parameters and has begun (NT-ASGD), those are the averaged ones.
 
     Raises:
         UserError: the run has no complete checkpoint.
@@ -97,7 +105,15 @@ def load_params(run: Path):
         step = manager.latest_step()
         if step is None:
             raise UserError(f"{run} has no complete checkpoint; let `bertlab train --workdir={run}` reach one")
-        params = manager.item_metadata(step)["state"].tree["params"]
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), params)
-        args = ocp.args.PyTreeRestore({"params": params}, restore_args={"params": as_numpy}, partial_restore=True)
-        return manager.restore(step, args=ocp.args.Composite(state=args))["state"]["params"]
+        saved = manager.item_metadata(step)["state"].tree
+        wanted = {"params": saved["params"]}
+        averages = [i for i, part in enumerate(saved.get("opt_state", [])) if part and "average" in part]
+        if averages:
+            wanted["opt_state"] = [part if i in averages else None for i, part in enumerate(saved["opt_state"])]
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+        args = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
+        restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+    for average in [restored["opt_state"][i] for i in averages]:
+        if average["count"] > 0:
+            return average["average"]
+    return restored["params"]

@@ -18,7 +18,7 @@ from bertlab.train.build import Experiment, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.environment import describe_environment
 from bertlab.train.metrics import MetricSums, first_not_finite, open_writers
-from bertlab.train.optimizers import build_optimizer
+from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import build_eval_step, build_train_step, init_state, state_shardings
@@ -76,7 +76,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             if log:
                 session.log()
             if evaluate and session.step < steps:
-                session.evaluate("valid", eval_step)
+                session.observe(session.evaluate("valid", eval_step))
             if save or stop.wanted:
                 session.save()
             if stop.wanted:
@@ -161,8 +161,13 @@ class Session:
         batch = put_batch(self.mesh, self.example)
         with jax.set_mesh(self.mesh):
             train = jax.jit(step, donate_argnums=0).lower(self.state, batch) if config.train.steps else None
-            evaluate = jax.jit(build_eval_step(experiment.program)).lower(self.state.params, batch, np.int32(0))
+            evaluate = jax.jit(build_eval_step(experiment.program))
+            evaluate = evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry())
         return train and train.compile(), evaluate.compile()
+
+    def fresh_carry(self):
+        """Recurrent states of zeros for an evaluation, placed as the training state's."""
+        return jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), self.state.carry)
 
     def start_clock(self) -> None:
         """Training time counts from here to the next fetch."""
@@ -208,9 +213,12 @@ class Session:
         progress.logged_tokens, progress.logged_seconds = progress.tokens, progress.seconds
 
     def evaluate(self, split: str, eval_step) -> dict[str, float]:
-        """Mean metrics over a held-out split."""
-        batches = self.experiment.evaluations[split]
-        results = [eval_step(self.state.params, put_batch(self.mesh, batch), np.int32(i)) for i, batch in enumerate(batches)]
+        """Mean metrics over a held-out split, with averaged parameters where the optimiser keeps them."""
+        batches, carry, results = self.experiment.evaluations[split], self.fresh_carry(), []
+        params = evaluation_params(self.state.opt_state, self.state.params)
+        for i, batch in enumerate(batches):
+            metrics, carry = eval_step(params, put_batch(self.mesh, batch), np.int32(i), carry)
+            results.append(metrics)
         sums = MetricSums()
         for metrics, batch in zip(jax.device_get(results), batches):
             self._require_finite(metrics, self.step, batch["example_id"])
@@ -218,6 +226,11 @@ class Session:
         means = sums.means(self.experiment.weights)
         self._write(split, means, {})
         return means
+
+    def observe(self, means: dict[str, float]) -> None:
+        """Tells the optimiser the first objective's held-out loss, which may change its course (NT-ASGD)."""
+        value = means[f"{next(iter(self.experiment.weights))}/loss"]
+        self.state = dataclasses.replace(self.state, opt_state=observe(self.state.opt_state, value))
 
     def _write(self, split: str, means: dict, more: dict) -> None:
         rate = float(self.rate(max(self.step - 1, 0)))  # of the last update

@@ -1,24 +1,39 @@
-"""AdamW with BERT's rules as switches (google-research/bert optimization.py)."""
+"""Optimisers with the rules of the compared systems as switches.
 
+The order of a step is the same for all: the gradient is scaled, clipped and (coupled decay) added to; Adam, Adagrad or SGD
+makes an update u of it; decoupled decay is added to u; the learning rate multiplies it.
+
+    BERT (google-research/bert optimization.py): adam, bias_correction="none", clip_norm=1.
+    GPT (openai/finetune-transformer-lm opt.py): adam, bias_correction="rate".
+    ELMo (allenai/bilm-tf training.py): adagrad, gradient_scale=20, clip_norm=10.
+    AWD-LSTM (salesforce/awd-lstm-lm main.py): sgd, clip_norm=0.25, coupled_decay, average_after=5.
+"""
+
+import math
 import re
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.errors import UserError
 from bertlab.train.schedules import learning_rate
+
+NAMES = ("adam", "adagrad", "sgd")
+CORRECTIONS = ("none", "moments", "rate")
 
 
 class AdamState(NamedTuple):
     """First and second moments, shaped like the parameters, and the number of updates."""
 
-    count: jax.Array
+    count: Int[Array, ""]
     mu: optax.Updates
     nu: optax.Updates
 
 
-def scale_by_adam(b1: float, b2: float, epsilon: float, bias_correction: bool) -> optax.GradientTransformation:
+def scale_by_adam(b1: float, b2: float, epsilon: float, correct_moments: bool) -> optax.GradientTransformation:
     """u = m / (√v + ε), with the moments' bias corrected (Kingma and Ba 2015, algorithm 1) or not (BERT)."""
 
     def init(params):
@@ -30,16 +45,147 @@ def scale_by_adam(b1: float, b2: float, epsilon: float, bias_correction: bool) -
         count = state.count + 1
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
-        c1 = 1 - b1**count if bias_correction else 1.0
-        c2 = 1 - b2**count if bias_correction else 1.0
+        c1, c2 = (_one_minus_power(b1, count), _one_minus_power(b2, count)) if correct_moments else (1.0, 1.0)
         updates = jax.tree.map(lambda m, v: (m / c1) / (jnp.sqrt(v / c2) + epsilon), mu, nu)
         return updates, AdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
 
 
+def _one_minus_power(b: float, count: Int[Array, ""]) -> Float[Array, ""]:
+    """1 − b^count; written so that float32 keeps its digits where b is close to 1."""
+    return -jnp.expm1(count * math.log(b)) if b > 0 else jnp.float32(1.0)
+
+
+class AdagradState(NamedTuple):
+    """The sum of squared gradients, shaped like the parameters."""
+
+    accumulator: optax.Updates
+
+
+def scale_by_adagrad(initial_accumulator: float) -> optax.GradientTransformation:
+    """u = g / √a with a the initial value plus all g² so far, this one's too; no ε (TensorFlow's AdagradOptimizer)."""
+
+    def init(params):
+        return AdagradState(jax.tree.map(lambda p: jnp.full_like(p, initial_accumulator), params))
+
+    def update(grads, state, params=None):
+        del params
+        accumulator = jax.tree.map(lambda a, g: a + g * g, state.accumulator, grads)
+        return jax.tree.map(lambda g, a: g / jnp.sqrt(a), grads, accumulator), AdagradState(accumulator)
+
+    return optax.GradientTransformation(init, update)
+
+
+class RateState(NamedTuple):
+    """The number of updates."""
+
+    count: Int[Array, ""]
+
+
+def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
+    """−rate · u, decay included; a batch may scale its own rate, and GPT corrects Adam's bias here, after the decay."""
+    schedule = learning_rate(optimizer, steps)
+
+    def init(params):
+        del params
+        return RateState(jnp.zeros([], jnp.int32))
+
+    def update(updates, state, params=None, *, rate_scale=1.0, **_):
+        del params
+        rate, count = schedule(state.count) * rate_scale, state.count + 1
+        if optimizer.name == "adam" and optimizer.bias_correction == "rate":
+            rate *= jnp.sqrt(_one_minus_power(optimizer.b2, count)) / _one_minus_power(optimizer.b1, count)
+        return jax.tree.map(lambda u: -rate * u, updates), RateState(count)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+class AverageState(NamedTuple):
+    """NT-ASGD's memory of held-out values, and the averaged parameters.
+
+    Attributes:
+        recent: the last n values, oldest first; +inf where there are fewer.
+        least: the minimum of all values before those; +inf where there is none.
+        averaging: whether it has begun.
+        count: updates since then.
+        average: shaped like the parameters.
+    """
+
+    recent: Float[Array, "n"]
+    least: Float[Array, ""]
+    averaging: Bool[Array, ""]
+    count: Int[Array, ""]
+    average: optax.Params
+
+
+def average_parameters(average_after: int) -> optax.GradientTransformation:
+    """Averages the parameters once `observe` has said so; the updates pass as they are.
+
+    Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1, as salesforce/awd-lstm-lm runs it): from the
+    trigger on the average is that of torch.optim.ASGD(t0=0, lambd=0), whose first two steps both copy the parameters.
+    """
+
+    def init(params):
+        return AverageState(
+            recent=jnp.full([average_after], jnp.inf, jnp.float32),
+            least=jnp.full([], jnp.inf, jnp.float32),
+            averaging=jnp.zeros([], bool),
+            count=jnp.zeros([], jnp.int32),
+            average=jax.tree.map(jnp.zeros_like, params),
+        )
+
+    def update(updates, state, params):
+        count = state.count + state.averaging
+        share = 1.0 / jnp.maximum(count - 1, 1)
+
+        def averaged(average, param, change):
+            param = param + change
+            moved = jnp.where(count <= 2, param, average + (param - average) * share)
+            return jnp.where(state.averaging, moved, average)
+
+        return updates, state._replace(count=count, average=jax.tree.map(averaged, state.average, params, updates))
+
+    return optax.GradientTransformation(init, update)
+
+
+def observe(opt_state, value: float):
+    """The optimiser's state after an evaluation on the `valid` split; only NT-ASGD's changes.
+
+    Averaging begins when the value is worse than the best of all earlier ones but the last n (`average_after`).
+
+    Args:
+        opt_state: of `build_optimizer`'s transformation.
+        value: the held-out loss.
+    """
+
+    def observed(state):
+        if not isinstance(state, AverageState):
+            return state
+        new = jnp.float32(value)
+        return state._replace(
+            averaging=state.averaging | (new > state.least),
+            least=jnp.minimum(state.least, state.recent[0]),
+            recent=jnp.append(state.recent[1:], new),
+        )
+
+    return jax.tree.map(observed, opt_state, is_leaf=_is_average)
+
+
+def evaluation_params(opt_state, params):
+    """The parameters to evaluate: the averaged ones once there are any (NT-ASGD), else those that are trained."""
+    state = next(filter(_is_average, jax.tree.leaves(opt_state, is_leaf=_is_average)), None)
+    if state is None:
+        return params
+    return jax.tree.map(lambda average, param: jnp.where(state.count > 0, average, param), state.average, params)
+
+
+def _is_average(node) -> bool:
+    return isinstance(node, AverageState)
+
+
 def parameter_names(params) -> list[str]:
-    """ "body/block_0/up/kernel" for each parameter, in tree order."""
+    """ "body/blocks/up/kernel" for each parameter, in tree order."""
     return ["/".join(str(k.key) for k in path) for path, _ in jax.tree.leaves_with_path(params)]
 
 
@@ -49,18 +195,56 @@ def decay_mask(params, exclude: str):
     return jax.tree.unflatten(jax.tree.structure(params), [not re.search(exclude, n) for n in names])
 
 
-def build_optimizer(optimizer, steps: int) -> optax.GradientTransformation:
-    """Global-norm clipping, Adam, decoupled weight decay, learning rate: in BERT's order.
+def check_optimizer(optimizer) -> None:
+    """Refuses settings of `config.optimizer` that mean nothing, by their keys.
+
+    Raises:
+        UserError: names the key and what it may be.
+    """
+    for key, known in (("name", NAMES), ("bias_correction", CORRECTIONS)):
+        if optimizer[key] not in known:
+            raise UserError(f"config.optimizer.{key}={optimizer[key]!r} is not known; choose {', '.join(known)}")
+    for key in ("b1", "b2"):
+        if not 0 <= optimizer[key] < 1:
+            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0 and below 1")
+    for key in ("epsilon", "weight_decay", "clip_norm", "average_after"):
+        if not optimizer[key] >= 0:
+            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0")
+    for key in ("initial_accumulator", "gradient_scale"):
+        if not 0 < optimizer[key] < math.inf:
+            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be more than 0")
+    if optimizer.average_after and (optimizer.name, optimizer.decay) != ("sgd", "constant"):
+        raise UserError(
+            f"config.optimizer.average_after={optimizer.average_after} averages SGD at a constant rate, not"
+            f" name={optimizer.name!r} with decay={optimizer.decay!r}; set name='sgd' and decay='constant', or average_after=0"
+        )
+
+
+def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
+    """The transformation from gradients to updates, in the order that the module's docstring gives.
+
+    Its `update` takes `rate_scale` (default 1), by which the whole update of this batch is multiplied.
 
     Args:
         optimizer: `config.optimizer`.
         steps: of the whole run, for the schedule.
+
+    Raises:
+        UserError: from `check_optimizer` and the schedule.
     """
-    rate = learning_rate(optimizer, steps)
-    clip = [optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []
+    check_optimizer(optimizer)
+    decay = optax.add_decayed_weights(optimizer.weight_decay, mask=lambda p: decay_mask(p, optimizer.decay_exclude))
+    rules = {
+        "adam": lambda o: scale_by_adam(o.b1, o.b2, o.epsilon, o.bias_correction == "moments"),
+        "adagrad": lambda o: scale_by_adagrad(o.initial_accumulator),
+        "sgd": lambda o: optax.identity(),
+    }
     return optax.chain(
-        *clip,
-        scale_by_adam(optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.bias_correction),
-        optax.add_decayed_weights(optimizer.weight_decay, mask=lambda p: decay_mask(p, optimizer.decay_exclude)),
-        optax.scale_by_learning_rate(rate),
+        *([optax.scale(optimizer.gradient_scale)] if optimizer.gradient_scale != 1 else []),
+        *([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),
+        *([decay] if optimizer.coupled_decay else []),
+        rules[optimizer.name](optimizer),
+        *([] if optimizer.coupled_decay else [decay]),
+        scale_by_rate(optimizer, steps),
+        *([average_parameters(optimizer.average_after)] if optimizer.average_after else []),
     )

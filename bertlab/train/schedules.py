@@ -1,37 +1,84 @@
 """Learning rates as functions of the step."""
 
+import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
 
 from bertlab.errors import UserError
 
+DECAYS = ("linear", "cosine", "constant", "slanted_triangular", "warmup_linear", "warmup_cosine")
+
 
 def learning_rate(optimizer, steps: int) -> Callable:
-    """Linear warm-up from 0, then linear or cosine decay to 0 at `steps`, or a constant.
+    """Linear warm-up from 0, then decay to 0 at `steps`; or ULMFiT's slanted triangle.
 
     Args:
-        optimizer: `config.optimizer`. With `decay_from_start` the decay counts from step 0, as in google-research/bert
-            optimization.py, so that the rate drops a little where warm-up ends; otherwise from the end of warm-up.
+        optimizer: `config.optimizer`. Its `decay` is one of
+            linear, cosine: with `decay_from_start` it counts from step 0, as in google-research/bert optimization.py, so that
+                the rate drops a little where warm-up ends; otherwise from the end of warm-up.
+            constant.
+            warmup_linear, warmup_cosine: openai/finetune-transformer-lm opt.py's of those names, which count from step 0 and
+                reach the whole rate at the last step of warm-up; the linear one falls during warm-up too.
+            slanted_triangular: a linear rise over `cut_fraction` of the steps from 1/`ratio` of the rate, and a linear fall
+                back to it (Howard and Ruder 2018, equation 3, whose t counts updates from 0); `warmup_steps` must be 0.
         steps: of the whole run.
 
     Returns:
-        step (int or array) -> float32 rate. The first step's is 0 where there is a warm-up.
+        step (int or array, from 0) -> float32 rate. The first step's is 0 where there is a warm-up.
+
+    Raises:
+        UserError: the decay is not known, or its settings and the steps do not go together.
     """
     peak, warmup, decay = optimizer.learning_rate, optimizer.warmup_steps, optimizer.decay
-    if decay not in ("linear", "cosine", "constant"):
-        raise UserError(f"config.optimizer.decay={decay!r} is not known; choose linear, cosine or constant")
+    if decay not in DECAYS:
+        raise UserError(f"config.optimizer.decay={decay!r} is not known; choose {', '.join(DECAYS)}")
+    if decay == "slanted_triangular":
+        return _slanted_triangular(optimizer, steps)
     if warmup < 0 or (decay != "constant" and steps and warmup >= steps):
         raise UserError(
             f"config.optimizer.warmup_steps={warmup} leaves nothing of config.train.steps={steps};"
             " make it smaller than the steps"
         )
-    start = 0 if optimizer.decay_from_start else warmup
+    openai = decay in ("warmup_linear", "warmup_cosine")
+    start = 0 if optimizer.decay_from_start or openai else warmup
 
     def rate(step):
         step = jnp.asarray(step, jnp.float32)
         progress = jnp.clip((step - start) / max(1, steps - start), 0.0, 1.0)
-        falling = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + jnp.cos(jnp.pi * progress)), "constant": 1.0}[decay]
-        return peak * jnp.where(step < warmup, step / max(1, warmup), falling)
+        falling = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + jnp.cos(jnp.pi * progress)), "constant": 1.0}
+        falling = falling[decay.removeprefix("warmup_")]
+        rising = step / max(1, warmup)
+        if decay == "warmup_linear":
+            rising = rising * falling
+        is_warmup = (step <= warmup) & (warmup > 0) if openai else step < warmup
+        return peak * jnp.where(is_warmup, rising, falling)
+
+    return rate
+
+
+def _slanted_triangular(optimizer, steps: int) -> Callable:
+    peak, fraction, ratio = optimizer.learning_rate, optimizer.cut_fraction, optimizer.ratio
+    if optimizer.warmup_steps:
+        raise UserError(
+            f"config.optimizer.warmup_steps={optimizer.warmup_steps}: decay='slanted_triangular' rises by cut_fraction;"
+            " set warmup_steps=0"
+        )
+    if not 0 < fraction < 1:
+        raise UserError(f"config.optimizer.cut_fraction={fraction} must be between 0 and 1, both left out")
+    if not 1 <= ratio < math.inf:
+        raise UserError(f"config.optimizer.ratio={ratio} is the highest over the lowest rate; make it at least 1")
+    # Rounded first: 0.29 of 100 steps is 28.999999999999996 in binary.
+    cut = math.floor(round(steps * fraction, 6))
+    if steps and not cut:
+        raise UserError(
+            f"config.optimizer.cut_fraction={fraction} of config.train.steps={steps} is less than one step; raise either"
+        )
+    rise, fall = max(1, cut), max(1, cut) * (1 / fraction - 1)
+
+    def rate(step):
+        step = jnp.asarray(step, jnp.float32)
+        height = jnp.where(step < cut, step / rise, jnp.maximum(0.0, 1.0 - (step - cut) / fall))
+        return peak * (1.0 + height * (ratio - 1.0)) / ratio
 
     return rate

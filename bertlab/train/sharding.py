@@ -21,6 +21,7 @@ RULES = {
     "hidden": "tensor",
     "embed": "fsdp",
     "norm": None,
+    "layers": None,
 }
 
 

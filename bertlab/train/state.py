@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bertlab.objectives.program import Program
-from bertlab.train.sharding import parameter_shardings
+from bertlab.train.sharding import BATCH, parameter_shardings
 
 
 @jax.tree_util.register_dataclass
@@ -23,7 +23,7 @@ class TrainState:
         step: int32 scalar, updates done.
         params: float32 tree.
         opt_state: the optimiser's.
-        carry: recurrent state of stateful streams; empty otherwise.
+        carry: recurrent states with which the next batch's rows begin, [B, ...] by view and side; empty without a stream.
     """
 
     step: Array
@@ -41,7 +41,7 @@ def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: 
 
 def _fresh(program, optimizer, seed, batch) -> TrainState:
     params = program.init(jax.random.key(seed), batch)
-    return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), {})
+    return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), program.initial_carry(len(batch["tokens"])))
 
 
 def state_shardings(program: Program, optimizer, mesh: Mesh, batch, shapes: TrainState) -> TrainState:
@@ -51,7 +51,7 @@ def state_shardings(program: Program, optimizer, mesh: Mesh, batch, shapes: Trai
     opt_state = optax.tree.map_params(
         optimizer, lambda _, sharding: sharding, shapes.opt_state, params, transform_non_params=lambda _: whole
     )
-    return TrainState(whole, params, opt_state, jax.tree.map(lambda _: whole, shapes.carry))
+    return TrainState(whole, params, opt_state, jax.tree.map(lambda _: NamedSharding(mesh, BATCH), shapes.carry))
 
 
 def weighted_total(metrics, weights: Mapping[str, Array | float], denominators=None) -> Array:
@@ -71,7 +71,11 @@ def weighted_total(metrics, weights: Mapping[str, Array | float], denominators=N
 
 
 def build_train_step(
-    program: Program, optimizer: optax.GradientTransformation, weights: Mapping[str, float], seed: int, micro_batches: int
+    program: Program,
+    optimizer: optax.GradientTransformationExtraArgs,
+    weights: Mapping[str, float],
+    seed: int,
+    micro_batches: int,
 ) -> Callable:
     """The pure function (state, batch) -> (state, metrics).
 
@@ -88,50 +92,53 @@ def build_train_step(
 
     def train_step(state: TrainState, batch):
         view_key, dropout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step))
-        views = program.views(batch, view_key)
         # Rows j, j + k, j + 2k, ... form micro-batch j, so that each keeps its share of every device's rows.
-        parts = jax.tree.map(lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), views)
+        divided = lambda tree: jax.tree.map(lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), tree)
+        joined = lambda tree: jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
+        parts, carries = divided(program.views(batch, view_key)), divided(state.carry)
         keys = jax.random.split(dropout_key, micro_batches)
 
         def loss_weights(part):
             # Only the weights are used, and they depend on the views alone: the compiler drops the forward pass.
             return {k: (0.0, w) for k, (_, w) in program.metrics(state.params, part).items() if k.endswith("/loss")}
 
-        def loss(params, part, key, denominators):
-            metrics = program.metrics(params, part, key)
-            return weighted_total(metrics, weights, denominators), metrics
+        def loss(params, part, carry, key, denominators):
+            metrics, carry = program.metrics_and_carry(params, part, carry, key)
+            return weighted_total(metrics, weights, denominators), (metrics, carry)
 
         gradient = jax.grad(loss, has_aux=True)
+        first = lambda tree: jax.tree.map(lambda x: x[0], tree)
         if micro_batches == 1:
-            grads, metrics = gradient(state.params, jax.tree.map(lambda x: x[0], parts), keys[0], None)
+            grads, (metrics, carry) = gradient(state.params, first(parts), first(carries), keys[0], None)
         else:
             denominators = jax.tree.map(lambda x: x.sum(0), jax.lax.map(loss_weights, parts))
 
             def accumulate(total, inputs):
-                grads_and_metrics = gradient(state.params, *inputs, denominators)
-                return jax.tree.map(jnp.add, total, grads_and_metrics), None
+                grads, (metrics, carry) = gradient(state.params, *inputs, denominators)
+                return jax.tree.map(jnp.add, total, (grads, metrics)), carry
 
-            zeros = jax.tree.map(
-                lambda s: jnp.zeros(s.shape, s.dtype),
-                jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), keys[0], denominators),
-            )
-            (grads, metrics), _ = jax.lax.scan(accumulate, zeros, (parts, keys))
+            shapes = jax.eval_shape(gradient, state.params, first(parts), first(carries), keys[0], denominators)
+            zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (shapes[0], shapes[1][0]))
+            (grads, metrics), carry = jax.lax.scan(accumulate, zeros, (parts, carries, keys))
+            carry = joined(carry)
         metrics = {**metrics, "gradient_norm": (optax.tree.norm(grads), jnp.float32(1.0))}
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        # A stream of varying lengths says by how much this batch's rate differs; it is the same in all rows.
+        rate_scale = batch["rate_scale"].max() if "rate_scale" in batch else 1.0
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, rate_scale=rate_scale)
         params = optax.apply_updates(state.params, updates)
         # Seen after the update: a state is good only if its own parameters are finite.
         metrics |= {"parameter_norm": (optax.tree.norm(params), jnp.float32(1.0))}
         tokens = jnp.sum(batch["documents"] > 0)
-        return TrainState(state.step + 1, params, opt_state, state.carry), {**metrics, "tokens": tokens}
+        return TrainState(state.step + 1, params, opt_state, carry), {**metrics, "tokens": tokens}
 
     return train_step
 
 
 def build_eval_step(program: Program, seed: int = 0) -> Callable:
-    """The pure function (params, batch, index) -> metrics; corruption depends on the batch's index alone."""
+    """The pure function (params, batch, index, carry) -> (metrics, carry); corruption depends on the batch's index alone."""
 
-    def eval_step(params, batch, index):
+    def eval_step(params, batch, index, carry):
         key = jax.random.fold_in(jax.random.key(seed), index)
-        return program.metrics(params, program.views(batch, key))
+        return program.metrics_and_carry(params, program.views(batch, key), carry)
 
     return eval_step
