@@ -9,16 +9,15 @@ from ml_collections import ConfigDict
 
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.data.batches import pad_batch
-from bertlab.data.formats import make_row
+from bertlab.data.text_rows import RowEncoder
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import Experiment, check_devices, check_shape, vocabulary_of
-from bertlab.train.checkpoint import load_params
-from bertlab.transfer.heads import NO_LABEL, SentenceClassification, TokenClassification, grafted
+from bertlab.train.build import Experiment, check_devices, check_shape, vocabulary_of, warm_start
+from bertlab.transfer.heads import NO_LABEL, SentenceClassification, TokenClassification
 from bertlab.transfer.tasks import TaskData, find_task, load_task
 
 
@@ -46,6 +45,12 @@ def finetune(run, task: str, workdir, overrides: dict | None = None) -> dict:
     return loop.run(build_finetuning(config, run), workdir)
 
 
+# Of the pretraining's data config, what a task's rows still depend on.
+_DATA_KEYS = (
+    "corpus", "directory", "valid_fraction", "test_fraction", "seq_len", "batch_size", "seed", "characters"
+)  # fmt: skip
+
+
 def finetune_config(run_directory: Path, task: str) -> ConfigDict:
     """The config of a fine-tuning: the run's model and data keys, and defaults in the manner of Devlin et al. 2018, A.3.
 
@@ -60,9 +65,11 @@ def finetune_config(run_directory: Path, task: str) -> ConfigDict:
     config.task = task
     config.seed = pretrained["seed"]
     config.model.update(pretrained["model"])
+    config.model.stateful = False
     for key in ("corpus", "directory", "valid_fraction", "test_fraction"):
         config.data[key] = pretrained["data"][key]
-    for key in ("format", "shuffle_window", "workers", "tokenizer", "segment_pair", "full_sentences", "tfds", "synthetic"):
+    config.data.characters = pretrained["data"].get("characters", False)
+    for key in [key for key in config.data if key not in _DATA_KEYS]:
         del config.data[key]
     config.data.seq_len = min(48, pretrained["data"]["seq_len"])
     config.data.batch_size = 16
@@ -82,7 +89,8 @@ def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
     check_devices(config)
     data = load_task(find_task(config.task), config.data)
     first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
-    rows = {split: encode(data, split, tokenizer, config.data.seq_len, first_piece) for split in data.examples}
+    options = (tokenizer, config.data.seq_len, first_piece, config.data.characters)
+    rows = {split: encode(data, split, *options) for split in data.examples}
     settings = {k: v for k, v in config.objectives[config.task].items() if k != "weight"}
     if settings.get("pooling", "mean") not in ("mean", "pooler"):
         raise UserError(f"config.objectives.{config.task}.pooling={settings['pooling']!r} is not known; choose mean or pooler")
@@ -95,12 +103,16 @@ def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
         tokenizer=tokenizer,
         train=_train_batches(rows["train"], config.data),
         evaluations={split: _in_batches(rows[split], config.data.batch_size) for split in ("valid", "test")},
-        warm_start=lambda fresh: _warm_start(fresh, run_directory),
+        warm_start=lambda fresh: warm_start(fresh, run_directory),
     )
 
 
-def encode(data: TaskData, split: str, tokenizer, seq_len: int, first_piece: bool) -> list[dict[str, np.ndarray]]:
-    """Rows `[CLS] words [SEP]` with `label` (sentence tasks) or `labels` [L] (token tasks; −1 where there is none).
+def encode(
+    data: TaskData, split: str, tokenizer, seq_len: int, first_piece: bool, characters: bool = False
+) -> list[dict[str, np.ndarray]]:
+    """Words between what the tokenizer puts around a text ([CLS] and [SEP]), with `label` (sentence tasks) or `labels` [L].
+
+    In token tasks −1 says that a position has no label.
 
     Args:
         data: the examples.
@@ -109,20 +121,19 @@ def encode(data: TaskData, split: str, tokenizer, seq_len: int, first_piece: boo
         seq_len: words beyond it are cut off, and their labels with them.
         first_piece: a word's label lies on its first piece, as in Devlin et al. 2018, section 5.3; otherwise on its last,
             since a model that reads one way has not seen the word before.
+        characters: the model reads characters.
     """
+    encoder = RowEncoder(tokenizer, characters, room=seq_len)
     rows = []
     for number, (words, label) in enumerate(data.examples[split]):
-        ids, starts = tokenizer.encode_words(words)
-        places = np.array(starts) if first_piece else np.array([*starts[1:], len(ids)]) - 1
-        ids = ids[: seq_len - 2]
-        tokens = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-        row = make_row(seq_len, tokenizer.pad_id, tokens, np.zeros_like(tokens), np.ones_like(tokens), -1, (number, 0))
+        text = encoder.words(words)
+        row = text.padded(seq_len, tokenizer.pad_id, (number, 0))
         if data.task.kind == "sentence":
             row["label"] = np.int32(label)
         else:
-            fits = places < len(ids)
+            places = text.first if first_piece else text.last
             row["labels"] = np.full(seq_len, NO_LABEL, np.int32)
-            row["labels"][places[fits] + 1] = np.array(label)[fits]
+            row["labels"][places] = np.array(label)[: len(places)]
         rows.append(row)
     return rows
 
@@ -134,10 +145,3 @@ def _train_batches(rows: list[dict], data) -> grain.IterDataset:
 
 def _in_batches(rows: list[dict], size: int) -> list[dict[str, np.ndarray]]:
     return [pad_batch(rows[i : i + size], size) for i in range(0, len(rows), size)]
-
-
-def _warm_start(fresh, run_directory: Path):
-    params, kept_fresh = grafted(fresh, load_params(run_directory))
-    if kept_fresh:
-        print(f"not in {run_directory}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
-    return params

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
@@ -90,31 +89,3 @@ class TokenClassification(Objective):
         found = 2 * count((guess == 1) & (labels == 1))
         f1 = (found, found + count((guess == 1) != (labels == 1)))
         return {**cross_entropy(logits, jnp.maximum(labels, 0), known), "f1": f1}
-
-
-def grafted(fresh, pretrained) -> tuple[dict, list[str]]:
-    """Fresh parameters with every body parameter that the pretrained run has replaced by it.
-
-    Args:
-        fresh: the fine-tuning model's parameters.
-        pretrained: the pretraining run's.
-
-    Returns:
-        The parameters, and the names of body parameters that stay fresh (a pooler that was never trained).
-    """
-    kept_fresh = []
-
-    def graft(path, leaf):
-        node = pretrained
-        for key in path:
-            node = node.get(key.key) if isinstance(node, dict) else None
-        if node is None or path[0].key != "body":
-            if path[0].key == "body":
-                kept_fresh.append(jax.tree_util.keystr(path, simple=True, separator="/"))
-            return leaf
-        if node.shape != leaf.shape:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise ValueError(f"parameter {name} is {node.shape} in the pretrained run and {leaf.shape} here")
-        return node
-
-    return jax.tree_util.tree_map_with_path(graft, fresh), kept_fresh

@@ -1,0 +1,8 @@
+"""Weights of published models in, and bertlab's out.
+
+A mapping between two namings is a table that is read in both directions (`bertlab.interop.base`); each system has one file.
+"""
+
+from bertlab.interop.base import EXPORTERS, IMPORTERS, export_weights, import_weights
+
+__all__ = ["EXPORTERS", "IMPORTERS", "export_weights", "import_weights"]

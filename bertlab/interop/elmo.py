@@ -1,0 +1,275 @@
+"""ELMo's weight files (bilm-tf, AllenNLP): a directory with options.json and weights.hdf5, in and out.
+
+Other names that end so are taken too (the published `elmo_2x4096_512_2048cnn_2xhighway_options.json`). Token vectors come
+from characters, or from a dataset `embedding` [V, D], in the same file or in one whose name ends in `embedding.hdf5` or
+`embeddings.hdf5`; its words stand one a line in `vocabulary.txt` or `vocab.txt`. The format holds no softmax, no pooler and
+no heads: an import has no objectives, and an export leaves them out.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertlab.config import base_config
+from bertlab.data.tokenizers import WordsTokenizer
+from bertlab.data.vocabularies import SPECIALS
+from bertlab.errors import UserError
+from bertlab.interop.base import Entry, Imported, body_shapes, read, read_json, require, write, write_json
+from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
+from bertlab.models.bilstm import BilstmConfig
+from bertlab.models.characters import ALPHABET, PUBLISHED_FILTERS, CharactersConfig
+from bertlab.models.presets import model_shape
+
+_WORD_LENGTH = 50
+_DIRECTIONS = {"forward": "RNN_0", "backward": "RNN_1"}
+_VOCABULARIES = ("vocabulary.txt", "vocab.txt")
+_CELL = "/RNN/MultiRNNCell/Cell{i}/LSTMCell/"
+# The file's one matrix of inputs and states is two parameters here; these are its parts' names in the table.
+_INPUT_PART, _STATE_PART = "W_0 (rows of inputs)", "W_0 (rows of states)"
+
+
+def _gates(theirs: str, ours: str) -> Entry:
+    """[..., 4·F] there, [..., 4, F] here; both in the order input, candidate, forget, output."""
+    split = lambda arrays: arrays[0].reshape(*arrays[0].shape[:-1], 4, -1)
+    return Entry((theirs,), ours, split, lambda array: [array.reshape(*array.shape[:-2], -1)])
+
+
+def table(filters: int, highway_layers: int) -> list[Entry]:
+    """The format's names.
+
+    Args:
+        filters: how many filter widths the character encoder has.
+        highway_layers: of the character encoder.
+    """
+    entries = [Entry(("embedding",), "body/token_embedding"), Entry(("char_embed",), "body/characters/embedding")]
+    for i in range(filters):
+        ours = f"body/characters/filter_{i}"
+        kernel = (lambda arrays: arrays[0][0], lambda array: [array[None]])  # a convolution over one row of an image there
+        entries += [Entry((f"CNN/W_cnn_{i}",), f"{ours}/kernel", *kernel), Entry((f"CNN/b_cnn_{i}",), f"{ours}/bias")]
+    for i in range(highway_layers):
+        for gate in ("carry", "transform"):
+            ours = f"body/characters/highway_{i}/{gate}"
+            entries += [
+                Entry((f"CNN_high_{i}/W_{gate}",), f"{ours}_kernel"),
+                Entry((f"CNN_high_{i}/b_{gate}",), f"{ours}_bias"),
+            ]
+    for theirs, ours in (("W_proj", "kernel"), ("b_proj", "bias")):
+        entries.append(Entry((f"CNN_proj/{theirs}",), f"body/characters/projection/{ours}"))
+    for ours, theirs in _DIRECTIONS.items():
+        entries += [
+            _gates(theirs + _CELL + _INPUT_PART, f"body/{ours}/input_kernel"),
+            _gates(theirs + _CELL + _STATE_PART, f"body/{ours}/recurrent_kernel"),
+            _gates(theirs + _CELL + "B", f"body/{ours}/bias"),
+            Entry((theirs + _CELL + "W_P_0",), f"body/{ours}/projection"),
+        ]
+    return entries
+
+
+def params_of(tensors: Mapping[str, np.ndarray], config, vocab_size: int, source: str | Path) -> dict:
+    """Our parameters from the file's datasets.
+
+    Args:
+        tensors: datasets by their path in the file.
+        config: the whole config that describes them.
+        vocab_size: V.
+        source: for messages.
+
+    Raises:
+        UserError: names a dataset that is missing, left over or misshapen.
+    """
+    shape = model_shape(config.model, vocab_size)
+    parts = {}
+    for name, array in tensors.items():
+        if not name.endswith("/LSTMCell/W_0"):
+            parts[name] = array
+            continue
+        expected = (2 * shape.width, 4 * shape.hidden)
+        if np.shape(array) != expected:
+            raise UserError(f"{source}: {name} is {np.shape(array)}, expected {expected}; nothing was written")
+        root = name.removesuffix("W_0")
+        parts |= {root + _INPUT_PART: array[: shape.width], root + _STATE_PART: array[shape.width :]}
+    return read(_table_of(shape), parts, body_shapes(config, vocab_size, predicts=False), source)
+
+
+def tensors_of(params, shape: BilstmConfig) -> dict[str, np.ndarray]:
+    """The file's datasets from our parameters; the inverse of `params_of`, without what the format cannot hold."""
+    names = ("characters", "token_embedding", *_DIRECTIONS)
+    tensors = write(_table_of(shape), {"body": {name: params["body"][name] for name in names if name in params["body"]}})
+    for name in [name for name in tensors if name.endswith(_INPUT_PART)]:
+        root = name.removesuffix(_INPUT_PART)
+        tensors[root + "W_0"] = np.concatenate([tensors.pop(name), tensors.pop(root + _STATE_PART)])
+    return tensors
+
+
+def _table_of(shape: BilstmConfig) -> list[Entry]:
+    return table(len(shape.filters), shape.highway_layers)
+
+
+def load(source: Path) -> Imported:
+    """Reads a directory with options and weights.
+
+    Raises:
+        UserError: a file is missing or there are two, an option that bertlab's model does not have, a dataset that is
+            missing, left over or misshapen, or the package h5py is missing.
+    """
+    options_file, weights_file = _only(source, "options.json"), _only(source, "weights.hdf5")
+    files = [options_file, weights_file]
+    config = config_of(read_json(options_file), options_file)
+    tensors = _read_hdf5(weights_file)
+    if len(apart := [path for path in sorted(source.glob("*.hdf5")) if path.stem.endswith(("embedding", "embeddings"))]) > 1:
+        raise UserError(f"{source} has {' and '.join(path.name for path in apart)}; keep one of them")
+    for path in apart:
+        tensors |= _read_hdf5(path)
+        files.append(path)
+    vocabulary = find_vocabulary(source, _VOCABULARIES)
+    words = None if vocabulary is None else read_words(vocabulary)
+    if vocabulary is not None:
+        files.append(vocabulary)
+    if "embedding" not in tensors:
+        tokenizer = WordsTokenizer(_with_specials(words or ()), lowercase=False)
+        config.model.token_encoder, config.data.characters, config.data.tokenizer.kind = "characters", True, "words"
+    elif words is None:
+        raise UserError(f"{source} has token embeddings and no {' or '.join(_VOCABULARIES)}; put the words' file beside them")
+    else:
+        check_rows(words, len(tensors["embedding"]), vocabulary, f"{(apart or [weights_file])[0].name}'s dataset embedding")
+        tokenizer = word_tokenizer(words, vocabulary)
+        config.model.token_encoder = "ids"
+    params = params_of(tensors, config, tokenizer.vocab_size, weights_file)
+    return Imported(config, params, tokenizer, tuple(path.name for path in files), len(tensors))
+
+
+def save(run: Imported, directory: Path) -> None:
+    """Writes options.json, weights.hdf5 and, for a model on token ids, vocabulary.txt.
+
+    Raises:
+        UserError: the run is no ELMo of both directions, or the package h5py is missing.
+    """
+    h5py = require("h5py", "elmo")
+    shape = model_shape(run.config.model, run.tokenizer.vocab_size)
+    if not isinstance(shape, BilstmConfig) or shape.direction != "bidirectional":
+        raise UserError(
+            f"ELMo's weight file holds a forward and a backward LSTM, and this run is a {run.config.model.family} that"
+            f" reads {shape.direction if isinstance(shape, BilstmConfig) else 'otherwise'}; export a bidirectional elmo"
+        )
+    if shape.hidden <= shape.width:
+        raise UserError(
+            f"config.model.hidden={shape.hidden}: readers of ELMo's weight file project states only where they are wider than"
+            f" the projection ({shape.width}); export a model with hidden > width"
+        )
+    with h5py.File(directory / "weights.hdf5", "w") as file:
+        for name, array in tensors_of(run.params, shape).items():
+            file.create_dataset(name, data=array)
+    write_json(directory / "options.json", _options(shape))
+    if shape.token_encoder == "ids":
+        text = "".join(f"{piece}\n" for piece in run.tokenizer.pieces())
+        (directory / "vocabulary.txt").write_text(text, encoding="utf-8")
+
+
+def _options(shape: BilstmConfig) -> dict[str, Any]:
+    lstm = dict(
+        dim=shape.hidden,
+        projection_dim=shape.width,
+        n_layers=shape.layers,
+        cell_clip=shape.clip,
+        proj_clip=shape.clip,
+        use_skip_connections=shape.skip_connections,
+    )
+    options = dict(bidirectional=True, lstm=lstm)
+    if shape.token_encoder == "ids":
+        return options | dict(n_tokens_vocab=shape.vocab_size)
+    characters = shape.characters
+    char_cnn = dict(
+        embedding=dict(dim=characters.character_width),
+        filters=[list(pair) for pair in characters.filters],
+        n_highway=characters.highway_layers,
+        n_characters=ALPHABET + 1,  # the readers' count, with their padding 0
+        max_characters_per_token=_WORD_LENGTH,
+        activation=characters.activation,
+    )
+    return options | dict(char_cnn=char_cnn)
+
+
+def config_of(options: Mapping[str, Any], path: Path):
+    """A config with what the options say. Raises: UserError: an option is missing, or is one that the model does not have."""
+    config = base_config()
+    lstm = options.get("lstm", {})
+    missing = [key for key in ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip") if key not in lstm]
+    if missing:
+        raise UserError(f"{path} has no lstm.{missing[0]}")
+    if lstm["cell_clip"] != lstm["proj_clip"] or not lstm["cell_clip"]:
+        raise UserError(
+            f"{path} has lstm.cell_clip={lstm['cell_clip']} and lstm.proj_clip={lstm['proj_clip']}; bertlab has one bound for"
+            " both"
+        )
+    if lstm["projection_dim"] >= lstm["dim"]:
+        raise UserError(
+            f"{path} has lstm.projection_dim={lstm['projection_dim']} and lstm.dim={lstm['dim']}, a model without"
+            " projections, which bertlab does not have"
+        )
+    config.model.update(
+        family="elmo",
+        size="original",
+        layers=lstm["n_layers"],
+        width=lstm["projection_dim"],
+        hidden=lstm["dim"],
+        clip=float(lstm["cell_clip"]),
+        skip_connections=bool(lstm.get("use_skip_connections", False)),
+    )
+    if "char_cnn" in options:
+        config.model.highway_layers = _check_characters(options["char_cnn"], path)
+    return config
+
+
+def _check_characters(char_cnn: Mapping[str, Any], path: Path) -> int:
+    """The number of highway layers; all else must be as in every published model."""
+    expected = {field.name: field.default for field in dataclasses.fields(CharactersConfig)}
+    filters = [list(pair) for pair in PUBLISHED_FILTERS]
+    found = {
+        "embedding.dim": (char_cnn.get("embedding", {}).get("dim"), (expected["character_width"],)),
+        "filters": (char_cnn.get("filters"), (filters,)),
+        "activation": (char_cnn.get("activation"), (expected["activation"],)),
+        "max_characters_per_token": (char_cnn.get("max_characters_per_token"), (_WORD_LENGTH,)),
+        # 261 in training; readers add one for their padding, which the weights do not hold.
+        "n_characters": (char_cnn.get("n_characters"), (ALPHABET, ALPHABET + 1)),
+    }
+    for key, (value, allowed) in found.items():
+        if value not in allowed:
+            raise UserError(
+                f"{path} has char_cnn.{key}={value}; bertlab has {' or '.join(map(str, allowed))}, as the published models"
+            )
+    return int(char_cnn.get("n_highway") or 0)
+
+
+def _with_specials(words: Sequence[str]) -> list[str]:
+    """A vocabulary for a model that reads characters: no row of its weights belongs to a word."""
+    theirs = ("<S>", "</S>", "<UNK>")
+    return [*SPECIALS, *(word for word in dict.fromkeys(words) if word not in (*SPECIALS, *theirs))]
+
+
+def _only(source: Path, ending: str) -> Path:
+    """The one file of a directory whose name ends so."""
+    found = sorted(source.glob(f"*{ending}"))
+    if len(found) != 1:
+        has = "none" if not found else " and ".join(path.name for path in found)
+        raise UserError(f"{source} must be a directory with one file *{ending}; it has {has}")
+    return found[0]
+
+
+def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    """Every dataset by its path in the file."""
+    h5py = require("h5py", "elmo")
+    tensors = {}
+
+    def collect(name, item):
+        if isinstance(item, h5py.Dataset):
+            tensors[name] = item[()]
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(collect)
+    except OSError as error:
+        raise UserError(f"{path} is no HDF5 file that can be read: {error}") from error
+    return tensors

@@ -1,0 +1,246 @@
+"""Tokenizers written as Hugging Face's fast tokenizers (tokenizer.json), which give the same ids as ours.
+
+What counts as white space, a word character, punctuation, a control character or an accent is written out as the code
+points that this Python's Unicode says. Two things cannot be written down: the lower case and the decomposition of
+characters newer than this Python's Unicode, which are the `tokenizers` library's own; and in a unigram model the choice
+between two splittings of equal score, which SentencePiece makes by the rounding of float32.
+
+One thing is Hugging Face's custom and therefore stays: names of special pieces in text, such as "[MASK]", become the
+special pieces, unless a caller asks for `split_special_tokens=True`, which is what our tokenizers do.
+"""
+
+import json
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import sentencepiece
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from bertlab.data.gpt1_bpe import END_OF_WORD
+from bertlab.data.tokenizers import Tokenizer
+from bertlab.data.vocabularies import CJK_BLOCKS, LONGEST_WORD, is_bert_control, is_bert_punctuation
+from bertlab.errors import UserError
+
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+_BYTE = ["<", "0", "x", "[0-9A-F]", "[0-9A-F]", ">"]
+
+
+def save_fast_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int, *, segments: bool = True) -> None:
+    """Writes tokenizer.json and tokenizer_config.json (and for WordPiece vocab.txt) for transformers' AutoTokenizer.
+
+    The special ids around a text are `tokenizer.prefix_ids` and `suffix_ids`; a pair of texts is prefix, first, suffix,
+    second, suffix, with token types 1 from the second text on.
+
+    GPT-1's repair of broken text (ftfy), its standard punctuation and its words (spaCy) have no form here; as in
+    transformers' OpenAIGPTTokenizer, BERT's words take their place. Ids then differ for contractions ("don't" is
+    "do n't" by spaCy), abbreviations ("U.S."), hyphenless compounds that spaCy splits ("10km"), links, runs of punctuation
+    ("..."), accents (kept by spaCy), dashes and dots that `standardise` makes plain, and line breaks.
+
+    Args:
+      tokenizer: of any kind.
+      directory: made if it is not there.
+      max_length: number of tokens that the model takes at most, special ones included.
+      segments: whether the model takes token types; if not, they are not among the tokenizer's outputs.
+
+    Raises:
+      UserError: if a SentencePiece model has normalisation rules of its own.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    if tokenizer.kind == "json":
+        tokenizer.save(directory)
+        (directory / "bertlab_tokenizer.json").unlink()
+        backend = Backend.from_file(str(directory / "tokenizer.json"))
+    else:
+        backend = _BACKENDS[tokenizer.kind](tokenizer)
+        _add_specials(backend, tokenizer)
+        backend.save(str(directory / "tokenizer.json"))
+    pieces = tokenizer.pieces()
+    roles = {"pad": "pad", "unk": "unk", "cls": "cls", "sep": "sep", "mask": "mask", "bos": "cls", "eos": "sep"}
+    ids = {role: getattr(tokenizer, f"{ours}_id") for role, ours in roles.items()}
+    # Without a frame, a second text has type 1 by default, but no model was trained on such pairs.
+    framed = bool(tokenizer.prefix_ids or tokenizer.suffix_ids)
+    types = ["token_type_ids"] if segments and framed and 1 in backend.encode("a", "a").type_ids else []
+    config = {
+        # The class that takes tokenizer.json as it is; others build their own rules around its vocabulary.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", *types, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        **{f"{role}_token": pieces[index] for role, index in ids.items() if index is not None},
+    }
+    if tokenizer.kind == "wordpiece":
+        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+        config["do_lower_case"] = tokenizer.lowercase
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _add_specials(backend: Backend, tokenizer: Tokenizer) -> None:
+    pieces = tokenizer.pieces()
+    ids = sorted({tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} - {None})
+    backend.add_special_tokens([AddedToken(pieces[index], special=True, normalized=False) for index in ids])
+    if tokenizer.prefix_ids or tokenizer.suffix_ids:
+        prefix, suffix = ([pieces[index] for index in part] for part in (tokenizer.prefix_ids, tokenizer.suffix_ids))
+        single = [*prefix, "$A", *suffix]
+        backend.post_processor = processors.TemplateProcessing(
+            single=single,
+            pair=[*single, "$B:1", *(f"{piece}:1" for piece in suffix)],
+            special_tokens=[(pieces[index], index) for index in {*tokenizer.prefix_ids, *tokenizer.suffix_ids}],
+        )
+
+
+def _characters(chosen: Callable[[str], bool]) -> str:
+    """A regular expression's [class] of the chosen characters, as ranges of code points."""
+    ranges: list[list[int]] = []
+    for code in range(sys.maxunicode + 1):
+        # Surrogates are no characters in UTF-8.
+        if 0xD800 <= code <= 0xDFFF or not chosen(chr(code)):
+            continue
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[" + "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges) + "]"
+
+
+def _lowercase() -> list[normalizers.Normalizer]:
+    # The library lower-cases single characters; a sigma at the end of a word has a form of its own (Unicode, Final_Sigma).
+    letter = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
+    final_sigma = rf"(?<={letter}\p{{Case_Ignorable}}{{0,30}})Σ(?!\p{{Case_Ignorable}}*{letter})"
+    return [normalizers.Replace(Regex(final_sigma), "ς"), normalizers.Lowercase()]
+
+
+def _wordpiece(tokenizer: Tokenizer) -> Backend:
+    vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
+    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    steps = [normalizers.Replace(Regex(_characters(is_bert_control)), "")]
+    if tokenizer.lowercase:
+        accents = _characters(lambda character: unicodedata.category(character) == "Mn")
+        steps += [*_lowercase(), normalizers.NFD(), normalizers.Replace(Regex(accents), "")]
+    backend.normalizer = normalizers.Sequence(steps)
+    blocks = "[" + "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in CJK_BLOCKS) + "]"
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_characters(str.isspace)), "removed"),
+            pre_tokenizers.Split(Regex(blocks), "isolated"),
+            pre_tokenizers.Split(Regex(_characters(is_bert_punctuation)), "isolated"),
+        ]
+    )
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    return backend
+
+
+def _words(tokenizer: Tokenizer) -> Backend:
+    vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
+    backend = Backend(models.WordLevel(vocabulary, unk_token=tokenizer.pieces()[tokenizer.unk_id]))
+    if tokenizer.lowercase:
+        backend.normalizer = normalizers.Sequence(_lowercase())
+    # Python's \w and \s, which other regular expressions understand otherwise.
+    symbols = _characters(lambda character: not (character.isalnum() or character == "_"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_characters(str.isspace)), "removed"),
+            pre_tokenizers.Split(Regex(symbols), "isolated"),
+        ]
+    )
+    # Words stand alone; a decoder that joins them by spaces is WordPiece's with a prefix that no word has.
+    backend.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
+    return backend
+
+
+def _sentencepiece(tokenizer: Tokenizer) -> Backend:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    _require_identity(processor)
+    pieces = tokenizer.pieces()
+    no_text = (processor.is_control, processor.is_byte, processor.is_unknown, processor.is_unused)
+    normal = {
+        piece: processor.get_score(index)
+        for index, piece in enumerate(pieces)
+        if not any(is_no_text(index) for is_no_text in no_text)
+    }
+    unknown = pieces[processor.unk_id()]
+    if tokenizer.kind == "unigram":
+        # The others must not match text (see the pre-tokenizer) nor change the least score, on which the library relies.
+        least = min(normal.values())
+        model = models.Unigram(
+            [(piece, normal.get(piece, least)) for piece in pieces], unk_id=processor.unk_id(), byte_fallback=True
+        )
+    else:
+        model = models.BPE(
+            {piece: index for index, piece in enumerate(pieces)},
+            _merges(normal),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    backend = Backend(model)
+    backend.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(_characters(str.isspace) + "+"), " "),
+            normalizers.Strip(),
+            *(_lowercase() if tokenizer.lowercase else []),
+            normalizers.Prepend(_SPACE),
+            normalizers.Replace(" ", _SPACE),
+            normalizers.Replace(Regex(_SPACE + r"+\z"), ""),
+        ]
+    )
+    hidden = [index for index, piece in enumerate(pieces) if piece not in normal and not processor.is_byte(index)]
+    names = [[re.escape(character) for character in pieces[index]] for index in hidden]
+    backend.pre_tokenizer = pre_tokenizers.Split(
+        Regex("|".join(_cut(parts, normal) for parts in [*names, _BYTE])), "merged_with_previous"
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1 << 16, 0)]
+    )
+    return backend
+
+
+def _require_identity(processor: sentencepiece.SentencePieceProcessor) -> None:
+    """Refuses a model that changes characters or white space otherwise than those that are trained here."""
+    for text, expected in (("ﬁ Ａ①　", "ﬁ▁Ａ①　"), (" a  b ", "▁a▁b")):
+        if processor.normalize(text).strip(_SPACE) != expected.strip(_SPACE):
+            raise UserError(
+                "This SentencePiece model normalises text by rules of its own, which are not written as tokenizer.json: use"
+                " a tokenizer that bertlab trained, or the tokenizer.json of the model's publisher."
+            )
+
+
+def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """All pairs of pieces that make a piece, the best pieces first: what SentencePiece may merge, and in what order."""
+    pairs = []
+    for piece, score in scores.items():
+        for cut in range(1, len(piece)):
+            if piece[:cut] in scores and piece[cut:] in scores:
+                pairs.append((-score, cut, piece[:cut], piece[cut:]))
+    return [(left, right) for _, _, left, right in sorted(pairs)]
+
+
+def _cut(parts: Sequence[str], pieces: Sequence[str]) -> str:
+    """An expression for where to cut a name that must not be found in text, if possible inside no piece of the text.
+
+    Args:
+      parts: expressions for the name's characters.
+      pieces: the pieces that may be found.
+    """
+    text = "\n".join(pieces)
+    cuts = range(1, len(parts))
+    cut = next((cut for cut in cuts if not re.search(parts[cut - 1] + parts[cut], text)), 1)
+    return "".join(parts[:cut]) + f"(?={''.join(parts[cut:])})"
+
+
+def _gpt1(tokenizer: Tokenizer) -> Backend:
+    vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
+    unknown = tokenizer.pieces()[0]
+    backend = Backend(models.BPE(vocabulary, tokenizer.merges(), unk_token=unknown, end_of_word_suffix=END_OF_WORD))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+    return backend
+
+
+_BACKENDS = {"unigram": _sentencepiece, "bpe": _sentencepiece, "wordpiece": _wordpiece, "words": _words, "gpt1": _gpt1}

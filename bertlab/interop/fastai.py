@@ -1,0 +1,155 @@
+"""AWD-LSTM language models from PyTorch state dicts: those of salesforce/awd-lstm-lm and of fastai (ULMFiT).
+
+The source is a .pth, .pt, .bin or .h5 file (fastai's first files are torch's, whatever their name), or a directory with one.
+Only tensors are read, never a pickled object. The words stand beside it, one a line or as a JSON list: `itos.txt`,
+`itos.json`, `vocab.txt` or `vocab.json`. A file with "bwd" in its name is a right-to-left model.
+
+Beside `weight_hh_l0_raw` the files may hold `weight_hh_l0`: what dropout left of it in the last batch, which is passed over.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.config import add_objectives, base_config
+from bertlab.errors import UserError
+from bertlab.interop.base import Entry, Imported, body_shapes, read, require
+from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
+
+_ENDINGS = (".pth", ".pt", ".bin", ".h5")
+_VOCABULARIES = ("itos.txt", "itos.json", "vocab.txt", "vocab.json")
+_EMBEDDING = re.compile(
+    r"(0\.)?(encoder\.weight|encoder_with_dropout\.embed\.weight|encoder_dp\.emb\.weight)|(1\.)?decoder\.weight"
+)
+_BIAS = re.compile(r"(1\.)?decoder\.bias")
+_LSTM = re.compile(r"(?:0\.)?rnns\.(\d+)\.(?:module\.)?((?:weight|bias)_(?:ih|hh)_l0)(_raw)?")
+
+
+def table(layers: int) -> list[Entry]:
+    """Names that all these files' names come down to, and ours."""
+    gates = lambda arrays: arrays[0].reshape(4, -1)
+    kernel = lambda arrays: arrays[0].reshape(4, -1, arrays[0].shape[1]).transpose(2, 0, 1)  # torch has out × in
+    flat = lambda array: [array.reshape(-1)]
+    flat_kernel = lambda array: [array.transpose(1, 2, 0).reshape(-1, array.shape[0])]
+    entries = [Entry(("encoder.weight",), "body/token_embedding"), Entry(("decoder.bias",), "body/output/bias")]
+    for i in range(layers):
+        theirs, ours = f"rnns.{i}", f"body/layer_{i}"
+        entries += [
+            Entry((f"{theirs}.weight_ih_l0",), f"{ours}/input_kernel", kernel, flat_kernel),
+            Entry((f"{theirs}.weight_hh_l0",), f"{ours}/recurrent_kernel", kernel, flat_kernel),
+            Entry((f"{theirs}.bias_ih_l0",), f"{ours}/input_bias", gates, flat),
+            Entry((f"{theirs}.bias_hh_l0",), f"{ours}/recurrent_bias", gates, flat),
+        ]
+    return entries
+
+
+def plain_names(tensors: Mapping[str, np.ndarray], source: str | Path) -> dict[str, np.ndarray]:
+    """The tensors under `table`'s names, each once.
+
+    Raises:
+        UserError: the output layer's weight is not the embedding (the model is not tied), or another name's copy differs.
+    """
+    plain, origin = {}, {}
+    raw_layers = {match[1] for name in tensors if (match := _LSTM.fullmatch(name)) and match[3]}
+    for name, array in tensors.items():
+        if _EMBEDDING.fullmatch(name):
+            short = "encoder.weight"
+        elif _BIAS.fullmatch(name):
+            short = "decoder.bias"
+        elif match := _LSTM.fullmatch(name):
+            if match[2] == "weight_hh_l0" and match[1] in raw_layers and not match[3]:
+                continue
+            short = f"rnns.{match[1]}.{match[2]}"
+        else:
+            short = name
+        if short in plain and not np.array_equal(plain[short], array):
+            raise UserError(f"{source}: {name} differs from {origin[short]}, and they must be one; nothing was written")
+        plain.setdefault(short, array)
+        origin.setdefault(short, name)
+    return plain
+
+
+def config_of(tensors: Mapping[str, np.ndarray], right_to_left: bool, source: str | Path) -> ConfigDict:
+    """The config that tensors under plain names have, with the objective of their direction.
+
+    Raises:
+        UserError: the embeddings, or the recurrent weights of a layer, are missing.
+    """
+    layers = 1 + max((int(match[1]) for name in tensors if (match := _LSTM.fullmatch(name))), default=-1)
+    for name in ("encoder.weight", *(f"rnns.{i}.weight_hh_l0" for i in range(max(layers, 1)))):
+        if np.ndim(tensors.get(name)) != 2:
+            raise UserError(f"{source} has no matrix {name}: it must hold the state dict of an AWD-LSTM language model")
+    config = base_config()
+    config.model.update(
+        family="awd_lstm",
+        size="original",
+        direction="right-to-left" if right_to_left else "left-to-right",
+        layers=layers,
+        width=tensors["encoder.weight"].shape[1],
+        hidden=tensors["rnns.0.weight_hh_l0"].shape[1],
+        output_bias="decoder.bias" in tensors,
+    )
+    add_objectives(config, "rtl" if right_to_left else "ltr")
+    return config
+
+
+def load(source: Path) -> Imported:
+    """Reads a state dict and its words.
+
+    Raises:
+        UserError: no such file or two, no words beside it, a file that holds more than tensors, a tensor that is missing, left
+            over, misshapen or a copy that differs, or the package torch is missing.
+    """
+    path = _weights_file(source)
+    vocabulary = _vocabulary_file(path.parent)
+    loaded = _read_torch(path)
+    tensors = plain_names(loaded, path)
+    config = config_of(tensors, "bwd" in path.stem.lower(), path)
+    words = read_words(vocabulary)
+    check_rows(words, len(tensors["encoder.weight"]), vocabulary, f"{path.name}'s embedding")
+    params = read(table(config.model.layers), tensors, body_shapes(config, len(words)), path)
+    return Imported(config, params, word_tokenizer(words, vocabulary), (path.name, vocabulary.name), len(loaded))
+
+
+def _weights_file(source: Path) -> Path:
+    if source.is_file():
+        return source
+    found = [path for path in sorted(source.iterdir()) if path.suffix in _ENDINGS]
+    if len(found) != 1:
+        has = "none" if not found else " and ".join(path.name for path in found)
+        raise UserError(f"{source} must have one file of {', '.join(_ENDINGS)}; it has {has}: name the file itself")
+    return found[0]
+
+
+def _vocabulary_file(directory: Path) -> Path:
+    if (found := find_vocabulary(directory, _VOCABULARIES)) is not None:
+        return found
+    pickles = [path.name for path in sorted(directory.glob("*.pkl"))]
+    refused = f" ({pickles[0]} is a pickle, which can run code and is not read)" if pickles else ""
+    raise UserError(
+        f"{directory} has no {', '.join(_VOCABULARIES)}{refused}; write the model's words there, one a line in the order of ids"
+    )
+
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a state dict, or of fastai's {"model": state dict, "opt": ...}."""
+    torch = require("torch", "pytorch")
+    import pickle
+
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(
+            f"{path} cannot be read as tensors alone (a pickled model can run code and is not read); save its state_dict():"
+            f" {str(error).splitlines()[0]}"
+        ) from error
+    if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), Mapping):
+        loaded = loaded["model"]
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise UserError(f"{path} holds no state dict (a dict of tensors by name)")
+    # NumPy has no bfloat16 of its own.
+    exact = lambda value: value.float() if value.dtype == torch.bfloat16 else value
+    return {name: exact(value.detach()).numpy() for name, value in loaded.items()}

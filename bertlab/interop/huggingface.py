@@ -1,0 +1,478 @@
+"""Hugging Face transformers' directories: BERT, RoBERTa, OpenAI GPT and GPT-2, in and out.
+
+A directory has config.json, model.safetensors (or shards with model.safetensors.index.json) and tokenizer files. Names and
+shapes are those of transformers' modeling_bert.py, modeling_roberta.py, modeling_openai.py and modeling_gpt2.py. Weights in
+float16 or bfloat16 become float32, which holds them exactly. A pickle (pytorch_model.bin) is never opened.
+
+Heads come whole or not at all: pooler, masked-LM head, next-sentence head. A bare encoder without a pooler is written as
+the plain model, whose pooler transformers then draws afresh; a pooler beside a masked-LM head alone stays in the file,
+where transformers calls it unexpected.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
+from bertlab.errors import UserError
+from bertlab.interop.base import Entry, Imported, body_shapes, read, read_json, transposed, write, write_json
+from bertlab.interop.fast_tokenizers import save_fast_tokenizer
+from bertlab.interop.transformer import (
+    check_vocabulary,
+    joint_bias,
+    joint_kernel,
+    nsp_shapes,
+    out_kernel,
+    three_biases,
+    three_kernels,
+    transformer_config,
+)
+from bertlab.models.presets import model_shape
+from bertlab.models.transformer import TransformerConfig
+
+_ACTIVATIONS = {"gelu": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu"}
+# modeling_openai.py's "gelu" is the tanh approximation.
+_GPT1_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu"}
+
+# Config keys that change what a model computes, with the one value that bertlab has.
+_ONLY = {
+    "is_decoder": False,
+    "is_encoder_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+    "position_embedding_type": "absolute",
+    "pruned_heads": {},
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+}
+
+
+def _norm(theirs: str, ours: str) -> list[Entry]:
+    return [Entry((f"{theirs}.weight",), f"{ours}/scale"), Entry((f"{theirs}.bias",), f"{ours}/bias")]
+
+
+def _linear(theirs: str, ours: str) -> list[Entry]:
+    return [transposed(f"{theirs}.weight", f"{ours}/kernel"), Entry((f"{theirs}.bias",), f"{ours}/bias")]
+
+
+def _conv1d(theirs: str, ours: str) -> list[Entry]:
+    return [Entry((f"{theirs}.weight",), f"{ours}/kernel"), Entry((f"{theirs}.bias",), f"{ours}/bias")]
+
+
+def bert_table(heads: int, prefix: str = "bert", predictions: str = "cls.predictions") -> list[Entry]:
+    """BERT's tensors; RoBERTa's with its own names for encoder and masked-LM head.
+
+    Args:
+        heads: H, by which the attention kernels are split.
+        prefix: of the encoder.
+        predictions: of the masked-LM head: "cls.predictions" or "lm_head".
+    """
+    embeddings, layer, blocks = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{i}}", "body/blocks"
+    transform = ("transform.dense", "transform.LayerNorm") if prefix == "bert" else ("dense", "layer_norm")
+    return [
+        Entry((f"{embeddings}.word_embeddings.weight",), "body/token_embedding"),
+        Entry((f"{embeddings}.position_embeddings.weight",), "body/position_embedding"),
+        Entry((f"{embeddings}.token_type_embeddings.weight",), "body/segment_embedding"),
+        *_norm(f"{embeddings}.LayerNorm", "body/embedding_norm"),
+        three_kernels(f"{layer}.attention.self.{{part}}.weight", f"{blocks}/attention/qkv_kernel", heads, out_first=True),
+        three_biases(f"{layer}.attention.self.{{part}}.bias", f"{blocks}/attention/qkv_bias", heads),
+        out_kernel(f"{layer}.attention.output.dense.weight", f"{blocks}/attention/out_kernel", heads, out_first=True),
+        Entry((f"{layer}.attention.output.dense.bias",), f"{blocks}/attention/out_bias"),
+        *_norm(f"{layer}.attention.output.LayerNorm", f"{blocks}/attention_norm"),
+        *_linear(f"{layer}.intermediate.dense", f"{blocks}/up"),
+        *_linear(f"{layer}.output.dense", f"{blocks}/down"),
+        *_norm(f"{layer}.output.LayerNorm", f"{blocks}/feed_forward_norm"),
+        *_linear(f"{prefix}.pooler.dense", "body/pooler"),
+        *_linear(f"{predictions}.{transform[0]}", "body/output/transform"),
+        *_norm(f"{predictions}.{transform[1]}", "body/output/transform_norm"),
+        Entry((f"{predictions}.bias",), "body/output/bias"),
+        *(_linear("cls.seq_relationship", "heads_nsp") if prefix == "bert" else []),
+    ]
+
+
+def roberta_table(heads: int) -> list[Entry]:
+    """RoBERTa's tensors."""
+    return bert_table(heads, "roberta", "lm_head")
+
+
+def _gpt_table(heads: int, tokens: str, positions: str) -> list[Entry]:
+    layer, blocks = "transformer.h.{i}", "body/blocks"
+    return [
+        Entry((f"transformer.{tokens}.weight",), "body/token_embedding"),
+        Entry((f"transformer.{positions}.weight",), "body/position_embedding"),
+        joint_kernel(f"{layer}.attn.c_attn.weight", f"{blocks}/attention/qkv_kernel", heads),
+        joint_bias(f"{layer}.attn.c_attn.bias", f"{blocks}/attention/qkv_bias", heads),
+        out_kernel(f"{layer}.attn.c_proj.weight", f"{blocks}/attention/out_kernel", heads),
+        Entry((f"{layer}.attn.c_proj.bias",), f"{blocks}/attention/out_bias"),
+        *_norm(f"{layer}.ln_1", f"{blocks}/attention_norm"),
+        *_conv1d(f"{layer}.mlp.c_fc", f"{blocks}/up"),
+        *_conv1d(f"{layer}.mlp.c_proj", f"{blocks}/down"),
+        *_norm(f"{layer}.ln_2", f"{blocks}/feed_forward_norm"),
+    ]
+
+
+def gpt1_table(heads: int) -> list[Entry]:
+    """OpenAI GPT's tensors; its norms stand after the residual sums."""
+    return _gpt_table(heads, "tokens_embed", "positions_embed")
+
+
+def gpt2_table(heads: int) -> list[Entry]:
+    """GPT-2's tensors; its norms stand before attention and feed-forward, and one at the end."""
+    return [*_gpt_table(heads, "wte", "wpe"), *_norm("transformer.ln_f", "body/final_norm")]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """One model_type: its table, and how its files differ from the table's names.
+
+    Attributes:
+        prefix: of the encoder, which files of the bare model leave out.
+        heads: prefixes of what is never under `prefix`.
+        ties: second names of tensors, with the first.
+        buffers: pattern of names that hold no weights.
+    """
+
+    table: Any
+    prefix: str
+    heads: tuple[str, ...]
+    ties: Mapping[str, str]
+    buffers: str
+
+
+_GPT_BUFFERS = r"transformer\.(h\.\d+\.attn\.(bias|masked_bias)|position_ids)"
+_KINDS = {
+    "bert": _Kind(
+        bert_table,
+        "bert.",
+        ("cls.",),
+        {
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        r"bert\.embeddings\.(position_ids|token_type_ids)",
+    ),
+    "roberta": _Kind(
+        roberta_table,
+        "roberta.",
+        ("lm_head.",),
+        {"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
+        r"roberta\.embeddings\.(position_ids|token_type_ids)",
+    ),
+    "openai-gpt": _Kind(
+        gpt1_table,
+        "transformer.",
+        ("lm_head.",),
+        {"lm_head.weight": "transformer.tokens_embed.weight"},
+        _GPT_BUFFERS,
+    ),
+    "gpt2": _Kind(
+        gpt2_table, "transformer.", ("lm_head.",), {"lm_head.weight": "transformer.wte.weight"}, _GPT_BUFFERS
+    ),
+}  # fmt: skip
+
+
+def load(source: Path) -> Imported:
+    """Reads a directory of transformers.
+
+    Args:
+        source: holds config.json, the weights as safetensors, and a tokenizer.
+
+    Raises:
+        UserError: another kind of model, a config key that bertlab cannot honour, or tensors that are not the config's.
+    """
+    settings = read_json(source / "config.json")
+    path = source / "config.json"
+    kind = _KINDS.get(settings.get("model_type"))
+    if kind is None:
+        raise UserError(f"{path}: model_type={settings.get('model_type')!r} is not one of {', '.join(_KINDS)}")
+    tensors, files = read_safetensors(source)
+    named = _canonical(tensors, kind, source)
+    predicts = any(name.startswith(("cls.predictions.", "lm_head.")) for name in named)
+    pools = any(name.startswith(f"{kind.prefix}pooler.") for name in named)
+    next_sentence = any(name.startswith("cls.seq_relationship.") for name in named)
+    model = _model_settings(settings, predicts, path)
+    gpt = settings["model_type"] in ("openai-gpt", "gpt2")
+    objectives = ["ltr"] if gpt else ["mlm"] * predicts + ["nsp"] * next_sentence
+    config = transformer_config("gpt" if gpt else "bert", model, "+".join(objectives))
+    vocab_size = _number(settings, "vocab_size", path)
+    shapes = body_shapes(config, vocab_size, predicts=predicts or gpt, pools=pools)
+    if next_sentence:
+        shapes |= nsp_shapes(model["width"])
+    params = read(kind.table(model["heads"]), named, shapes, source)
+    tokenizer = load_tokenizer(_tokenizer_path(source))
+    check_vocabulary(tokenizer, vocab_size, source)
+    return Imported(config, params, tokenizer, ("config.json", *files), len(tensors))
+
+
+def _tokenizer_path(source: Path) -> Path:
+    """BERT's vocabulary as it is, where there is one; our WordPiece then does exactly what Google's does."""
+    return source / "vocab.txt" if (source / "vocab.txt").is_file() else source
+
+
+def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """All tensors of a directory's model.safetensors, or of the shards that its index names, and the files' names.
+
+    Raises:
+        UserError: there is none (only a pickle, for instance), a shard is missing or a file is damaged.
+    """
+    index = source / "model.safetensors.index.json"
+    if (source / "model.safetensors").is_file():
+        places = None
+        files = ("model.safetensors",)
+    elif index.is_file():
+        places = read_json(index)["weight_map"]
+        files = tuple(sorted(set(places.values())))
+    elif any(source.glob("pytorch_model*.bin")):
+        raise UserError(
+            f"{source} has its weights only as a pickle (pytorch_model.bin), which could run anything when it is opened;"
+            " convert it where you trust it: python -c 'from transformers import AutoModelForPreTraining as M;"
+            f' M.from_pretrained("{source}").save_pretrained("converted")\''
+        )
+    else:
+        raise UserError(f"{source} has no model.safetensors and no model.safetensors.index.json")
+    tensors = {}
+    for name in files:
+        if Path(name).name != name or not (source / name).is_file():
+            raise UserError(f"{index} names {name}, which is not a file beside it")
+        try:
+            tensors |= safetensors.numpy.load_file(source / name)
+        except (safetensors.SafetensorError, KeyError) as error:
+            raise UserError(f"{source / name} cannot be read as safetensors: {error}") from None
+    if places is not None and (lost := sorted(set(places) - set(tensors))):
+        raise UserError(f"{index} names {lost[0]}, which {places[lost[0]]} does not hold")
+    return tensors, files
+
+
+def _canonical(tensors: Mapping[str, np.ndarray], kind: _Kind, source: Path) -> dict[str, np.ndarray]:
+    """Tensors under the table's names: with the prefix, without buffers, old names and second copies."""
+    named = {}
+    for name, array in tensors.items():
+        if not name.startswith((kind.prefix, *kind.heads)):
+            name = kind.prefix + name
+        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+        if name in named:
+            raise UserError(f"{source} has {name} twice, with and without prefix or under its old and new name")
+        if not re.fullmatch(kind.buffers, name):
+            named[name] = array
+    for copy, original in kind.ties.items():
+        if copy in named:
+            array = named.pop(copy)
+            if not np.array_equal(named.setdefault(original, array), array):
+                raise UserError(
+                    f"{source}: {copy} is not {original}; bertlab ties them, as these models were published, and cannot"
+                    " hold both"
+                )
+    return named
+
+
+def _number(settings: Mapping[str, Any], key: str, path: Path) -> int:
+    value = settings.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{path}: {key}={value!r} must be a positive whole number")
+    return value
+
+
+def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> dict[str, Any]:
+    """Keys of config.model from a config.json.
+
+    Raises:
+        UserError: names a key that bertlab cannot honour.
+    """
+    for key, value in _ONLY.items():
+        if settings.get(key, value) not in (value, None):
+            raise UserError(f"{path}: {key}={settings[key]!r} is not what bertlab computes, which is {key}={value!r}")
+    number = lambda key: _number(settings, key, path)
+    kind = settings["model_type"]
+    gpt = kind in ("openai-gpt", "gpt2")
+    activation = settings.get({"openai-gpt": "afn", "gpt2": "activation_function"}.get(kind, "hidden_act"))
+    if activation is None:
+        activation = "gelu_new" if kind == "gpt2" else "gelu"
+    known = _GPT1_ACTIVATIONS if kind == "openai-gpt" else _ACTIVATIONS
+    if activation not in known:
+        raise UserError(f"{path}: the activation {activation!r} is not one of {', '.join(known)}")
+    dropouts = {key: settings.get(key, 0.1) for key in (_GPT_DROPOUTS if gpt else _BERT_DROPOUTS)}
+    if len(set(dropouts.values())) > 1:
+        described = ", ".join(f"{key}={value}" for key, value in dropouts.items())
+        raise UserError(f"{path}: {described} differ, and bertlab has one; set them to the same (it matters in training only)")
+    shared = {
+        "activation": known[activation],
+        "dropout": float(next(iter(dropouts.values()))),
+        "init_stddev": float(settings.get("initializer_range", 0.02)),
+    }
+    if gpt:
+        width = number("n_embd")
+        inner = settings.get("n_inner") if kind == "gpt2" else None
+        pre = kind == "gpt2"
+        return shared | {
+            "layers": number("n_layer"),
+            "width": width,
+            "heads": number("n_head"),
+            "hidden": 4 * width if inner is None else number("n_inner"),
+            "max_positions": number("n_positions"),
+            "epsilon": float(settings.get("layer_norm_epsilon", 1e-5)),
+            "norm_placement": "pre" if pre else "post",
+            "final_norm": pre,
+        }
+    roberta = kind == "roberta"
+    if roberta and predicts and shared["activation"] != "gelu_erf":
+        raise UserError(f"{path}: hidden_act={activation!r}, but RoBERTa's head has 'gelu' whatever it is; bertlab has one")
+    # RoBERTa counts positions from the padding id + 1.
+    offset = _padding_id(settings, path) + 1 if roberta else 0
+    return shared | {
+        "layers": number("num_hidden_layers"),
+        "width": number("hidden_size"),
+        "heads": number("num_attention_heads"),
+        "hidden": number("intermediate_size"),
+        "max_positions": number("max_position_embeddings") - offset,
+        "epsilon": float(settings.get("layer_norm_eps", 1e-12)),
+        "position_offset": offset,
+        "segments": int(settings.get("type_vocab_size", 2)),
+    }
+
+
+_BERT_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_GPT_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+
+def _padding_id(settings: Mapping[str, Any], path: Path) -> int:
+    value = settings.get("pad_token_id", 1)
+    if not isinstance(value, int) or value < 0:
+        raise UserError(f"{path}: pad_token_id={value!r} must be a token id, from which RoBERTa counts its positions")
+    return value
+
+
+def save(run: Imported, directory: Path) -> None:
+    """Writes a run as a directory of transformers: config.json, model.safetensors and a fast tokenizer.
+
+    Args:
+        run: a transformer in the form of BERT, RoBERTa, OpenAI GPT or GPT-2.
+        directory: exists and is empty.
+
+    Raises:
+        UserError: the model has something that none of the four has; it names the config key.
+    """
+    shape = model_shape(run.config.model, run.tokenizer.vocab_size)
+    kind, settings = describe(shape, run.params, run.tokenizer)
+    params = jax.tree.map(np.asarray, run.params)
+    tensors = write(_KINDS[kind].table(shape.heads), params)
+    if settings["architectures"] in (["BertModel"], ["RobertaModel"]):
+        tensors = {name.removeprefix(_KINDS[kind].prefix): array for name, array in tensors.items()}
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    write_json(directory / "config.json", settings)
+    save_fast_tokenizer(run.tokenizer, directory, shape.max_positions, segments=shape.segments > 1)
+
+
+def describe(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[str, dict[str, Any]]:
+    """The model_type of a shape and what its config.json says.
+
+    Raises:
+        UserError: names the config key that has no counterpart.
+    """
+    if not isinstance(shape, TransformerConfig):
+        raise UserError("transformers has no model like this one; only transformers (config.model.family) are exported there")
+    gpt = shape.direction == "left-to-right"
+    needed = {
+        "norm": "layer_norm",
+        "gated": False,
+        "use_bias": True,
+        "position_encoding": "learned",
+        "local_window": 0,
+        **({"embedding_norm": False, "segments": 0, "position_offset": 0} if gpt else {"embedding_norm": True}),
+        **({} if gpt else {"direction": "bidirectional", "norm_placement": "post"}),
+        "final_norm": shape.norm_placement == "pre",
+    }
+    values = {key: getattr(shape, key) for key in needed}
+    predicts = "output" in params["body"]
+    if predicts or gpt:
+        needed |= {"output_transform": not gpt, "output_bias": not gpt, "tied": True}
+        values |= {"output_transform": shape.output.transform, "output_bias": shape.output.bias, "tied": shape.output.tied}
+    name = "OpenAI GPT or GPT-2" if gpt else "BERT or RoBERTa"
+    for key, value in needed.items():
+        if values[key] != value:
+            raise UserError(
+                f"config.model.{key}={values[key]!r} has no counterpart in transformers' {name}, which have {value!r};"
+                " such a run cannot be exported there"
+            )
+    if not gpt and not shape.segments:
+        raise UserError("config.model.segments=0 has no counterpart in transformers' BERT or RoBERTa, which have at least 1")
+    settings = {
+        "vocab_size": shape.vocab_size,
+        "initializer_range": shape.init_stddev,
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.cls_id,
+        "eos_token_id": tokenizer.sep_id,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+    return (_describe_gpt if gpt else _describe_bert)(shape, params, settings)
+
+
+def _describe_gpt(shape: TransformerConfig, params: Mapping[str, Any], settings: dict) -> tuple[str, dict[str, Any]]:
+    del params
+    kind = "gpt2" if shape.norm_placement == "pre" else "openai-gpt"
+    activation = _their_activation(shape.activation, _ACTIVATIONS if kind == "gpt2" else _GPT1_ACTIVATIONS, kind)
+    if kind == "openai-gpt" and shape.hidden != 4 * shape.width:
+        raise UserError(
+            f"config.model.hidden={shape.hidden} has no counterpart in transformers' OpenAI GPT, where it is 4 times the width"
+        )
+    settings |= {
+        "architectures": ["GPT2LMHeadModel" if kind == "gpt2" else "OpenAIGPTLMHeadModel"],
+        "model_type": kind,
+        "n_positions": shape.max_positions,
+        "n_embd": shape.width,
+        "n_layer": shape.layers,
+        "n_head": shape.heads,
+        "layer_norm_epsilon": shape.epsilon,
+        **dict.fromkeys(_GPT_DROPOUTS, shape.dropout),
+        **({"n_inner": shape.hidden, "activation_function": activation} if kind == "gpt2" else {"afn": activation}),
+    }
+    return kind, settings
+
+
+def _describe_bert(shape: TransformerConfig, params: Mapping[str, Any], settings: dict) -> tuple[str, dict[str, Any]]:
+    kind = "roberta" if shape.position_offset else "bert"
+    predicts, next_sentence = "output" in params["body"], "heads_nsp" in params
+    activation = _their_activation(shape.activation, _ACTIVATIONS, kind)
+    if kind == "roberta":
+        if settings["pad_token_id"] != shape.position_offset - 1:
+            raise UserError(
+                f"config.model.position_offset={shape.position_offset} needs the padding id {shape.position_offset - 1} in"
+                f" transformers' RoBERTa, and the tokenizer's is {settings['pad_token_id']}"
+            )
+        if predicts and activation != "gelu":
+            raise UserError(
+                f"config.model.activation={shape.activation!r} has no counterpart in transformers' RoBERTa, whose head has"
+                " 'gelu_erf'"
+            )
+        architecture = "RobertaForMaskedLM" if predicts else "RobertaModel"
+    else:
+        names = {(True, True): "BertForPreTraining", (True, False): "BertForMaskedLM", (False, False): "BertModel"}
+        architecture = names.get((predicts, next_sentence), "BertForNextSentencePrediction")
+    return kind, settings | {
+        "architectures": [architecture],
+        "model_type": kind,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.hidden,
+        "hidden_act": activation,
+        **dict.fromkeys(_BERT_DROPOUTS, shape.dropout),
+        "max_position_embeddings": shape.max_positions + shape.position_offset,
+        "type_vocab_size": shape.segments,
+        "layer_norm_eps": shape.epsilon,
+    }
+
+
+def _their_activation(activation: str, known: Mapping[str, str], kind: str) -> str:
+    for theirs, ours in known.items():
+        if ours == activation:
+            return theirs
+    raise UserError(f"config.model.activation={activation!r} has no counterpart in transformers' {kind}")

@@ -1,0 +1,86 @@
+"""Vocabularies of whole words that come with a model, row by row of its embeddings."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import AddedToken, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from bertlab.data.tokenizers import JsonTokenizer, Tokenizer, WordsTokenizer
+from bertlab.data.vocabularies import SPECIALS
+from bertlab.errors import UserError
+
+# What bilm-tf, awd-lstm-lm and fastai call their specials.
+_NAMES = {
+    "pad": ("[PAD]", "xxpad", "_pad_", "<pad>"),
+    "unk": ("[UNK]", "<UNK>", "xxunk", "_unk_", "<unk>"),
+    "cls": ("[CLS]", "<S>", "xxbos", "_bos_", "<s>"),
+    "sep": ("[SEP]", "</S>", "<eos>", "xxeos", "_eos_", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:
+    """A tokenizer that gives each word the id of its row, none added and none moved.
+
+    A vocabulary with our five specials splits text as we do. Any other was made from text in which spaces part the tokens,
+    so it reads text in that way; the special that stands for the end of a text (or else the start, or else unknown words)
+    stands in for those that are missing, except for a mask.
+
+    Args:
+        pieces: words in the order of rows.
+        source: their file, for messages.
+
+    Raises:
+        UserError: a word twice, or no special for unknown words.
+    """
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    if len(ids) < len(pieces):
+        twice = next(piece for index, piece in enumerate(pieces) if ids[piece] != index)
+        raise UserError(f"{source} has {twice!r} twice; a vocabulary has one word a row")
+    if all(special in ids for special in SPECIALS):
+        return WordsTokenizer(pieces, lowercase=False)
+    names = {role: next((name for name in known if name in ids), None) for role, known in _NAMES.items()}
+    if names["unk"] is None:
+        raise UserError(f"{source} has no piece for unknown words; one of {', '.join(_NAMES['unk'])} must be in it")
+    stand_in = next(names[role] for role in ("sep", "cls", "unk") if names[role] is not None)
+    backend = Backend(models.WordLevel(ids, names["unk"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    framing = [names[role] for role in ("cls", "sep") if names[role] is not None]
+    backend.add_special_tokens([AddedToken(name, special=True) for name in names.values() if name is not None])
+    template = [name for name in (names["cls"], "$A", names["sep"]) if name is not None]
+    backend.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[(name, ids[name]) for name in framing]
+    )
+    chosen = {role: name or (None if role == "mask" else stand_in) for role, name in names.items()}
+    return JsonTokenizer(backend.to_str(), {role: name if name is None else ids[name] for role, name in chosen.items()})
+
+
+def read_words(path: Path) -> list[str]:
+    """The words of a vocabulary file: one a line (.txt), or a list (.json).
+
+    Raises:
+        UserError: the file is neither.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".json":
+        return text.removesuffix("\n").split("\n")
+    try:
+        words = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}") from None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UserError(f"{path} must be a list of words in the order of the embedding's rows")
+    return words
+
+
+def find_vocabulary(directory: Path, names: Sequence[str]) -> Path | None:
+    """The first of these files that the directory has."""
+    return next((directory / name for name in names if (directory / name).is_file()), None)
+
+
+def check_rows(words: Sequence[str], rows: int, source: Path, tensor: str) -> None:
+    """Refuses a vocabulary that does not have one word for each row of the embeddings."""
+    if len(words) != rows:
+        raise UserError(f"{source} has {len(words)} words and {tensor} {rows} rows; they must be the same")

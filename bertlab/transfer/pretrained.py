@@ -1,0 +1,326 @@
+"""A run or an imported model from Python: `bertlab.load(path)` gives its tokenizer, parameters, hidden states and scores.
+
+Letters: B rows, L length of a row, n layers (the embeddings are layer 0), T tokens of a text, D width of the side that
+has seen most, V vocabulary.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
+
+from bertlab import objectives
+from bertlab.config import base_config
+from bertlab.data.batches import pad_batch
+from bertlab.data.text_rows import RowEncoder, TextRow
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
+from bertlab.errors import UserError
+from bertlab.models.base import Encoded, View, sides_of
+from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.objectives.program import Program
+from bertlab.train.build import vocabulary_of
+from bertlab.train.checkpoint import load_params
+
+ROWS = 32  # worked through at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding:
+    """Hidden states of one text.
+
+    Attributes:
+        tokens: the strings of the positions; with `pretokenized`, the words.
+        states: [n, T, D].
+    """
+
+    tokens: tuple[str, ...]
+    states: Float[np.ndarray, "n T D"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """How likely a model finds a text.
+
+    Attributes:
+        log_probability: sum over the scored tokens, in nats.
+        tokens: how many those are.
+        kind: "left-to-right", "right-to-left", "both directions" (the mean of the two), or "pseudo": each token in
+            turn masked (Salazar et al. 2020), whose sum is no probability of the text.
+    """
+
+    log_probability: float
+    tokens: int
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A trained model, ready to use.
+
+    Attributes:
+        config: the run's whole config.
+        tokenizer: text to ids and back.
+        program: body and objectives as pure functions: `program.views` and `program.metrics` give a loss of one's own.
+        params: tree of float32 NumPy arrays.
+    """
+
+    config: ConfigDict
+    tokenizer: Tokenizer
+    program: Program
+    params: Any
+
+    def apply(self, params: Any, view: View) -> Encoded:
+        """Hidden states by what they have seen: a pure function, to be jitted or differentiated.
+
+        Args:
+            params: `self.params`, or others of the same shapes.
+            view: int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and `positions`.
+        """
+        return self.program.encode(params, view)
+
+    def encode(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[str]],
+        layers: str | Sequence[int] = "all",
+        pretokenized: bool = False,
+        special_tokens: bool = False,
+    ) -> list[Embedding]:
+        """Hidden states of each text, on the side that has seen most.
+
+        Args:
+            texts: strings; with `pretokenized`, lists of words.
+            layers: "all", or numbers: 0 is the embeddings, −1 the last layer.
+            pretokenized: one vector a word: its first piece's, or, in a model that reads one way, its last's.
+            special_tokens: keep those that the tokenizer puts around a text.
+
+        Raises:
+            UserError: there is no such layer, or a text is longer than the model's positions.
+        """
+        if pretokenized and special_tokens:
+            raise UserError("special_tokens: with pretokenized there is one vector a word, and special tokens are no words")
+        rows = self._rows(texts, pretokenized)
+        embeddings: dict[int, Embedding] = {}
+        for indices, view in self._batches(rows):
+            states = self._call(_widest, view)
+            states = np.asarray(jnp.stack([states[i] for i in _chosen(layers, len(states))]), np.float32)
+            for row_states, index in zip(states.swapaxes(0, 1), indices):
+                row = rows[index]
+                places, names = (row.first if self._sees_both else row.last), row.names
+                if special_tokens:
+                    places = np.arange(len(row.tokens))
+                    names = tuple(self._pieces[i] for i in row.tokens)
+                embeddings[index] = Embedding(names, row_states[:, places])
+        return [embeddings[index] for index in range(len(rows))]
+
+    def score(self, texts: Sequence[str]) -> list[Score]:
+        """Log-probability of each text under what the model was trained for.
+
+        In one direction a text's first token is scored only where the tokenizer puts a special one before it.
+
+        Raises:
+            UserError: the model predicts no tokens, or a text is longer than its positions.
+        """
+        names = self.program.objectives
+        sides = [side for side, name in (("forward", "ltr"), ("backward", "rtl")) if name in names]
+        rows = self._rows(texts, pretokenized=False)
+        if sides:
+            return self._score_directions(rows, sides)
+        if "mlm" in names:
+            return [self._score_masked(row) for row in rows]
+        raise UserError(
+            f"this model predicts no tokens (its objectives: {', '.join(names) or 'none'}); score() needs ltr, rtl or mlm"
+        )
+
+    def _score_directions(self, rows: list[TextRow], sides: list[str]) -> list[Score]:
+        kind = {("forward",): "left-to-right", ("backward",): "right-to-left"}.get(tuple(sides), "both directions")
+        scores = {}
+        for indices, view in self._batches(rows):
+            sums = np.mean([self._call(_score_neighbours, view, side) for side in sides], axis=0)
+            scores |= {index: Score(float(total), round(float(n)), kind) for index, total, n in zip(indices, *sums)}
+        return [scores[index] for index in range(len(rows))]
+
+    def _score_masked(self, row: TextRow) -> Score:
+        masked = [dataclasses.replace(row, tokens=np.where(np.arange(len(row.tokens)) == p, self._mask_id, row.tokens))
+                  for p in row.first]  # fmt: skip
+        total = 0.0
+        for indices, view in self._batches(masked):
+            places = np.zeros(len(view["tokens"]), np.int32)
+            places[: len(indices)] = row.first[indices]
+            found = self._call(_score_at, view | {"masked_positions": places, "masked_labels": row.tokens[places]})
+            total += float(np.asarray(found)[: len(indices)].sum())
+        return Score(total, len(row.first), "pseudo")
+
+    def _rows(self, texts, pretokenized: bool) -> list[TextRow]:
+        _check_texts(texts, pretokenized)
+        encoder = RowEncoder(self.tokenizer, self.config.model.token_encoder == "characters")
+        rows = [encoder.words(text) if pretokenized else encoder.text(text) for text in texts]
+        for number, row in enumerate(rows):
+            if len(row.tokens) > self._longest:
+                raise UserError(
+                    f"text {number} has {len(row.tokens)} tokens, special ones included, and the model {self._longest}"
+                    " positions; split it"
+                )
+        return rows
+
+    def _batches(self, rows: list[TextRow]) -> Iterator[tuple[list[int], View]]:
+        """(indices, view) of rows of about the same length; lengths are powers of two, so that few shapes are compiled."""
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))
+        for start in range(0, len(order), ROWS):
+            indices = order[start : start + ROWS]
+            most = len(rows[indices[-1]].tokens)
+            length = min(max(8, 1 << (most - 1).bit_length()), max(self._longest, most))
+            batch = pad_batch([rows[i].padded(length, self.tokenizer.pad_id) for i in indices], _power_of_two(len(indices)))
+            yield indices, {k: v for k, v in batch.items() if v.ndim > 1 and k != "example_id"}
+
+    def _call(self, function, view: View, *settings):
+        """A compiled function of (program, settings) applied to (parameters, view)."""
+        if (key := (function, *settings)) not in self._compiled:
+            self._compiled[key] = jax.jit(functools.partial(function, self.program, *settings))
+        return self._compiled[key](self._device_params, view)
+
+    @functools.cached_property
+    def _compiled(self) -> dict:
+        return {}
+
+    @functools.cached_property
+    def _device_params(self):
+        return jax.device_put(self.params)
+
+    @functools.cached_property
+    def _pieces(self) -> list[str]:
+        return self.tokenizer.pieces()
+
+    @property
+    def _mask_id(self) -> int:
+        return self.tokenizer.mask_id
+
+    @property
+    def _sees_both(self) -> bool:
+        return "both" in sides_of(self.config.model.family, model_direction(self.config.model))
+
+    @property
+    def _longest(self) -> int:
+        shape = self.program.body.config
+        return shape.max_positions if getattr(shape, "position_encoding", "") == "learned" else 1 << 20
+
+
+def _widest(program: Program, params, view: View) -> tuple[Float[Array, "B L D"], ...]:
+    return program.encode(params, view).widest()[1]
+
+
+def _score_neighbours(program: Program, side: str, params, view: View) -> Float[Array, "2 B"]:
+    """Σ log p of each row's neighbouring tokens on one side, and how many there are."""
+    hidden = program.encode(params, view).output(side)
+    step = -1 if side == "forward" else 1
+    same = (jnp.roll(view["documents"], step, axis=1) == view["documents"]) & (view["documents"] > 0)
+    edge = -1 if side == "forward" else 0
+    same = same.at[:, edge].set(False)
+    logits = program.predict_tokens(params, hidden, side)
+    chosen = _log_probability(logits, jnp.roll(view["tokens"], step, axis=1))
+    return jnp.stack([jnp.where(same, chosen, 0.0).sum(axis=1), same.sum(axis=1).astype(jnp.float32)])
+
+
+def _score_at(program: Program, params, view: View) -> Float[Array, "B"]:
+    """log p of one label a row at its one masked position."""
+    places = view["masked_positions"][:, None]
+    hidden = jnp.take_along_axis(program.encode(params, view).output("both"), places[:, :, None], axis=1)
+    return _log_probability(program.predict_tokens(params, hidden, "both"), view["masked_labels"][:, None])[:, 0]
+
+
+def _log_probability(logits: Float[Array, "... V"], labels: Int[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _check_texts(texts, pretokenized: bool) -> None:
+    kind = list if pretokenized else str
+    if isinstance(texts, str):
+        raise UserError("texts is one string; give a list of strings")
+    for number, text in enumerate(texts):
+        if isinstance(text, str) == pretokenized:
+            raise UserError(
+                f"text {number} is a {type(text).__name__} and pretokenized={pretokenized}: expected a {kind.__name__}"
+                f"{' of words' if pretokenized else '; for words split already set pretokenized=True'}"
+            )
+
+
+def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
+    if layers == "all":
+        return list(range(count))
+    if wrong := [layer for layer in layers if not -count <= layer < count]:
+        raise UserError(f"layers={list(layers)}: there is no layer {wrong[0]}; the model has 0 (embeddings) to {count - 1}")
+    return [layer % count for layer in layers]
+
+
+def load(path: str | os.PathLike) -> Pretrained:
+    """Opens a run, at its last checkpoint, or an imported directory.
+
+    Raises:
+        UserError: it is neither.
+    """
+    run = Path(path).expanduser()
+    if not (run / "config.json").is_file():
+        raise UserError(f"{run} has no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
+    saved = json.loads((run / "config.json").read_text())
+    config = base_config()
+    config.model.update(saved.pop("model"))
+    config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))
+    config.seed = saved["seed"]
+    tokenizer = load_tokenizer(run / "tokenizer")
+    # A fine-tuned run's objective is its task's head, of which there is nothing to ask here.
+    asked = {} if "task" in saved or not config.objectives else objectives.build(config.objectives)
+    body = build_body(model_shape(config.model, tokenizer.vocab_size))
+    return Pretrained(config, tokenizer, Program(body, asked, vocabulary_of(tokenizer)), load_params(run))
+
+
+def parse_layers(text: str) -> str | list[int]:
+    """ "all", or the numbers of "0,-1"."""
+    if text == "all":
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--layers={text}: expected all, or numbers joined by commas such as 0,-1") from None
+
+
+def embed_file(run: Path, text: Path, out: Path, layers: str | Sequence[int], pretokenized: bool, special_tokens: bool) -> None:
+    """Writes the hidden states of every line of a text file: one array [n, T, D] a line, by its number from 0.
+
+    Args:
+        run: run or imported directory.
+        text: UTF-8, one text a line.
+        out: FILE.npz; written whole or not at all.
+        layers, pretokenized, special_tokens: as for `Pretrained.encode`; words are split at white space.
+
+    Raises:
+        UserError: a file cannot be read, or as for `Pretrained.encode`.
+    """
+    if out.suffix != ".npz":
+        raise UserError(f"--out={out}: the file is a NumPy archive; give it a name that ends in .npz")
+    try:
+        lines = text.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--text={text}: {error}; give a UTF-8 text file with one text a line") from None
+    lines = lines[:-1] if lines and not lines[-1] else lines
+    if not lines:
+        raise UserError(f"--text={text} is empty; give one text a line")
+    texts = [line.split() for line in lines] if pretokenized else [line.removesuffix("\r") for line in lines]
+    embeddings = load(run).encode(texts, layers, pretokenized, special_tokens)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_suffix(".partial.npz")
+    np.savez(partial, **{str(number): embedding.states for number, embedding in enumerate(embeddings)})
+    os.replace(partial, out)
+    sizes = embeddings[0].states.shape
+    print(f"{out}: {len(embeddings)} lines, arrays [{sizes[0]} layers, tokens, {sizes[2]}], the first of {sizes[1]} tokens")
