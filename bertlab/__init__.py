@@ -1,1 +1,11 @@
 """bertlab: contextual-embedding pretraining objectives compared on equal terms."""
+
+
+def load(path):
+    """Opens a run or an imported directory: see `bertlab.transfer.pretrained.Pretrained`."""
+    from bertlab.transfer.pretrained import load
+
+    return load(path)
+
+
+__all__ = ["load"]

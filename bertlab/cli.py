@@ -45,14 +45,24 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(function=function, takes_overrides=overrides)
         return command
 
-    config_help = "config file with arguments: FILE.py:key=value,key=value; set any of its keys with --config.KEY=VALUE"
+    _add_training(add)
+    _add_studies(add)
+    _add_data(add)
+    _add_tokenizer(add, commands)
+    _add_weights(add)
+    return parser
 
+
+_CONFIG_HELP = "config file with arguments: FILE.py:key=value,key=value; set any of its keys with --config.KEY=VALUE"
+
+
+def _add_training(add) -> None:
     train = add(
         "train", _train, "pretrain; the same command again goes on where it stopped",
         "bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs"
         " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True,
     )  # fmt: skip
-    train.add_argument("--config", required=True, help=config_help)
+    train.add_argument("--config", required=True, help=_CONFIG_HELP)
     train.add_argument("--workdir", required=True, type=Path, help="run directory")
 
     tune = add(
@@ -63,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     tune.add_argument("--task", required=True, help="package or code_spans")
     tune.add_argument("--workdir", required=True, type=Path, help="run directory of the fine-tuning")
 
+
+def _add_studies(add) -> None:
     sweep = add(
         "sweep", _sweep, "run every run of a study that is not finished",
         "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2",
@@ -75,13 +87,17 @@ def build_parser() -> argparse.ArgumentParser:
     report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")
     report.add_argument("path", type=Path, help="study or run directory")
 
+
+def _add_data(add) -> None:
     prepare = add(
         "prepare", _prepare, "tokenise a corpus once, for all runs on it",
         "bertlab prepare --corpus='text:books/*.txt.gz' --config.data.tokenizer.vocab_size=16000", overrides=True,
     )  # fmt: skip
-    prepare.add_argument("--config", default=None, help=config_help + " (default: every key's default)")
+    prepare.add_argument("--config", default=None, help=_CONFIG_HELP + " (default: every key's default)")
     prepare.add_argument("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic")
 
+
+def _add_tokenizer(add, commands) -> None:
     tokenizer = commands.add_parser(
         "tokenizer", help="train a tokenizer, or encode and decode lines with one",
         epilog="example:\n  echo 'One sentence.' | bertlab tokenizer encode --tokenizer=runs/x/tokenizer --pieces",
@@ -110,7 +126,40 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     for command in (encode, decode):
         command.add_argument("--tokenizer", required=True, type=Path, help="RUN/tokenizer, another saved one, or vocab.txt")
-    return parser
+
+
+def _add_weights(add) -> None:
+    kinds = "huggingface, google, openai, elmo, fastai, word2vec or glove"
+    bring = add(
+        "import", _import, "make a run directory of weights that were trained elsewhere",
+        "bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert-base",
+    )  # fmt: skip
+    bring.add_argument("--from", required=True, dest="kind", help=f"{kinds}")
+    bring.add_argument("source", type=Path, help="directory or file; for ELMo the directory with options.json")
+    bring.add_argument("--workdir", required=True, type=Path, help="directory to make")
+
+    export = add(
+        "export", _export, "write a run's weights for other tools",
+        "bertlab export runs/x --to=huggingface exported/x",
+    )  # fmt: skip
+    export.add_argument("run", type=Path, help="run or imported directory")
+    export.add_argument("--to", required=True, dest="kind", help="huggingface, elmo or word2vec")
+    export.add_argument("directory", type=Path, help="directory to make")
+
+    embed = add(
+        "embed", _embed, "hidden states of every line of a text",
+        "bertlab embed --run=runs/x --text=lines.txt --layers=all --out=lines.npz",
+    )  # fmt: skip
+    embed.add_argument("--run", required=True, type=Path, help="run or imported directory")
+    embed.add_argument("--text", required=True, type=Path, help="UTF-8 text, one text a line")
+    embed.add_argument("--pretokenized", action="store_true", help="words are split at spaces already: one vector a word")
+    embed.add_argument("--layers", default="all", help="all, or numbers such as 0,-1 (0: embeddings; default all)")
+    embed.add_argument("--special_tokens", action="store_true", help="keep [CLS], [SEP] and their like")
+    embed.add_argument(
+        "--out", required=True, type=Path, help="FILE.npz: array [layers, tokens, D] a line, by line number from 0"
+    )
+
+    add("models", _models, "print the families, their sizes and parameter counts", "bertlab models")
 
 
 def _train(given, overrides: list[str]) -> None:
@@ -216,6 +265,39 @@ def _input_lines():
             ) from error
         offset += len(line)
         yield number, text.rstrip("\r\n")
+
+
+def _import(given, _) -> None:
+    from bertlab.interop import import_weights
+
+    import_weights(given.kind, given.source, given.workdir)
+    print(f"imported into {given.workdir}; use it with bertlab embed --run, finetune --run or --config.init_from")
+
+
+def _export(given, _) -> None:
+    from bertlab.interop import export_weights
+
+    export_weights(given.kind, given.run, given.directory)
+    print(f"exported {given.run} to {given.directory}")
+
+
+def _embed(given, _) -> None:
+    from bertlab.transfer.pretrained import embed_file, parse_layers
+
+    embed_file(
+        given.run,
+        given.text,
+        given.out,
+        layers=parse_layers(given.layers),
+        pretokenized=given.pretokenized,
+        special_tokens=given.special_tokens,
+    )
+
+
+def _models(given, _) -> None:
+    from bertlab.catalogue import print_models
+
+    print_models()
 
 
 class _Progress:

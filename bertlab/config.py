@@ -42,12 +42,15 @@ def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
 def base_config() -> ConfigDict:
     """Every key of an experiment with its default; recipes change some, `--config.KEY=VALUE` any."""
     optional_int = lambda: config_dict.placeholder(int)
+    optional_float = lambda: config_dict.placeholder(float)
+    optional_bool = lambda: config_dict.placeholder(bool)
+    optional_str = lambda: config_dict.placeholder(str)
     return ConfigDict(
         {
             "seed": 0,
             "data": {
                 "corpus": "pydocs",  # pydocs | text:GLOB | tfds:NAME | synthetic
-                "format": "segment_pair",  # segment_pair | full_sentences
+                "format": "segment_pair",  # segment_pair | full_sentences | stream | cooccurrence
                 "seq_len": 128,
                 "batch_size": 32,
                 "seed": 0,  # order of documents; apart from `seed`, so that seeds of one study read the same tokens
@@ -71,35 +74,85 @@ def base_config() -> ConfigDict:
                     "own_document_retries": 10,  # draws until the random document is another one; then it may be the same
                 },
                 "full_sentences": {"attend_across_documents": False, "document_separator": True},
+                "stream": {  # row i of a batch goes on where row i of the batch before ended (truncated BPTT)
+                    "wrap": "document",  # document: [SEP] after each | sentence: [CLS] sentence [SEP], as ELMo | none
+                    "backward": False,  # a second, independent stream for right-to-left models
+                    "attend_across_documents": True,  # states are carried from one document into the next
+                    "vary_length": False,  # AWD-LSTM's: about seq_len, one time in twenty half of it; rate in proportion
+                },
+                "cooccurrence": {"window": 15},  # GloVe's: pairs of words with their weighted counts
+                "characters": False,  # each word's characters beside its id; needs tokenizer.kind=words
                 "tfds": {"split": "train", "field": "text"},
                 "synthetic": {"documents": 2000, "vocab_size": 64, "topics": 4, "states": 8, "seed": 0},
             },
+            "init_from": "",  # run or imported directory whose parameters and tokenizer a run begins with
             "model": {
-                "family": "bert",  # bert | gpt | elmo
+                "family": "bert",  # bert | gpt | modern | elmo | awd_lstm | static
                 "size": "tiny",
-                "direction": config_dict.placeholder(str),  # bidirectional | left-to-right | right-to-left; None: the family's
-                "layers": optional_int(),  # None: the size's, here and below
+                "direction": optional_str(),  # bidirectional | left-to-right | right-to-left; None: the family's
+                "dtype": "float32",  # of the computation; parameters are float32
+                "remat": "none",  # what the backward pass recomputes: none | dots (all but products) | full (each layer)
+                "scan_layers": True,  # layers in a loop (compiles faster) or unrolled; the same parameters
+                "stateful": False,  # a recurrent model carries its state along format stream
+                # None, here and below: the family's and the size's own (bertlab/models/presets.py).
+                "layers": optional_int(),
                 "width": optional_int(),
                 "heads": optional_int(),
                 "hidden": optional_int(),  # feed-forward or LSTM cell width
                 "max_positions": optional_int(),
-                "dropout": 0.1,
-                "init_stddev": 0.02,  # of a transformer's kernels and embeddings: the papers' value, small for narrow models
-                "dtype": "float32",  # of the computation; parameters are float32
+                "dropout": optional_float(),  # awd_lstm: of the output
+                # Transformers.
+                "init_stddev": optional_float(),  # of kernels and embeddings: the papers' 0.02 is small for narrow models
+                "activation": optional_str(),  # gelu_tanh | gelu_erf | relu | silu
+                "gated": optional_bool(),  # feed-forward with a gate (GeGLU, SwiGLU)
+                "norm": optional_str(),  # layer_norm | rms_norm
+                "norm_placement": optional_str(),  # post | pre
+                "embedding_norm": optional_bool(),
+                "final_norm": optional_bool(),
+                "epsilon": optional_float(),
+                "use_bias": optional_bool(),
+                "position_encoding": optional_str(),  # learned | rotary | none
+                "position_offset": optional_int(),  # RoBERTa's table begins two rows late
+                "rotary_base": optional_float(),
+                "rotary_base_local": optional_float(),  # in layers that attend locally
+                "local_window": optional_int(),  # positions to both sides together; 0: all layers see everything
+                "global_every": optional_int(),  # every n-th layer, the first included, attends to everything
+                "segments": optional_int(),  # rows of the segment embedding; 0: none
+                "output_transform": optional_bool(),  # dense, activation and norm before the output layer
+                "tied": optional_bool(),  # output layer shares the token embeddings
+                "output_bias": optional_bool(),
+                "output_init": optional_str(),  # static: zeros (word2vec) | uniform (GloVe)
+                # LSTMs.
+                "token_encoder": optional_str(),  # elmo: ids | characters
+                "highway_layers": optional_int(),
+                "skip_connections": optional_bool(),
+                "clip": optional_float(),  # elmo: bound of cell states and projections
+                "embedding_dropout": optional_float(),  # awd_lstm, here and below
+                "input_dropout": optional_float(),
+                "hidden_dropout": optional_float(),
+                "weight_dropout": optional_float(),
             },
             "objectives": {},
             "optimizer": {
+                "name": "adam",  # adam | adagrad | sgd
                 "learning_rate": 1e-3,
                 "warmup_steps": 100,
-                "decay": "linear",  # linear | cosine | constant
+                # linear | cosine | constant | warmup_linear | warmup_cosine (GPT's code) | slanted_triangular (ULMFiT's)
+                "decay": "linear",
                 "decay_from_start": True,  # BERT's: the decay counts from step 0, with a drop where warm-up ends
+                "cut_fraction": 0.1,  # slanted_triangular: share of the steps that rise
+                "ratio": 32.0,  # slanted_triangular: highest over lowest rate
                 "b1": 0.9,
                 "b2": 0.999,
                 "epsilon": 1e-6,
-                "bias_correction": False,
+                "bias_correction": "none",  # of Adam's moments: none (BERT) | moments (Adam's paper) | rate (GPT)
                 "weight_decay": 0.01,
+                "coupled_decay": False,  # decay as part of the gradient (L2), not of the update
                 "decay_exclude": r"(norm|bias)",  # parameter paths that are not decayed
+                "initial_accumulator": 1.0,  # adagrad
+                "gradient_scale": 1.0,  # before clipping: ELMo's loss is multiplied by its 20 steps
                 "clip_norm": 1.0,  # 0: no clipping
+                "average_after": 0,  # sgd: NT-ASGD; average once `valid` is worse than the best but the last n; 0: never
             },
             "train": {
                 "steps": 1000,

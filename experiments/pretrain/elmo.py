@@ -1,16 +1,20 @@
 """ELMo pretraining (Peters et al. 2018, section 3.1): a forward and a backward LSTM language model, loss averaged.
 
     bertlab train --config=experiments/pretrain/elmo.py:size=tiny,corpus=pydocs --workdir=runs/elmo
+    bertlab train --config=experiments/pretrain/elmo.py:size=original,tokens=characters,corpus='text:news/*.txt.gz' \
+      --workdir=runs/elmo-original
 
-On subword ids, so that it is compared with the transformers under one tokenizer. The original used
-Adagrad; here the optimiser is the other families', so that an ablation changes the objective alone.
+With tokens=subwords (the default) it reads the transformers' subword ids, packed rows and optimiser, so that an ablation
+changes the model alone. With tokens=characters it is ELMo as published (allenai/bilm-tf): words spelled by a character CNN,
+each direction a stream of sentences of its own, states carried along it, backpropagation through 20 words, a softmax
+sampled in training, Adagrad.
 """
 
 from bertlab.config import add_objectives, base_config, parse_arguments
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="bilm", corpus="pydocs", steps=0)
+    values = parse_arguments(arguments, size="tiny", objectives="bilm", corpus="pydocs", tokens="subwords", steps=0)
     config = base_config()
     config.model.family = "elmo"
     config.model.size = values["size"]
@@ -18,4 +22,32 @@ def get_config(arguments=None):
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
     add_objectives(config, values["objectives"])
+    if values["tokens"] == "characters":
+        as_published(config)
     return config
+
+
+def as_published(config):
+    """bilm-tf's data, states, softmax and optimiser."""
+    config.model.token_encoder = "characters"
+    config.model.stateful = True
+    config.data.tokenizer.kind = "words"
+    config.data.characters = True
+    config.data.format = "stream"
+    config.data.stream.update(wrap="sentence", backward=True)
+    config.data.seq_len = 20
+    config.data.batch_size = 128
+    config.optimizer.update(
+        name="adagrad",
+        learning_rate=0.2,
+        warmup_steps=0,
+        decay="constant",
+        weight_decay=0.0,
+        initial_accumulator=1.0,
+        gradient_scale=20.0,
+        clip_norm=10.0,
+    )
+    if config.model.size in ("small", "medium", "original"):
+        config.data.tokenizer.vocab_size = 793_471
+        for objective in config.objectives.values():
+            objective.negatives = 8192

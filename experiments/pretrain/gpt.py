@@ -1,8 +1,10 @@
 """GPT pretraining (Radford et al. 2018, section 4.1): left-to-right language modelling with a transformer decoder.
 
     bertlab train --config=experiments/pretrain/gpt.py:size=tiny,corpus=pydocs --workdir=runs/gpt
+    bertlab train --config=experiments/pretrain/gpt.py:size=gpt2,corpus='text:books/*.jsonl.zst' --workdir=runs/gpt2
 
-Linear warm-up and cosine decay to zero; decoupled weight decay on all but biases and norms.
+Linear warm-up and cosine decay to zero; Adam with the rate corrected for its moments' bias, and decoupled weight decay on
+all but biases and norms (openai/finetune-transformer-lm opt.py). Size gpt1 has the paper's batch, length and rate.
 """
 
 from bertlab.config import add_objectives, base_config, parse_arguments
@@ -18,7 +20,7 @@ def get_config(arguments=None):
     config.train.steps = values["steps"] or 1000
     config.optimizer.decay = "cosine"
     config.optimizer.decay_from_start = False
-    config.optimizer.bias_correction = True
+    config.optimizer.bias_correction = "rate"
     config.optimizer.epsilon = 1e-8
     add_objectives(config, values["objectives"])
     if values["size"] == "gpt1":

@@ -1,0 +1,52 @@
+"""AWD-LSTM pretraining (Merity et al. 2017), ULMFiT's language model (Howard and Ruder 2018): a regularised LSTM over a stream.
+
+    bertlab train --config=experiments/pretrain/awd_lstm.py:size=tiny,corpus=pydocs --workdir=runs/awd
+    bertlab train --config=experiments/pretrain/awd_lstm.py:size=tiny,direction=backward --workdir=runs/awd-backward
+
+As salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties (`ar` with weight 2, `tar` with
+1), truncated backpropagation of varying length with the rate in proportion, SGD that turns to averaging when the held-out
+loss has stopped falling (it looks every `train.eval_every` steps; the original once an epoch). The original's rate of 30 is
+for its size and batch; a small model on little text needs less dropout and a smaller rate, as set here for tiny and mini.
+"""
+
+from bertlab.config import add_objectives, base_config, parse_arguments
+from bertlab.errors import UserError
+
+
+def get_config(arguments=None):
+    values = parse_arguments(arguments, size="tiny", direction="forward", corpus="pydocs", steps=0)
+    names = {"forward": ("left-to-right", "ltr"), "backward": ("right-to-left", "rtl")}
+    if values["direction"] not in names:
+        raise UserError(f"argument direction={values['direction']}: expected forward or backward")
+    config = base_config()
+    config.model.family = "awd_lstm"
+    config.model.size = values["size"]
+    config.model.direction, objective = names[values["direction"]]
+    config.model.stateful = True
+    config.data.corpus = values["corpus"]
+    config.data.format = "stream"
+    config.data.stream.update(wrap="document", backward=values["direction"] == "backward", vary_length=True)
+    config.data.seq_len = 70
+    config.train.steps = values["steps"] or 1000
+    add_objectives(config, f"{objective}+ar+tar")
+    config.objectives.ar.weight = 2.0
+    config.objectives.tar.weight = 1.0
+    config.optimizer.update(
+        name="sgd",
+        learning_rate=30.0,
+        warmup_steps=0,
+        decay="constant",
+        weight_decay=1.2e-6,
+        coupled_decay=True,
+        decay_exclude="",
+        clip_norm=0.25,
+        average_after=5,
+    )
+    if values["size"] == "original":
+        config.data.batch_size = 80
+        config.data.tokenizer.kind = "words"
+        config.data.tokenizer.vocab_size = 33_278
+    else:
+        config.model.update(input_dropout=0.2, hidden_dropout=0.1, dropout=0.1, weight_dropout=0.2, embedding_dropout=0.02)
+        config.optimizer.learning_rate = 10.0
+    return config

@@ -1,0 +1,22 @@
+"""Today's encoder on 2018's terms: rotary positions, gated feed-forward, pre-norm RMSNorm, no biases, local-global attention.
+
+    bertlab train --config=experiments/pretrain/modern.py:size=tiny,corpus=pydocs --workdir=runs/modern
+
+The shape of ModernBERT (Warner et al. 2024). Every part is a switch of `config.model`, so that one of them alone is an
+ablation: `--config.model.position_encoding=learned`, `--config.model.norm=layer_norm`, `--config.model.local_window=0`, ...
+Optimiser and masks are those of experiments/pretrain/bert.py.
+"""
+
+from bertlab.config import add_objectives, base_config, parse_arguments
+
+
+def get_config(arguments=None):
+    values = parse_arguments(arguments, size="tiny", objectives="mlm", corpus="pydocs", steps=0)
+    config = base_config()
+    config.model.family = "modern"
+    config.model.size = values["size"]
+    config.data.corpus = values["corpus"]
+    config.data.format = "full_sentences"
+    config.train.steps = values["steps"] or 1000
+    add_objectives(config, values["objectives"])
+    return config

@@ -1,0 +1,38 @@
+"""Static word vectors, the floor that contextual models are measured against: word2vec and GloVe in the same loop.
+
+    bertlab train --config=experiments/pretrain/static.py:objectives=skip_gram,corpus=pydocs --workdir=runs/skip-gram
+    bertlab train --config=experiments/pretrain/static.py:objectives=cbow,corpus=pydocs --workdir=runs/cbow
+    bertlab train --config=experiments/pretrain/static.py:objectives=glove,corpus=pydocs --workdir=runs/glove
+
+The losses are Mikolov et al.'s (2013) and Pennington et al.'s (2014); updates are one a batch with Adagrad (GloVe's own
+optimiser, accumulators from 1) where the originals make one a pair of words.
+"""
+
+from bertlab.config import add_objectives, base_config, parse_arguments
+
+
+def get_config(arguments=None):
+    values = parse_arguments(arguments, size="tiny", objectives="skip_gram", corpus="pydocs", steps=0)
+    config = base_config()
+    config.model.family = "static"
+    config.model.size = values["size"]
+    config.data.corpus = values["corpus"]
+    config.data.format = "full_sentences"
+    config.data.tokenizer.kind = "words"
+    config.train.steps = values["steps"] or 1000
+    add_objectives(config, values["objectives"])
+    config.optimizer.update(
+        name="adagrad",
+        learning_rate=0.05,
+        warmup_steps=0,
+        decay="linear",
+        weight_decay=0.0,
+        initial_accumulator=1.0,
+        clip_norm=0.0,
+    )
+    # The losses are means; the originals' rates are for one pair of words at a time.
+    config.optimizer.gradient_scale = float(config.data.batch_size * config.data.seq_len)
+    if values["objectives"] == "glove":
+        config.data.format = "cooccurrence"
+        config.model.output_init = "uniform"
+    return config
