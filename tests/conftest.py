@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertlab.config import load_config
+from bertlab.models.presets import FAMILIES
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -16,7 +17,14 @@ ROOT = Path(__file__).parent.parent
 RECIPES = {
     "bert": "experiments/pretrain/bert.py:objectives=mlm+nsp",
     "gpt": "experiments/pretrain/gpt.py",
+    "modern": "experiments/pretrain/modern.py",
     "elmo": "experiments/pretrain/elmo.py",
+    "elmo on characters": "experiments/pretrain/elmo.py:tokens=characters",
+    "awd_lstm": "experiments/pretrain/awd_lstm.py",
+    "awd_lstm backward": "experiments/pretrain/awd_lstm.py:direction=backward",
+    "skip_gram": "experiments/pretrain/static.py:objectives=skip_gram",
+    "cbow": "experiments/pretrain/static.py:objectives=cbow",
+    "glove": "experiments/pretrain/static.py:objectives=glove",
 }
 
 
@@ -52,8 +60,6 @@ def small_config(corpus, cache):
             "data.batch_size": 8,
             "data.shuffle_window": 16,
             "model.width": 16,
-            "model.hidden": 24,
-            "optimizer.warmup_steps": 2,
             "train.steps": 20,
             "train.log_every": 4,
             "train.eval_every": 10,
@@ -61,9 +67,13 @@ def small_config(corpus, cache):
             "train.checkpoint_every": 5,
             "mesh.data": 1,
         }
-        return load_config(
-            str(ROOT / RECIPES.get(recipe, recipe)), small | {k.replace("__", "."): v for k, v in overrides.items()}
-        )
+        path = str(ROOT / RECIPES.get(recipe, recipe))
+        defaults = load_config(path)
+        if "hidden" in FAMILIES[defaults.model.family].sizes[defaults.model.size]:
+            small["model.hidden"] = 24
+        if defaults.optimizer.warmup_steps:
+            small["optimizer.warmup_steps"] = 2
+        return load_config(path, small | {k.replace("__", "."): v for k, v in overrides.items()})
 
     return make
 
@@ -88,6 +98,8 @@ def packed_batch():
             "positions": positions,
             "pair_label": rng.integers(-1, 2, size=rows).astype(np.int32),
             "example_id": np.stack([np.arange(rows), np.zeros(rows)], 1).astype(np.int32),
+            "contexts": np.where(documents > 0, rng.integers(5, vocab_size, size=(rows, length)), 0).astype(np.int32),
+            "counts": np.where(documents > 0, rng.gamma(2.0, 5.0, (rows, length)), 1.0).astype(np.float32),
         }
 
     return make

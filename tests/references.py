@@ -7,23 +7,23 @@ import numpy as np
 
 from bertlab import objectives
 from bertlab.config import base_config
-from bertlab.models.presets import build_body, model_shape
+from bertlab.models.presets import FAMILIES, build_body, model_shape
 from bertlab.objectives.program import Program
 
-VOCABULARY = objectives.Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4)
+VOCABULARY = objectives.Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, counts=tuple(range(50)))
 
 # Compilation is most of what these tests cost; programs this small need no optimisation.
-quick_jit = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-)
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
 
 
 def tiny_program(family: str, names: str, vocabulary=VOCABULARY, **model) -> Program:
     """A program of one small body (width 8, two heads) and the objectives of "mlm+nsp"."""
     config = base_config()
-    config.model.update({"family": family, "layers": 1, "width": 8, "hidden": 12, **model})
-    if family != "elmo" and "heads" not in model:
-        config.model.heads = 2
+    config.model.update({"family": family, "size": next(iter(FAMILIES[family].sizes)), "width": 8})
+    numbers = {"layers": 1, "hidden": 12, "heads": 2}
+    config.model.update({k: v for k, v in numbers.items() if k in FAMILIES[family].sizes[config.model.size]})
+    config.model.update(model)
     body = build_body(model_shape(config.model, vocabulary.size))
     return Program(body, {name: objectives.find(name)() for name in filter(None, names.split("+"))}, vocabulary)
 

@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from bertlab.config import add_objectives, base_config, flatten, load_config, parse_arguments, parse_override, set_key
 from bertlab.errors import UserError
-from bertlab.models.presets import SIZES
+from bertlab.models.presets import FAMILIES
 from bertlab.train.build import check_config
 from tests.conftest import ROOT
 
@@ -134,7 +134,7 @@ def test_objectives_bring_their_settings():
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_loads_with_every_size_of_its_family(path):
     family = load_config(str(path)).model.family
-    for size in SIZES[family]:
+    for size in FAMILIES[family].sizes:
         config = load_config(f"{path}:size={size},corpus=text:x,steps=1000000")
         assert (config.model.size, config.data.corpus, config.train.steps) == (size, "text:x", 1_000_000)
         check_config(config)

@@ -11,8 +11,10 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertlab.config import base_config
-from bertlab.data.batches import BatchHash, eval_batches, pad_batch, train_batches
+from bertlab.data.batches import AddCharacters, BatchHash, check_data, eval_batches, pad_batch, train_batches
 from bertlab.data.prepare import load_prepared, prepare
+from bertlab.data.prepared import UnknownWords
+from bertlab.data.vocabularies import split_words
 from bertlab.errors import UserError
 
 FORMATS = ("segment_pair", "full_sentences")
@@ -27,6 +29,7 @@ class Source(list):
 
 
 class Tokenizer:
+    kind = "words"
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
 
 
@@ -392,6 +395,105 @@ def test_real_text_continues_after_reopening(real, format_name):
     for batch in expected:
         assert batch["tokens"].max() < 300
         assert ((batch["tokens"] == prepared.tokenizer.pad_id) == (batch["documents"] == 0)).all()
+
+
+# Characters
+
+CHARACTER_FORMATS = (*FORMATS, "stream")
+
+
+def with_characters(data, format_name):
+    data = data.copy_and_resolve_references()
+    data.update(format=format_name, characters=True)
+    data.stream.update(wrap="sentence", backward=True, vary_length=True)
+    return data
+
+
+def decoded(characters):
+    """The word that 50 character ids spell, or the number of a boundary of a sentence."""
+    begin, *spelling = characters.tolist()
+    assert begin == 258
+    spelling = spelling[: spelling.index(259)]
+    return bytes(spelling).decode(errors="replace") if spelling[:1] not in ([256], [257]) else spelling[0]
+
+
+@pytest.mark.parametrize("format_name", CHARACTER_FORMATS)
+def test_characters_spell_the_text_and_ids_say_unknown(real, format_name):
+    prepared, data = real
+    texts = [" ".join(split_words(" ".join(topics.topics[name].split()))) for name in sorted(topics.topics)[:60]]
+    pieces, unknown_words = prepared.tokenizer.pieces(), set()
+    batches = take(12, prepared, with_characters(data, format_name))
+    batches += eval_batches(prepared, with_characters(data, format_name), "valid", 3)
+    for batch in batches:
+        for side in ("", "backward_") if format_name == "stream" else ("",):
+            tokens, characters = batch[f"{side}tokens"], batch[f"{side}characters"]
+            assert (characters.shape, characters.dtype.name) == ((*tokens.shape, 50), "int32")
+            assert (characters[batch[f"{side}documents"] == 0] == 260).all()
+            assert tokens.max() < 300 and batch.get(f"{side}next_tokens", tokens).max() < 300
+            for row in range(len(tokens)):
+                real_positions = np.flatnonzero(batch[f"{side}documents"][row])
+                words = [decoded(characters[row, position]) for position in real_positions]
+                for token, word in zip(tokens[row, real_positions].tolist(), words, strict=True):
+                    if token == prepared.tokenizer.unk_id:
+                        assert word not in pieces
+                        unknown_words.add(word)
+                    else:
+                        assert word == {2: 256, 3: 257}.get(token, pieces[token])
+                for is_boundary, run in itertools.groupby(words, lambda word: isinstance(word, int)):
+                    run = list(run)
+                    # Across documents and cuts a run may be of two texts.
+                    if not is_boundary and format_name != "full_sentences":
+                        assert any(" ".join(run) in text for text in texts), run
+    assert len(unknown_words) > 100
+
+
+@pytest.mark.parametrize("format_name", CHARACTER_FORMATS)
+def test_characters_do_not_depend_on_what_was_read_before(real, format_name):
+    """Unknown words have numbers in the order in which they were seen; nothing of them may show."""
+    prepared, data = real
+    data = with_characters(data, format_name)
+    with opened(prepared, data) as iterator:
+        list(itertools.islice(iterator, 9))
+        state = json.dumps(iterator.get_state())
+        expected = list(itertools.islice(iterator, 6))
+    assert_equal_batches(take(6, load_prepared(prepared.directory), data, state=json.loads(state)), expected)
+    # A host that begins elsewhere in the text.
+    with opened(prepared, data, (1, 2)) as iterator:
+        expected = list(itertools.islice(iterator, 8))
+    with opened(prepared, data, (1, 2)) as iterator:
+        state = iterator.get_state()
+        list(itertools.islice(iterator, 20))
+        iterator.set_state(state)
+        assert_equal_batches(list(itertools.islice(iterator, 8)), expected)
+
+
+@pytest.mark.parametrize("format_name", CHARACTER_FORMATS)
+def test_characters_change_nothing_else(real, format_name):
+    prepared, data = real
+    data = with_characters(data, format_name)
+    batches = take(5, prepared, data)
+    data.characters = False
+    for plain, batch in zip(take(5, prepared, data), batches, strict=True):
+        assert_equal_batches([{name: batch[name] for name in plain}], [plain])
+        assert batch.keys() - plain.keys() <= {"characters", "backward_characters"}
+
+
+def test_padding_has_no_characters_whatever_its_id(real):
+    add = AddCharacters(real[0].tokenizer, UnknownWords(300, 1))
+    characters = add({"tokens": np.array([[5, 6, 7]]), "documents": np.array([[1, 1, 0]])})["characters"]
+    assert (characters == 260).all(-1).tolist() == [[False, False, True]]
+
+
+def test_characters_need_words(real):
+    data = with_characters(real[1], "stream")
+    check_data(data)
+    with pytest.raises(
+        UserError, match=r"config\.data\.characters=True .*kind='bpe' .* set config\.data\.tokenizer\.kind='words'"
+    ):
+        check_data(data, "bpe")
+    data.tokenizer.update(kind="wordpiece", vocab_size=400)
+    with pytest.raises(UserError, match="kind='wordpiece'"):
+        train_batches(prepare(data), data)
 
 
 def test_rows_of_real_text_are_that_text(real):

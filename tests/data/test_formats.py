@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from bertlab.data.formats import FullSentences, SegmentPair, build_format, truncate_pair
+from bertlab.data.formats import FORMATS, FullSentences, SegmentPair, build_format, format_class, truncate_pair
 from bertlab.errors import UserError
 
 PAD, CLS, SEP = 0, 2, 3
@@ -618,9 +618,9 @@ def test_formats_are_built_from_the_config(documents):
         own_document_retries=2,
     )
     assert build_format(data_config("full_sentences"), documents, Specials) == full_sentences(64, True, False)
-    assert SegmentPair.has_pairs and not FullSentences.has_pairs
+    assert [name for name in FORMATS if format_class(name).has_pairs] == ["segment_pair"]
 
 
 def test_an_unknown_format_is_refused(documents):
-    with pytest.raises(UserError, match=r"config\.data\.format='pairs' .*segment_pair, full_sentences"):
+    with pytest.raises(UserError, match=r"config\.data\.format='pairs' .*segment_pair, full_sentences, stream, cooccurrence"):
         build_format(data_config("pairs"), documents, Specials)

@@ -97,6 +97,39 @@ def test_statistics(config):
     assert str(prepared.directory) in describe(prepared) and "wordpiece, 300 pieces, cased" in describe(prepared)
 
 
+def test_counts_are_of_the_train_split(config, monkeypatch):
+    monkeypatch.setattr(prepare_module, "_CHUNK_CHARACTERS", 2000)
+    prepared = prepare(config)
+    expected = np.zeros(prepared.tokenizer.vocab_size, np.int64)
+    for record in records(prepared, "train"):
+        np.add.at(expected, record["tokens"], 1)
+    np.testing.assert_array_equal(prepared.counts, expected, strict=True)
+    assert (expected == 0).any() and expected.sum() == prepared.statistics["train"]["tokens"]
+    np.testing.assert_array_equal(load_prepared(prepared.directory).counts, expected)
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_unknown_words_are_kept(config, lowercase):
+    prepared = prepare(changed(config, tokenizer={"kind": "words", "vocab_size": 100, "lowercase": lowercase}))
+    documents = list(open_corpus(config["corpus"]).documents())
+    size, pieces = prepared.tokenizer.vocab_size, prepared.tokenizer.pieces()
+    for split in ("train", "valid"):
+        plain, source = prepared.source(split), prepared.source(split, keep_unknown=True)
+        assert repr(plain) == repr(source)
+        for index in range(len(source)):
+            record = source[index]
+            text = " ".join(documents[record["document"]].sentences)
+            words = re.findall(r"\w+|[^\w\s]", text.lower() if lowercase else text)
+            assert [
+                pieces[token] if token < size else source.unknown.words([token])[0] for token in record["tokens"].tolist()
+            ] == words
+            assert not record["tokens"].flags.writeable
+            record["tokens"] = np.where(record["tokens"] < size, record["tokens"], prepared.tokenizer.unk_id)
+            np.testing.assert_equal(record, plain[index])
+    assert len(source.unknown.ids(["new", "newer", "new"])) == 3
+    assert source.unknown.ids(["new"]) == source.unknown.ids(["new"]) != source.unknown.ids(["newer"])
+
+
 def test_it_is_a_tfds_dataset_of_array_records(config):
     prepared = prepare(config)
     builder = tfds.builder_from_directory(prepared.directory / "dataset")

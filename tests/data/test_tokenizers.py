@@ -1,14 +1,21 @@
+import json
 import pickle
 import random
 import re
 import subprocess
 import sys
+import unicodedata
+from pathlib import Path
 
 import pytest
+import sentencepiece
+import tokenizers
 
 from bertlab.data.tokenizers import KINDS, load_tokenizer, train_tokenizer
-from bertlab.data.vocabularies import SPECIALS, sample_texts
+from bertlab.data.vocabularies import SPECIALS, bert_words, sample_texts
 from bertlab.errors import UserError
+from tests.hostile_text import characters, hostile_texts
+from tests.tokenizer_files import write_byte_level, write_gpt1
 
 SIZES = {"unigram": 400, "bpe": 400, "wordpiece": 200, "words": 200}
 
@@ -29,6 +36,7 @@ def test_special_ids_and_size(trained, kind):
     tokenizer = trained[kind]
     ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
     assert ids == (0, 1, 2, 3, 4)
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((2,), (3,))
     assert tokenizer.pieces()[:5] == list(SPECIALS)
     assert len(tokenizer.pieces()) == tokenizer.vocab_size == SIZES[kind]
     assert len(set(tokenizer.pieces())) == tokenizer.vocab_size
@@ -107,13 +115,15 @@ def test_lowercase(kind, tmp_path):
 def test_training_is_the_same_in_every_process(trained):
     program = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from test_tokenizers import KINDS, SIZES, make_texts, train_tokenizer
 for kind in KINDS:
     print(train_tokenizer(kind, make_texts(), SIZES[kind], seed=0).pieces())
 """
-    folder = __file__.rpartition("/")[0]
-    run = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    folder = Path(__file__).parent
+    run = subprocess.run(
+        [sys.executable, "-c", program, folder, folder.parent.parent], capture_output=True, text=True, check=True
+    )
     assert run.stdout.splitlines() == [str(trained[kind].pieces()) for kind in KINDS]
     assert run.stderr == ""
 
@@ -213,6 +223,84 @@ def test_wordpiece_splits_like_google(tmp_path):
     assert [start + 1 for start in starts] == [1, 2, 4, 6]
 
 
+def google_words(text, lowercase):
+    """BasicTokenizer, one step after the other, from the text of its rules."""
+
+    def punctuation(character):
+        ascii_symbol = any(first <= ord(character) <= last for first, last in ((33, 47), (58, 64), (91, 96), (123, 126)))
+        return ascii_symbol or unicodedata.category(character)[0] == "P"
+
+    cleaned = ""
+    for character in text:
+        category = unicodedata.category(character)
+        if character in "\t\n\r" or category == "Zs":
+            cleaned += " "
+        elif ord(character) not in (0, 0xFFFD) and category not in ("Cc", "Cf"):
+            cleaned += character
+    blocks = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
+    bounds = [[int(code, 16) for code in block.split("-")] for block in blocks.split()]
+    chinese = [any(first <= ord(character) <= last for first, last in bounds) for character in cleaned]
+    spaced = "".join(f" {character} " if apart else character for character, apart in zip(cleaned, chinese))
+    words = []
+    for word in spaced.split():
+        if lowercase:
+            word = "".join(c for c in unicodedata.normalize("NFD", word.lower()) if unicodedata.category(c) != "Mn")
+        words += "".join(f" {character} " if punctuation(character) else character for character in word).split()
+    return words
+
+
+def google_pieces(words, vocabulary):
+    """WordpieceTokenizer: the longest piece that fits, from the left; [UNK] for a word that has a rest, or 201 letters."""
+    pieces = []
+    for word in words:
+        found, start = [], 0
+        while start < len(word) and len(word) <= 200:
+            prefix = "##" if start else ""
+            fits = [end for end in range(len(word), start, -1) if prefix + word[start:end] in vocabulary]
+            if not fits:
+                break
+            found.append(prefix + word[start : fits[0]])
+            start = fits[0]
+        pieces += found if start == len(word) else ["[UNK]"]
+    return pieces
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_every_character_is_split_like_google(lowercase):
+    # Of the 280,000 letters without case, private and unassigned characters a part is enough, with the ends of the blocks.
+    plain = ("Lo", "Co", "Cn")
+    ends = [0x4E00, 0x9FFF, 0x3400, 0x4DBF, 0x20000, 0x2A6DF, 0x2A700, 0x2B73F, 0x2B740, 0x2B820, 0x2CEAF, 0xF900, 0xFAFF]
+    near = {chr(code + step) for code in [*ends, 0x2F800, 0x2FA1F] for step in (-1, 0, 1)}
+    for character in characters():
+        if unicodedata.category(character) in plain and ord(character) % 97 and character not in near:
+            continue
+        text = f"aA{character}B b"
+        assert bert_words(text, lowercase) == google_words(text, lowercase), hex(ord(character))
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_hostile_text_has_google_s_pieces(tmp_path, lowercase):
+    texts = hostile_texts(3000, seed=int(lowercase))
+    words = {word for text in texts[::2] for word in google_words(text, lowercase)}
+    letters = sorted({letter for word in words for letter in word if letter not in "bé"})
+    starts = sorted({word[:3] for word in words if len(word) > 3})
+    ends = sorted({f"##{word[-2:]}" for word in words if len(word) > 3})
+    pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters if letter not in SPECIALS), *starts, *ends]
+    pieces = list(dict.fromkeys(pieces))
+    tokenizer = load_tokenizer(google_vocabulary(tmp_path, pieces), lowercase=lowercase)
+    expected = [google_pieces(google_words(text, lowercase), set(pieces)) for text in texts]
+    assert sum("[UNK]" in text for text in expected) > 100
+    assert [[pieces[index] for index in ids] for ids in tokenizer.encode_batch(texts)] == expected
+
+
+def test_wordpiece_where_the_library_s_rules_are_others(tmp_path):
+    assert bert_words("ΟΔΥΣΣΕΥΣ ΣΑΣ.", True) == ["οδυσσευς", "σας", "."]
+    assert bert_words("\ue000x\U0002b820y", True) == ["\ue000x", "\U0002b820", "y"]
+    assert bert_words("İSTANBUL STRAẞE", True) == ["istanbul", "straße"]
+    assert bert_words("e\u0301 \u00e9", False) == ["e\u0301", "\u00e9"]
+    assert bert_words("a\u2028b\x85c\u00a0d\u3000e", True) == ["a", "bc", "d", "e"]
+
+
 def test_wordpiece_words_may_have_200_characters(tmp_path):
     tokenizer = load_tokenizer(google_vocabulary(tmp_path, [*SPECIALS, "a", "##a"]))
     assert tokenizer.encode("a" * 200) == [5] + [6] * 199
@@ -225,8 +313,150 @@ def test_cased_vocabulary_is_recognised(tmp_path):
     assert tokenizer.encode("The the \u00e9") == [6, 7, 8]
 
 
+def test_vocabulary_file_lines_are_stripped_like_google_s(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\r\n".join([*SPECIALS, "the ", "\u2028", "a"]).encode())
+    assert load_tokenizer(path).pieces()[5:] == ["the", "\u2028", "a"]
+
+
+def test_directory_with_vocabulary_and_its_settings(tmp_path):
+    google_vocabulary(tmp_path, [*SPECIALS, "the", "The"])
+    assert load_tokenizer(tmp_path).encode("The") == [6]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "mask_token": "[MASK]"}))
+    assert load_tokenizer(tmp_path).encode("The") == load_tokenizer(tmp_path / "vocab.txt").encode("The") == [5]
+    assert load_tokenizer(tmp_path, lowercase=False).encode("The") == [6]
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer_config.json is not JSON"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def gpt2_files(tmp_path):
+    write_byte_level(tmp_path, make_texts(100), ["<|endoftext|>"])
+    return tmp_path
+
+
+@pytest.fixture
+def roberta_files(tmp_path):
+    write_byte_level(tmp_path, make_texts(100), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    return tmp_path
+
+
+def special_ids(tokenizer):
+    return tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+
+
+def test_gpt2_has_one_special_for_all_but_the_mask(gpt2_files):
+    tokenizer = load_tokenizer(gpt2_files)
+    assert tokenizer.kind == "json"
+    assert special_ids(tokenizer) == (0, 0, 0, 0, None)
+    assert tokenizer.prefix_ids == tokenizer.suffix_ids == ()
+    assert tokenizer.pieces()[0] == "<|endoftext|>"
+    assert tokenizer.decode([0, *tokenizer.encode(" Abc"), 0]) == " Abc"
+
+
+def test_roberta_frames_a_text(roberta_files):
+    tokenizer = load_tokenizer(roberta_files)
+    assert special_ids(tokenizer) == (1, 3, 0, 2, 4)
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((0,), (2,))
+
+
+@pytest.mark.parametrize("files", ["gpt2_files", "roberta_files"])
+def test_byte_level_pieces_keep_every_text(files, request, tmp_path):
+    directory = request.getfixturevalue(files)
+    tokenizer = load_tokenizer(directory)
+    texts = hostile_texts(300, seed=2)
+    encoded = tokenizer.encode_batch(texts)
+    assert encoded == [tokenizer.encode(text) for text in texts]
+    # Also names of specials are text, and nothing is unknown.
+    assert not set(special_ids(tokenizer)) & {index for ids in encoded for index in ids}
+    assert [tokenizer.decode(ids) for ids in encoded] == texts
+    tokenizer.save(tmp_path / "saved")
+    for other in (load_tokenizer(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))):
+        assert (other.kind, special_ids(other), other.pieces()) == ("json", special_ids(tokenizer), tokenizer.pieces())
+        assert (other.prefix_ids, other.suffix_ids) == (tokenizer.prefix_ids, tokenizer.suffix_ids)
+        assert other.encode_batch(texts) == encoded
+
+
+@pytest.mark.parametrize("space", [False, True])
+def test_byte_level_words_have_their_space(gpt2_files, space):
+    (gpt2_files / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": space}))
+    tokenizer = load_tokenizer(gpt2_files)
+    text = make_texts(1)[0]
+    ids, starts = tokenizer.encode_words(text.split())
+    assert ids == tokenizer.encode(text)
+    first = [tokenizer.pieces()[ids[start]] for start in starts]
+    assert [piece[0] == "Ġ" for piece in first] == [space, *[True] * (len(first) - 1)]
+
+
+def test_tokenizer_json_with_named_and_with_ordinary_added_pieces(tmp_path):
+    vocabulary = {"<begin>": 0, "<end>": 1, "a": 2, "b": 3, "?": 4}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    backend.normalizer = tokenizers.normalizers.Lowercase()
+    backend.add_special_tokens(["<begin>", "<end>"])
+    backend.add_tokens(["@user"])
+    frame = {"single": ["<begin>", "<begin>", "$A", "<end>"], "special_tokens": [("<begin>", 0), ("<end>", 1)]}
+    backend.post_processor = tokenizers.processors.TemplateProcessing(**frame)
+    backend.enable_truncation(2)
+    backend.enable_padding(length=2)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match=r"tokenizer.json has no special piece: at least one of"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<end>", "lstrip": False}}))
+    settings = {"bos_token": "<begin>", "unk_token": "?", "pad_token": None, "add_bos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    for tokenizer in (load_tokenizer(tmp_path), load_tokenizer(tmp_path / "tokenizer.json")):
+        assert special_ids(tokenizer) == (1, 4, 0, 1, None)
+        assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((0, 0), (1,))
+        assert tokenizer.lowercase and tokenizer.vocab_size == 6
+        assert tokenizer.encode("A b a @user c <end>") == [2, 3, 2, 5, 4, 4]
+        assert tokenizer.encode_words(["a", "", "b"]) == ([2, 4, 3], [0, 1, 2])
+
+
+def test_tokenizer_json_wins_over_the_other_files(gpt2_files):
+    google_vocabulary(gpt2_files, [*SPECIALS, "a"])
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    assert load_tokenizer(gpt2_files).kind == "wordpiece"
+    backend.save(str(gpt2_files / "tokenizer.json"))
+    assert load_tokenizer(gpt2_files).vocab_size == 2
+    (gpt2_files / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is not a tokenizer.json that the tokenizers library can read"):
+        load_tokenizer(gpt2_files)
+
+
+def test_sentencepiece_files_of_others(tmp_path):
+    model = tmp_path / "spiece.model"
+    options = dict(vocab_size=80, hard_vocab_limit=False, minloglevel=2, model_prefix=str(tmp_path / "spiece"))
+    texts = make_texts(100)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), pad_id=0, eos_id=1, unk_id=2, bos_id=-1, user_defined_symbols=["<mask>"], **options
+    )
+    tokenizer = load_tokenizer(model)
+    assert (tokenizer.kind, tokenizer.prefix_ids, tokenizer.suffix_ids) == ("unigram", (), (1,))
+    assert special_ids(tokenizer) == (0, 2, 1, 1, 3)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    assert tokenizer.encode(texts[0]) == processor.encode(texts[0])
+    tokenizer.save(tmp_path / "saved")
+    assert special_ids(load_tokenizer(tmp_path / "saved")) == special_ids(tokenizer)
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_type="bpe", **options)
+    assert load_tokenizer(model).kind == "bpe"
+    assert load_tokenizer(model, lowercase=True).encode("ABC") == load_tokenizer(model).encode("abc")
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_type="char", **options)
+    with pytest.raises(UserError, match="only unigram and bpe are read"):
+        load_tokenizer(model)
+    model.write_bytes(b"no model")
+    with pytest.raises(UserError, match=r"spiece.model is not a SentencePiece model"):
+        load_tokenizer(model)
+
+
+def test_gpt1_directory_is_recognised(tmp_path):
+    write_gpt1(tmp_path, ("encoder_bpe_40000.json", "vocab_40000.bpe"))
+    assert load_tokenizer(tmp_path).kind == "gpt1"
+
+
 def test_loading_errors(tmp_path):
-    with pytest.raises(UserError, match=r"is neither a folder .* nor a BERT vocab.txt"):
+    with pytest.raises(UserError, match=r"is neither a folder .* nor a BERT vocab.txt, a tokenizer.json, a SentencePiece"):
         load_tokenizer(tmp_path)
     with pytest.raises(UserError, match="is neither"):
         load_tokenizer(tmp_path / "none" / "vocab.txt")

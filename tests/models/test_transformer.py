@@ -1,12 +1,25 @@
 """BERT's and GPT's forward pass equal a NumPy reference; initial values and parameter counts are the papers'."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
 
-from bertlab.models.presets import SIZES
+from bertlab.models import base
+from bertlab.models.presets import FAMILIES
 from bertlab.objectives import Vocabulary
-from tests.references import dense, gelu, hidden_states, initial, layer_norm, metrics_of, random_params, tiny_program, views_of
+from tests.references import (
+    gelu,
+    hidden_states,
+    initial,
+    layer_norm,
+    metrics_of,
+    quick_jit,
+    random_params,
+    tiny_program,
+    views_of,
+)
 
 
 def allowed(documents, direction):
@@ -16,53 +29,135 @@ def allowed(documents, direction):
     return (documents[:, None] == documents[None]) & reach
 
 
-def encode_row(body, row, family, direction, heads=2):
-    """Hidden states [L, D] of every layer of one row; post-LN blocks as in google-research/bert modeling.py."""
-    bert, epsilon = family == "bert", 1e-12 if family == "bert" else 1e-5
-    x = np.float64(body["token_embedding"])[row["tokens"]] + body["position_embedding"][row["positions"]]
-    if bert:
-        x = layer_norm(x + body["segment_embedding"][row["segments"]], body["embedding_norm"], epsilon)
-    layers, mask = [x], allowed(row["documents"], direction)
-    for block in (body[f"block_{i}"] for i in range(2)):
-        attention, mixed = block["attention"], np.zeros_like(x)
-        for head in range(heads):
-            q, k, v = (x @ attention["qkv_kernel"][:, i, head] + attention["qkv_bias"][i, head] for i in range(3))
+ERF = np.vectorize(math.erf)
+ACTIVATIONS = {
+    "gelu_tanh": gelu,
+    "gelu_erf": lambda x: x * (1 + ERF(x / np.sqrt(2))) / 2,
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+def turned(x, positions, base):
+    """[L, K] Each pair (i, i + K/2) as a complex number, turned by position · base^(−2i/K)."""
+    half = x.shape[1] // 2
+    rates = base ** (-2 * np.arange(half) / x.shape[1])
+    number = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * positions[:, None] * rates)
+    return np.concatenate([number.real, number.imag], 1)
+
+
+def encode_row(body, row, c):
+    """Hidden states [L, D] of every layer of one row, in float64, written from the papers; `c` has the switches."""
+
+    def norm(x, p):
+        if c.norm == "layer_norm":
+            return layer_norm(x, {"bias": 0.0, **p}, c.epsilon)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + c.epsilon) * p["scale"]
+
+    linear = lambda x, p: x @ np.float64(p["kernel"]) + p.get("bias", 0.0)
+
+    def attend(x, p, layer):
+        local = c.local_window and layer % c.global_every
+        mask, base = allowed(row["documents"], c.direction), c.rotary_base_local if local else c.rotary_base
+        if local:
+            place = np.arange(len(x))
+            mask = mask & (abs(place[:, None] - place[None]) <= c.local_window / 2)
+        mixed = np.zeros_like(x)
+        for head in range(c.heads):
+            q, k, v = (x @ p["qkv_kernel"][:, i, head] + (p["qkv_bias"][i, head] if c.use_bias else 0) for i in range(3))
+            if c.position_encoding == "rotary":
+                q, k = turned(q, row["positions"], base), turned(k, row["positions"], base)
             scores = np.where(mask, q @ k.T / np.sqrt(q.shape[1]), -np.inf)
             weights = np.exp(scores - scores.max(1, keepdims=True))
-            mixed += weights / weights.sum(1, keepdims=True) @ v @ attention["out_kernel"][head]
-        x = layer_norm(x + mixed + attention["out_bias"], block["attention_norm"], epsilon)
-        x = layer_norm(x + dense(gelu(dense(x, block["up"])), block["down"]), block["output_norm"], epsilon)
+            mixed += weights / weights.sum(1, keepdims=True) @ v @ p["out_kernel"][head]
+        return mixed + p.get("out_bias", 0.0)
+
+    def feed_forward(x, p):
+        hidden = ACTIVATIONS[c.activation](linear(x, p["up"]))
+        return linear(hidden * linear(x, p["gate"]) if c.gated else hidden, p["down"])
+
+    x = np.float64(body["token_embedding"])[row["tokens"]]
+    if c.position_encoding == "learned":
+        x = x + body["position_embedding"][row["positions"] + c.position_offset]
+    if c.segments:
+        x = x + body["segment_embedding"][row["segments"] if c.segments > 1 else 0 * row["segments"]]
+    if c.embedding_norm:
+        x = norm(x, body["embedding_norm"])
+    layers = [x]
+    for layer in range(c.layers):
+        p = jax.tree.map(lambda stacked, layer=layer: stacked[layer], body["blocks"])
+        if c.norm_placement == "pre":
+            x = x + attend(norm(x, p["attention_norm"]), p["attention"], layer)
+            x = x + feed_forward(norm(x, p["feed_forward_norm"]), p)
+        else:
+            x = norm(x + attend(x, p["attention"], layer), p["attention_norm"])
+            x = norm(x + feed_forward(x, p), p["feed_forward_norm"])
         layers.append(x)
-    return layers
+    return [*layers[:-1], norm(x, body["final_norm"])] if c.final_norm else layers
 
 
-@pytest.mark.parametrize(
-    ("family", "direction"), [("bert", "bidirectional"), ("gpt", "left-to-right"), ("bert", "right-to-left")]
-)
-def test_forward_pass_equals_numpy(family, direction, packed_batch):
+ROBERTA = dict(activation="gelu_erf", epsilon=1e-5, position_offset=2, segments=1)
+SHAPES = {
+    "bert": ("bert", "bidirectional", {}),
+    "gpt1": ("gpt", "left-to-right", {}),
+    "gpt2": ("gpt", "left-to-right", dict(norm_placement="pre", final_norm=True)),
+    "bert right to left": ("bert", "right-to-left", {}),
+    "roberta": ("bert", "bidirectional", ROBERTA),
+    "modern": ("modern", "bidirectional", dict(local_window=4, global_every=3, heads=2)),
+    "modern left to right": ("modern", "left-to-right", dict(local_window=2, global_every=2, activation="silu")),
+    "no positions, gated, biases, post": (
+        "gpt",
+        "left-to-right",
+        dict(position_encoding="none", gated=True, activation="relu", embedding_norm=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_forward_pass_equals_numpy(name, packed_batch):
+    family, direction, switches = SHAPES[name]
     names = {"bidirectional": "mlm", "left-to-right": "ltr", "right-to-left": "rtl"}[direction]
-    program, batch = tiny_program(family, names, direction=direction, layers=2), packed_batch(rows=2, length=10)
+    program = tiny_program(family, names, direction=direction, layers=4, **switches)
+    batch = packed_batch(rows=2, length=12)
     params = random_params(program, batch)
-    body = params["body"]
-    # Sums as small as this are where LayerNorm's epsilon shows.
+    body, config = params["body"], program.body.config
+    # Sums as small as this are where a norm's epsilon shows.
     shrink = [body[f"{kind}_embedding"] for kind in ("token", "position", "segment") if f"{kind}_embedding" in body]
-    shrink += [] if family == "bert" else [body["block_0"]["attention"][name] for name in ("out_kernel", "out_bias")]
+    if config.norm_placement == "post" and not config.embedding_norm:
+        shrink += [body["blocks"]["attention"][name] for name in ("out_kernel", "out_bias")]
     for array in shrink:
-        array *= 0.002
+        array *= 0.002 if config.epsilon < 1e-6 or config.norm_placement == "post" else 0.1
     encoded = hidden_states(program, params, batch)
     given = [side for side in (encoded.forward, encoded.backward, encoded.both) if side is not None]
     assert given == [
         {"bidirectional": encoded.both, "left-to-right": encoded.forward, "right-to-left": encoded.backward}[direction]
     ]
     for row in range(2):
-        expected = encode_row(body, {k: v[row] for k, v in batch.items()}, family, direction)
+        expected = encode_row(body, {k: v[row] for k, v in batch.items()}, config)
         for layer, (ours, theirs) in enumerate(zip(given[0], expected, strict=True)):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5, err_msg=f"layer {layer}")
 
 
-def test_gelu_is_the_tanh_approximation():
-    """Specified values that exact GELU misses by 1e-4."""
-    np.testing.assert_allclose(gelu(np.array([1.0, -1.0, 2.0])), [0.8411919906, -0.1588080094, 1.9545976941], atol=1e-9)
+@pytest.mark.parametrize(
+    "switches", [dict(scan_layers=False), dict(remat="full"), dict(remat="dots"), dict(remat="full", scan_layers=False)]
+)
+def test_loops_and_recomputation_change_nothing(switches, packed_batch):
+    """Same parameters, and the same loss and gradients to within rounding, with dropout at work."""
+    batch, results = packed_batch(rows=2, length=12), []
+    for model in ({}, switches):
+        program = tiny_program("bert", "mlm", layers=3, dropout=0.2, **model)
+        params = random_params(program, batch)
+        views = views_of(program, batch)
+
+        def loss(p, program=program, views=views):
+            return program.metrics(p, views, jax.random.key(5))["mlm/loss"][0]
+
+        results.append(quick_jit(jax.value_and_grad(loss))(params))
+        text = str(jax.make_jaxpr(jax.grad(loss))(params))
+        assert ("checkpoint" in text or "remat" in text) == (model.get("remat", "none") != "none")
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
+    for one, other in zip(*(jax.tree.leaves(grads) for _, grads in results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt"])
@@ -71,7 +166,7 @@ def test_initial_values(family, packed_batch):
     names = "mlm+nsp" if family == "bert" else "ltr"
     program = tiny_program(family, names, vocabulary, width=64, hidden=256)
     params = initial(program, packed_batch())
-    block = params["body"]["block_0"]
+    block = params["body"]["blocks"]
     drawn = {
         "token": params["body"]["token_embedding"],
         "position": params["body"]["position_embedding"],
@@ -113,22 +208,46 @@ def test_bfloat16_computes_in_bfloat16_on_float32_parameters(packed_batch):
     assert losses["bfloat16"] != losses["float32"]
 
 
-@pytest.mark.parametrize(
-    ("family", "size", "vocab_size", "names", "parameters"),
-    [
-        ("bert", "base", 30522, "mlm+nsp", 110_106_428),
-        ("bert", "tiny", 30522, "mlm+nsp", 4_433_468),
-        ("bert", "mini", 30522, "mlm+nsp", 11_267_900),
-        ("gpt", "gpt1", 40478, "ltr", 116_534_784),
-    ],
-)
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
+def test_gelu_values(activation):
+    """The sheet's values, which tell the two apart."""
+    expected = {
+        "gelu_tanh": [0.8411919906, -0.1588080094, 1.9545976941, 0.3457140098, -0.0036373921],
+        "gelu_erf": [0.8413447461, -0.1586552539, 1.9544997361, 0.3457312306, -0.0040496941],
+    }[activation]
+    ours = base.ACTIVATIONS[activation](np.array([1.0, -1.0, 2.0, 0.5, -3.0], np.float32))
+    np.testing.assert_allclose(ours, expected, atol=3e-7)
+
+
+COUNTS = [
+    ("bert", "tiny", 30522, "mlm+nsp", 4_433_468),
+    ("bert", "mini", 30522, "mlm+nsp", 11_267_900),
+    ("bert", "small", 30522, "mlm+nsp", 29_058_876),
+    ("bert", "medium", 30522, "mlm+nsp", 41_668_412),
+    ("bert", "base", 30522, "mlm+nsp", 110_106_428),
+    ("bert", "large", 30522, "mlm+nsp", 336_226_108),
+    ("bert", "base", 28996, "mlm+nsp", 108_932_934),
+    ("bert", "large", 28996, "mlm+nsp", 334_661_958),
+    ("gpt", "gpt1", 40478, "ltr", 116_534_784),
+    ("gpt", "gpt2", 50257, "ltr", 124_439_808),
+    ("gpt", "gpt2-medium", 50257, "ltr", 354_823_168),
+    ("gpt", "gpt2-large", 50257, "ltr", 774_030_080),
+    ("gpt", "gpt2-xl", 50257, "ltr", 1_557_611_200),
+]
+
+
+@pytest.mark.parametrize(("family", "size", "vocab_size", "names", "parameters"), COUNTS)
 def test_parameter_counts_are_the_published_ones(family, size, vocab_size, names, parameters, packed_batch):
     own = dict.fromkeys(("layers", "width", "hidden", "heads"))
     program = tiny_program(family, names, Vocabulary(vocab_size, 0, 1, 2, 3, 4), size=size, **own)
     shapes = jax.eval_shape(program.init, jax.random.key(0), packed_batch())
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == parameters
+    layers = {"base": (12, 7_087_872), "large": (24, 12_596_224), "gpt1": (12, 7_087_872)}
+    if size in layers:
+        blocks = sum(leaf.size for leaf in jax.tree.leaves(shapes["body"]["blocks"]))
+        assert blocks == layers[size][0] * layers[size][1]
 
 
 def test_head_width_is_64_in_every_published_size():
-    for family in ("bert", "gpt"):
-        assert {numbers["width"] / numbers["heads"] for numbers in SIZES[family].values()} == {64}
+    for family in ("bert", "gpt", "modern"):
+        assert {numbers["width"] / numbers["heads"] for numbers in FAMILIES[family].sizes.values()} == {64}

@@ -1,6 +1,7 @@
-"""AdamW and the schedules equal their definitions."""
+"""Every optimiser equals its definition, step for step."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,15 @@ import pytest
 
 from bertlab.config import base_config
 from bertlab.errors import UserError
-from bertlab.train.optimizers import build_optimizer, decay_mask, parameter_names
+from bertlab.train.optimizers import build_optimizer, check_optimizer, decay_mask, evaluation_params, observe, parameter_names
 from bertlab.train.schedules import learning_rate
-from tests.references import tiny_program
 
+STEPS = 25
+RNG = np.random.default_rng(0)
 PARAMS = {
-    "dense": {"kernel": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "bias": np.float32([0.3, -0.2, 0.1])},
+    "dense": {"kernel": RNG.normal(size=(2, 3)).astype(np.float32), "bias": np.float32([0.3, -0.2, 0.1])},
     "norm": {"scale": np.float32([1.0, 2.0])},
+    "token_embedding": RNG.normal(size=(5, 2)).astype(np.float32),
 }
 
 
@@ -26,64 +29,113 @@ def settings(**changes):
     return optimizer
 
 
-def gradients(seed=0, scale=1.0):
+def gradients(seed=0, scale=1.0, steps=STEPS):
     rng = np.random.default_rng(seed)
-    draw = lambda leaf: (scale * rng.normal(size=leaf.shape)).astype(np.float32)
-    return [jax.tree.map(draw, PARAMS) for _ in range(5)]
+    # Norms from a tenth to ten times, so that only some are clipped.
+    draw = lambda leaf: (scale * 10 ** rng.uniform(-1, 1) * rng.normal(size=leaf.shape)).astype(np.float32)
+    return [jax.tree.map(draw, PARAMS) for _ in range(steps)]
 
 
-def trained(optimizer, grads):
+def trained(optimizer, grads, **extra):
     state, params = optimizer.init(PARAMS), PARAMS
     update = jax.jit(optimizer.update)
     for grad in grads:
-        updates, state = update(grad, state, params)
+        updates, state = update(grad, state, params, **extra)
         params = jax.tree.map(np.add, params, updates)
     return params
 
 
-@pytest.mark.parametrize("bias_correction", [False, True])
-@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
-def test_adamw_equals_numpy_for_five_steps(bias_correction, clip_norm):
-    grads, optimizer = gradients(), settings(bias_correction=bias_correction, clip_norm=clip_norm, epsilon=1e-3)
-    result = trained(build_optimizer(optimizer, 10), grads)
+def flat(tree):
+    return {name: np.float64(leaf) for name, leaf in zip(parameter_names(tree), jax.tree.leaves(tree), strict=True)}
 
-    weights = {name: np.float64(w) for name, w in zip(parameter_names(PARAMS), jax.tree.leaves(PARAMS), strict=True)}
-    m = {name: np.zeros_like(w) for name, w in weights.items()}
-    v = {name: np.zeros_like(w) for name, w in weights.items()}
-    for step, grad in enumerate(grads):
-        grad = dict(zip(weights, map(np.float64, jax.tree.leaves(grad)), strict=True))
+
+def reference(o, grads, rate, rate_scale=1.0):
+    """The same in float64, from the formulas of the references; `rate` is the schedule's value by step."""
+    weights = flat(PARAMS)
+    start = o.initial_accumulator if o.name == "adagrad" else 0.0
+    m, v = ({name: np.full_like(w, start) for name, w in weights.items()} for _ in range(2))
+    for step, grad in enumerate(map(flat, grads)):
+        grad = {name: o.gradient_scale * g for name, g in grad.items()}
         norm = np.sqrt(sum((g**2).sum() for g in grad.values()))
-        rate = 0.01 * (step / 2 if step < 2 else 1 - step / 10)
+        t = step + 1
         for name, g in grad.items():
-            g = g * min(1.0, clip_norm / norm) if clip_norm else g
-            m[name] = 0.9 * m[name] + 0.1 * g
-            v[name] = 0.999 * v[name] + 0.001 * g**2
-            c1, c2 = (1 - 0.9 ** (step + 1), 1 - 0.999 ** (step + 1)) if bias_correction else (1, 1)
-            update = m[name] / c1 / (np.sqrt(v[name] / c2) + 1e-3)
-            if name == "dense/kernel":
-                update += 0.1 * weights[name]
-            weights[name] = weights[name] - rate * update
-    for name, ours in zip(weights, jax.tree.leaves(result), strict=True):
-        np.testing.assert_allclose(ours, weights[name], rtol=2e-5, err_msg=name)
+            decayed = o.weight_decay * weights[name] if name in ("dense/kernel", "token_embedding") else 0.0
+            if o.clip_norm and norm > o.clip_norm:
+                g = g * o.clip_norm / norm
+            if o.coupled_decay:
+                g = g + decayed
+            if o.name == "adam":
+                m[name] = o.b1 * m[name] + (1 - o.b1) * g
+                v[name] = o.b2 * v[name] + (1 - o.b2) * g**2
+                c1, c2 = (1 - o.b1**t, 1 - o.b2**t) if o.bias_correction == "moments" else (1, 1)
+                update = m[name] / c1 / (np.sqrt(v[name] / c2) + o.epsilon)
+            elif o.name == "adagrad":
+                v[name] = v[name] + g**2
+                update = g / np.sqrt(v[name])
+            else:
+                update = g
+            if not o.coupled_decay:
+                update = update + decayed
+            corrected = np.sqrt(1 - o.b2**t) / (1 - o.b1**t) if (o.name, o.bias_correction) == ("adam", "rate") else 1.0
+            weights[name] = weights[name] - rate(step) * corrected * rate_scale * update
+    return weights
+
+
+def linear(step):
+    return 0.01 * (step / 2 if step < 2 else 1 - step / 40)
+
+
+CASES = {
+    "BERT": dict(epsilon=1e-6),
+    "Adam": dict(bias_correction="moments", epsilon=1e-8, clip_norm=0.0),
+    "GPT": dict(bias_correction="rate", epsilon=1e-8),
+    "ULMFiT": dict(bias_correction="moments", b1=0.7, b2=0.99, clip_norm=2.0),
+    "no momentum": dict(bias_correction="rate", b1=0.0),
+    "Adam with coupled decay": dict(bias_correction="moments", coupled_decay=True, epsilon=1e-3),
+    "ELMo": dict(name="adagrad", gradient_scale=20.0, clip_norm=10.0, weight_decay=0.0),
+    "Adagrad with decay": dict(name="adagrad", initial_accumulator=0.1, clip_norm=0.0),
+    "AWD-LSTM": dict(name="sgd", clip_norm=0.25, coupled_decay=True),
+    "SGD": dict(name="sgd", clip_norm=0.0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_numpy_for_25_steps(case):
+    optimizer, grads = settings(**CASES[case]), gradients()
+    result = flat(trained(build_optimizer(optimizer, 40), grads))
+    expected = reference(optimizer, grads, linear)
+    for name, weights in expected.items():
+        # Float32 rounds each of 25 updates of at most about the weights' size; a wrong term is percents of an update.
+        np.testing.assert_allclose(result[name], weights, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("case", ["BERT", "GPT", "ELMo", "AWD-LSTM"])
+def test_a_batch_may_scale_its_rate_and_the_decay_with_it(case):
+    optimizer, grads = settings(**CASES[case]), gradients()
+    result = flat(trained(build_optimizer(optimizer, 40), grads, rate_scale=np.float32(0.5)))
+    expected = reference(optimizer, grads, linear, rate_scale=0.5)
+    for name, weights in expected.items():
+        np.testing.assert_allclose(result[name], weights, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
 def test_clipping_comes_before_adam():
     """Gradients of norm 300 and of norm 3000 are the same after clipping, so the moments must be too."""
-    optimizer = build_optimizer(settings(), 10)
+    optimizer = build_optimizer(settings(), 40)
     large, larger = (trained(optimizer, gradients(scale=scale)) for scale in (1e2, 1e3))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), large, larger)
     # After Adam, whose updates do not know the gradient's scale, clipping would change even small gradients' updates.
-    small = gradients(scale=1e-2)
-    unclipped = trained(build_optimizer(settings(clip_norm=0.0), 10), small)
+    small = gradients(scale=1e-3)
+    unclipped = trained(build_optimizer(settings(clip_norm=0.0), 40), small)
     jax.tree.map(np.testing.assert_array_equal, trained(optimizer, small), unclipped)
 
 
 def test_equals_optax_where_rules_agree():
-    optimizer = settings(bias_correction=True, epsilon=1e-8, clip_norm=0.0)
-    rate = learning_rate(optimizer, 10)
+    optimizer = settings(bias_correction="moments", epsilon=1e-8, clip_norm=0.0)
+    rate = learning_rate(optimizer, 40)
     theirs = optax.adamw(rate, 0.9, 0.999, eps=1e-8, weight_decay=0.1, mask=lambda p: decay_mask(p, optimizer.decay_exclude))
-    ours = trained(build_optimizer(optimizer, 10), gradients())
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), ours, trained(theirs, gradients()))
+    ours = trained(build_optimizer(optimizer, 40), gradients())
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
+    jax.tree.map(close, ours, trained(theirs, gradients()))
 
 
 def test_bert_minimises_as_its_own_test_does():
@@ -104,54 +156,176 @@ def test_bert_minimises_as_its_own_test_does():
     np.testing.assert_allclose(end["w"], target, atol=1e-2)
 
 
-def test_what_is_decayed_of_bert(packed_batch):
-    shapes = jax.eval_shape(tiny_program("bert", "mlm+nsp").init, jax.random.key(0), packed_batch())
-    mask = decay_mask(shapes, base_config().optimizer.decay_exclude)
-    decayed = dict(zip(parameter_names(shapes), jax.tree.leaves(mask), strict=True))
-    attention = {"qkv_kernel", "out_kernel"}
-    assert {name for name, flag in decayed.items() if flag} == {
-        *(f"body/{kind}_embedding" for kind in ("token", "position", "segment")),
-        *(f"body/block_0/attention/{name}" for name in attention),
-        "body/block_0/up/kernel",
-        "body/block_0/down/kernel",
-        "body/pooler/kernel",
-        "body/output/transform/kernel",
-        "heads_nsp/kernel",
-    }
-    assert {"body/output/bias", "body/embedding_norm/scale", "body/pooler/bias", "heads_nsp/bias"} <= decayed.keys()
+# What is decayed, by the names of parameters (contracts/test_models_and_objectives.py builds the models themselves).
+
+
+def test_biases_and_norms_are_not_decayed():
+    decayed = ["token_embedding", "blocks/attention/qkv_kernel", "blocks/up/kernel", "pooler/kernel", "output/kernel"]
+    kept = ["embedding_norm/scale", "blocks/attention/qkv_bias", "final_norm/bias", "output/bias", "layer_0/input_bias"]
+    tree = {}
+    for path in [*decayed, *kept]:
+        *parents, leaf = path.split("/")
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[leaf] = np.zeros(1)
+    mask = decay_mask(tree, base_config().optimizer.decay_exclude)
+    flags = dict(zip(parameter_names(tree), jax.tree.leaves(mask), strict=True))
+    assert {name for name, flag in flags.items() if flag} == set(decayed)
+
+
+# NT-ASGD.
+
+NT_ASGD = dict(
+    name="sgd", decay="constant", warmup_steps=0, coupled_decay=True, clip_norm=0.25, learning_rate=1.0, average_after=2
+)
+
+
+def run_asgd(values_by_step, grads, optimizer, update):
+    """Parameters and state after every step; values observed after some."""
+    state, params, history = optimizer.init(PARAMS), PARAMS, []
+    for step, grad in enumerate(grads):
+        updates, state = update(grad, state, params)
+        params = jax.tree.map(np.add, params, updates)
+        history.append((flat(params), flat(evaluation_params(state, params))))
+        if step in values_by_step:
+            state = observe(state, values_by_step[step])
+    return history, state
+
+
+def test_averaging_begins_when_it_should_and_is_torchs():
+    optimizer = build_optimizer(settings(**NT_ASGD), 40)
+    update = jax.jit(optimizer.update)
+    grads = gradients()
+    # Worse than all but the last two for the first time at 3.5 > min(4, 3): after step 12.
+    values = {0: 4.0, 3: 3.0, 6: 5.0, 9: 2.9, 12: 3.5, 15: 9.0}
+    history, _ = run_asgd(values, grads, optimizer, update)
+    plain = reference(settings(**NT_ASGD | {"average_after": 0}), grads, lambda step: 1.0)
+    for name, weights in plain.items():
+        np.testing.assert_allclose(history[-1][0][name], weights, rtol=2e-5, atol=1e-5, err_msg="averaging changes no update")
+    mean = None
+    for step, (params, averaged) in enumerate(history):
+        if step <= 12:
+            expected = params
+        else:  # torch.optim.ASGD: mu = 1, 1, 1/2, 1/3, ...
+            share = 1 / max(1, step - 13)
+            expected = mean = params if share == 1 else {n: mean[n] + share * (params[n] - mean[n]) for n in params}
+        for name in params:
+            np.testing.assert_allclose(averaged[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=f"step {step} {name}")
+    assert any(np.abs(averaged[n] - params[n]).max() > 1e-2 for n in params), "else the test could not see an average"
+
+
+def triggers(values, average_after):
+    """When averaging begins; as salesforce/awd-lstm-lm main.py writes it."""
+    best_val_loss = []
+    for index, value in enumerate(values):
+        if len(best_val_loss) > average_after and value > min(best_val_loss[:-average_after]):
+            return index
+        best_val_loss.append(value)
+    return None
+
+
+@pytest.mark.parametrize("average_after", [1, 2, 5])
+def test_the_trigger_is_that_of_the_original(average_after):
+    optimizer = build_optimizer(settings(**NT_ASGD | {"average_after": average_after}), 40)
+    fresh, rng, seen = optimizer.init(PARAMS), np.random.default_rng(0), set()
+    for _ in range(12):
+        values = (rng.normal(size=10) - np.arange(10) / 3).astype(np.float32)
+        state, began = fresh, None
+        for index, value in enumerate(values):
+            state = observe(state, float(value))
+            if began is None and bool(state[-1].averaging):
+                began = index
+        assert began == triggers(values.tolist(), average_after)
+        assert bool(state[-1].averaging) == (began is not None), "once begun it goes on"
+        seen.add(began)
+    assert len(seen) > 2
+
+
+def test_the_state_is_all_there_is():
+    """Restored between any two steps, as arrays, it goes on bit for bit; observing needs no host state."""
+    optimizer = build_optimizer(settings(**NT_ASGD), 40)
+    update = jax.jit(optimizer.update)
+    values = {0: 4.0, 3: 3.0, 6: 5.0, 9: 2.9, 12: 3.5}
+
+    def restored(grad, state, params):
+        leaves, tree = jax.tree.flatten(state)
+        assert {leaf.dtype.name for leaf in leaves} <= {"float32", "int32", "bool"}
+        return update(grad, jax.tree.unflatten(tree, [jnp.asarray(np.array(leaf)) for leaf in leaves]), params)
+
+    once, again = (run_asgd(values, gradients(), optimizer, step)[0][-1][1] for step in (update, restored))
+    jax.tree.map(np.testing.assert_array_equal, once, again)
+
+
+def test_other_optimisers_have_nothing_to_observe_or_to_average():
+    optimizer = build_optimizer(settings(), 40)
+    state = optimizer.init(PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, observe(state, 1.0), state)
+    assert evaluation_params(state, PARAMS) is PARAMS
+
+
+def test_observing_and_evaluating_work_under_jit_on_a_mesh():
+    """States that were placed stay where a compiled step expects them."""
+    mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    whole, halves = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)) for spec in ((), ("fsdp",)))
+    optimizer = build_optimizer(settings(**NT_ASGD), 40)
+    params = {"kernel": jax.device_put(np.ones((4, 2), np.float32), halves)}
+    state = optimizer.init(params)
+    placed = optax.tree.map_params(optimizer, lambda _, p: p.sharding, state, params, transform_non_params=lambda _: whole)
+    state = jax.device_put(state, placed)
+    update = jax.jit(optimizer.update, out_shardings=(halves, placed)).lower(params, state, params).compile()
+    for value in (3.0, 2.0, 1.0, 4.0, 5.0):
+        _, state = update(params, state, params)
+        state = observe(state, value)
+    assert bool(state[-1].averaging) and state[-1].average["kernel"].sharding == halves
+    averaged = jax.jit(evaluation_params)(state, params)
+    np.testing.assert_array_equal(averaged["kernel"], evaluation_params(state, params)["kernel"])
+
+
+class Accumulators(NamedTuple):
+    """Which parts of an optimiser's state lie beside the parameters."""
+
+    beside: int
+    elsewhere: int
 
 
 @pytest.mark.parametrize(
-    ("family", "kept"), [("gpt", {"token_embedding", "position_embedding"}), ("elmo", {"token_embedding"})]
+    ("changes", "expected"),
+    [
+        ({}, Accumulators(2, 2)),
+        ({"name": "adagrad"}, Accumulators(1, 1)),
+        ({"name": "sgd"}, Accumulators(0, 1)),
+        (NT_ASGD, Accumulators(1, 5)),
+    ],
 )
-def test_matrices_of_the_other_families_are_decayed_and_vectors_are_not(family, kept, packed_batch):
-    shapes = jax.eval_shape(tiny_program(family, "ltr").init, jax.random.key(0), packed_batch())
-    mask = decay_mask(shapes, base_config().optimizer.decay_exclude)
-    decayed = {n.removeprefix("body/") for n, flag in zip(parameter_names(shapes), jax.tree.leaves(mask)) if flag}
-    assert kept <= decayed
-    for name in map(lambda n: n.removeprefix("body/"), parameter_names(shapes)):
-        vector = name.endswith("bias") or "norm" in name
-        assert (name in decayed) != vector, name
+def test_moments_accumulators_and_averages_lie_beside_their_parameters(changes, expected):
+    optimizer = build_optimizer(settings(**changes), 40)
+    state = jax.eval_shape(optimizer.init, PARAMS)
+    marks = jax.tree.leaves(
+        optax.tree.map_params(optimizer, lambda s, p: s.shape == p.shape, state, PARAMS, transform_non_params=lambda _: None),
+        is_leaf=lambda x: x is None,
+    )
+    assert Accumulators(marks.count(True) // len(jax.tree.leaves(PARAMS)), marks.count(None)) == expected
+    assert False not in marks
 
 
-def test_berts_schedule():
-    rate = learning_rate(settings(learning_rate=1e-4, warmup_steps=10_000), 1_000_000)
-    values = {0: 0.0, 5_000: 5e-5, 9_999: 9.999e-5, 10_000: 9.9e-5, 500_000: 5e-5, 1_000_000: 0.0, 1_500_000: 0.0}
-    np.testing.assert_allclose([rate(step) for step in values], list(values.values()), rtol=1e-5, atol=1e-12)
-
-
-def test_gpts_schedule():
-    cosine = settings(learning_rate=2.5e-4, warmup_steps=2000, decay="cosine", decay_from_start=False)
-    rate = learning_rate(cosine, 102_000)
-    values = {0: 0.0, 1000: 1.25e-4, 2000: 2.5e-4, 27_000: 2.5e-4 * (0.5 + 0.5**1.5), 52_000: 1.25e-4, 102_000: 0.0}
-    np.testing.assert_allclose([rate(step) for step in values], list(values.values()), rtol=1e-5, atol=1e-11)
-
-
-def test_constant_rate_and_no_warmup():
-    rate = learning_rate(settings(decay="constant", warmup_steps=0), 10)
-    np.testing.assert_allclose([rate(step) for step in (0, 5, 10, 99)], 0.01)
-
-
-def test_unknown_decay_is_refused():
-    with pytest.raises(UserError, match=r"config.optimizer.decay='square' is not known; choose linear"):
-        learning_rate(settings(decay="square"), 10)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "lion"}, "config.optimizer.name='lion' is not known; choose adam, adagrad, sgd"),
+        ({"bias_correction": "both"}, "bias_correction='both' is not known; choose none, moments, rate"),
+        ({"b1": 1.0}, "config.optimizer.b1=1.0 must be at least 0 and below 1"),
+        ({"b2": -0.1}, "config.optimizer.b2=-0.1"),
+        ({"epsilon": -1e-8}, "config.optimizer.epsilon=-1e-08 must be at least 0"),
+        ({"average_after": -1}, "config.optimizer.average_after=-1"),
+        ({"initial_accumulator": 0.0}, "config.optimizer.initial_accumulator=0.0 must be more than 0"),
+        ({"gradient_scale": 0.0}, "config.optimizer.gradient_scale=0.0"),
+        ({"average_after": 5}, "set name='sgd' and decay='constant'"),
+        ({"name": "sgd", "average_after": 5}, "decay='linear'; set name='sgd' and decay='constant'"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        check_optimizer(settings(**changes))
+    with pytest.raises(UserError, match=message):
+        build_optimizer(settings(**changes), 40)

@@ -16,10 +16,11 @@ from bertlab.models.base import Encoded
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
+from bertlab.train.build import grafted
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer import tasks
 from bertlab.transfer.finetune import build_finetuning, encode, finetune, finetune_config
-from bertlab.transfer.heads import SentenceClassification, TokenClassification, grafted
+from bertlab.transfer.heads import SentenceClassification, TokenClassification
 from bertlab.transfer.tasks import Task, TaskData
 from tests.conftest import RECIPES, ROOT
 from tests.references import hidden_states, initial, log_softmax, quick_jit
@@ -105,16 +106,16 @@ def test_mean_pooling_ignores_padding_and_unlabelled_rows():
     np.testing.assert_allclose(SentenceClassification(pooling="pooler").loss(as_is(states), view)["loss"][0], first, rtol=1e-5)
 
 
-def test_grafted_replaces_the_body_and_nothing_else():
+def test_grafted_replaces_what_both_have_and_nothing_else():
     fresh = {"body": {"table": np.zeros(3), "pooler": {"kernel": np.zeros(2)}}, "heads_stub": {"kernel": np.zeros(4)}}
-    pretrained = {"body": {"table": np.ones(3), "unused": np.ones(9)}, "heads_stub": {"kernel": np.ones(4)}}
-    params, kept_fresh = grafted(fresh, pretrained)
+    pretrained = {"body": {"table": np.ones(3), "unused": np.ones(9)}, "heads_other": {"kernel": np.ones(4)}}
+    params, kept_fresh = grafted(fresh, pretrained, "runs/x")
     np.testing.assert_array_equal(params["body"]["table"], np.ones(3))
     np.testing.assert_array_equal(params["body"]["pooler"]["kernel"], np.zeros(2))
     np.testing.assert_array_equal(params["heads_stub"]["kernel"], np.zeros(4))
-    assert kept_fresh == ["body/pooler/kernel"]
-    with pytest.raises(ValueError, match=r"body/table is \(5,\) in the pretrained run and \(3,\) here"):
-        grafted(fresh, {"body": {"table": np.ones(5)}})
+    assert kept_fresh == ["body/pooler/kernel", "heads_stub/kernel"]
+    with pytest.raises(UserError, match=r"body/table is \(5,\) in runs/x and \(3,\) here"):
+        grafted(fresh, {"body": {"table": np.ones(5)}}, "runs/x")
 
 
 @pytest.fixture(scope="module", autouse=True)

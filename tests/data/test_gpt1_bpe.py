@@ -1,0 +1,142 @@
+import itertools
+import pickle
+import random
+import sys
+
+import pytest
+
+from bertlab.data import gpt1_bpe
+from bertlab.data.gpt1_bpe import Gpt1Bpe, standardise
+from bertlab.data.tokenizers import load_tokenizer
+from bertlab.errors import UserError
+from tests.hostile_text import hostile_texts
+from tests.tokenizer_files import write_gpt1
+
+
+def reference_standardise(text):
+    """OpenAI's rules, one character after the other."""
+    for old, new in zip("—–―…´", ["-", "-", "-", "...", "'"]):
+        text = text.replace(old, new)
+    out, position = [], 0
+    while position < len(text):
+        run = position
+        # A run is of one and the same mark. The backslash is no mark.
+        while text[position] in '-~!";?+,)(/*[]}{|_' and run < len(text) and text[run] == text[position]:
+            run += 1
+        out.append(f" {text[position:run]} " if run > position else text[position])
+        position = max(run, position + 1)
+    words, line = [], []
+    for character in "".join(out) + "\n":
+        if character == "\n":
+            words.append(" ".join("".join(line).split()))
+            line = []
+        else:
+            line.append(character)
+    return " \n ".join(part for part in words if part)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a—b – c―d…e´s", "a - b - c - d...e's"),
+        ("wait...!! (so-called)", "wait... !! ( so - called )"),
+        ('"x"??;+~/*[]{}|_\\', '" x " ?? ; + ~ / * [ ] { } | _ \\'),
+        ("a\\b a\\\\b", "a\\b a\\\\b"),
+        (" a \t\u00a0b\r\n \n\n c\n", "a b \n c"),
+        ("a.b:c'd", "a.b:c'd"),
+        ("", ""),
+    ],
+)
+def test_standardise(text, expected):
+    assert standardise(text) == expected
+
+
+def test_standardise_equals_the_reference_on_hostile_text():
+    for text in hostile_texts(2000, seed=1):
+        assert standardise(text) == reference_standardise(text), repr(text)
+
+
+def reference_split(word, merges):
+    """Merges one pair after the other in their order: the same result where every merge's parts come before it."""
+    pieces = [*word[:-1], word[-1] + "</w>"]
+    for pair in merges:
+        position = 0
+        while position < len(pieces) - 1:
+            if (pieces[position], pieces[position + 1]) == pair:
+                pieces[position : position + 2] = ["".join(pair)]
+            position += 1
+    return pieces
+
+
+def trained_merges(words, number):
+    """Byte-pair encoding's training, in its plainest form."""
+    split = {word: [*word[:-1], word[-1] + "</w>"] for word in words}
+    merges = []
+    for _ in range(number):
+        counts = {}
+        for pieces in split.values():
+            for pair in itertools.pairwise(pieces):
+                counts[pair] = counts.get(pair, 0) + 1
+        best = max(sorted(counts), key=counts.get)
+        merges.append(best)
+        split = {word: reference_split(word, merges) for word in words}
+    return merges
+
+
+def test_merging():
+    bpe = Gpt1Bpe({"<unk>": 0}, [("l", "o"), ("lo", "w"), ("e", "r</w>"), ("a", "a"), ("w", "e")])
+    assert bpe.split("lower") == ["low", "er</w>"]
+    # The rank decides, not the place: "lo" + "w" comes before "w" + "e"; and pairs do not overlap.
+    assert bpe.split("aaaaa") == ["aa", "aa", "a</w>"]
+    assert bpe.split("low") == ["lo", "w</w>"]
+    assert bpe.split("x") == ["x</w>"]
+    assert bpe.split("\n ") == ["\n</w>"]
+
+
+def test_merging_equals_the_reference():
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcab", k=generator.randint(1, 9))) for _ in range(150)]
+    merges = trained_merges(words, 60)
+    bpe = Gpt1Bpe({}, merges)
+    for _ in range(1000):
+        word = "".join(generator.choices("abcd", k=generator.randint(1, 20)))
+        assert bpe.split(word) == reference_split(word, merges)
+
+
+@pytest.mark.parametrize("names", [("encoder_bpe_40000.json", "vocab_40000.bpe"), ("vocab.json", "merges.txt")])
+def test_files_ids_and_saving(tmp_path, monkeypatch, names):
+    # The words of plain text without marks are what white space divides; ftfy and spaCy are tested in tests/parity.
+    monkeypatch.setattr(gpt1_bpe, "words", lambda text: standardise(text).lower().split(" ") if text else [])
+    pieces = write_gpt1(tmp_path, names)
+    tokenizer = load_tokenizer(tmp_path)
+    assert (tokenizer.kind, tokenizer.lowercase, tokenizer.pieces()) == ("gpt1", True, pieces)
+    specials = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+    assert specials == (0, 0, 0, 0, None)
+    assert tokenizer.prefix_ids == tokenizer.suffix_ids == ()
+    ids = tokenizer.encode("Lower low é#")
+    assert [pieces[index] for index in ids] == ["low", "er</w>", "low</w>", "<unk>", "#</w>"]
+    assert ids[3] == 0
+    assert tokenizer.decode(ids) == "lower low #"
+    assert tokenizer.encode_words(["lower", "", "low"]) == (
+        [*tokenizer.encode("lower"), 0, *tokenizer.encode("low")],
+        [0, 2, 3],
+    )
+    tokenizer.save(tmp_path / "saved")
+    for other in (load_tokenizer(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))):
+        assert (other.kind, other.pieces(), other.merges()) == ("gpt1", pieces, tokenizer.merges())
+        assert other.encode("Lower low é#") == ids
+
+
+def test_missinglibraries_name_the_extra(tmp_path, monkeypatch):
+    write_gpt1(tmp_path, ("encoder_bpe_40000.json", "vocab_40000.bpe"))
+    monkeypatch.setitem(sys.modules, "ftfy", None)
+    gpt1_bpe.libraries.cache_clear()
+    with pytest.raises(UserError, match=r"needs ftfy: pip install 'bertlab\[openai\]'"):
+        load_tokenizer(tmp_path).encode("a")
+
+
+def test_broken_merges(tmp_path):
+    write_gpt1(tmp_path, ("vocab.json", "merges.txt"))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\nabc\n")
+    with pytest.raises(UserError, match=r"merges.txt: merge 2 is \('abc',\), expected two pieces"):
+        load_tokenizer(tmp_path)

@@ -1,0 +1,94 @@
+"""AWD-LSTM from a PyTorch state dict equals torch's own LSTMs over truncated batches."""
+
+import functools
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from bertlab.errors import UserError
+from bertlab.interop.base import import_weights, load_run
+from bertlab.models.presets import build_body, model_shape
+
+V, D, F, LAYERS = 30, 8, 12, 3
+
+
+class TorchAwdLstm(torch.nn.Module):
+    """awd-lstm-lm's `RNNModel` without dropout: embeddings, one `nn.LSTM` per layer, a tied decoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Embedding(V, D)
+        sizes = [D, *[F] * (LAYERS - 1), D]
+        self.rnns = torch.nn.ModuleList(torch.nn.LSTM(a, b) for a, b in itertools.pairwise(sizes))
+        self.decoder = torch.nn.Linear(D, V)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, tokens, states):
+        """Tokens [L, B]; each layer's outputs, the logits and the states."""
+        layers, after = [self.encoder(tokens)], []
+        for rnn, state in zip(self.rnns, states):
+            output, state = rnn(layers[-1], state)
+            layers.append(output)
+            after.append(tuple(x.detach() for x in state))
+        return layers, self.decoder(layers[-1]), after
+
+
+def named(model, form):
+    """The state dict under the names of awd-lstm-lm, or of fastai's saved learner."""
+    state = dict(model.state_dict())
+    if form == "salesforce":
+        raw = {"weight_hh_l0": "weight_hh_l0_raw"}
+        rename = lambda k: f"rnns.{k.split('.')[1]}.module.{raw.get(k.split('.')[2], k.split('.')[2])}"
+        return {rename(k) if k.startswith("rnns.") else k: v for k, v in state.items()}
+    out = {"0.encoder.weight": state["encoder.weight"], "0.encoder_dp.emb.weight": state["encoder.weight"]}
+    for k, v in state.items():
+        if k.startswith("rnns."):
+            _, layer, leaf = k.split(".")
+            out[f"0.rnns.{layer}." + ("weight_hh_l0_raw" if leaf == "weight_hh_l0" else f"module.{leaf}")] = v
+    return {"model": out | {f"1.{k}": v for k, v in state.items() if k.startswith("decoder")}, "opt": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize(("form", "direction"), [("salesforce", "fwd"), ("fastai", "fwd"), ("fastai", "bwd")])
+def test_states_and_logits_equal_torch_over_truncated_batches(form, direction, tmp_path):
+    torch.manual_seed(0)
+    model = TorchAwdLstm()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    source = tmp_path / "source"
+    source.mkdir()
+    torch.save(named(model, form), source / f"lm_{direction}.pth")
+    (source / "itos.json").write_text(json.dumps(["xxunk", "xxpad", "xxbos", *(f"w{i}" for i in range(V - 3))]))
+    import_weights("fastai", source, tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    config = model_shape(run.config.model, V)
+    body, side = build_body(config), {"fwd": "forward", "bwd": "backward"}[direction]
+    encode = jax.jit(functools.partial(body.apply, method="encode"), static_argnums=2)
+    params, carry = {"params": run.params["body"]}, config.initial_carry(2, (side,))
+    assert list(run.config.objectives) == ["rtl" if direction == "bwd" else "ltr"]
+    states, rng = [None] * LAYERS, np.random.default_rng(0)
+    for length in (7, 4, 7):
+        tokens = rng.integers(0, V, (2, length)).astype(np.int32)
+        view = {"tokens": tokens, "documents": np.ones_like(tokens), "continues": np.ones(2, np.int32)}
+        encoded, carry = encode(params, view, True, carry)
+        logits = body.apply(params, encoded.dropped, side, True, method="predict_tokens")
+        # A right-to-left model is torch's on the reversed text.
+        turn = lambda x: x[:, ::-1] if direction == "bwd" else x
+        with torch.no_grad():
+            layers, expected, states = model(torch.from_numpy(np.ascontiguousarray(turn(tokens).T)).long(), states)
+        for ours, theirs in zip((*getattr(encoded, side), logits), (*layers, expected), strict=True):
+            np.testing.assert_allclose(turn(np.asarray(ours)), theirs.numpy().swapaxes(0, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_only_tensors_are_read(tmp_path):
+    (tmp_path / "itos.txt").write_text("xxunk\n")
+    torch.save(TorchAwdLstm(), tmp_path / "model.pt")
+    with pytest.raises(UserError, match="cannot be read as tensors alone"):
+        import_weights("fastai", tmp_path, tmp_path / "run")
+    torch.save([torch.zeros(3)], tmp_path / "model.pt")
+    with pytest.raises(UserError, match="holds no state dict"):
+        import_weights("fastai", tmp_path / "model.pt", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

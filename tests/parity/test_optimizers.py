@@ -1,0 +1,93 @@
+"""The optimisers equal torch.optim, step for step, where its rules are the same."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from bertlab.config import base_config
+from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
+
+RNG = np.random.default_rng(0)
+PARAMS = {"kernel": RNG.normal(size=(4, 3)).astype(np.float32), "table": RNG.normal(size=(6, 2)).astype(np.float32)}
+GRADS = [
+    {name: (10 ** RNG.uniform(-1, 1) * RNG.normal(size=p.shape)).astype(np.float32) for name, p in PARAMS.items()}
+    for _ in range(30)
+]
+CONSTANT = dict(decay="constant", warmup_steps=0, learning_rate=0.05)
+
+CASES = {
+    "AdamW": (
+        dict(bias_correction="moments", weight_decay=0.1, epsilon=1e-8, clip_norm=0.0),
+        lambda p: torch.optim.AdamW(p, lr=0.05, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1),
+        0.0,
+    ),
+    "Adam with L2 and clipping": (
+        dict(bias_correction="moments", weight_decay=0.1, epsilon=1e-8, clip_norm=0.5, coupled_decay=True, b1=0.7, b2=0.99),
+        lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.7, 0.99), eps=1e-8, weight_decay=0.1),
+        0.5,
+    ),
+    "SGD with L2 and clipping": (
+        dict(name="sgd", weight_decay=0.1, coupled_decay=True, clip_norm=0.25),
+        lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1),
+        0.25,
+    ),
+    "Adagrad": (
+        dict(name="adagrad", initial_accumulator=1.0, weight_decay=0.0, clip_norm=10.0),
+        lambda p: torch.optim.Adagrad(p, lr=0.05, initial_accumulator_value=1.0, eps=0.0),
+        10.0,
+    ),
+}
+
+
+def torch_steps(make, clip_norm, grads, params=PARAMS):
+    """(tensors, optimiser) after each step."""
+    tensors = [torch.nn.Parameter(torch.tensor(value)) for value in params.values()]
+    optimizer = make(tensors)
+    for grad in grads:
+        for tensor, value in zip(tensors, grad.values()):
+            tensor.grad = torch.tensor(value)
+        if clip_norm:
+            torch.nn.utils.clip_grad_norm_(tensors, clip_norm)
+        optimizer.step()
+        yield tensors, optimizer
+
+
+def settings(**changes):
+    optimizer = base_config().optimizer
+    optimizer.update({**CONSTANT, **changes})
+    return optimizer
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_step_equals_torchs(case):
+    changes, make, clip_norm = CASES[case]
+    optimizer = build_optimizer(settings(**changes), 100)
+    update, state, params = jax.jit(optimizer.update), optimizer.init(PARAMS), PARAMS
+    for step, (grad, (theirs, _)) in enumerate(zip(GRADS, torch_steps(make, clip_norm, GRADS))):
+        updates, state = update(grad, state, params)
+        params = jax.tree.map(np.add, params, updates)
+        for name, tensor in zip(PARAMS, theirs):
+            # torch adds 1e-6 to the norm by which it clips.
+            np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg=f"{step} {name}")
+
+
+def test_averaged_sgd_equals_torchs_asgd():
+    changes = dict(name="sgd", weight_decay=0.1, coupled_decay=True, clip_norm=0.25, average_after=1)
+    optimizer = build_optimizer(settings(**changes), 100)
+    update, state, params = jax.jit(optimizer.update), optimizer.init(PARAMS), PARAMS
+    for grad in GRADS[:5]:
+        updates, state = update(grad, state, params)
+        params = jax.tree.map(np.add, params, updates)
+    for value in (1.0, 2.0, 3.0):
+        state = observe(state, value)
+    make = lambda p: torch.optim.ASGD(p, lr=0.05, t0=0, lambd=0.0, weight_decay=0.1)
+    theirs = torch_steps(make, 0.25, GRADS[5:], jax.tree.map(np.asarray, params))
+    for step, (grad, (tensors, torchs)) in enumerate(zip(GRADS[5:], theirs)):
+        updates, state = update(grad, state, params)
+        params = jax.tree.map(np.add, params, updates)
+        averaged = evaluation_params(state, params)
+        for name, tensor in zip(PARAMS, tensors):
+            pairs = ((params[name], tensor.detach()), (averaged[name], torchs.state[tensor]["ax"]))
+            for ours, their in pairs:
+                np.testing.assert_allclose(ours, their.numpy(), rtol=2e-5, atol=2e-6, err_msg=f"{step} {name}")
