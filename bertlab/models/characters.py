@@ -82,7 +82,8 @@ class Highway(nn.Module):
         def dense(name, bias_init):
             kernel = self.param(f"{name}_kernel", param(normal(width**-0.5), "embed", "hidden"), (width, width))
             bias = self.param(f"{name}_bias", param(nn.initializers.constant(bias_init), "hidden"), (width,))
-            return x @ kernel.astype(self.dtype) + bias.astype(self.dtype)
+            # Left free here, XLA divides x over fsdp and tensor at once and loses part of x's gradient (jax 0.10).
+            return rows_apart(x @ kernel.astype(self.dtype) + bias.astype(self.dtype))
 
         gate = jax.nn.sigmoid(dense("carry", -2.0))
         return gate * jax.nn.relu(dense("transform", 0.0)) + (1 - gate) * x
@@ -103,7 +104,7 @@ class Characters(nn.Module):
         c = self.config
         embedding = self.param("embedding", param(uniform(1.0), None, None), (ALPHABET, c.character_width))
         x = rows_apart(embedding.astype(c.dtype)[characters.reshape(-1, characters.shape[-1])])
-        found = [rows_apart(Convolution(c, w, n, name=f"filter_{i}")(x)) for i, (w, n) in enumerate(c.filters)]
+        found = [Convolution(c, w, n, name=f"filter_{i}")(x) for i, (w, n) in enumerate(c.filters)]
         x = rows_apart(jnp.concatenate(found, -1))
         for i in range(c.highway_layers):
             x = rows_apart(Highway(c.dtype, name=f"highway_{i}")(x))
