@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-lowest lint clean
+.PHONY: demo test test-lowest parity lint clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and fine-tuning five variants on two cores; this takes less than ten minutes."
@@ -34,7 +34,16 @@ $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest build bertlab.egg-info
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-parity build bertlab.egg-info
+
+# Against other people's code on the same weights, in an environment of its own: PyTorch, transformers, gensim, TensorFlow.
+parity: $(VENV)-parity/.installed
+	$(VENV)-parity/bin/python -m pytest -n 2 tests/parity
+
+$(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)-parity
+	$(VENV)-parity/bin/python -m pip install --quiet --disable-pip-version-check -e '.[parity]'
+	touch $@
 
 # The oldest versions that pyproject.toml allows, in an environment of their own.
 test-lowest: $(VENV)/.installed-test

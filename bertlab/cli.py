@@ -165,10 +165,10 @@ def _add_weights(add) -> None:
 def _train(given, overrides: list[str]) -> None:
     from bertlab.config import load_config
     from bertlab.data.prepare import prepare
-    from bertlab.train.build import check_config, check_devices
+    from bertlab.train.build import begun_from, check_config, check_devices
     from bertlab.train.loop import finished, train
 
-    config = load_config(given.config, argv=overrides)
+    config = begun_from(load_config(given.config, argv=overrides))
     if finished(config, given.workdir) is None:
         check_config(config)
         check_devices(config)

@@ -85,7 +85,7 @@ def base_config() -> ConfigDict:
                 "tfds": {"split": "train", "field": "text"},
                 "synthetic": {"documents": 2000, "vocab_size": 64, "topics": 4, "states": 8, "seed": 0},
             },
-            "init_from": "",  # run or imported directory whose parameters and tokenizer a run begins with
+            "init_from": "",  # run or imported directory whose parameters, model shape and tokenizer a run begins with
             "model": {
                 "family": "bert",  # bert | gpt | modern | elmo | awd_lstm | static
                 "size": "tiny",

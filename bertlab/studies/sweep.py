@@ -358,9 +358,9 @@ def last_step(path: Path) -> int:
 def load_checked(spec: str, overrides: Mapping[str, Any]) -> Any:
     """A config that is known to be possible, so that no run of a sweep fails for what could be seen before it began."""
     from bertlab.config import load_config
-    from bertlab.train.build import check_config
+    from bertlab.train.build import begun_from, check_config
 
-    config = load_config(spec, overrides)
+    config = begun_from(load_config(spec, overrides))
     check_config(config)
     return config
 

@@ -1,6 +1,7 @@
 """From a config to what the loop runs: checks first, then data, model and objectives composed."""
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -256,7 +257,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         evaluations={
             split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")
         },
-        warm_start=(lambda fresh: warm_start(fresh, Path(config.init_from))) if config.init_from else None,
+        warm_start=(lambda fresh: warm_start(fresh, Path(config.init_from).expanduser())) if config.init_from else None,
     )
 
 
@@ -270,9 +271,50 @@ def check_mask(tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) 
             )
 
 
+def begun_from(config: ConfigDict) -> ConfigDict:
+    """The config with the model and the tokenizer of the run that `config.init_from` names; without one, as it is.
+
+    Size and shape are that run's, and so are `direction`, dropouts and the tokenizer where the config leaves them open.
+    How it is computed (dtype, remat, scan_layers, stateful) stays the config's own.
+
+    Raises:
+        UserError: there is no such run, or a key that the config gives contradicts its model.
+    """
+    if not config.init_from:
+        return config
+    run = Path(config.init_from).expanduser()
+    if not (run / "config.json").is_file():
+        raise UserError(
+            f"config.init_from={config.init_from} has no config.json; give the --workdir of a `bertlab train` or `import`"
+        )
+    theirs = ConfigDict(json.loads((run / "config.json").read_text())["model"])
+    config = config.copy_and_resolve_references()
+    if config.model.family != theirs.family:
+        raise UserError(
+            f"config.init_from={config.init_from} holds a model of family {theirs.family!r}, and config.model.family is"
+            f" {config.model.family!r}; take that family's recipe"
+        )
+    config.model.size = theirs.size
+    for key in [key for key, value in config.model.items() if value is None and theirs.get(key) is not None]:
+        config.model[key] = theirs[key]
+    shape, expected = (dataclasses.asdict(model_shape(m, vocab_size=1)) for m in (config.model, theirs))
+    for key in sorted(shape.keys() - _OWN):
+        if shape[key] != expected[key] and not key.endswith("dropout"):
+            raise UserError(
+                f"config.model has {key}={shape[key]!r}, and the model in config.init_from={config.init_from}"
+                f" {expected[key]!r}; leave it out"
+            )
+    config.data.tokenizer.path = config.data.tokenizer.path or str(run / "tokenizer")
+    return config
+
+
+# Of a body's shape, what may differ from the run that it begins with.
+_OWN = {"direction", "dtype", "remat", "scan_layers", "vocab_size"}
+
+
 def check_same_tokenizer(tokenizer: Tokenizer, run: str) -> None:
     """Refuses a warm start whose token ids would mean something else."""
-    theirs = load_tokenizer(Path(run) / "tokenizer")
+    theirs = load_tokenizer(Path(run).expanduser() / "tokenizer")
     if theirs.pieces() != tokenizer.pieces():
         raise UserError(
             f"config.init_from={run} was trained with another vocabulary; set config.data.tokenizer.path={run}/tokenizer"

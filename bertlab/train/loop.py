@@ -14,7 +14,7 @@ import numpy as np
 from bertlab.config import flatten
 from bertlab.data.batches import BatchHash
 from bertlab.errors import UserError
-from bertlab.train.build import Experiment, build_pretraining
+from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.environment import describe_environment
 from bertlab.train.metrics import MetricSums, first_not_finite, open_writers
@@ -42,7 +42,7 @@ def train(config, workdir) -> dict:
         UserError: the config or the workdir cannot be used, or training diverged.
         SystemExit: status 0, after SIGTERM and a saved checkpoint.
     """
-    workdir = Path(workdir)
+    config, workdir = begun_from(config), Path(workdir)
     if (result := finished(config, workdir)) is not None:
         return result
     return run(build_pretraining(config), workdir)

@@ -190,9 +190,9 @@ def parameter_names(params) -> list[str]:
 
 
 def decay_mask(params, exclude: str):
-    """True for the parameters that are decayed: those whose path the pattern does not match."""
-    names = parameter_names(params)
-    return jax.tree.unflatten(jax.tree.structure(params), [not re.search(exclude, n) for n in names])
+    """True for the parameters that are decayed: those whose path the pattern does not match ("" excludes none)."""
+    decayed = [not (exclude and re.search(exclude, name)) for name in parameter_names(params)]
+    return jax.tree.unflatten(jax.tree.structure(params), decayed)
 
 
 def check_optimizer(optimizer) -> None:

@@ -14,6 +14,7 @@ from bertlab.config import base_config
 from bertlab.models import transformer
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
+from tests.references import initial, quick_jit
 
 VOCABULARY = objectives.Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4)
 # (family, direction, side): every way in which a body gives states of one side.
@@ -43,16 +44,15 @@ def influence(family, direction, side, batch):
     # Every position shows a token of its own, so that the embedding table's rows are the positions' embeddings.
     batch = {**batch, "tokens": np.arange(rows * length, dtype=np.int32).reshape(rows, length)}
     program = build(family, direction, {"forward": "ltr", "backward": "rtl", "both": "mlm"}[side], rows * length)
-    params = program.init(jax.random.key(1), batch)
+    params = initial(program, batch, seed=1)
 
-    @jax.jit
     def states(table):
         moved = {**params, "body": {**params["body"], "token_embedding": table}}
         hidden = getattr(program.encode(moved, batch), side)[-1]
         # Seen through a random direction: LayerNorm makes the plain sum constant.
         return hidden @ jax.random.normal(jax.random.key(2), hidden.shape[-1:])
 
-    jacobian = jax.jacrev(states)(params["body"]["token_embedding"]).reshape(rows, length, rows, length, -1)
+    jacobian = quick_jit(jax.jacrev(states))(params["body"]["token_embedding"]).reshape(rows, length, rows, length, -1)
     strength = np.abs(np.asarray(jacobian)).max(-1)
     own_row = np.eye(rows, dtype=bool)[:, None, :, None]
     assert not np.where(own_row, 0, strength).any(), "rows of a batch must not see each other"
@@ -89,13 +89,13 @@ def test_logits_on_real_tokens_do_not_change_with_what_is_hidden(family, directi
     side = "both" if family == "bert" else "forward"
     program = build(family, direction, "mlm" if side == "both" else "ltr")
     batch = packed_batch(rows=2, length=10)
-    params = program.init(jax.random.key(1), batch)
+    params = initial(program, batch, seed=1)
     documents = batch["documents"]
     changed = np.where(documents == 1, batch["tokens"], (batch["tokens"] + 7) % 50).astype(np.int32)
     if side == "forward":
         cut = int((documents[0] == 1).sum()) - 1
         changed[0, cut] = (changed[0, cut] + 1) % 50
-    states = [np.asarray(getattr(program.encode(params, {**batch, "tokens": t}), side)[-1]) for t in (batch["tokens"], changed)]
+    states = [np.asarray(getattr(quick_jit(program.encode)(params, {**batch, "tokens": t}), side)[-1]) for t in (batch["tokens"], changed)]
     keep = documents == 1
     if side == "forward":
         keep[0, cut] = False
@@ -120,8 +120,8 @@ def test_masked_lm_does_not_depend_on_the_original_id_under_a_mask(packed_batch)
     other_view = program.views(other, key)["mlm"]
     assert (np.asarray(view["masked_labels"]) != np.asarray(other_view["masked_labels"])).any()
     np.testing.assert_array_equal(view["tokens"], other_view["tokens"])
-    params = program.init(jax.random.key(1), batch)
-    logits = [program.encode(params, v).both[-1] for v in (view, other_view)]
+    params = initial(program, batch, seed=1)
+    logits = [quick_jit(program.encode)(params, v).both[-1] for v in (view, other_view)]
     np.testing.assert_array_equal(*logits)
     shown = np.asarray(view["tokens"])
     assert (shown[chosen] == VOCABULARY.mask_id).all() and (shown[~chosen] == batch["tokens"][~chosen]).all()
