@@ -1,0 +1,97 @@
+"""A run that begins with another's parameters has its model and tokenizer too, and says what it begins afresh."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertlab.errors import UserError
+from bertlab.interop import import_weights
+from bertlab.train import loop
+from bertlab.train.build import begun_from
+from bertlab.train.checkpoint import load_params
+from tests.interop import published
+
+
+def flat(params) -> dict[str, np.ndarray]:
+    return {jax.tree_util.keystr(p, simple=True, separator="/"): leaf for p, leaf in jax.tree.leaves_with_path(params)}
+
+
+def test_it_begins_with_the_parameters_and_the_tokenizer_of_a_run(small_config, tmp_path, capsys):
+    loop.train(small_config("bert", train__steps=4, model__hidden=24), tmp_path / "first")
+    second = small_config("gpt", train__steps=0)  # another objective and direction on the same body
+    second.update(model=small_config("bert").model)
+    second.model.update(direction="left-to-right", width=None, hidden=None)
+    second.data.tokenizer.vocab_size = 300
+    second.init_from = str(tmp_path / "first")
+    loop.train(second, tmp_path / "second")
+    assert f"not in {tmp_path / 'first'}, so begun afresh" not in capsys.readouterr().out
+    first, begun = flat(load_params(tmp_path / "first")), flat(load_params(tmp_path / "second"))
+    assert begun.keys() < first.keys(), "the pooler and the sentence head have no part in the new objective"
+    for name, array in begun.items():
+        np.testing.assert_array_equal(array, first[name], err_msg=name)
+    assert begun["body/token_embedding"].shape == (400, 16)
+
+
+def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys):
+    loop.train(small_config("bert", train__steps=0), tmp_path / "first")
+    del (config := small_config("bert", train__steps=0, init_from=str(tmp_path / "first"))).objectives["nsp"]
+    loop.train(config, tmp_path / "without")
+    capsys.readouterr()
+    loop.train(small_config("bert", train__steps=0, init_from=str(tmp_path / "without")), tmp_path / "with")
+    assert f"not in {tmp_path / 'without'}, so begun afresh: " in (out := capsys.readouterr().out)
+    assert "heads_nsp/kernel" in out and "token_embedding" not in out
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2"])
+def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
+    import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "imported")
+    recipe = "gpt" if kind == "gpt2" else "bert"
+    config = small_config(recipe, train__steps=3, init_from=str(tmp_path / "imported"), data__seq_len=16)
+    config.model.update(width=None, hidden=None)
+    if kind != "bert":
+        config.objectives.pop("nsp", None)
+    result = loop.train(config, tmp_path / "run")
+    theirs, ours = flat(load_params(tmp_path / "imported")), flat(load_params(tmp_path / "run"))
+    changes = {name: np.abs(ours[name] - theirs[name]).max() for name in ours if name in theirs}
+    assert len(changes) == len(theirs)
+    # Three steps at the recipe's rate move no weight far from where it was published.
+    assert 0 < max(changes.values()) < 0.02
+    assert np.isfinite(result["metrics"]["test"]["loss"])
+    resumed = loop.train(config, tmp_path / "run")
+    assert resumed == result
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"model.family": "modern"}, r"holds a model of family 'bert', and config.model.family is 'modern'; take that family's"),
+        ({"model.activation": "relu"}, r"config.model has activation='relu', and the model in config.init_from=.* 'gelu_tanh'"),
+        ({"model.layers": 3}, r"config.model has layers=3, and the model in config.init_from=.* 2; leave it out"),
+        ({"init_from": "nowhere"}, r"config.init_from=nowhere has no config.json; give the --workdir"),
+    ],
+)
+def test_a_model_that_is_not_the_other_runs_is_refused(overrides, message, small_config, tmp_path):
+    loop.train(small_config("bert", train__steps=0), tmp_path / "first")
+    config = small_config("bert", **{"init_from": str(tmp_path / "first")} | overrides)
+    with pytest.raises(UserError, match=message):
+        loop.train(config, tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+
+
+def test_another_vocabulary_is_refused(small_config, tmp_path):
+    loop.train(small_config("bert", train__steps=0), tmp_path / "first")
+    loop.train(small_config("bert", train__steps=0, data__tokenizer__vocab_size=300), tmp_path / "other")
+    config = small_config("bert", init_from=str(tmp_path / "first"))
+    config.data.tokenizer.path = str(tmp_path / "other" / "tokenizer")
+    with pytest.raises(UserError, match=r"trained with another vocabulary; set config.data.tokenizer.path=.*first/tokenizer"):
+        loop.train(config, tmp_path / "second")
+
+
+def test_how_it_is_computed_stays_its_own(small_config, tmp_path):
+    loop.train(small_config("bert", train__steps=0, model__dropout=0.3), tmp_path / "first")
+    config = small_config("bert", init_from=str(tmp_path / "first"), model__dtype="bfloat16", model__remat="full")
+    begun = begun_from(config)
+    assert (begun.model.dtype, begun.model.remat, begun.model.dropout) == ("bfloat16", "full", 0.3)
+    config.model.dropout = 0.0
+    assert begun_from(config).model.dropout == 0.0
+    assert config.model.size == "tiny" and begun_from(small_config("bert")) is not None
