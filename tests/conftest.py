@@ -1,6 +1,7 @@
 """Shared set-up: eight virtual CPU devices, and a small prepared corpus of real text."""
 
 import gzip
+import os
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -26,6 +27,14 @@ RECIPES = {
     "cbow": "experiments/pretrain/static.py:objectives=cbow",
     "glove": "experiments/pretrain/static.py:objectives=glove",
 }
+
+
+def pytest_configure(config):
+    """What is compiled once is compiled for all tests, worker processes and runs of the suite."""
+    if not hasattr(config, "workerinput"):
+        for name, value in (("compilation_cache_dir", config.cache.mkdir("jax")), ("persistent_cache_min_compile_time_secs", 0)):
+            os.environ.setdefault(f"JAX_{name.upper()}", str(value))
+            jax.config.update(f"jax_{name}", str(value) if name.endswith("dir") else value)
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ def test_overrides_from_the_command_line_take_the_keys_types():
     argv += [
         "--config.model.direction=left-to-right",
         "--config.objectives.mlm.weight=2",
-        "--config.optimizer.bias_correction=true",
+        "--config.optimizer.coupled_decay=true",
     ]
     config = load_config(f"{BERT}:size=mini,objectives=mlm+nsp,corpus=text:a/*.txt", argv=argv)
     given = flatten(config)
@@ -58,7 +58,7 @@ def test_overrides_from_the_command_line_take_the_keys_types():
         "model.direction": "left-to-right",
         "objectives.mlm.weight": 2.0,
         "objectives.nsp.weight": 1.0,
-        "optimizer.bias_correction": True,
+        "optimizer.coupled_decay": True,
         "model.size": "mini",
         "data.corpus": "text:a/*.txt",
     }
@@ -74,7 +74,7 @@ def test_overrides_from_the_command_line_take_the_keys_types():
         ("--config.objectives.ltr.weight=1", r"no key 'objectives.ltr.weight'"),
         ("--config.train.steps", r"write it as --config.train.steps=VALUE"),
         ("--config.train.steps=many", r"config.train.steps.*many"),
-        ("--config.optimizer.bias_correction=maybe", r"bias_correction.*maybe"),
+        ("--config.optimizer.coupled_decay=maybe", r"coupled_decay.*maybe"),
     ],
 )
 def test_wrong_overrides_are_refused(argument, message):
@@ -102,7 +102,7 @@ def test_set_key_and_parse_override():
             set_key(config, name, value)
     texts = {
         "train.steps": "7",
-        "optimizer.bias_correction": "True",
+        "optimizer.coupled_decay": "True",
         "optimizer.clip_norm": "0.5",
         "data.corpus": "a",
         "seed": "3",
@@ -121,7 +121,12 @@ def test_flatten():
 def test_objectives_bring_their_settings():
     config = base_config()
     add_objectives(config, "bilm")
-    assert flatten(config.objectives) == {"ltr.weight": 0.5, "rtl.weight": 0.5}
+    assert flatten(config.objectives) == {
+        "ltr.weight": 0.5,
+        "ltr.negatives": 0,
+        "rtl.weight": 0.5,
+        "rtl.negatives": 0,
+    }
     config = base_config()
     add_objectives(config, "mlm+bertlab.objectives.next_sentence:NextSentence")
     assert config.objectives.NextSentence.to_dict() == {

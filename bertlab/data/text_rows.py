@@ -19,14 +19,14 @@ class TextRow:
     Attributes:
         tokens: ids, special ones included.
         names: the units' strings.
-        first, last: positions in `tokens` of each unit's first and last piece.
+        first, last: positions in `tokens` of each unit's first and last piece; a unit that is cut in two has no last.
         characters: [T, 50] where the model reads them, else None.
     """
 
     tokens: Int[np.ndarray, "T"]
     names: tuple[str, ...]
     first: Int[np.ndarray, "U"]
-    last: Int[np.ndarray, "U"]
+    last: Int[np.ndarray, "W"]
     characters: Int[np.ndarray, "T 50"] | None
 
     def padded(self, length: int, pad_id: int, example_id=(0, 0)) -> Row:
@@ -80,14 +80,14 @@ class RowEncoder:
         prefix, suffix = self._tokenizer.prefix_ids, self._tokenizer.suffix_ids
         if self._room is not None:
             ids = ids[: self._room - len(prefix) - len(suffix)]
-        whole = last < len(ids)
+        begun = first < len(ids)
         if characters is not None:
             table = self._table
             characters = np.concatenate([table[list(prefix)], characters[: len(ids)], table[list(suffix)]]).astype(np.int32)
         return TextRow(
             tokens=np.array([*prefix, *ids, *suffix], np.int32),
-            names=tuple(name for name, fits in zip(names, whole) if fits),
-            first=first[whole] + len(prefix),
-            last=last[whole] + len(prefix),
+            names=tuple(name for name, fits in zip(names, begun) if fits),
+            first=first[begun] + len(prefix),
+            last=last[last < len(ids)] + len(prefix),
             characters=characters,
         )

@@ -180,10 +180,11 @@ def check_shape(config: ConfigDict, shape) -> None:
     """Refuses sizes that do not go together: row length and positions, batch and its parts, ranges, schedule."""
     limit = getattr(shape, "max_positions", None)
     learned = getattr(shape, "position_encoding", None) == "learned"
-    if learned and _row_length(config.data) > limit:
+    if learned and (rows := _row_length(config.data)) > limit:
+        longer = f" makes rows of {rows}, which" if rows != config.data.seq_len else ""
         raise UserError(
-            f"config.data.seq_len={config.data.seq_len} (rows of {_row_length(config.data)}) is beyond the model's {limit}"
-            " positions; lower it or raise config.model.max_positions"
+            f"config.data.seq_len={config.data.seq_len}{longer} is beyond the model's {limit} positions; lower it or raise"
+            " config.model.max_positions"
         )
     for key, least in LEAST.items():
         group, leaf = key.split(".")

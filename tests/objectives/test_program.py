@@ -26,15 +26,17 @@ def equations(jaxpr):
                 yield from equations(getattr(inner, "jaxpr", inner))
 
 
-def body_passes(program, batch) -> float:
-    """Forward passes of the body in the program's metrics, counted in its jaxpr by the sequence mixing of its layers."""
-    params = random_params(program, batch)
-    found = list(equations(jax.make_jaxpr(program.metrics)(params, views_of(program, batch)).jaxpr))
-    shape = program.body.config
-    if hasattr(shape, "heads"):  # the attention's two products are the only ones with batch dimensions
+def body_passes(program, batch):
+    """Forward passes of the body in the program's metrics: its recurrences and attentions, in units of one `encode`."""
+    params, views = random_params(program, batch), views_of(program, batch)
+
+    def mixing(function, *arguments):
+        found = list(equations(jax.make_jaxpr(function)(*arguments).jaxpr))
+        # The attention's two products are the only ones with batch dimensions.
         products = [e for e in found if e.primitive.name == "dot_general" and e.params["dimension_numbers"][1][0]]
-        return len(products) / (2 * shape.layers)
-    return sum(e.primitive.name == "scan" for e in found) / (2 * shape.layers)
+        return len(products) + sum(e.primitive.name == "scan" for e in found)
+
+    return mixing(program.metrics, params, views) / mixing(program.encode, params, next(iter(views.values())))
 
 
 @pytest.mark.parametrize(

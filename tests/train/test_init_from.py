@@ -9,6 +9,7 @@ from bertlab.interop import import_weights
 from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.train.checkpoint import load_params
+from tests.conftest import ROOT
 from tests.interop import published
 
 
@@ -18,11 +19,10 @@ def flat(params) -> dict[str, np.ndarray]:
 
 def test_it_begins_with_the_parameters_and_the_tokenizer_of_a_run(small_config, tmp_path, capsys):
     loop.train(small_config("bert", train__steps=4, model__hidden=24), tmp_path / "first")
-    second = small_config("gpt", train__steps=0)  # another objective and direction on the same body
-    second.update(model=small_config("bert").model)
-    second.model.update(direction="left-to-right", width=None, hidden=None)
-    second.data.tokenizer.vocab_size = 300
-    second.init_from = str(tmp_path / "first")
+    recipe = f"{ROOT}/experiments/pretrain/bert.py:objectives=ltr"
+    second = small_config(recipe, train__steps=0, model__direction="left-to-right", init_from=str(tmp_path / "first"))
+    second.model.update(width=None, hidden=None)
+    second.data.tokenizer.vocab_size = 380
     loop.train(second, tmp_path / "second")
     assert f"not in {tmp_path / 'first'}, so begun afresh" not in capsys.readouterr().out
     first, begun = flat(load_params(tmp_path / "first")), flat(load_params(tmp_path / "second"))
@@ -33,9 +33,8 @@ def test_it_begins_with_the_parameters_and_the_tokenizer_of_a_run(small_config, 
 
 
 def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys):
-    loop.train(small_config("bert", train__steps=0), tmp_path / "first")
-    del (config := small_config("bert", train__steps=0, init_from=str(tmp_path / "first"))).objectives["nsp"]
-    loop.train(config, tmp_path / "without")
+    without = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm", train__steps=0)
+    loop.train(without, tmp_path / "without")
     capsys.readouterr()
     loop.train(small_config("bert", train__steps=0, init_from=str(tmp_path / "without")), tmp_path / "with")
     assert f"not in {tmp_path / 'without'}, so begun afresh: " in (out := capsys.readouterr().out)
@@ -45,11 +44,9 @@ def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2"])
 def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
     import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "imported")
-    recipe = "gpt" if kind == "gpt2" else "bert"
+    recipe = {"bert": "bert", "gpt2": "gpt", "roberta": f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm"}[kind]
     config = small_config(recipe, train__steps=3, init_from=str(tmp_path / "imported"), data__seq_len=16)
     config.model.update(width=None, hidden=None)
-    if kind != "bert":
-        config.objectives.pop("nsp", None)
     result = loop.train(config, tmp_path / "run")
     theirs, ours = flat(load_params(tmp_path / "imported")), flat(load_params(tmp_path / "run"))
     changes = {name: np.abs(ours[name] - theirs[name]).max() for name in ours if name in theirs}
@@ -80,7 +77,7 @@ def test_a_model_that_is_not_the_other_runs_is_refused(overrides, message, small
 
 def test_another_vocabulary_is_refused(small_config, tmp_path):
     loop.train(small_config("bert", train__steps=0), tmp_path / "first")
-    loop.train(small_config("bert", train__steps=0, data__tokenizer__vocab_size=300), tmp_path / "other")
+    loop.train(small_config("bert", train__steps=0, data__tokenizer__vocab_size=380), tmp_path / "other")
     config = small_config("bert", init_from=str(tmp_path / "first"))
     config.data.tokenizer.path = str(tmp_path / "other" / "tokenizer")
     with pytest.raises(UserError, match=r"trained with another vocabulary; set config.data.tokenizer.path=.*first/tokenizer"):

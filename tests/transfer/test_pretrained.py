@@ -10,6 +10,7 @@ from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
 from bertlab.interop import import_weights
 from bertlab.train import loop
+from tests.conftest import ROOT
 from tests.interop import published
 from tests.references import log_softmax
 
@@ -145,8 +146,7 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
 
 
 def test_a_model_that_predicts_no_tokens_gives_no_scores(small_config, tmp_path):
-    recipe = "experiments/pretrain/bert.py:objectives=nsp"
-    loop.train(small_config(str(published.Path(__file__).parents[2] / recipe), train__steps=0), tmp_path / "run")
+    loop.train(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=nsp", train__steps=0), tmp_path / "run")
     with pytest.raises(UserError, match=r"predicts no tokens \(its objectives: nsp\); score\(\) needs ltr, rtl or mlm"):
         bertlab.load(tmp_path / "run").score(["x"])
 
