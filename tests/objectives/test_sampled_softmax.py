@@ -1,0 +1,198 @@
+"""The sampled softmax is TensorFlow's (`tf.nn.sampled_softmax_loss` over `log_uniform_candidate_sampler`, as bilm-tf calls them):
+each logit less the log of its token's expected count in the sample, candidates that are the right token left out."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+from scipy import optimize, stats
+
+from bertlab.config import base_config
+from bertlab.errors import UserError
+from bertlab.objectives import autoregressive
+from bertlab.objectives.autoregressive import draw_log_uniform
+from bertlab.train.sharding import build_mesh
+from bertlab.train.state import build_eval_step, build_train_step, init_state
+from tests.references import assert_metrics, hidden_states, metrics_of, quick_jit, random_params, summed, tiny_program, views_of
+
+V, NEGATIVES = 50, 7
+AWD_DROPOUTS = {f"{name}dropout": 0.0 for name in ("", "embedding_", "input_", "hidden_", "weight_")}
+CASES = {
+    "elmo": ("elmo", "ltr+rtl", {"dropout": 0.0}),
+    "gpt": ("gpt", "ltr", {"dropout": 0.0}),
+    "awd_lstm": ("awd_lstm", "ltr", AWD_DROPOUTS),
+}
+
+
+def sampling_program(case: str, negatives: int = NEGATIVES):
+    """Without dropout: the negatives are all that is random."""
+    family, names, model = CASES[case]
+    program = tiny_program(family, names, **model)
+    sampled = {name: dataclasses.replace(o, negatives=negatives) for name, o in program.objectives.items()}
+    return dataclasses.replace(program, objectives=sampled)
+
+
+def log_uniform() -> np.ndarray:
+    """p(k) of TensorFlow's log_uniform_candidate_sampler with range_max = V."""
+    k = np.arange(V)
+    return (np.log(k + 2) - np.log(k + 1)) / np.log(V + 1)
+
+
+def expected_counts(number: int) -> np.ndarray:
+    """1 − (1 − p)^t, the sampler's expected count where it drew t times until it had `number` different ids."""
+    p = log_uniform()
+    tries = optimize.brentq(lambda t: (1 - (1 - p) ** t).sum() - number, number - 1e-9, 1e9, xtol=1e-12, rtol=1e-14)
+    return 1 - (1 - p) ** tries
+
+
+def targets_of(batch, ahead: int) -> list[tuple[int, int, int]]:
+    """(row, position, token to predict) wherever the neighbour is in the same document."""
+    documents = batch["documents"]
+    rows, length = documents.shape
+    return [
+        (b, t, int(batch["tokens"][b, t + ahead]))
+        for b in range(rows)
+        for t in range(length)
+        if 0 <= t + ahead < length and documents[b, t] > 0 and documents[b, t + ahead] == documents[b, t]
+    ]
+
+
+def training_metrics(program, params, batch, seed: int = 5):
+    key = jax.random.key(seed)
+    return quick_jit(lambda params, views: program.metrics(params, views, key))(params, views_of(program, batch))
+
+
+@pytest.fixture
+def drawn_alike(monkeypatch):
+    """The ids that every draw gives, whatever its key; expected counts stay the code's own."""
+    ids = np.array([0, 1, 2, 7, 9, 23, 41], np.int32)
+    draw = autoregressive.draw_log_uniform
+    monkeypatch.setattr(autoregressive, "draw_log_uniform", lambda key, size, number: (ids, draw(key, size, number)[1]))
+    return ids
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_accuracy_equal_numpy_given_the_negatives(case, packed_batch, drawn_alike):
+    program, batch = sampling_program(case), packed_batch(rows=4, length=12)
+    batch["tokens"] = np.where(batch["documents"] > 0, batch["tokens"] % 12, 0).astype(np.int32)  # many accidental hits
+    params = random_params(program, batch)
+    metrics, states = training_metrics(program, params, batch), hidden_states(program, params, batch)
+    output = params["body"].get("output", {})
+    table = np.float64(output.get("kernel", params["body"]["token_embedding"]))
+    bias = np.float64(output.get("bias", np.zeros(V)))
+    log_count, hits = np.log(expected_counts(NEGATIVES)), 0
+    for name in program.objectives:
+        side, ahead = (states.forward, 1) if name == "ltr" else (states.backward, -1)
+        expected = np.zeros(3)
+        for row, t, target in targets_of(batch, ahead):
+            candidates = np.array([target, *(i for i in drawn_alike if i != target)])
+            hits += len(candidates) == len(drawn_alike)
+            expected += summed(table[candidates] @ side[-1][row, t] + bias[candidates] - log_count[candidates], 0)
+        assert_metrics(metrics, name, expected)
+    assert hits > 5, "else the test could not see accidental hits"
+
+
+@pytest.mark.parametrize("case", ["elmo", "gpt"])
+def test_evaluation_is_over_the_whole_vocabulary(case, packed_batch):
+    program, full, batch = sampling_program(case), sampling_program(case, negatives=0), packed_batch()
+    params = random_params(program, batch)
+    expected = metrics_of(full, params, views_of(full, batch))
+    evaluated, _ = quick_jit(build_eval_step(program))(params, batch, np.int32(0), {})
+    jax.tree.map(np.testing.assert_array_equal, evaluated, expected)
+    # What shows that the sampled loss is another one, in training, where the full softmax is what it was.
+    close = lambda a, b: np.allclose(a["ltr/loss"], b["ltr/loss"], rtol=1e-5)
+    assert close(training_metrics(full, params, batch), expected)
+    assert not close(training_metrics(program, params, batch), expected)
+
+
+def test_gradient_touches_the_rows_of_candidates_and_targets_alone(packed_batch, drawn_alike):
+    program, batch = sampling_program("elmo"), packed_batch(rows=2, length=8)
+    params, views = random_params(program, batch), views_of(program, batch)
+    key = jax.random.key(0)
+    for name, ahead in (("ltr", 1), ("rtl", -1)):
+        loss = lambda params, name=name: program.metrics(params, views, key)[f"{name}/loss"][0]
+        output = quick_jit(jax.grad(loss))(params)["body"]["output"]
+        touched = sorted({*drawn_alike.tolist(), *(target for *_, target in targets_of(batch, ahead))})
+        assert len(touched) < V - 10
+        assert np.flatnonzero(np.abs(output["kernel"]).max(axis=1)).tolist() == touched
+        assert np.flatnonzero(output["bias"]).tolist() == touched
+
+
+@pytest.mark.parametrize("number", [1, 2, 7, 49])
+def test_expected_counts_are_tensorflows(number):
+    drawn, expected = draw_log_uniform(jax.random.key(0), V, number)
+    # Float32 keeps 7 digits.
+    np.testing.assert_allclose(expected, expected_counts(number), rtol=1e-6)
+    assert drawn.shape == (number,) and len(set(drawn.tolist())) == number
+    assert 0 <= drawn.min() and drawn.max() < V
+
+
+def sampled_sets(number: int, draws: int) -> np.ndarray:
+    """How often each id is in a sample, over this many samples."""
+    keys = jax.random.split(jax.random.key(0), draws)
+    ids = jax.jit(jax.vmap(lambda key: draw_log_uniform(key, V, number)[0]))(keys)
+    return np.bincount(np.asarray(ids).ravel(), minlength=V)
+
+
+def test_draws_are_log_uniform_and_without_replacement():
+    """Samples of one follow p; of two, p_i + Σ_{j≠i} p_j · p_i / (1 − p_j): the second of another id than the first."""
+    p, draws = log_uniform(), 50_000
+    ones, twos = sampled_sets(1, draws), sampled_sets(2, draws)
+    # The seed is fixed; for right code one seed in a thousand would fail. A uniform or a Zipfian p gives thousands.
+    assert stats.chisquare(ones, draws * p).pvalue > 1e-3
+    second = p * ((p / (1 - p)).sum() - p / (1 - p))
+    deviations = (twos - draws * (p + second)) / np.sqrt(draws * (p + second) * (1 - p - second))
+    # Of 50 standard normal numbers the largest is beyond 4.5 once in 3000 seeds; drawn with replacement id 0 is off by 30.
+    assert np.abs(deviations).max() < 4.5
+
+
+def test_expected_counts_are_how_often_ids_are_drawn():
+    """Only then does the sampled sum of exponentials estimate the whole one."""
+    draws = 20_000
+    frequency = sampled_sets(NEGATIVES, draws) / draws
+    # A mean number of tries stands for each sample's own: measured, that is off by up to 2 % of a probability,
+    # to which sampling adds 3 standard deviations of 1.3 %. Counts with replacement (7 p) are off by a factor of 1.5.
+    np.testing.assert_allclose(frequency, expected_counts(NEGATIVES), rtol=0.06)
+
+
+def test_negatives_depend_on_seed_step_and_objective_alone(packed_batch):
+    program, batch = sampling_program("elmo"), packed_batch()
+    optimizer = optax.with_extra_args_support(optax.sgd(0.0))
+    config = base_config()
+    config.mesh.data = 1
+    state = init_state(program, optimizer, build_mesh(config.mesh), 0, batch)
+    state = dataclasses.replace(state, params=random_params(program, batch))
+    weights = {"ltr": 0.5, "rtl": 0.5}
+    steps = {seed: jax.jit(build_train_step(program, optimizer, weights, seed, 1)) for seed in (0, 1)}
+
+    def loss(seed: int, step: int) -> float:
+        _, metrics = steps[seed](dataclasses.replace(state, step=np.int32(step)), batch)
+        return float(metrics["ltr/loss"][0])
+
+    values = {(seed, step): loss(seed, step) for seed in (0, 1) for step in (0, 1)}
+    assert loss(0, 0) == values[0, 0]
+    assert len(set(values.values())) == 4, "another step or another seed draws others"
+
+
+def test_each_direction_draws_its_own(packed_batch, monkeypatch):
+    keys, draw = [], autoregressive.draw_log_uniform
+
+    def recorded(key, size, number):
+        keys.append(key)
+        return draw(key, size, number)
+
+    monkeypatch.setattr(autoregressive, "draw_log_uniform", recorded)
+    program, batch = sampling_program("elmo"), packed_batch()
+    program.metrics(random_params(program, batch), views_of(program, batch), jax.random.key(0))
+    first, second = (draw(key, V, NEGATIVES)[0].tolist() for key in keys)
+    assert first != second
+
+
+def test_numbers_of_negatives_that_cannot_be_are_refused(packed_batch):
+    with pytest.raises(UserError, match="negatives=-1 must be 0"):
+        autoregressive.LeftToRight(negatives=-1)
+    program, batch = sampling_program("gpt", negatives=V), packed_batch()
+    with pytest.raises(UserError, match="negatives=50 must be smaller than the vocabulary, 50; 0 is the full softmax"):
+        training_metrics(program, random_params(program, batch), batch)
