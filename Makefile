@@ -38,7 +38,7 @@ clean:
 
 # Against other people's code on the same weights, in an environment of its own: PyTorch, transformers, gensim, TensorFlow.
 parity: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m pytest -n 2 tests/parity
+	$(VENV)-parity/bin/python -m pytest -n 2 tests/parity tests/interop
 
 $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-parity

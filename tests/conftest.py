@@ -32,7 +32,10 @@ RECIPES = {
 def pytest_configure(config):
     """What is compiled once is compiled for all tests, worker processes and runs of the suite."""
     if not hasattr(config, "workerinput"):
-        for name, value in (("compilation_cache_dir", config.cache.mkdir("jax")), ("persistent_cache_min_compile_time_secs", 0)):
+        for name, value in (
+            ("compilation_cache_dir", config.cache.mkdir("jax")),
+            ("persistent_cache_min_compile_time_secs", 0),
+        ):
             os.environ.setdefault(f"JAX_{name.upper()}", str(value))
             jax.config.update(f"jax_{name}", str(value) if name.endswith("dir") else value)
 

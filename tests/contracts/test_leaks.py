@@ -95,7 +95,10 @@ def test_logits_on_real_tokens_do_not_change_with_what_is_hidden(family, directi
     if side == "forward":
         cut = int((documents[0] == 1).sum()) - 1
         changed[0, cut] = (changed[0, cut] + 1) % 50
-    states = [np.asarray(getattr(quick_jit(program.encode)(params, {**batch, "tokens": t}), side)[-1]) for t in (batch["tokens"], changed)]
+    states = [
+        np.asarray(getattr(quick_jit(program.encode)(params, {**batch, "tokens": t}), side)[-1])
+        for t in (batch["tokens"], changed)
+    ]
     keep = documents == 1
     if side == "forward":
         keep[0, cut] = False

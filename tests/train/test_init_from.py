@@ -61,7 +61,10 @@ def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"model.family": "modern"}, r"holds a model of family 'bert', and config.model.family is 'modern'; take that family's"),
+        (
+            {"model.family": "modern"},
+            r"holds a model of family 'bert', and config.model.family is 'modern'; take that family's",
+        ),
         ({"model.activation": "relu"}, r"config.model has activation='relu', and the model in config.init_from=.* 'gelu_tanh'"),
         ({"model.layers": 3}, r"config.model has layers=3, and the model in config.init_from=.* 2; leave it out"),
         ({"init_from": "nowhere"}, r"config.init_from=nowhere has no config.json; give the --workdir"),

@@ -74,10 +74,18 @@ CASES = {
     "unknown decay": (BERT, {"optimizer.decay": "step"}, r"config.optimizer.decay='step' .*linear, cosine"),
     "negative steps": (BERT, {"train.steps": -1}, r"config.train.steps=-1 must be at least 0"),
     "unknown format": (BERT, {"data.format": "pairs"}, r"config.data.format='pairs' .*segment_pair, full_sentences"),
-    "unknown family": (BERT, {"model.family": "bart"}, r"config.model.family='bart' .*bert, gpt, modern, elmo, awd_lstm, static"),
+    "unknown family": (
+        BERT,
+        {"model.family": "bart"},
+        r"config.model.family='bart' .*bert, gpt, modern, elmo, awd_lstm, static",
+    ),
     "unknown size": (BERT, {"model.size": "huge"}, r"config.model.size='huge' .*tiny, mini"),
     "a size of another family": (ELMO, {"model.size": "base"}, r"config.model.size='base' .*original"),
-    "unknown direction": (BERT, {"model.direction": "both"}, r"config.model.direction='both' .*left-to-right, bidirectional, right-to-left"),
+    "unknown direction": (
+        BERT,
+        {"model.direction": "both"},
+        r"config.model.direction='both' .*left-to-right, bidirectional, right-to-left",
+    ),
     "unknown dtype": (BERT, {"model.dtype": "float16"}, r"config.model.dtype='float16' .*float32, bfloat16"),
     "heads that do not divide": (BERT, {"model.heads": 3}, r"config.model.width=16 .*config.model.heads=3"),
     "heads of an LSTM": (ELMO, {"model.heads": 2}, r"config.model.heads=2: elmo has no heads; leave it unset"),
@@ -231,7 +239,10 @@ def own_module(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("clm", r"objective 'clm' is not known; choose from mlm, nsp, ltr, rtl, ar, tar, skip_gram, cbow, glove, bilm, or .*module:Class"),
+        (
+            "clm",
+            r"objective 'clm' is not known; choose from mlm, nsp, ltr, rtl, ar, tar, skip_gram, cbow, glove, bilm, or .*module:Class",
+        ),
         ("mlm+", r"objective '' is not known"),
         ("nowhere_objectives:Own", r"there is no module nowhere_objectives; put its folder on PYTHONPATH"),
         ("own_objectives:Missing", r"module own_objectives has no Missing"),
