@@ -384,7 +384,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
             return JsonTokenizer((path / "tokenizer.json").read_text(encoding="utf-8"), metadata["special_ids"])
         if kind == "gpt1":
             return _load_bpe(path, _OPENAI_FILES)
-        pieces = _read_vocabulary(path / "vocab.txt")
+        pieces = _read_vocabulary(path / "vocab.txt", as_google=False)
         return WordPieceTokenizer(pieces, lowercase) if kind == "wordpiece" else WordsTokenizer(pieces, lowercase)
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
@@ -396,7 +396,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
                 return _load_bpe(path, names)
     settings = _read_settings(path.parent)
     if path.is_file() and path.suffix == ".txt":
-        pieces = _read_vocabulary(path)
+        pieces = _read_vocabulary(path, as_google=True)
         if lowercase is None:
             lowercase = settings.get("do_lower_case")
         if lowercase is None:
@@ -413,10 +413,10 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
     )
 
 
-def _read_vocabulary(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    # Google strips each line; one that is white space only stays as it is, to be no second "".
-    pieces = [line.strip() or line for line in lines]
+def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
+    pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    if as_google:  # who strips each line; one that is white space only stays as it is, to be no second "".
+        pieces = [line.strip() or line for line in pieces]
     missing = [special for special in SPECIALS if special not in pieces]
     if missing:
         raise UserError(f"{path} lacks {' '.join(missing)}: a vocabulary has one piece a line, with {' '.join(SPECIALS)}.")

@@ -1,4 +1,4 @@
-"""The sampled softmax is TensorFlow's (`tf.nn.sampled_softmax_loss` over `log_uniform_candidate_sampler`, as bilm-tf calls them):
+"""The sampled softmax is TensorFlow's, as bilm-tf calls it (`sampled_softmax_loss` over `log_uniform_candidate_sampler`):
 each logit less the log of its token's expected count in the sample, candidates that are the right token left out."""
 
 import dataclasses
@@ -9,12 +9,10 @@ import optax
 import pytest
 from scipy import optimize, stats
 
-from bertlab.config import base_config
 from bertlab.errors import UserError
 from bertlab.objectives import autoregressive
 from bertlab.objectives.autoregressive import draw_log_uniform
-from bertlab.train.sharding import build_mesh
-from bertlab.train.state import build_eval_step, build_train_step, init_state
+from bertlab.train.state import TrainState, build_eval_step, build_train_step
 from tests.references import assert_metrics, hidden_states, metrics_of, quick_jit, random_params, summed, tiny_program, views_of
 
 V, NEGATIVES = 50, 7
@@ -160,36 +158,33 @@ def test_expected_counts_are_how_often_ids_are_drawn():
 
 def test_negatives_depend_on_seed_and_step(packed_batch):
     program, batch = sampling_program("gpt"), packed_batch()
-    optimizer = optax.with_extra_args_support(optax.sgd(0.0))
-    config = base_config()
-    config.mesh.data = 1
-    state = init_state(program, optimizer, build_mesh(config.mesh), 0, batch)
-    state = dataclasses.replace(state, params=random_params(program, batch))
-    steps = {seed: quick_jit(build_train_step(program, optimizer, {"ltr": 1.0}, seed, 1)) for seed in (0, 1)}
+    optimizer, params = optax.with_extra_args_support(optax.sgd(0.0)), random_params(program, batch)
 
-    def loss(seed: int, step: int) -> float:
-        _, metrics = steps[seed](dataclasses.replace(state, step=np.int32(step)), batch)
-        return float(metrics["ltr/loss"][0])
+    def loss_of(seed: int):
+        train_step = build_train_step(program, optimizer, {"ltr": 1.0}, seed, micro_batches=1)
+        begin = lambda step: TrainState(step, params, optimizer.init(params), {})
+        return quick_jit(lambda step: train_step(begin(step), batch)[1]["ltr/loss"][0])
 
-    values = {(seed, step): loss(seed, step) for seed in (0, 1) for step in (0, 1)}
-    assert loss(0, 0) == values[0, 0]
+    losses = {seed: loss_of(seed) for seed in (0, 1)}
+    values = {(seed, step): float(losses[seed](step)) for seed in losses for step in (0, 1)}
+    assert float(losses[0](0)) == values[0, 0]
     assert len(set(values.values())) == 4, "another step or another seed draws others"
 
 
 def test_each_direction_draws_its_own(packed_batch, monkeypatch):
-    keys, draw = [], autoregressive.draw_log_uniform
+    program, batch, keys, draw = sampling_program("elmo"), packed_batch(), [], autoregressive.draw_log_uniform
 
     def recorded(key, size, number):
         keys.append(key)
         return draw(key, size, number)
 
+    def drawn_from(params):
+        program.metrics(params, program.views(batch, jax.random.key(0)), jax.random.key(0))
+        return keys
+
     monkeypatch.setattr(autoregressive, "draw_log_uniform", recorded)
-    program, batch = sampling_program("elmo"), packed_batch(rows=1, length=8)
-    views = views_of(program, batch)
-    with jax.disable_jit():
-        program.metrics(random_params(program, batch), views, jax.random.key(0))
-    first, second = (draw(key, V, NEGATIVES)[0].tolist() for key in keys)
-    assert first != second
+    first, second = quick_jit(drawn_from)(random_params(program, batch))
+    assert draw(first, V, NEGATIVES)[0].tolist() != draw(second, V, NEGATIVES)[0].tolist()
 
 
 def test_numbers_of_negatives_that_cannot_be_are_refused(packed_batch):
