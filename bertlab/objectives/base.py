@@ -6,6 +6,7 @@ what it must predict, and returns every loss and metric as (weighted sum, weight
 all micro-batches, devices and hosts have been added.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -70,7 +71,7 @@ class Bound:
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
+class Objective(abc.ABC):
     """Base of all objectives.
 
     Class attributes:
@@ -105,9 +106,9 @@ class Objective:
         """A Linen module with the objective's own parameters, or None."""
         return None
 
+    @abc.abstractmethod
     def loss(self, model: Bound, view: View) -> Metrics:
         """Losses and metrics of one view as {name: (weighted sum, weight)}; "loss" must be there."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss(model, view)")
 
 
 def check_share(name: str, value: float) -> None:

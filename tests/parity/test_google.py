@@ -2,14 +2,12 @@
 
 import jax
 import numpy as np
-import pytest
+import tensorflow
 
 from bertlab.interop import import_weights
 from bertlab.interop.base import load_run
 from bertlab.interop.google import from_variables
 from tests.interop.test_google import directory, variables
-
-tensorflow = pytest.importorskip("tensorflow")
 
 
 def test_a_checkpoint_of_tensorflow(tmp_path):

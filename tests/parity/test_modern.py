@@ -27,7 +27,8 @@ def our_program(**model) -> Program:
 def their_model(params) -> torch.nn.Module:
     config = transformers.ModernBertConfig(
         vocab_size=VOCABULARY.size, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, local_attention=WINDOW, global_attn_every_n_layers=3, pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3,
+        num_attention_heads=HEADS, local_attention=WINDOW, global_attn_every_n_layers=3,
+        pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3,
         attn_implementation="eager",
     )  # fmt: skip
     model = transformers.ModernBertModel(config).eval()
