@@ -8,7 +8,6 @@ tensor that is missing, left over, of another shape or not of floats is named, a
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import read_json, write_json
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
 from bertlab.train.checkpoint import load_params, save_params
@@ -359,18 +359,3 @@ def require(module: str, extra: str):
         return importlib.import_module(module)
     except ImportError:
         raise UserError(f"this needs the package {module}; install it: pip install 'bertlab[{extra}]'") from None
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file. Raises: UserError: it is missing or no JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} has no {path.name}") from None
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """A JSON file with indentation."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -17,7 +17,8 @@ from bertlab.config import base_config
 from bertlab.data.tokenizers import WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
-from bertlab.interop.base import Entry, Imported, body_shapes, read, read_json, require, write, write_json
+from bertlab.files import read_json, write_json
+from bertlab.interop.base import Entry, Imported, body_shapes, read, require, write
 from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
 from bertlab.models.bilstm import BilstmConfig
 from bertlab.models.characters import ALPHABET, PUBLISHED_FILTERS, CharactersConfig

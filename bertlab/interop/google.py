@@ -12,7 +12,8 @@ import numpy as np
 
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
-from bertlab.interop.base import Entry, Imported, body_shapes, read, read_json, require, transposed
+from bertlab.files import read_json
+from bertlab.interop.base import Entry, Imported, body_shapes, read, require, transposed
 from bertlab.interop.transformer import (
     check_vocabulary,
     nsp_shapes,

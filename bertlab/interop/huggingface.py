@@ -22,7 +22,8 @@ import safetensors.numpy
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.interop.base import Entry, Imported, body_shapes, read, read_json, transposed, write, write_json
+from bertlab.files import read_json, write_json
+from bertlab.interop.base import Entry, Imported, body_shapes, read, transposed, write
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from bertlab.interop.transformer import (
     check_vocabulary,

@@ -12,7 +12,8 @@ import numpy as np
 
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
-from bertlab.interop.base import Entry, Imported, body_shapes, read, read_json
+from bertlab.files import read_json
+from bertlab.interop.base import Entry, Imported, body_shapes, read
 from bertlab.interop.transformer import check_vocabulary, joint_bias, joint_kernel, out_kernel, transformer_config
 
 _HEAD_WIDTH = 64

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bertlab.errors import UserError
+from bertlab.files import read_json
 
 COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
@@ -156,14 +157,6 @@ def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
         if failed.exists():
             row |= {"status": "failed", "error": failed.read_text(encoding="utf-8").strip()}
     return row
-
-
-def read_json(path: Path) -> Any:
-    """Reads a JSON file; a damaged one is a UserError that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore the file, or delete it to run this part again") from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bertlab.errors import UserError
+from bertlab.files import write_json
 from bertlab.studies.study import RunSpec, Study
 
 RUNNER = "bertlab.studies.sweep:run_one"
@@ -480,13 +481,6 @@ def print_plan(study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any]
 def print_line(console: Console, text: str, style: str | None = None) -> None:
     """Prints text as it is: no markup, no wrapping, no highlighting."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file in one move, so that a reader never sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)
 
 
 @contextlib.contextmanager

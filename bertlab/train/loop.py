@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from bertlab.config import flatten
 from bertlab.data.batches import BatchHash
 from bertlab.errors import UserError
+from bertlab.files import write_json
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.environment import describe_environment
@@ -308,11 +308,3 @@ def finished(config, workdir: Path) -> dict | None:
         raise UserError(f"{workdir} holds a run whose config differs in {shown}; give another --workdir or the same config")
     result = workdir / "result.json"
     return json.loads(result.read_text()) if result.exists() else None
-
-
-def write_json(path: Path, value: dict) -> None:
-    """Writes a JSON file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
-    os.replace(partial, path)

@@ -1,0 +1,34 @@
+"""JSON files, written whole or not at all."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file in one move, so that a reader never sees half of it; makes its directory.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} has no {path.name}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}); restore it, or delete it if it can be made again") from None
