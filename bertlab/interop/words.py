@@ -1,6 +1,5 @@
 """Vocabularies of whole words that come with a model, row by row of its embeddings."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from tokenizers import Tokenizer as Backend
 from bertlab.data.tokenizers import JsonTokenizer, Tokenizer, WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
+from bertlab.files import read_json
 
 # What bilm-tf, awd-lstm-lm and fastai call their specials.
 _NAMES = {
@@ -63,13 +63,9 @@ def read_words(path: Path) -> list[str]:
     Raises:
         UserError: the file is neither.
     """
-    text = path.read_text(encoding="utf-8")
     if path.suffix != ".json":
-        return text.removesuffix("\n").split("\n")
-    try:
-        words = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from None
+        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    words = read_json(path)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise UserError(f"{path} must be a list of words in the order of the embedding's rows")
     return words
