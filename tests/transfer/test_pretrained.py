@@ -9,24 +9,29 @@ from bertlab.cli import main
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
 from bertlab.interop import import_weights
+from bertlab.interop.base import Imported, save_imported
 from bertlab.train import loop
+from bertlab.train.build import build_pretraining
 from tests.conftest import ROOT
 from tests.interop import published
-from tests.references import log_softmax
+from tests.references import initial, log_softmax, quick_jit
 
 TEXTS = ["The with statement wraps a block.", "yield", "A class body is executed at once, is it not?"]
 WORDS = [["The", "with", "statement"], ["unbelievably", "qqqzzz", "yield", "it"]]
 
 
+def fresh_run(config, directory):
+    """A run directory with fresh parameters, as an import makes it: no training step is compiled."""
+    experiment = build_pretraining(config)
+    params = initial(experiment.program, experiment.evaluations["valid"][0])
+    save_imported(Imported(config, params, experiment.tokenizer), directory, "huggingface", "nowhere")
+    return directory
+
+
 @pytest.fixture
 def opened(small_config, tmp_path):
-    """A function (recipe, overrides) -> a run with fresh parameters, opened."""
-
-    def make(recipe, **overrides):
-        loop.train(small_config(recipe, train__steps=0, **overrides), tmp_path / "run")
-        return bertlab.load(tmp_path / "run")
-
-    return make
+    """A function (recipe, overrides) -> a model with fresh parameters, opened."""
+    return lambda recipe, **overrides: bertlab.load(fresh_run(small_config(recipe, **overrides), tmp_path / "run"))
 
 
 def view_of(model, text: str, length: int = 32) -> dict[str, np.ndarray]:
@@ -42,7 +47,7 @@ def view_of(model, text: str, length: int = 32) -> dict[str, np.ndarray]:
 def states_of(model, text: str) -> np.ndarray:
     """[n, T, D] of one text, special tokens included."""
     view = view_of(model, text)
-    _, layers = model.apply(model.params, view).widest()
+    _, layers = quick_jit(model.apply)(model.params, view).widest()
     return np.stack(layers)[:, 0, view["documents"][0] > 0]
 
 
@@ -90,7 +95,7 @@ def test_a_model_of_characters_tells_words_apart_that_its_vocabulary_lacks(opene
         if not first <= place < last:
             boundary = 256 if id_ == model.tokenizer.cls_id else 257  # begin and end of a sentence
             table["characters"][0, place, :3] = [258, boundary, 259]
-    _, layers = model.apply(model.params, table | {"segments": view["segments"]}).widest()
+    _, layers = quick_jit(model.apply)(model.params, table | {"segments": view["segments"]}).widest()
     np.testing.assert_allclose(embedding.states, np.stack(layers)[:, 0, first:last], atol=1e-5)
     assert np.abs(embedding.states[:, 0] - embedding.states[:, 1]).max() > 1e-3
 
@@ -105,7 +110,7 @@ def test_scores_of_one_direction_are_the_sums_of_the_objective(recipe, sides, op
         sums = []
         for side, name in (("forward", "ltr"), ("backward", "rtl")):
             if name in sides:
-                hidden = model.apply(model.params, view).output(side)
+                hidden = quick_jit(model.apply)(model.params, view).output(side)
                 chosen = log_softmax(np.float64(model.program.predict_tokens(model.params, hidden, side))[0])
                 tokens, count = view["tokens"][0], int(view["documents"].sum())
                 pairs = [(t, t + 1) if side == "forward" else (t + 1, t) for t in range(count - 1)]
@@ -117,12 +122,12 @@ def test_scores_of_one_direction_are_the_sums_of_the_objective(recipe, sides, op
 def test_pseudo_scores_mask_each_token_in_turn(opened):
     model = opened("bert")
     (score,) = model.score(["with a block"])
-    view, total = view_of(model, "with a block"), 0.0
+    view, total, apply = view_of(model, "with a block"), 0.0, quick_jit(model.apply)
     count = int(view["documents"].sum())
     for place in range(1, count - 1):
         tokens = view["tokens"].copy()
         tokens[0, place] = model.tokenizer.mask_id
-        hidden = model.apply(model.params, {**view, "tokens": tokens}).both[-1]
+        hidden = apply(model.params, {**view, "tokens": tokens}).both[-1]
         logits = np.float64(model.program.predict_tokens(model.params, hidden, "both"))[0]
         total += log_softmax(logits)[place, view["tokens"][0, place]]
     assert (score.kind, score.tokens) == ("pseudo", count - 2)
@@ -146,7 +151,7 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
 
 
 def test_a_model_that_predicts_no_tokens_gives_no_scores(small_config, tmp_path):
-    loop.train(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=nsp", train__steps=0), tmp_path / "run")
+    fresh_run(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=nsp"), tmp_path / "run")
     with pytest.raises(UserError, match=r"predicts no tokens \(its objectives: nsp\); score\(\) needs ltr, rtl or mlm"):
         bertlab.load(tmp_path / "run").score(["x"])
 
@@ -164,7 +169,8 @@ def test_an_imported_directory_is_opened_like_a_run(kind, tmp_path):
 
 def test_a_loss_of_ones_own_is_differentiated_through_apply(opened):
     model = opened("gpt")
-    gradient = jax.grad(lambda params: model.apply(params, view_of(model, "a block")).forward[-1].var())(model.params)
+    loss = lambda params: model.apply(params, view_of(model, "a block")).forward[-1].var()
+    gradient = quick_jit(jax.grad(loss))(model.params)
     assert jax.tree.structure(gradient) == jax.tree.structure(model.params)
     assert np.abs(gradient["body"]["token_embedding"]).max() > 0
 
