@@ -2,15 +2,23 @@
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 
-from bertlab.cli import main
+import bertlab
+from bertlab.cli import build_parser, main
+from bertlab.interop.base import EXPORTERS, IMPORTERS
+from bertlab.train.checkpoint import load_params
 from tests.conftest import ROOT
+from tests.interop import published
 
 COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
+COMMANDS += ["import", "export", "embed", "models"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +42,19 @@ def test_help_of_a_command_shows_an_example_that_parses(command, capsys):
         main([*command.split(), "--help"])
     text = capsys.readouterr().out
     assert end.value.code == 0
-    example = text.split("example:\n")[1]
-    assert f"bertlab {command} " in example
+    words = shlex.split(text.split("example:\n")[1])
+    arguments = words[words.index("bertlab") + 1 :] if "|" not in words else words[words.index("|") + 2 :]
+    assert arguments[: len(command.split())] == command.split()
+    given, rest = build_parser().parse_known_args(arguments)
+    assert callable(given.function) and all(given.takes_overrides and word.startswith("--config.") for word in rest)
+
+
+@pytest.mark.parametrize(("command", "registry"), [("import", IMPORTERS), ("export", EXPORTERS)])
+def test_help_names_every_format(command, registry, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out.split("options:")[1].split("example:")[0]
+    assert [kind for kind in registry if kind not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -78,16 +97,45 @@ def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
         (["prepare", "--config.data.corpus=cloud"], "cloud"),
         (["report", "nowhere"], "nowhere"),
         (["sweep", "--study=no.py", "--workdir=x"], "no.py"),
+        (
+            ["import", "--from=torch", ".", "--workdir=x"],
+            "format 'torch' is not known; choose one of huggingface, google, openai, elmo, fastai, word2vec, glove",
+        ),
+        (
+            ["import", "--from=google", "nowhere", "--workdir=x"],
+            "nowhere does not exist; give the directory or file of a google",
+        ),
+        (["import", "--from=huggingface", ".", "--workdir=x"], "has no config.json"),
+        (["import", "--from=huggingface", ".", "--workdir=full"], "full is not empty; name a new directory"),
+        (
+            ["import", "--from=huggingface", ".", "--workdir=full/notes.txt"],
+            "full/notes.txt is not empty; name a new directory",
+        ),
+        (
+            ["export", "nowhere", "--to=onnx", "x"],
+            "format 'onnx' is not known; choose one of huggingface, elmo, word2vec, glove",
+        ),
+        (["export", "nowhere", "--to=huggingface", "x"], "nowhere has no config.json; give the --workdir"),
+        (["export", "nowhere", "--to=huggingface", "full"], "full is not empty; name a new directory"),
+        (["embed", "--run=nowhere", "--text=full/notes.txt", "--out=x.npz"], "nowhere has no config.json"),
+        (["embed", "--run=nowhere", "--text=no.txt", "--out=x.npz"], "--text=no.txt: "),
+        (["embed", "--run=nowhere", "--text=full/notes.txt", "--out=x"], "--out=x: the file is a NumPy archive"),
+        (
+            ["embed", "--run=nowhere", "--text=full/notes.txt", "--layers=last", "--out=x.npz"],
+            "--layers=last: expected all, or",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTLAB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("a line\n")
     assert main(arguments) == 2
     text = capsys.readouterr().err
     assert message in text and text.startswith(f"bertlab {arguments[0]}: ") and text.count("\n") == 1
     assert "Traceback" not in text
-    assert not (tmp_path / "x").exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {"full", "cache"} and len(list((tmp_path / "full").iterdir())) == 1
 
 
 def test_other_errors_keep_their_traceback(monkeypatch):
@@ -110,6 +158,52 @@ def test_workdir_of_another_config_is_refused_before_text_is_prepared(tmp_path, 
     config = f"--config={ROOT}/experiments/pretrain/bert.py"
     assert main(["train", config, f"--workdir={tmp_path / 'x'}", "--config.mesh.data=1"]) == 2
     assert "seed (5 there, 0 given)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_weights_go_in_and_out_and_in_again_bit_for_bit(kind, tmp_path, capsys):
+    source, first, out, second = (str(tmp_path / name) for name in ("source", "first", "out", "second"))
+    published.write_directory(kind, tmp_path / "source")
+    assert main(["import", "--from=huggingface", source, f"--workdir={first}"]) == 0
+    assert capsys.readouterr().out.startswith(f"imported into {first}; ")
+    assert main(["export", first, "--to=huggingface", out]) == 0
+    assert capsys.readouterr().out == f"exported {first} to {out}\n"
+    assert main(["import", "--from=huggingface", out, f"--workdir={second}"]) == 0
+    once, again = load_params(tmp_path / "first"), load_params(tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, once, again)
+    # Every number of the published file is there, in whatever shape.
+    count = sum(array.size for array in published.weights(kind).values())
+    assert sum(leaf.size for leaf in jax.tree.leaves(again)) == count
+    capsys.readouterr()
+    assert main(["import", "--from=huggingface", source, f"--workdir={second}"]) == 2, "what is there is not written over"
+    assert f"{second} is not empty" in capsys.readouterr().err
+
+
+def test_embed_writes_an_array_for_every_line(tmp_path, capsys):
+    published.write_directory("bert", tmp_path / "source")
+    assert main(["import", "--from=huggingface", str(tmp_path / "source"), f"--workdir={tmp_path / 'run'}"]) == 0
+    lines = ["a b c", "d", "c b a e f"]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+
+    def embed(*arguments):
+        out = tmp_path / "lines.npz"
+        assert main(["embed", f"--run={tmp_path / 'run'}", f"--text={tmp_path / 'lines.txt'}", f"--out={out}", *arguments]) == 0
+        with np.load(out) as file:
+            assert set(file) == {"0", "1", "2"}
+            return [file[str(number)] for number in range(3)]
+
+    states, run = embed(), bertlab.load(tmp_path / "run")
+    for line, array, expected in zip(lines, states, run.encode(lines), strict=True):
+        assert array.shape == (published.LAYERS + 1, len(line.split()), published.WIDTH)
+        np.testing.assert_array_equal(array, expected.states)
+    for all_layers, chosen in zip(states, embed("--layers=-1,0"), strict=True):
+        np.testing.assert_array_equal(chosen, all_layers[[-1, 0]])
+    for inner, whole in zip(states, embed("--special_tokens"), strict=True):
+        np.testing.assert_allclose(whole[:, 1:-1], inner, rtol=1e-5, atol=1e-5)
+    (tmp_path / "lines.txt").write_text("a.b c\nd\nb, a. c!\n")  # without the flag punctuation is apart
+    words = embed("--pretokenized")
+    assert [array.shape[1] for array in words] == [2, 1, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines.npz", "lines.txt", "run", "source"]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "words"])

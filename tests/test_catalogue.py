@@ -1,0 +1,77 @@
+"""`bertlab models`: every family and size, with the parameter counts of the published models."""
+
+import contextlib
+import io
+
+import jax
+import pytest
+
+from bertlab import objectives
+from bertlab.cli import main
+from bertlab.config import base_config
+from bertlab.models.presets import FAMILIES, build_body, model_shape
+from bertlab.objectives.program import Program
+from tests.references import initial
+
+# (family, size, V): body, and with the output and the objectives' heads; None where nothing is published.
+PUBLISHED = {
+    # From the definitions of google-research/bert modeling.py and run_pretraining.py, their pooler in the body.
+    ("bert", "base", 30_522): (109_482_240, 110_106_428),
+    ("bert", "large", 30_522): (335_141_888, 336_226_108),
+    ("bert", "base", 28_996): (108_310_272, None),
+    # openai/finetune-transformer-lm, params_shapes.json.
+    ("gpt", "gpt1", 40_478): (116_534_784, 116_534_784),
+    # transformers' GPT2LMHeadModel of these shapes.
+    ("gpt", "gpt2", 50_257): (124_439_808, 124_439_808),
+    ("gpt", "gpt2-medium", 50_257): (354_823_168, 354_823_168),
+    ("gpt", "gpt2-large", 50_257): (774_030_080, 774_030_080),
+    ("gpt", "gpt2-xl", 50_257): (1_557_611_200, 1_557_611_200),
+    # allenai/bilm-tf: "93.6M", "28.0M" and "13.6M" without the softmax's 793,471 · (D + 1); 261 characters.
+    ("elmo", "original", 793_471): (93_600_848, 93_600_848 + 793_471 * 513),
+    ("elmo", "medium", 793_471): (28_027_744 - 16, None),  # published with the 262nd row of 16 of its character table
+    ("elmo", "small", 793_471): (13_593_312 - 16, None),
+    # salesforce/awd-lstm-lm: "24M" and "33M", the decoder's bias with them.
+    ("awd_lstm", "original", 10_000): (None, 24_221_600),
+    ("awd_lstm", "original", 33_278): (None, 33_556_078),
+    ("awd_lstm", "original", 267_735): (None, 127_573_335),
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[tuple[str, str, int], tuple[int, int]]:
+    """What `bertlab models` prints: (family, size, V) to its two numbers."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["models"]) == 0
+    rows, family = {}, ""
+    for line in printed.getvalue().splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if cells:
+            family = cells[0] or family
+            vocab_size, body, total = (int(cell.replace(",", "")) for cell in cells[-3:])
+            assert (family, cells[1], vocab_size) not in rows
+            rows[family, cells[1], vocab_size] = body, total
+    return rows
+
+
+def test_every_family_and_size_is_printed(table):
+    assert {row[:2] for row in table} == {(family, size) for family, kind in FAMILIES.items() for size in kind.sizes}
+    assert all(0 < body <= total for body, total in table.values())
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_numbers_are_those_of_the_published_models(model, table):
+    for published, printed in zip(PUBLISHED[model], table[model], strict=True):
+        assert published in (None, printed)
+
+
+@pytest.mark.parametrize(("family", "names"), [("bert", "mlm+nsp"), ("awd_lstm", "ltr")])
+def test_a_model_that_is_really_made_has_as_many(family, names, table, packed_batch):
+    config = base_config()
+    config.model.update(family=family, size="tiny")
+    vocabulary = objectives.Vocabulary(30_522, 0, 1, 2, 3, 4)
+    asked = {name: objectives.find(name)() for name in names.split("+")}
+    program = Program(build_body(model_shape(config.model, vocabulary.size)), asked, vocabulary)
+    params = initial(program, packed_batch())
+    sizes = {jax.tree_util.keystr(path): leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    output = sum(size for path, size in sizes.items() if path.startswith(("['body']['output']", "['heads_")))
+    assert (sum(sizes.values()) - output, sum(sizes.values())) == table[family, "tiny", 30_522]

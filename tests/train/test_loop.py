@@ -1,0 +1,167 @@
+"""What the loop makes of an optimiser that averages its parameters, and what decay reaches in every family."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bertlab.config import base_config
+from bertlab.models.presets import FAMILIES
+from bertlab.train import loop
+from bertlab.train.build import build_pretraining
+from bertlab.train.checkpoint import load_params
+from bertlab.train.optimizers import decay_mask, evaluation_params, parameter_names
+from tests.references import quick_jit, tiny_program
+
+# NT-ASGD.
+
+STEPS, EVERY = 10, 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the one run is that these tests look at."""
+    return tmp_path_factory.mktemp("nt-asgd")
+
+
+@pytest.fixture
+def averaging(small_config, folder):
+    """(experiment, run directory) at a rate so high that the held-out loss rises."""
+    config = small_config(
+        "awd_lstm",
+        data__seq_len=16,
+        model__hidden=16,
+        optimizer__learning_rate=60.0,
+        optimizer__average_after=1,
+        train__steps=STEPS,
+        train__eval_every=EVERY,
+        train__checkpoint_every=1,
+        train__keep_checkpoints=0,
+    )
+    loop.train(config, folder / "run")
+    return build_pretraining(config), folder / "run"
+
+
+def valid_losses(run, name: str = "ltr") -> dict[int, float]:
+    """Step to an objective's held-out loss that the run wrote; the evaluation before training left out."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line[f"{name}/loss"] for line in lines if line["split"] == "valid" and line["step"] > 0}
+
+
+def trigger_of(losses: dict[int, float]) -> int | None:
+    """The first step whose loss is more than the least of all before but the last one."""
+    values = list(losses.values())
+    return next((step for i, step in enumerate(losses) if i > 1 and values[i] > min(values[: i - 1])), None)
+
+
+def upto(run, step: int, folder):
+    """A copy of a run as it was when it had reached a step."""
+    shutil.copytree(run, folder)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        if int(checkpoint.name) > step:
+            shutil.rmtree(checkpoint)
+    return folder
+
+
+def last_state(experiment, run):
+    """The training state of the last checkpoint; its `params` are those that the optimiser works on."""
+    session = loop.Session(experiment, run)
+    state = jax.device_get(session.state)
+    session.close()
+    return state
+
+
+def held_out_loss(experiment, params) -> float:
+    """The mean over the `valid` batches, states carried through them."""
+    program, total = experiment.program, np.zeros(2)
+    carry = program.initial_carry(experiment.config.data.batch_size)
+    evaluate = quick_jit(
+        lambda params, batch, carry: program.metrics_and_carry(params, program.views(batch, jax.random.key(0)), carry)
+    )
+    for batch in experiment.evaluations["valid"]:
+        metrics, carry = evaluate(params, batch, carry)
+        total += np.array(metrics["ltr/loss"], np.float64)
+    return total[0] / total[1]
+
+
+def test_held_out_losses_and_loaded_parameters_are_the_averaged_ones_once_there_are_any(averaging, tmp_path):
+    experiment, run = averaging
+    losses = valid_losses(run)
+    began = trigger_of(losses)
+    assert list(losses) == list(range(EVERY, STEPS + 1, EVERY)) and began + 4 <= STEPS, "else there is no average to see"
+    copies = {step: upto(run, step, tmp_path / str(step)) for step in range(began, STEPS + 1)}
+    trained = {step: last_state(experiment, copy).params for step, copy in copies.items()}
+    for step in trained:
+        # torch.optim.ASGD's average, which salesforce/awd-lstm-lm begins with: its first two steps copy the parameters.
+        since = [trained[s] for s in range(min(step, began + 2), step + 1)]
+        expected = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0, dtype=np.float64), *since)
+        loaded = load_params(copies[step])
+        # Float32 rounds each of at most two steps of the running mean.
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), loaded, expected)
+        if step in losses:
+            # The loop's own compilation adds in another order.
+            np.testing.assert_allclose(losses[step], held_out_loss(experiment, loaded), rtol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, load_params(copies[began]), trained[began])
+    assert abs(held_out_loss(experiment, trained[STEPS]) - losses[STEPS]) > 0.01, "else the losses would not tell"
+    result = json.loads((run / "result.json").read_text())
+    assert result["metrics"]["valid"]["ltr/loss"] == losses[STEPS]
+
+
+def test_before_the_trigger_all_is_of_the_trained_parameters(averaging, tmp_path):
+    experiment, run = averaging
+    losses = valid_losses(run)
+    step = trigger_of(losses) - EVERY
+    before = upto(run, step, tmp_path / "before")
+    trained = last_state(experiment, before).params
+    jax.tree.map(np.testing.assert_array_equal, load_params(before), trained)
+    np.testing.assert_allclose(losses[step], held_out_loss(experiment, trained), rtol=1e-5)
+
+
+def test_it_is_the_language_models_loss_that_is_watched(averaging, tmp_path):
+    """Not a penalty beside it, such as AR: salesforce/awd-lstm-lm main.py compares cross-entropies."""
+    experiment, run = averaging
+    began = trigger_of(valid_losses(run))
+    assert trigger_of(valid_losses(run, "ar")) != began, "else the two would look the same"
+    for step in (began - 1, began):
+        state = last_state(experiment, upto(run, step, tmp_path / str(step)))
+        assert bool(state.opt_state[-1].averaging) == (step == began)
+        # Until the next update there is no average yet.
+        jax.tree.map(np.testing.assert_array_equal, evaluation_params(state.opt_state, state.params), state.params)
+
+
+# Decay, by the last name of a parameter: every name of every family is in one of the two.
+
+DECAYED = {"token_embedding", "position_embedding", "segment_embedding", "embedding", "kernel", "projection"}
+DECAYED |= {f"{name}_kernel" for name in ("qkv", "out", "input", "recurrent", "carry", "transform")}
+KEPT = {"scale", "bias", "qkv_bias", "out_bias", "input_bias", "recurrent_bias", "carry_bias", "transform_bias"}
+MODELS = {
+    "bert": ("bert", "mlm+nsp", {}),
+    "gpt": ("gpt", "ltr", {}),
+    "gpt2": ("gpt", "ltr", {"size": "gpt2"}),
+    "modern": ("modern", "mlm", {}),
+    "elmo": ("elmo", "ltr+rtl+mlm", {}),
+    "elmo on characters": ("elmo", "ltr+rtl", {"token_encoder": "characters"}),
+    "awd_lstm": ("awd_lstm", "ltr+ar+tar", {}),
+    "static": ("static", "skip_gram", {}),
+}
+
+
+def test_models_are_of_every_family():
+    assert {family for family, *_ in MODELS.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_kernels_and_embeddings_are_decayed_and_norms_and_biases_are_not(model, packed_batch):
+    family, names, changes = MODELS[model]
+    program = tiny_program(family, names, **changes)
+    batch = packed_batch() | {"characters": np.zeros((4, 12, 50), np.int32)}
+    params = jax.eval_shape(program.init, jax.random.key(0), batch)
+    paths = parameter_names(params)
+    assert {path.rpartition("/")[2] for path in paths} <= DECAYED | KEPT
+    by_default = jax.tree.leaves(decay_mask(params, base_config().optimizer.decay_exclude))
+    assert {path: flag for path, flag in zip(paths, by_default, strict=True)} == {
+        path: path.rpartition("/")[2] in DECAYED for path in paths
+    }
+    assert all(jax.tree.leaves(decay_mask(params, "")))
