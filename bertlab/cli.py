@@ -143,7 +143,7 @@ def _add_weights(add) -> None:
         "bertlab export runs/x --to=huggingface exported/x",
     )  # fmt: skip
     export.add_argument("run", type=Path, help="run or imported directory")
-    export.add_argument("--to", required=True, dest="kind", help="huggingface, elmo or word2vec")
+    export.add_argument("--to", required=True, dest="kind", help="huggingface, elmo, word2vec or glove")
     export.add_argument("directory", type=Path, help="directory to make")
 
     embed = add(

@@ -12,15 +12,15 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
 class OneDirection(Objective):
     """What both directions share: the labels, and the full or the sampled softmax.
 
-    `negatives`: in training the softmax is over the right token and this many others, drawn once a step without
-    replacement from a log-uniform distribution (Jean et al. 2015; bilm-tf: 8,192), so ids must be in order of
+    `negatives`: in training the softmax is over the right token and this many others, drawn once a batch (or micro-batch)
+    without replacement from a log-uniform distribution (Jean et al. 2015; bilm-tf: 8,192), so ids must be in order of
     frequency; 0 is the full softmax, which evaluation always uses.
     """
 
@@ -30,6 +30,13 @@ class OneDirection(Objective):
         """Refuses a negative number of negatives."""
         if self.negatives < 0:
             raise UserError(f"negatives={self.negatives} must be 0 (full softmax) or more")
+
+    def check(self, vocabulary: Vocabulary) -> None:
+        """Refuses to draw more tokens than there are others."""
+        if self.negatives >= vocabulary.size:
+            raise UserError(
+                f"negatives={self.negatives} must be smaller than the vocabulary, {vocabulary.size}; 0 is the full softmax"
+            )
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy of the neighbouring token at every position that has one in its document."""
@@ -46,10 +53,8 @@ class OneDirection(Objective):
         return self._sampled(model, hidden, labels, weights)
 
     def _sampled(self, model: Bound, hidden: Float[Array, "B L D"], labels: Int[Array, "B L"], weights) -> Metrics:
-        size = model.vocabulary.size
-        if self.negatives >= size:
-            raise UserError(f"negatives={self.negatives} must be smaller than the vocabulary, {size}; 0 is the full softmax")
-        drawn, expected = draw_log_uniform(model.key, size, self.negatives)
+        self.check(model.vocabulary)
+        drawn, expected = draw_log_uniform(model.key, model.vocabulary.size, self.negatives)
         # Each logit less the log of how often its token is expected in the sample: an estimate of the full softmax.
         right = model.predict_tokens(hidden, self.reads, among=labels[..., None]) - jnp.log(expected[labels])[..., None]
         others = model.predict_tokens(hidden, self.reads, among=drawn) - jnp.log(expected[drawn])

@@ -102,6 +102,9 @@ class Objective(abc.ABC):
         del key, vocabulary
         return batch
 
+    def check(self, vocabulary: Vocabulary) -> None:  # noqa: B027 (most objectives work with any)
+        """Refuses, with a UserError, a vocabulary that the objective cannot work with; its `counts` may be None here."""
+
     def head(self) -> nn.Module | None:
         """A Linen module with the objective's own parameters, or None."""
         return None

@@ -40,6 +40,14 @@ class MaskedLanguageModel(Objective):
         if self.max_predictions < 0:
             raise UserError(f"max_predictions={self.max_predictions} must be 0 (rate · L) or more")
 
+    def check(self, vocabulary: Vocabulary) -> None:
+        """Refuses to mask with a tokenizer that has nothing to mask with."""
+        if vocabulary.mask_id is None:
+            raise UserError(
+                "it masks tokens, and this tokenizer has no piece for that; name one with [MASK] in"
+                " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
+            )
+
     def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:
         """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`, `masked_weights`."""
         tokens = batch["tokens"]

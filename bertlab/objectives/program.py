@@ -96,7 +96,7 @@ class Program:
 
     Attributes:
         body: a Linen body (`bertlab.models`).
-        objectives: by name, in the config's order; there may be none in a program that only encodes.
+        objectives: by name, in the order of their names (a config's); there may be none in a program that only encodes.
         vocabulary: special ids for the views.
         stream: rows go on where the batch before ended.
         stateful: recurrent states go on with them.

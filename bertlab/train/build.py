@@ -135,8 +135,9 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
         if not config.objectives[name].weight >= 0:
             raise UserError(f"config.objectives.{name}.weight={config.objectives[name].weight} must be 0 or more")
     check_data(config.data, None if config.data.tokenizer.path else config.data.tokenizer.kind)
+    shape = model_shape(config.model, vocab_size=1)
     check_data_fields(config, built)
-    check_shape(config, model_shape(config.model, vocab_size=1))
+    check_shape(config, shape)
     return built
 
 
@@ -174,6 +175,10 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
             raise UserError(
                 f"objective {name} reads right to left; set config.data.stream.backward=True for a stream that it can follow"
             )
+    if not any(objective.reads in ("forward", "backward") for objective in built.values()):
+        raise UserError(
+            f"config.model.stateful=True carries the states of a language model, and {', '.join(built)} is none; add ltr or rtl"
+        )
 
 
 def check_shape(config: ConfigDict, shape) -> None:
@@ -205,6 +210,11 @@ def check_shape(config: ConfigDict, shape) -> None:
         if not 0 <= config.model[key] < 1:
             raise UserError(f"config.model.{key}={config.model[key]} must be at least 0 and below 1")
     check_optimizer(config.optimizer)
+    if config.optimizer.average_after and not config.train.eval_every:
+        raise UserError(
+            f"config.optimizer.average_after={config.optimizer.average_after} looks at the held-out loss every"
+            " config.train.eval_every steps, which is 0: never; set it, or average_after=0"
+        )
     learning_rate(config.optimizer, config.train.steps)
     writer_names(config.writers)
 
@@ -237,10 +247,10 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     """
     built = check_config(config)
     check_devices(config)
+    if config.data.tokenizer.path:  # known before any text is read
+        check_vocabulary(config, load_tokenizer(Path(config.data.tokenizer.path)), built)
     prepared = prepare(config.data)
-    if config.init_from:
-        check_same_tokenizer(prepared.tokenizer, config.init_from)
-    check_mask(prepared.tokenizer, built)
+    check_vocabulary(config, prepared.tokenizer, built)
     stream = config.data.format == "stream"
     program = Program(
         build_body(model_shape(config.model, prepared.tokenizer.vocab_size)),
@@ -262,14 +272,20 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     )
 
 
-def check_mask(tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) -> None:
-    """Refuses to mask with a tokenizer that has nothing to mask with."""
-    for name, objective in built.items():
-        if tokenizer.mask_id is None and isinstance(objective, objectives.REGISTRY["mlm"]):
+def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) -> None:
+    """Refuses a tokenizer that an objective cannot work with, or whose ids mean something else in `config.init_from`."""
+    if config.init_from:
+        theirs = load_tokenizer(Path(config.init_from).expanduser() / "tokenizer")
+        if theirs.pieces() != tokenizer.pieces():
             raise UserError(
-                f"objective {name} masks tokens, and this tokenizer has no piece for it; name one with [MASK] in"
-                " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
+                f"config.init_from={config.init_from} was trained with another vocabulary; set"
+                f" config.data.tokenizer.path={config.init_from}/tokenizer"
             )
+    for name, objective in built.items():
+        try:
+            objective.check(vocabulary_of(tokenizer))
+        except UserError as error:
+            raise UserError(f"objective {name}: {error}") from None
 
 
 def begun_from(config: ConfigDict) -> ConfigDict:
@@ -311,15 +327,6 @@ def begun_from(config: ConfigDict) -> ConfigDict:
 
 # Of a body's shape, what may differ from the run that it begins with.
 _OWN = {"direction", "dtype", "remat", "scan_layers", "vocab_size"}
-
-
-def check_same_tokenizer(tokenizer: Tokenizer, run: str) -> None:
-    """Refuses a warm start whose token ids would mean something else."""
-    theirs = load_tokenizer(Path(run).expanduser() / "tokenizer")
-    if theirs.pieces() != tokenizer.pieces():
-        raise UserError(
-            f"config.init_from={run} was trained with another vocabulary; set config.data.tokenizer.path={run}/tokenizer"
-        )
 
 
 def warm_start(fresh, run: Path):

@@ -228,8 +228,10 @@ class Session:
         return means
 
     def observe(self, means: dict[str, float]) -> None:
-        """Tells the optimiser the first objective's held-out loss, which may change its course (NT-ASGD)."""
-        value = means[f"{next(iter(self.experiment.weights))}/loss"]
+        """Tells the optimiser the language model's held-out loss, which may change its course (NT-ASGD)."""
+        objectives = self.experiment.program.objectives
+        watched = next((name for name, o in objectives.items() if o.predicts_tokens), next(iter(objectives)))
+        value = means[f"{watched}/loss"]
         self.state = dataclasses.replace(self.state, opt_state=observe(self.state.opt_state, value))
 
     def _write(self, split: str, means: dict, more: dict) -> None:

@@ -19,6 +19,7 @@ from bertlab.transfer.finetune import finetune
 from tests.conftest import ROOT
 from tests.interop.published import write_tokenizer
 
+AWD = str(ROOT / "experiments/pretrain/awd_lstm.py")
 BERT, GPT, ELMO, STATIC = (str(ROOT / f"experiments/pretrain/{family}.py") for family in ("bert", "gpt", "elmo", "static"))
 STATEFUL = {"model.stateful": True, "data.format": "stream"}
 
@@ -93,7 +94,7 @@ CASES = {
     "heads of an LSTM": (ELMO, {"model.heads": 2}, r"config.model.heads=2: elmo has no heads; leave it unset"),
     # Families, and the fields that models and objectives find in a batch.
     "a direction that a family does not read": (
-        str(ROOT / "experiments/pretrain/awd_lstm.py"),
+        AWD,
         {"model.direction": "bidirectional"},
         r"config.model.direction='bidirectional': awd_lstm reads left-to-right or right-to-left",
     ),
@@ -179,7 +180,7 @@ CASES = {
     ),
     "recomputing a lookup": (STATIC, {"model.remat": "full"}, r"config.model.remat=full: static has no remat; leave it none"),
     "unrolled LSTMs that are never in a loop": (
-        str(ROOT / "experiments/pretrain/awd_lstm.py"),
+        AWD,
         {"model.scan_layers": False},
         r"config.model.scan_layers=False: awd_lstm has no scan_layers; leave it True",
     ),
@@ -201,6 +202,24 @@ CASES = {
         r"config.optimizer.average_after=5 .*decay='linear'; set name='sgd' and decay='constant'",
     ),
     "momentum beyond 1": (BERT, {"optimizer.b1": 1.5}, r"config.optimizer.b1=1.5 must be at least 0 and below 1"),
+}
+
+CASES |= {
+    "averaging that never looks": (
+        AWD,
+        {"train.eval_every": 0},
+        r"config.optimizer.average_after=5 looks at the held-out loss every config.train.eval_every steps, which is 0",
+    ),
+    "a state that no language model carries": (
+        f"{ROOT}/experiments/pretrain/elmo.py:tokens=characters,objectives=ar+tar",
+        {},
+        r"config.model.stateful=True carries the states of a language model, and ar, tar is none; add ltr or rtl",
+    ),
+    "characters of a transformer": (
+        BERT,
+        {"model.token_encoder": "characters"},
+        r"config.model.token_encoder=characters: bert has no token_encoder; leave it unset",
+    ),
 }
 
 
@@ -246,7 +265,9 @@ def test_masking_with_a_tokenizer_that_has_no_mask_is_refused_before_anything_ru
     (tmp_path / "gpt2").mkdir()
     write_tokenizer("gpt2", tmp_path / "gpt2")
     config = small_config(f"{BERT}:objectives=mlm", data__tokenizer__path=str(tmp_path / "gpt2"))
-    with pytest.raises(UserError, match=r"objective mlm masks tokens, .*name one with \[MASK\] in config.data.tokenizer.path"):
+    with pytest.raises(
+        UserError, match=r"objective mlm: it masks tokens, .*name one with \[MASK\] in config.data.tokenizer.path"
+    ):
         loop.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     # GPT itself asks for no mask.
