@@ -28,7 +28,9 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path.parent} has no {path.name}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a directory; expected a JSON file") from None
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error}); restore it, or delete it if it can be made again") from None

@@ -97,7 +97,7 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
         A tree like `shapes` of float32 arrays.
 
     Raises:
-        UserError: names every tensor that is missing, left over, misshapen or of another type.
+        UserError: names every tensor that is missing, left over, misshapen, of another type or not finite.
     """
     entries = {entry.ours: entry for entry in table}
     wanted = {path: leaf.shape for path, leaf in flatten_tree(shapes).items()}
@@ -112,6 +112,8 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
     _refuse(source, "has tensors of another shape than its config says:", described)
     wrong = [f"{name} is {tensors[name].dtype}" for name in expected if tensors[name].dtype not in _EXACT]
     _refuse(source, "has tensors that are not float32, float16 or bfloat16:", wrong)
+    damaged = [name for name in expected if not np.isfinite(np.asarray(tensors[name], np.float32)).all()]
+    _refuse(source, "has NaN or infinite numbers in", damaged)
 
     def parameter(path: str, shape: tuple[int, ...]) -> np.ndarray:
         entry = entries[path]
@@ -289,6 +291,10 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
     with whole_directory(Path(workdir)) as directory:
         write_json(directory / "config.json", imported.config.to_dict())
         imported.tokenizer.save(directory / "tokenizer")
+        if load_tokenizer(directory / "tokenizer").pieces() != imported.tokenizer.pieces():
+            raise UserError(
+                f"{source} has a vocabulary that does not come back as it was saved; look for line ends within words"
+            )
         save_params(directory, imported.params)
         write_json(directory / "imported.json", description)
     return description

@@ -7,7 +7,9 @@ has seen most, V vocabulary.
 import dataclasses
 import functools
 import json
+import operator
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,11 +41,13 @@ class Embedding:
 
     Attributes:
         tokens: the strings of the positions; with `pretokenized`, the words.
-        states: [n, T, D].
+        states: [n, T, D], with D the widest layer's; what a narrower one (of an AWD-LSTM) lacks is zeros.
+        widths: of each of the n layers.
     """
 
     tokens: tuple[str, ...]
     states: Float[np.ndarray, "n T D"]
+    widths: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +102,11 @@ class Pretrained:
 
         Args:
             texts: strings; with `pretokenized`, lists of words.
-            layers: "all", or numbers: 0 is the embeddings, −1 the last layer.
+            layers: "all", or a list of numbers: 0 is the embeddings, −1 the last layer.
             pretokenized: one vector a word: its first piece's, or, in a model that reads one way, its last's.
             special_tokens: keep those that the tokenizer puts around a text.
+
+        Of a GloVe run these are the word vectors w; the published vectors, and `bertlab export`, are w + w̃.
 
         Raises:
             UserError: there is no such layer, or a text is longer than the model's positions.
@@ -110,15 +116,19 @@ class Pretrained:
         rows = self._rows(texts, pretokenized)
         embeddings: dict[int, Embedding] = {}
         for indices, view in self._batches(rows):
-            states = self._call(_widest, view)
-            states = np.asarray(jnp.stack([states[i] for i in _chosen(layers, len(states))]), np.float32)
+            found = self._call(_widest, view)
+            found = [np.asarray(found[i], np.float32) for i in _chosen(layers, len(found))]
+            widths = tuple(layer.shape[-1] for layer in found)
+            states = np.zeros((len(found), *found[0].shape[:2], max(widths)), np.float32)
+            for layer, of_layer in zip(states, found):
+                layer[..., : of_layer.shape[-1]] = of_layer
             for row_states, index in zip(states.swapaxes(0, 1), indices):
                 row = rows[index]
                 places, names = (row.first if self._sees_both else row.last), row.names
                 if special_tokens:
                     places = np.arange(len(row.tokens))
                     names = tuple(self._pieces[i] for i in row.tokens)
-                embeddings[index] = Embedding(names, row_states[:, places])
+                embeddings[index] = Embedding(names, row_states[:, places], widths)
         return [embeddings[index] for index in range(len(rows))]
 
     def score(self, texts: Sequence[str]) -> list[Score]:
@@ -257,10 +267,16 @@ def _check_texts(texts, pretokenized: bool) -> None:
 
 
 def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
-    if layers == "all":
+    if isinstance(layers, str) and layers == "all":
         return list(range(count))
+    try:
+        layers = [operator.index(layer) for layer in layers]
+    except TypeError:
+        raise UserError(f"layers={layers!r}: expected 'all' or a list of whole numbers, such as [0, -1]") from None
+    if not layers:
+        raise UserError("layers is empty; name at least one, such as [-1]")
     if wrong := [layer for layer in layers if not -count <= layer < count]:
-        raise UserError(f"layers={list(layers)}: there is no layer {wrong[0]}; the model has 0 (embeddings) to {count - 1}")
+        raise UserError(f"layers={layers}: there is no layer {wrong[0]}; the model has 0 (embeddings) to {count - 1}")
     return [layer % count for layer in layers]
 
 
@@ -302,7 +318,7 @@ def embed_file(run: Path, text: Path, out: Path, layers: str | Sequence[int], pr
         run: run or imported directory.
         text: UTF-8, one text a line.
         out: FILE.npz; written whole or not at all.
-        layers, pretokenized, special_tokens: as for `Pretrained.encode`; words are split at white space.
+        layers, pretokenized, special_tokens: as for `Pretrained.encode`; words are parted by spaces and tabs.
 
     Raises:
         UserError: a file cannot be read, or as for `Pretrained.encode`.
@@ -310,15 +326,18 @@ def embed_file(run: Path, text: Path, out: Path, layers: str | Sequence[int], pr
     if out.suffix != ".npz":
         raise UserError(f"--out={out}: the file is a NumPy archive; give it a name that ends in .npz")
     try:
-        lines = text.read_text(encoding="utf-8").split("\n")
+        lines = text.read_bytes().decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--text={text}: {error}; give a UTF-8 text file with one text a line") from None
     lines = lines[:-1] if lines and not lines[-1] else lines
     if not lines:
         raise UserError(f"--text={text} is empty; give one text a line")
-    texts = [line.split() for line in lines] if pretokenized else [line.removesuffix("\r") for line in lines]
-    embeddings = load(run).encode(texts, layers, pretokenized, special_tokens)
+    lines = [line.removesuffix("\r") for line in lines]
+    texts = [re.findall(r"[^ \t]+", line) for line in lines] if pretokenized else lines
     out.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"--out={out}: {out.parent} cannot be written to; name another directory")
+    embeddings = load(run).encode(texts, layers, pretokenized, special_tokens)
     partial = out.with_suffix(".partial.npz")
     np.savez(partial, **{str(number): embedding.states for number, embedding in enumerate(embeddings)})
     os.replace(partial, out)

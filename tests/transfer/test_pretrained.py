@@ -79,6 +79,19 @@ def test_a_word_has_the_vector_of_its_first_piece_or_in_one_direction_its_last(r
         np.testing.assert_allclose(embedding.states, expected, atol=1e-5)
 
 
+def test_layers_of_an_awd_lstm_are_filled_up_to_the_widest(opened):
+    model = opened("awd_lstm", model__stateful=False)
+    (embedding,) = model.encode(TEXTS[:1])
+    _, layers = quick_jit(model.apply)(model.params, view_of(model, TEXTS[0])).widest()
+    assert embedding.widths == (16, 24, 16) and embedding.states.shape == (3, len(embedding.tokens), 24)
+    first = len(model.tokenizer.prefix_ids)
+    for layer, filled in zip(layers, embedding.states):
+        np.testing.assert_allclose(filled[:, : layer.shape[-1]], layer[0, first : first + len(filled)], atol=1e-5)
+        assert not filled[:, layer.shape[-1] :].any()
+    (last,) = model.encode(TEXTS[:1], layers=np.array([-1]))
+    assert last.widths == (16,) and last.states.shape[-1] == 16
+
+
 def test_a_model_of_characters_tells_words_apart_that_its_vocabulary_lacks(opened):
     model = opened("elmo on characters")
     words = ["zebra", "zebras", "don't"]
@@ -138,6 +151,9 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
     model = opened("bert", objectives__mlm__weight=1.0, model__max_positions=32)
     with pytest.raises(UserError, match=r"layers=\[0, 9\]: there is no layer 9; the model has 0 \(embeddings\) to 2"):
         model.encode(["x"], layers=[0, 9])
+    for wrong, message in [(-1, "layers=-1: expected 'all' or a list"), ("last", "layers='last': "), ([], "layers is empty")]:
+        with pytest.raises(UserError, match=message):
+            model.encode(["x"], layers=wrong)
     with pytest.raises(UserError, match=r"text 1 has \d+ tokens, special ones included, and the model 32 positions"):
         model.encode(["x", "with a block " * 40])
     with pytest.raises(UserError, match=r"texts is one string; give a list"):
