@@ -9,6 +9,7 @@ One thing is Hugging Face's custom and therefore stays: names of special pieces 
 special pieces, unless a caller asks for `split_special_tokens=True`, which is what our tokenizers do.
 """
 
+import functools
 import json
 import re
 import sys
@@ -31,7 +32,9 @@ _BYTE = ["<", "0", "x", "[0-9A-F]", "[0-9A-F]", ">"]
 
 
 def save_fast_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int, *, segments: bool = True) -> None:
-    """Writes tokenizer.json and tokenizer_config.json (and for WordPiece vocab.txt) for transformers' AutoTokenizer.
+    """Writes tokenizer.json and tokenizer_config.json for transformers' AutoTokenizer.
+
+    Beside them WordPiece has its vocab.txt, and GPT-1's tokenizer vocab.json and merges.txt.
 
     The special ids around a text are `tokenizer.prefix_ids` and `suffix_ids`; a pair of texts is prefix, first, suffix,
     second, suffix, with token types 1 from the second text on.
@@ -77,6 +80,11 @@ def save_fast_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length:
     if tokenizer.kind == "wordpiece":
         (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
         config["do_lower_case"] = tokenizer.lowercase
+    if tokenizer.kind == "gpt1":
+        vocabulary = {piece: index for index, piece in enumerate(pieces)}
+        (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+        lines = ["#version: 0.2", *map(" ".join, tokenizer.merges())]
+        (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
@@ -94,6 +102,7 @@ def _add_specials(backend: Backend, tokenizer: Tokenizer) -> None:
         )
 
 
+@functools.cache
 def _characters(chosen: Callable[[str], bool]) -> str:
     """A regular expression's [class] of the chosen characters, as ranges of code points."""
     ranges: list[list[int]] = []
@@ -108,6 +117,14 @@ def _characters(chosen: Callable[[str], bool]) -> str:
     return "[" + "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges) + "]"
 
 
+def _is_accent(character: str) -> bool:
+    return unicodedata.category(character) == "Mn"
+
+
+def _is_symbol(character: str) -> bool:
+    return not (character.isalnum() or character == "_")
+
+
 def _lowercase() -> list[normalizers.Normalizer]:
     # The library lower-cases single characters; a sigma at the end of a word has a form of its own (Unicode, Final_Sigma).
     letter = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
@@ -120,8 +137,7 @@ def _wordpiece(tokenizer: Tokenizer) -> Backend:
     backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
     steps = [normalizers.Replace(Regex(_characters(is_bert_control)), "")]
     if tokenizer.lowercase:
-        accents = _characters(lambda character: unicodedata.category(character) == "Mn")
-        steps += [*_lowercase(), normalizers.NFD(), normalizers.Replace(Regex(accents), "")]
+        steps += [*_lowercase(), normalizers.NFD(), normalizers.Replace(Regex(_characters(_is_accent)), "")]
     backend.normalizer = normalizers.Sequence(steps)
     blocks = "[" + "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in CJK_BLOCKS) + "]"
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -136,12 +152,17 @@ def _wordpiece(tokenizer: Tokenizer) -> Backend:
 
 
 def _words(tokenizer: Tokenizer) -> Backend:
+    if tokenizer.split != "punctuation":
+        raise UserError(
+            "this tokenizer looks words up as white space parts them and divides only those that it lacks, which a"
+            " tokenizer.json cannot say; export the vectors with --to=word2vec"
+        )
     vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
     backend = Backend(models.WordLevel(vocabulary, unk_token=tokenizer.pieces()[tokenizer.unk_id]))
     if tokenizer.lowercase:
         backend.normalizer = normalizers.Sequence(_lowercase())
     # Python's \w and \s, which other regular expressions understand otherwise.
-    symbols = _characters(lambda character: not (character.isalnum() or character == "_"))
+    symbols = _characters(_is_symbol)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_characters(str.isspace)), "removed"),

@@ -10,14 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import read_json
 from bertlab.interop.base import Entry, Imported, body_shapes, read, require, transposed
 from bertlab.interop.transformer import (
-    check_vocabulary,
+    fit_vocabulary,
     nsp_shapes,
     out_kernel,
+    read_count,
+    read_dropout,
+    read_float,
+    read_object,
+    read_tokenizer,
+    require_directory,
     three_biases,
     three_kernels,
     transformer_config,
@@ -67,6 +71,7 @@ def load(source: Path) -> Imported:
     Raises:
         UserError: TensorFlow is missing, there is not one checkpoint, or its variables are not those of bert_config.json.
     """
+    require_directory(source, "bert_config.json, vocab.txt and the checkpoint")
     index = sorted(source.glob("*.ckpt*.index"))
     if len(index) != 1:
         found = ", ".join(path.name for path in index) or "none"
@@ -88,29 +93,25 @@ def from_variables(variables: Mapping[str, np.ndarray], source: Path, checkpoint
     """
     variables = {name: array for name, array in variables.items() if not _NOT_WEIGHTS.fullmatch(name)}
     path = source / "bert_config.json"
-    settings = read_json(path)
-    try:
-        model = {
-            "layers": int(settings["num_hidden_layers"]),
-            "width": int(settings["hidden_size"]),
-            "heads": int(settings["num_attention_heads"]),
-            "hidden": int(settings["intermediate_size"]),
-            "max_positions": int(settings["max_position_embeddings"]),
-            "segments": int(settings["type_vocab_size"]),
-            "position_offset": 0,
-            "activation": _ACTIVATIONS[settings["hidden_act"]],
-            "dropout": float(settings["hidden_dropout_prob"]),
-            "init_stddev": float(settings["initializer_range"]),
-            "epsilon": 1e-12,
-        }
-        vocab_size, attention_dropout = int(settings["vocab_size"]), float(settings["attention_probs_dropout_prob"])
-    except KeyError as error:
-        raise UserError(f"{path}: {error} is missing or, as hidden_act, not one of {', '.join(_ACTIVATIONS)}") from None
-    if attention_dropout != model["dropout"]:
-        raise UserError(
-            f"{path}: attention_probs_dropout_prob={attention_dropout} and hidden_dropout_prob={model['dropout']} differ, and"
-            " bertlab has one; set them to the same (it matters in training only)"
-        )
+    settings = read_object(path)
+    number = lambda key: read_count(settings, key, path)
+    activation = settings.get("hidden_act")
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+        raise UserError(f"{path}: hidden_act={activation!r} is not one of {', '.join(_ACTIVATIONS)}")
+    model = {
+        "layers": number("num_hidden_layers"),
+        "width": number("hidden_size"),
+        "heads": number("num_attention_heads"),
+        "hidden": number("intermediate_size"),
+        "max_positions": number("max_position_embeddings"),
+        "segments": number("type_vocab_size"),
+        "position_offset": 0,
+        "activation": _ACTIVATIONS[activation],
+        "dropout": read_dropout(settings, ("hidden_dropout_prob", "attention_probs_dropout_prob"), path),
+        "init_stddev": read_float(settings, "initializer_range", path),
+        "epsilon": 1e-12,
+    }
+    vocab_size = number("vocab_size")
     predicts, next_sentence = (
         any(name.startswith(head) for name in variables) for head in ("cls/predictions/", "cls/seq_relationship/")
     )
@@ -119,6 +120,5 @@ def from_variables(variables: Mapping[str, np.ndarray], source: Path, checkpoint
     if next_sentence:
         shapes |= nsp_shapes(model["width"])
     params = read(table(model["heads"]), variables, shapes, source / checkpoint)
-    tokenizer = load_tokenizer(source / "vocab.txt")
-    check_vocabulary(tokenizer, vocab_size, source)
+    tokenizer = fit_vocabulary(read_tokenizer(source / "vocab.txt"), vocab_size, source)
     return Imported(config, params, tokenizer, ("bert_config.json", checkpoint, "vocab.txt"), len(variables))

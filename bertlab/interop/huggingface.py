@@ -20,17 +20,23 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bertlab.data.tokenizers import Tokenizer, load_tokenizer
+from bertlab.data.tokenizers import Gpt1Tokenizer, Tokenizer
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
-from bertlab.interop.base import Entry, Imported, body_shapes, read, transposed, write
+from bertlab.files import write_json
+from bertlab.interop.base import Entry, Imported, body_shapes, flatten_tree, read, transposed, write
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from bertlab.interop.transformer import (
-    check_vocabulary,
+    fit_vocabulary,
     joint_bias,
     joint_kernel,
     nsp_shapes,
     out_kernel,
+    read_count,
+    read_dropout,
+    read_float,
+    read_object,
+    read_tokenizer,
+    require_directory,
     three_biases,
     three_kernels,
     transformer_config,
@@ -38,7 +44,10 @@ from bertlab.interop.transformer import (
 from bertlab.models.presets import model_shape
 from bertlab.models.transformer import TransformerConfig
 
-_ACTIVATIONS = {"gelu": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu"}
+_ACTIVATIONS = {
+    **{"gelu": "gelu_erf", "gelu_python": "gelu_erf"},
+    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu"},
+}
 # modeling_openai.py's "gelu" is the tanh approximation.
 _GPT1_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu"}
 
@@ -188,33 +197,121 @@ def load(source: Path) -> Imported:
     Raises:
         UserError: another kind of model, a config key that bertlab cannot honour, or tensors that are not the config's.
     """
-    settings = read_json(source / "config.json")
+    require_directory(source, "config.json, model.safetensors and the tokenizer's files")
     path = source / "config.json"
-    kind = _KINDS.get(settings.get("model_type"))
-    if kind is None:
-        raise UserError(f"{path}: model_type={settings.get('model_type')!r} is not one of {', '.join(_KINDS)}")
+    settings = read_object(path)
+    model_type = settings.get("model_type")
+    if not isinstance(model_type, str) or model_type not in _KINDS:
+        raise UserError(f"{path}: model_type={model_type!r} is not one of {', '.join(_KINDS)}")
+    kind = _KINDS[model_type]
     tensors, files = read_safetensors(source)
-    named = _canonical(tensors, kind, source)
-    predicts = any(name.startswith(("cls.predictions.", "lm_head.")) for name in named)
-    pools = any(name.startswith(f"{kind.prefix}pooler.") for name in named)
-    next_sentence = any(name.startswith("cls.seq_relationship.") for name in named)
+    # The table takes the file's own names, which messages then give: the bare model's have no prefix, old norms another name.
+    prefix = kind.prefix if any(name.startswith(kind.prefix) for name in tensors) else ""
+    endings = {name.rpartition("LayerNorm.")[2] for name in tensors}
+    old = "gamma" in endings and "weight" not in endings
+    predicts = any(name.startswith(("cls.predictions.", "lm_head.")) and name not in kind.ties for name in tensors)
+    pools = any(name.startswith(f"{prefix}pooler.") for name in tensors)
+    next_sentence = any(name.startswith("cls.seq_relationship.") for name in tensors)
     model = _model_settings(settings, predicts, path)
-    gpt = settings["model_type"] in ("openai-gpt", "gpt2")
+    gpt = model_type in ("openai-gpt", "gpt2")
     objectives = ["ltr"] if gpt else ["mlm"] * predicts + ["nsp"] * next_sentence
     config = transformer_config("gpt" if gpt else "bert", model, "+".join(objectives))
-    vocab_size = _number(settings, "vocab_size", path)
+    vocab_size = read_count(settings, "vocab_size", path)
     shapes = body_shapes(config, vocab_size, predicts=predicts or gpt, pools=pools)
     if next_sentence:
         shapes |= nsp_shapes(model["width"])
-    params = read(kind.table(model["heads"]), named, shapes, source)
-    tokenizer = load_tokenizer(_tokenizer_path(source))
-    check_vocabulary(tokenizer, vocab_size, source)
+    table = [_as_in_file(entry, "" if prefix else kind.prefix, old) for entry in kind.table(model["heads"])]
+    params = read(table, _canonical(tensors, kind, prefix, old, source), shapes, source)
+    tokenizer = fit_vocabulary(_read_tokenizer(source, model_type), vocab_size, source)
     return Imported(config, params, tokenizer, ("config.json", *files), len(tensors))
 
 
-def _tokenizer_path(source: Path) -> Path:
-    """BERT's vocabulary as it is, where there is one; our WordPiece then does exactly what Google's does."""
-    return source / "vocab.txt" if (source / "vocab.txt").is_file() else source
+def _as_in_file(entry: Entry, cut: str, old: bool) -> Entry:
+    """An entry under names without the prefix `cut`; norms under their old names, gamma and beta, if `old`."""
+    names = [name.removeprefix(cut) for name in entry.theirs]
+    if old:
+        names = [
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta") for name in names
+        ]
+    return dataclasses.replace(entry, theirs=tuple(names))
+
+
+def _read_tokenizer(source: Path, model_type: str) -> Tokenizer:
+    file = source / "tokenizer.json"
+    backend = read_object(file) if file.is_file() else {}
+    if (source / "vocab.txt").is_file():
+        return _read_wordpiece(source, backend)
+    if model_type == "openai-gpt" and backend:
+        model, words = backend.get("model") or {}, backend.get("pre_tokenizer") or {}
+        # transformers has BERT's words in the place of ftfy's and spaCy's, with which GPT-1 was trained.
+        if (model.get("end_of_word_suffix"), words.get("type")) == ("</w>", "BertPreTokenizer"):
+            return _gpt1_tokenizer(model, backend.get("added_tokens") or [], file)
+    return read_tokenizer(source)
+
+
+def _gpt1_tokenizer(model: Mapping[str, Any], added: list[dict], file: Path) -> Tokenizer:
+    """GPT-1's tokenizer from the vocabulary and merges of a tokenizer.json."""
+    ids = model["vocab"] | {token["content"]: token["id"] for token in added}
+    if matched := [token["content"] for token in added if not token["special"]]:
+        raise UserError(f"{file}: the added token {matched[0]!r} is to be found in text, which GPT-1's tokenizer cannot do")
+    pieces = [""] * (max(ids.values()) + 1)
+    for piece, index in ids.items():
+        pieces[index] = piece
+    # Older files have a merge as one string.
+    return Gpt1Tokenizer(pieces, [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]])
+
+
+# Keys of tokenizer_config.json that change what WordPiece does, what they are called in tokenizer.json, and Google's values.
+_WORDPIECE_RULES = {
+    "strip_accents": ("strip_accents", (None,)),
+    "tokenize_chinese_chars": ("handle_chinese_chars", (None, True)),
+    "do_basic_tokenize": (None, (None, True)),
+    "never_split": (None, (None, [])),
+}
+
+
+def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
+    """Google's rules for vocab.txt as it is, which ours does exactly; other rules by tokenizer.json.
+
+    Args:
+        source: the directory.
+        backend: contents of its tokenizer.json, or {}.
+
+    Raises:
+        UserError: names the key with another rule where there is no tokenizer.json, or one that says otherwise.
+    """
+    path = source / "tokenizer_config.json"
+    settings = read_object(path) if path.is_file() else {}
+    normalizer = backend.get("normalizer") or {}
+    normalizer = normalizer if normalizer.get("type") == "BertNormalizer" else {}
+    tokenizer = read_tokenizer(source / "vocab.txt", lowercase=settings.get("do_lower_case", normalizer.get("lowercase")))
+    added = {token["content"]: token["special"] for token in backend.get("added_tokens") or []}
+    later = (settings.get("added_tokens_decoder") or {}).values()
+    added |= {token["content"]: token.get("special", False) for token in later}
+    if (source / "added_tokens.json").is_file():
+        added = dict.fromkeys(read_object(source / "added_tokens.json"), False) | added
+    pieces = set(tokenizer.pieces())
+    other = [f"the added token {name!r}" for name, special in added.items() if not special or name not in pieces]
+    for key, (name, usual) in _WORDPIECE_RULES.items():
+        usual = (*usual, tokenizer.lowercase) if key == "strip_accents" else usual
+        if settings.get(key) not in usual or normalizer.get(name) not in usual:
+            other.append(f"{key}={settings.get(key, normalizer.get(name))!r}")
+    if not other:
+        return tokenizer
+    if not backend:
+        raise UserError(
+            f"{source}: {other[0]} is no rule of Google's WordPiece, by which vocab.txt alone is read; add the tokenizer.json"
+            " that AutoTokenizer.from_pretrained(...).save_pretrained(...) writes"
+        )
+    for key, name in (("do_lower_case", "lowercase"), *((key, name) for key, (name, _) in _WORDPIECE_RULES.items() if name)):
+        if normalizer and settings.get(key) not in (None, normalizer.get(name)):
+            raise UserError(
+                f"{path}: {key}={settings[key]!r}, and tokenizer.json has {name}={normalizer.get(name)!r}; make them agree"
+            )
+    backed = read_tokenizer(source / "tokenizer.json")
+    if lost := sorted(set(added) - set(backed.pieces())):
+        raise UserError(f"{source}: the added token {lost[0]!r} is not in tokenizer.json; save the tokenizer again")
+    return backed
 
 
 def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -228,7 +325,9 @@ def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
         places = None
         files = ("model.safetensors",)
     elif index.is_file():
-        places = read_json(index)["weight_map"]
+        places = read_object(index).get("weight_map")
+        if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+            raise UserError(f"{index}: expected a weight_map, an object of tensor names and the files that hold them")
         files = tuple(sorted(set(places.values())))
     elif any(source.glob("pytorch_model*.bin")):
         raise UserError(
@@ -251,34 +350,29 @@ def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
     return tensors, files
 
 
-def _canonical(tensors: Mapping[str, np.ndarray], kind: _Kind, source: Path) -> dict[str, np.ndarray]:
-    """Tensors under the table's names: with the prefix, without buffers, old names and second copies."""
-    named = {}
+def _canonical(tensors: Mapping[str, np.ndarray], kind: _Kind, prefix: str, old: bool, source: Path) -> dict[str, np.ndarray]:
+    """Tensors under the names of the table as `_as_in_file` makes it: no buffers, no second names or copies."""
+    named, cut = {}, "" if prefix else kind.prefix
     for name, array in tensors.items():
-        if not name.startswith((kind.prefix, *kind.heads)):
-            name = kind.prefix + name
-        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+        if re.fullmatch(kind.buffers, cut + name):
+            continue
+        if not old:
+            name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+            name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
         if name in named:
-            raise UserError(f"{source} has {name} twice, with and without prefix or under its old and new name")
-        if not re.fullmatch(kind.buffers, name):
-            named[name] = array
+            raise UserError(f"{source} has {name} twice, under its old and new name")
+        named[name] = array
     for copy, original in kind.ties.items():
+        original = original.removeprefix(cut)
         if copy in named:
             array = named.pop(copy)
-            if not np.array_equal(named.setdefault(original, array), array):
+            # That a number is not finite is another complaint, which `read` makes.
+            if not np.array_equal(named.setdefault(original, array), array, equal_nan=True):
                 raise UserError(
                     f"{source}: {copy} is not {original}; bertlab ties them, as these models were published, and cannot"
                     " hold both"
                 )
     return named
-
-
-def _number(settings: Mapping[str, Any], key: str, path: Path) -> int:
-    value = settings.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{path}: {key}={value!r} must be a positive whole number")
-    return value
 
 
 def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> dict[str, Any]:
@@ -290,23 +384,19 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
     for key, value in _ONLY.items():
         if settings.get(key, value) not in (value, None):
             raise UserError(f"{path}: {key}={settings[key]!r} is not what bertlab computes, which is {key}={value!r}")
-    number = lambda key: _number(settings, key, path)
+    number = lambda key: read_count(settings, key, path)
     kind = settings["model_type"]
     gpt = kind in ("openai-gpt", "gpt2")
     activation = settings.get({"openai-gpt": "afn", "gpt2": "activation_function"}.get(kind, "hidden_act"))
     if activation is None:
         activation = "gelu_new" if kind == "gpt2" else "gelu"
     known = _GPT1_ACTIVATIONS if kind == "openai-gpt" else _ACTIVATIONS
-    if activation not in known:
+    if not isinstance(activation, str) or activation not in known:
         raise UserError(f"{path}: the activation {activation!r} is not one of {', '.join(known)}")
-    dropouts = {key: settings.get(key, 0.1) for key in (_GPT_DROPOUTS if gpt else _BERT_DROPOUTS)}
-    if len(set(dropouts.values())) > 1:
-        described = ", ".join(f"{key}={value}" for key, value in dropouts.items())
-        raise UserError(f"{path}: {described} differ, and bertlab has one; set them to the same (it matters in training only)")
     shared = {
         "activation": known[activation],
-        "dropout": float(next(iter(dropouts.values()))),
-        "init_stddev": float(settings.get("initializer_range", 0.02)),
+        "dropout": read_dropout(settings, _GPT_DROPOUTS if gpt else _BERT_DROPOUTS, path, 0.1),
+        "init_stddev": read_float(settings, "initializer_range", path, 0.02),
     }
     if gpt:
         width = number("n_embd")
@@ -318,7 +408,7 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
             "heads": number("n_head"),
             "hidden": 4 * width if inner is None else number("n_inner"),
             "max_positions": number("n_positions"),
-            "epsilon": float(settings.get("layer_norm_epsilon", 1e-5)),
+            "epsilon": read_float(settings, "layer_norm_epsilon", path, 1e-5),
             "norm_placement": "pre" if pre else "post",
             "final_norm": pre,
         }
@@ -333,9 +423,9 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
         "heads": number("num_attention_heads"),
         "hidden": number("intermediate_size"),
         "max_positions": number("max_position_embeddings") - offset,
-        "epsilon": float(settings.get("layer_norm_eps", 1e-12)),
+        "epsilon": read_float(settings, "layer_norm_eps", path, 1e-12),
         "position_offset": offset,
-        "segments": int(settings.get("type_vocab_size", 2)),
+        "segments": read_count(settings, "type_vocab_size", path, 2),
     }
 
 
@@ -358,12 +448,20 @@ def save(run: Imported, directory: Path) -> None:
         directory: exists and is empty.
 
     Raises:
-        UserError: the model has something that none of the four has; it names the config key.
+        UserError: the model has something that none of the four has; it names the config key. Other heads than those of
+            transformers' pretraining are no such thing: they stay behind, and a printed line names them.
     """
     shape = model_shape(run.config.model, run.tokenizer.vocab_size)
     kind, settings = describe(shape, run.params, run.tokenizer)
-    params = jax.tree.map(np.asarray, run.params)
-    tensors = write(_KINDS[kind].table(shape.heads), params)
+    table = _KINDS[kind].table(shape.heads)
+    # A head of a task or of another objective has no name there; what it stands on goes out.
+    places = {entry.ours.split("/")[0] for entry in table}
+    left = [name for name in run.params if name.startswith("heads_") and name not in places]
+    if left:
+        count = len(flatten_tree({name: run.params[name] for name in left}))
+        print(f"not exported, since transformers' {kind} has no such head: {', '.join(left)} ({count} tensors)", flush=True)
+    params = jax.tree.map(np.asarray, {name: tree for name, tree in run.params.items() if name not in left})
+    tensors = write(table, params)
     if settings["architectures"] in (["BertModel"], ["RobertaModel"]):
         tensors = {name.removeprefix(_KINDS[kind].prefix): array for name, array in tensors.items()}
     safetensors.numpy.save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})

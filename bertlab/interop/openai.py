@@ -10,11 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.interop.base import Entry, Imported, body_shapes, read
-from bertlab.interop.transformer import check_vocabulary, joint_bias, joint_kernel, out_kernel, transformer_config
+from bertlab.interop.transformer import (
+    fit_vocabulary,
+    joint_bias,
+    joint_kernel,
+    out_kernel,
+    read_tokenizer,
+    require_directory,
+    transformer_config,
+)
 
 _HEAD_WIDTH = 64
 _LAYER = (
@@ -51,13 +58,14 @@ def load(source: Path) -> Imported:
     Raises:
         UserError: a part is missing, or the parts are not as long or of such shapes as they must be.
     """
+    require_directory(source, "params_0.npy to params_9.npy, params_shapes.json and the vocabulary")
     parts = tuple(f"params_{part}.npy" for part in range(10))
     shapes_path = source / "params_shapes.json"
-    shapes = [tuple(shape) for shape in read_json(shapes_path)]
+    shapes = _shapes(shapes_path)
     names = _names(len(shapes), shapes_path)
     if missing := [name for name in parts if not (source / name).is_file()]:
         raise UserError(f"{source} lacks {', '.join(missing)}; the weights are the ten files params_0.npy to params_9.npy")
-    flat = np.concatenate([np.load(source / name, allow_pickle=False).reshape(-1) for name in parts])
+    flat = np.concatenate([_array(source / name).reshape(-1) for name in parts])
     sizes = [int(np.prod(shape)) for shape in shapes]
     if sum(sizes) != flat.size:
         raise UserError(f"{source}: params_*.npy hold {flat.size} numbers, and {shapes_path.name} lists {sum(sizes)}")
@@ -83,10 +91,27 @@ def load(source: Path) -> Imported:
     }
     config = transformer_config("gpt", model, "ltr")
     params = read(table(model["heads"]), tensors, body_shapes(config, vocab_size), source)
-    tokenizer = load_tokenizer(source)
-    check_vocabulary(tokenizer, vocab_size, source)
+    tokenizer = fit_vocabulary(read_tokenizer(source), vocab_size, source)
     files = (*parts, "params_shapes.json", "encoder_bpe_40000.json", "vocab_40000.bpe")
     return Imported(config, params, tokenizer, files, len(tensors))
+
+
+def _shapes(path: Path) -> list[tuple[int, ...]]:
+    shapes = read_json(path)
+    is_shape = lambda shape: isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
+    if not isinstance(shapes, list) or not all(map(is_shape, shapes)):
+        raise UserError(f"{path}: expected a list of shapes, each a list of positive whole numbers")
+    return [tuple(shape) for shape in shapes]
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise UserError(f"{path} cannot be read as a NumPy array ({error}); download it again") from None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{path} is an archive of arrays; expected one array, as numpy.save writes it")
+    return array
 
 
 def _names(count: int, path: Path) -> Sequence[str]:

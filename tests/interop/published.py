@@ -9,9 +9,11 @@ import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 
+from bertlab.data.tokenizers import load_tokenizer
 from bertlab.interop.base import Imported
 from bertlab.models.presets import build_body, model_shape
 from tests.references import quick_jit
+from tests.tokenizer_files import write_byte_level, write_gpt1
 
 LAYERS, WIDTH, HEADS, HIDDEN, POSITIONS, VOCAB = 2, 16, 2, 64, 20, 40
 LETTERS = [chr(ord("a") + i) for i in range(26)]
@@ -109,9 +111,9 @@ def draw(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, np.ndar
     return {name: np.float32(array + is_scale(name, array)) for name, array in drawn.items()}
 
 
-def weights(kind: str) -> dict[str, np.ndarray]:
-    """The tensors of one kind under their published names."""
-    return draw(SHAPES[kind])
+def weights(kind: str, vocab: int = VOCAB) -> dict[str, np.ndarray]:
+    """The tensors of one kind under their published names, with this many rows for tokens."""
+    return draw({name: tuple(vocab if size == VOCAB else size for size in shape) for name, shape in SHAPES[kind].items()})
 
 
 def write_tokenizer(kind: str, directory: Path) -> None:
@@ -149,6 +151,25 @@ def write_directory(kind: str, directory: Path, tensors=None, **config) -> Path:
     (directory / "config.json").write_text(json.dumps(CONFIGS[kind] | config))
     save_file(weights(kind) if tensors is None else tensors, directory / "model.safetensors", metadata={"format": "pt"})
     write_tokenizer(kind, directory)
+    return directory
+
+
+def write_directory_with_text(kind: str, directory: Path, rows: int | None = None) -> Path:
+    """Like `write_directory`, with a tokenizer that finds pieces in any text; `rows` of the embedding, or as many as pieces."""
+    directory.mkdir(parents=True)
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if kind == "roberta" else ["<|endoftext|>"]
+    if kind == "bert":
+        pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij.,'-[]<>", *(f"##{letter}" for letter in LETTERS)]
+        (directory / "vocab.txt").write_text(
+            "\n".join([*pieces, "ab", "##cd", "漢", "か", "é", "α", "σ"]) + "\n", encoding="utf-8"
+        )
+    elif kind == "openai-gpt":
+        write_gpt1(directory, ("vocab.json", "merges.txt"))
+    else:
+        write_byte_level(directory, ["low lower lowest", "a b c 漢 é", "aaa aaaaa"], specials, vocab_size=len(specials) + 270)
+    rows = load_tokenizer(directory).vocab_size if rows is None else rows
+    (directory / "config.json").write_text(json.dumps(CONFIGS[kind] | {"vocab_size": rows}))
+    save_file(weights(kind, rows), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 

@@ -101,8 +101,11 @@ def test_variables_that_do_not_fit(change, message, tmp_path):
 @pytest.mark.parametrize(
     "config, message",
     [
-        ({"hidden_act": "swish"}, "'swish' is missing or, as hidden_act, not one of gelu, relu"),
-        ({"attention_probs_dropout_prob": 0.0}, "attention_probs_dropout_prob=0.0"),
+        ({"hidden_act": "swish"}, "hidden_act='swish' is not one of gelu, relu"),
+        ({"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\] is not one of"),
+        ({"hidden_dropout_prob": None}, "bert_config.json: hidden_dropout_prob=None must be a number, 0 or more"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob=1.0 must be below 1"),
+        ({"num_attention_heads": "two"}, "num_attention_heads='two' must be a positive whole number"),
         ({"num_hidden_layers": 1}, "no place for: bert/encoder/layer_1/"),
     ],
 )
@@ -111,10 +114,40 @@ def test_configs_that_do_not_fit(config, message, tmp_path):
         from_variables(variables(), directory(tmp_path / "google", **config), "bert_model.ckpt")
 
 
+def test_two_dropouts_become_the_hidden_one(tmp_path, capsys):
+    imported = from_variables(variables(), directory(tmp_path / "google", attention_probs_dropout_prob=0.0), "bert_model.ckpt")
+    assert imported.config.model.dropout == 0.1
+    assert "hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0; bertlab has one" in capsys.readouterr().out
+
+
+def test_a_vocabulary_shorter_than_the_embedding(tmp_path):
+    padded = {name: array for name, array in variables().items() if not name.startswith("cls/")}
+    padded["bert/embeddings/word_embeddings"] = np.arange(48 * 16, dtype=np.float32).reshape(48, 16)
+    imported = from_variables(padded, directory(tmp_path / "google", vocab_size=48), "bert_model.ckpt")
+    assert imported.tokenizer.vocab_size == 48 and imported.params["body"]["token_embedding"][47, 15] == 48 * 16 - 1
+
+
+@pytest.mark.parametrize("text", ["[]", "null"])
+def test_a_config_that_is_no_object(text, tmp_path):
+    source = directory(tmp_path / "google")
+    (source / "bert_config.json").write_text(text)
+    with pytest.raises(UserError, match=r"bert_config.json holds .*; expected a JSON object"):
+        from_variables(variables(), source, "bert_model.ckpt")
+
+
+def test_a_vocabulary_that_is_not_utf8(tmp_path):
+    source = directory(tmp_path / "google")
+    (source / "vocab.txt").write_bytes((source / "vocab.txt").read_bytes() + b"\xe9\n")
+    with pytest.raises(UserError, match=r"vocab.txt.*UTF-8"):
+        from_variables(variables(), source, "bert_model.ckpt")
+
+
 def test_which_checkpoint(tmp_path):
     source = directory(tmp_path / "google")
     with pytest.raises(UserError, match=r"must have one checkpoint .* found: none"):
         load(source)
+    with pytest.raises(UserError, match=r"vocab.txt is a file; give the directory"):
+        load(source / "vocab.txt")
     for name in ("model.ckpt-1.index", "model.ckpt-2.index"):
         (source / name).write_bytes(b"")
     with pytest.raises(UserError, match=r"found: model.ckpt-1.index, model.ckpt-2.index"):

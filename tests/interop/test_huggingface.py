@@ -1,5 +1,6 @@
 """Transformers' directories: read as transformers computes them (recorded), refused where they are not whole, written back."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,16 +8,21 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import tokenizers
 from ml_collections import ConfigDict
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bertlab.config import base_config
+from bertlab.data import gpt1_bpe
+from bertlab.data.gpt1_bpe import standardise
+from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop import export_weights, import_weights
 from bertlab.interop.base import Imported, load_run
 from bertlab.interop.huggingface import describe, load, save
 from bertlab.models.presets import model_shape
+from tests.hostile_text import hostile_texts
 from tests.interop import published
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -121,7 +127,7 @@ QUERY = "bert.encoder.layer.1.attention.self.query.weight"
         (spoiled(QUERY, lambda t, n: t.pop(n)), rf"lacks {QUERY} \(16, 16\)"),
         (spoiled("cls.predictions.bias", lambda t, n: t.pop(n)), r"lacks cls.predictions.bias \(40,\)"),
         (spoiled("bert.pooler.dense.bias", lambda t, n: t.pop(n)), r"lacks bert.pooler.dense.bias"),
-        (spoiled("classifier.weight", lambda t, n: t.update({n: np.zeros(3)})), r"no place for: bert.classifier.weight \(3,\)"),
+        (spoiled("classifier.weight", lambda t, n: t.update({n: np.zeros(3)})), r"no place for: classifier.weight \(3,\)"),
         (spoiled(QUERY, lambda t, n: t.update({n: t[n][:, :-1]})), rf"{QUERY}: expected \(16, 16\), found \(16, 15\)"),
         (spoiled(QUERY, lambda t, n: t.update({n: np.int32(t[n])})), rf"{QUERY} is int32"),
         (
@@ -183,7 +189,11 @@ def test_a_pickle_is_never_opened(tmp_path):
         ("bert", {"is_decoder": True}, "is_decoder=True"),
         ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ("bert", {"hidden_act": "quick_gelu"}, "activation 'quick_gelu'"),
-        ("bert", {"attention_probs_dropout_prob": 0.0}, "attention_probs_dropout_prob=0.0 differ"),
+        ("bert", {"hidden_act": ["gelu"]}, r"activation \['gelu'\]"),
+        ("bert", {"model_type": ["bert"]}, r"model_type=\['bert'\]"),
+        ("bert", {"hidden_dropout_prob": None}, "hidden_dropout_prob=None must be a number"),
+        ("gpt2", {"attn_pdrop": "0.1"}, "attn_pdrop='0.1' must be a number"),
+        ("bert", {"layer_norm_eps": None}, "layer_norm_eps=None must be a number"),
         ("bert", {"hidden_size": "wide"}, "hidden_size='wide'"),
         ("bert", {"vocab_size": 41}, "expected \\(41, 16\\), found \\(40, 16\\)"),
         ("roberta", {"hidden_act": "relu"}, "hidden_act='relu'"),
@@ -229,8 +239,234 @@ def test_what_transformers_cannot_express_is_not_exported(model, message, tmp_pa
         describe(model_shape(config.model, published.VOCAB), {"body": {"output": {}}}, tokenizer)
 
 
-def test_an_objectives_own_head_is_not_dropped_in_silence(tmp_path):
+def test_other_heads_stay_behind_and_are_named(tmp_path, capsys):
     imported = load(published.write_directory("bert", tmp_path / "source"))
-    params = {**imported.params, "heads_sop": {"kernel": np.zeros((16, 2), np.float32)}}
-    with pytest.raises(UserError, match="no tensor for heads_sop/kernel"):
+    body = {name: tree for name, tree in imported.params["body"].items() if name != "output"}
+    params = {"body": body, "heads_task": {"kernel": np.zeros((16, 3), np.float32), "bias": np.zeros(3, np.float32)}}
+    save(Imported(ConfigDict(imported.config), params, imported.tokenizer), tmp_path)
+    assert "not exported, since transformers' bert has no such head: heads_task (2 tensors)" in capsys.readouterr().out
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
+    encoder = {name: array for name, array in published.weights("bert").items() if name.startswith("bert.")}
+    same(load_file(tmp_path / "model.safetensors"), {name.removeprefix("bert."): array for name, array in encoder.items()})
+    params = {**imported.params, "generator": {"bias": np.zeros(2, np.float32)}}
+    with pytest.raises(UserError, match="no tensor for generator/bias"):
         save(Imported(ConfigDict(imported.config), params, imported.tokenizer), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind, change, kept",
+    [
+        ("bert", {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.0}, 0.2),
+        ("gpt2", {"resid_pdrop": 0.0, "attn_pdrop": 0.3}, 0.0),
+    ],
+)
+def test_of_several_dropouts_the_hidden_one_is_taken(kind, change, kept, tmp_path, capsys):
+    assert load(published.write_directory(kind, tmp_path / "source", **change)).config.model.dropout == kept
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and all(f"{key}={value}" in said for key, value in change.items())
+    load(published.write_directory(kind, tmp_path / "even"))
+    assert not capsys.readouterr().out
+
+
+def test_gelu_by_its_older_name(tmp_path):
+    imported = load(published.write_directory("bert", tmp_path / "source", hidden_act="gelu_python"))
+    assert imported.config.model.activation == "gelu_erf"
+
+
+def test_names_in_messages_are_the_files(tmp_path):
+    """Without the prefix and with old names, as the file has them."""
+    old = {}
+    for name, array in published.weights("bert").items():
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        old[name.removeprefix("bert.")] = array
+    name = "encoder.layer.1.output.LayerNorm.gamma"
+    for number, (change, message) in enumerate(
+        [
+            ({name: np.zeros(3, np.float32)}, rf": {name}: expected \(16,\), found \(3,\)"),
+            ({name: None}, rf" lacks {name} \(16,\)"),
+            ({"classifier.bias": np.zeros(3, np.float32)}, r"no place for: classifier.bias \(3,\)"),
+        ]
+    ):
+        tensors = {key: array for key, array in (old | change).items() if array is not None}
+        with pytest.raises(UserError, match=message):
+            load(published.write_directory("bert", tmp_path / str(number), tensors))
+
+
+def test_a_tied_copy_that_is_not_finite_is_no_other_tensor(tmp_path):
+    """What is wrong with the embedding is for `read` to say."""
+    tensors = published.weights("gpt2")
+    tensors["transformer.wte.weight"][3, 2] = np.nan
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"].copy()
+    source = published.write_directory("gpt2", tmp_path / "source", tensors)
+    with pytest.raises(UserError, match=r"has NaN or infinite numbers in transformer\.wte\.weight; nothing was written"):
+        load(source)
+
+
+@pytest.mark.parametrize(
+    "name, contents, message",
+    [
+        ("config.json", b"[1]", r"config.json holds \[1\]; expected a JSON object"),
+        ("config.json", b"null", "config.json holds null; expected a JSON object"),
+        ("model.safetensors.index.json", b"{}", "index.json: expected a weight_map"),
+        ("model.safetensors.index.json", b'{"weight_map": {"a": 1}}', "index.json: expected a weight_map"),
+        ("vocab.txt", b"[PAD]\n\xe9\n", r"vocab.txt.*UTF-8"),
+    ],
+)
+def test_damaged_files(name, contents, message, tmp_path):
+    source = published.write_directory("bert", tmp_path / "source")
+    if "index" in name:
+        (source / "model.safetensors").unlink()
+    (source / name).write_bytes(contents)
+    with pytest.raises(UserError, match=message):
+        load(source)
+    with pytest.raises(UserError, match=r"config.json is a file; give the directory"):
+        load(source / "config.json")
+
+
+def plain_words(monkeypatch):
+    """GPT-1's words without ftfy and spaCy, which not every environment has."""
+    monkeypatch.setattr(gpt1_bpe, "words", lambda text: standardise(text).lower().split())
+
+
+def assert_same_tokenizer(first, second):
+    of = lambda t: (t.kind, t.lowercase, t.pieces(), t.prefix_ids, t.suffix_ids, t.pad_id, t.unk_id, t.mask_id)
+    assert of(first) == of(second)
+    texts = hostile_texts(300, seed=11)
+    assert first.encode_batch(texts) == second.encode_batch(texts)
+
+
+def there_and_back(source, folder):
+    """The tokenizers of an import, as a run keeps it, and of the import of its export."""
+    imported = load(source)
+    imported.tokenizer.save(folder / "run")
+    kept = load_tokenizer(folder / "run")
+    (folder / "out").mkdir()
+    save(dataclasses.replace(imported, tokenizer=kept), folder / "out")
+    return [kept, load(folder / "out").tokenizer]
+
+
+@pytest.mark.parametrize("kind", published.KINDS)
+def test_the_tokenizer_stays_the_same(kind, tmp_path, monkeypatch):
+    plain_words(monkeypatch)
+    source = published.write_directory_with_text(kind, tmp_path / "source")
+    read = load_tokenizer(source)
+    kinds = {"bert": ("wordpiece", 1, 1), "roberta": ("json", 1, 1), "openai-gpt": ("gpt1", 0, 0), "gpt2": ("json", 0, 0)}
+    assert (read.kind, len(read.prefix_ids), len(read.suffix_ids)) == kinds[kind]
+    for tokenizer in there_and_back(source, tmp_path):
+        assert_same_tokenizer(read, tokenizer)
+
+
+@pytest.mark.parametrize("kept", [(), ("vocab.json", "merges.txt")])
+@pytest.mark.parametrize("one_string", [False, True])
+def test_gpt1_as_transformers_saves_it(kept, one_string, tmp_path, monkeypatch):
+    """Its tokenizer.json has BERT's words; the vocabulary and merges in it are GPT-1's."""
+    plain_words(monkeypatch)
+    source = published.write_directory_with_text("openai-gpt", tmp_path / "source")
+    read = load_tokenizer(source)
+    ids = {piece: index for index, piece in enumerate(read.pieces())}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(ids, read.merges(), unk_token="<unk>", end_of_word_suffix="</w>"))
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    backend.add_special_tokens(["<unk>"])
+    contents = json.loads(backend.to_str())
+    if one_string:
+        contents["model"]["merges"] = [" ".join(merge) for merge in read.merges()]
+    (source / "tokenizer.json").write_text(json.dumps(contents))
+    for name in {"vocab.json", "merges.txt"} - set(kept):
+        (source / name).unlink()
+    for tokenizer in there_and_back(source, tmp_path):
+        assert_same_tokenizer(read, tokenizer)
+        assert tokenizer.merges() == read.merges()
+    assert {"vocab.json", "merges.txt"} < {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def write_bert_backend(source, added=(), **rules):
+    """The tokenizer.json that goes with vocab.txt."""
+    pieces = (source / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({piece: index for index, piece in enumerate(pieces)}, unk_token="[UNK]")
+    )
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(**rules)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    backend.add_special_tokens(pieces[:5])
+    backend.add_tokens(list(added))
+    backend.save(str(source / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    "settings, rules, text, kind",
+    [
+        ({"do_lower_case": True}, {}, "É漢", "wordpiece"),
+        ({"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True}, {}, "É漢", "wordpiece"),
+        ({}, {"lowercase": False}, "É漢", "wordpiece"),
+        ({"strip_accents": False}, {"strip_accents": False}, "É", "json"),
+        ({}, {"strip_accents": False}, "É", "json"),
+        ({"tokenize_chinese_chars": False}, {"handle_chinese_chars": False}, "漢a", "json"),
+        ({}, {"handle_chinese_chars": False}, "漢a", "json"),
+    ],
+)
+def test_berts_rules_are_those_of_its_files(settings, rules, text, kind, tmp_path):
+    source = published.write_directory_with_text("bert", tmp_path / "source")
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    write_bert_backend(source, **rules)
+    expected = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json")).encode(text).ids
+    for tokenizer in there_and_back(source, tmp_path):
+        assert tokenizer.kind == kind
+        assert [*tokenizer.prefix_ids, *tokenizer.encode(text), *tokenizer.suffix_ids] == expected
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"strip_accents": False}, "strip_accents=False is no rule of Google's"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False is no rule"),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize=False is no rule"),
+        ({"added_tokens_decoder": {"70": {"content": "foo", "special": False}}}, "the added token 'foo' is no rule"),
+    ],
+)
+def test_other_rules_need_tokenizer_json(settings, message, tmp_path):
+    source = published.write_directory_with_text("bert", tmp_path / "source")
+    (source / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True} | settings))
+    with pytest.raises(UserError, match=message):
+        load(source)
+    write_bert_backend(source)
+    if "basic" not in message:
+        with pytest.raises(UserError, match=r"make them agree|is not in tokenizer.json"):
+            load(source)
+
+
+def test_berts_added_tokens(tmp_path):
+    pieces = len((published.write_directory_with_text("bert", tmp_path / "plain") / "vocab.txt").read_text().splitlines())
+    source = published.write_directory_with_text("bert", tmp_path / "source", rows=pieces + 1)
+    (source / "added_tokens.json").write_text(json.dumps({"foo": pieces}))
+    with pytest.raises(UserError, match="the added token 'foo' is no rule"):
+        load(source)
+    write_bert_backend(source, added=["foo"])
+    for tokenizer in there_and_back(source, tmp_path):
+        assert tokenizer.kind == "json" and tokenizer.encode("a foo a") == [5, pieces, 5]
+
+
+@pytest.mark.parametrize("kind", published.KINDS)
+def test_an_embedding_with_more_rows_than_pieces(kind, tmp_path, monkeypatch, capsys):
+    """Rounded up, as is common: the rows come back, and no text is split into their pieces."""
+    plain_words(monkeypatch)
+    read = load_tokenizer(published.write_directory_with_text(kind, tmp_path / "plain"))
+    rows = read.vocab_size + 7
+    source = published.write_directory_with_text(kind, tmp_path / "source", rows)
+    texts = [*hostile_texts(300, seed=13), f"a <unused_{rows - 1}> b<unused_{rows - 2}>"]
+    loaded = there_and_back(source, tmp_path)
+    assert capsys.readouterr().out.count("are kept under names that no text has") == 1
+    for tokenizer in loaded:
+        assert tokenizer.vocab_size == rows and len(set(tokenizer.pieces())) == rows
+        assert tokenizer.encode_batch(texts) == read.encode_batch(texts)
+    same(load_file(tmp_path / "out/model.safetensors"), published.weights(kind, rows))
+    assert json.loads((tmp_path / "out/config.json").read_text())["vocab_size"] == rows
+
+
+def test_names_of_unused_rows_that_are_taken(tmp_path):
+    source = published.write_directory("bert", tmp_path / "source", published.weights("bert", 42), vocab_size=42)
+    vocabulary = (source / "vocab.txt").read_text().replace("word0\n", "<unused_41>\n")
+    (source / "vocab.txt").write_text(vocabulary)
+    with pytest.raises(UserError, match="40 pieces and the model 42, and pieces for the other rows cannot be added"):
+        load(source)

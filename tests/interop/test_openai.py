@@ -6,9 +6,13 @@ import jax
 import numpy as np
 import pytest
 
+from bertlab.data import gpt1_bpe
+from bertlab.data.gpt1_bpe import standardise
+from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop import export_weights, import_weights
 from bertlab.interop.openai import load
+from tests.hostile_text import hostile_texts
 from tests.interop import published
 
 D, H, V, P, LAYERS = 128, 2, 40, 20, 2
@@ -60,7 +64,7 @@ def test_arrays_lie_in_the_published_order(tmp_path):
     assert imported.tensors == len(SHAPES) and list(imported.config.objectives) == ["ltr"]
 
 
-def test_it_goes_out_as_transformers_gpt_and_comes_back(tmp_path):
+def test_it_goes_out_as_transformers_gpt_and_comes_back(tmp_path, monkeypatch):
     write_model(tmp_path / "model")
     import_weights("openai", tmp_path / "model", tmp_path / "run")
     export_weights("huggingface", tmp_path / "run", tmp_path / "out")
@@ -70,6 +74,12 @@ def test_it_goes_out_as_transformers_gpt_and_comes_back(tmp_path):
     from bertlab.train.checkpoint import load_params
 
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "run"), load_params(tmp_path / "again"))
+    first, again = (load_tokenizer(tmp_path / folder / "tokenizer") for folder in ("run", "again"))
+    assert first.kind == again.kind == "gpt1"
+    assert (first.pieces(), first.merges()) == (again.pieces(), again.merges())
+    monkeypatch.setattr(gpt1_bpe, "words", lambda text: standardise(text).lower().split())
+    texts = hostile_texts(300, seed=12)
+    assert first.encode_batch(texts) == again.encode_batch(texts)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +96,39 @@ def test_parts_that_do_not_fit(change, message, tmp_path):
     with pytest.raises(UserError, match=message):
         import_weights("openai", tmp_path / "model", tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_vocabulary_shorter_than_the_embedding(tmp_path):
+    drawn = write_model(tmp_path / "model")
+    published.write_gpt1_vocabulary(tmp_path / "model/encoder_bpe_40000.json", tmp_path / "model/vocab_40000.bpe", size=37)
+    imported = load(tmp_path / "model")
+    assert imported.tokenizer.pieces()[-4:] == ["i</w>", "<unused_37>", "<unused_38>", "<unused_39>"]
+    np.testing.assert_array_equal(imported.params["body"]["token_embedding"], drawn["tokens"])
+
+
+@pytest.mark.parametrize(
+    "name, contents, message",
+    [
+        ("params_4.npy", b"\x93NUMPY\x01\x00", "params_4.npy cannot be read as a NumPy array"),
+        ("params_4.npy", b"", "params_4.npy cannot be read as a NumPy array"),
+        ("params_shapes.json", b"null", "params_shapes.json: expected a list of shapes"),
+        ("params_shapes.json", b'[[20, "128"]]', "params_shapes.json: expected a list of shapes"),
+        ("params_shapes.json", b"[20, 128]", "params_shapes.json: expected a list of shapes"),
+        ("vocab_40000.bpe", b"#version\n\xe9 a\n", "vocab_40000.bpe.*UTF-8"),
+    ],
+)
+def test_damaged_files(name, contents, message, tmp_path):
+    write_model(tmp_path / "model")
+    (tmp_path / "model" / name).write_bytes(contents)
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / "model")
+
+
+def test_a_part_that_is_cut_short(tmp_path):
+    write_model(tmp_path / "model")
+    part = tmp_path / "model/params_9.npy"
+    part.write_bytes(part.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"params_9.npy cannot be read as a NumPy array"):
+        load(tmp_path / "model")
+    with pytest.raises(UserError, match=r"params_9.npy is a file; give the directory"):
+        load(part)

@@ -12,7 +12,7 @@ import transformers
 from bertlab import objectives
 from bertlab.interop import export_weights, import_weights
 from bertlab.interop.base import load_run, write
-from bertlab.interop.huggingface import bert_table, gpt1_table, gpt2_table, load, roberta_table
+from bertlab.interop.huggingface import bert_table, gpt1_table, gpt2_table, load, roberta_table, save
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
@@ -148,6 +148,22 @@ def test_a_bare_encoder_opens_whole_in_automodel(kind, tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_padded_embedding_and_its_tokenizer_open_whole(kind, tmp_path):
+    source = published.write_directory_with_text(kind, tmp_path / "source")
+    pieces = load(source).tokenizer.vocab_size
+    source = published.write_directory_with_text(kind, tmp_path / "padded", pieces + 7)
+    (tmp_path / "out").mkdir()
+    imported = load(source)
+    save(imported, tmp_path / "out")
+    model, info = open_model(tmp_path / "out")
+    assert not any(info.values()), info
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(tokenizer) == imported.tokenizer.vocab_size == pieces + 7 == model.get_input_embeddings().num_embeddings
+    text = "ab a 漢, low é"
+    assert tokenizer(text, add_special_tokens=False)["input_ids"] == imported.tokenizer.encode(text)
+
+
 @pytest.mark.parametrize(
     "heads, architecture",
     [("mlm", "BertForMaskedLM"), ("nsp", "BertForNextSentencePrediction"), ("mlm+nsp", "BertForPreTraining")],
@@ -156,7 +172,6 @@ def test_a_trained_run_opens_whole_in_its_own_class(heads, architecture, tmp_pat
     """As training makes the parameters: the pooler only where an objective reads it."""
     from bertlab.config import add_objectives, base_config
     from bertlab.interop.base import Imported
-    from bertlab.interop.huggingface import save
 
     tokenizer = load(published.write_directory("bert", tmp_path / "source")).tokenizer
     config = base_config()

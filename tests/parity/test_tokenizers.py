@@ -6,7 +6,7 @@ import json
 import ftfy
 import pytest
 import spacy
-from transformers import AutoTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, RobertaTokenizer
+from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, RobertaTokenizer
 
 from bertlab.data.gpt1_bpe import words
 from bertlab.data.tokenizers import KINDS, load_tokenizer, train_tokenizer
@@ -130,6 +130,45 @@ def test_gpt1_equals_openai_s_encoder(tmp_path):
     assert tokenizer.encode("a\n\nb")[1] == pieces.index("\n</w>")
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_gpt1_comes_back_from_what_transformers_saves(tmp_path, again):
+    """With ftfy's repair and spaCy's words, which tokenizer.json has no form for; also from an export of ours, saved again."""
+    from bertlab.interop.huggingface import load, save
+    from tests.interop import published
+
+    source = published.write_directory_with_text("openai-gpt", tmp_path / "source")
+    read = load_tokenizer(source)
+    if again:
+        (tmp_path / "out").mkdir()
+        save(load(source), tmp_path / "out")
+        theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    else:
+        theirs = OpenAIGPTTokenizer.from_pretrained(source)
+    for name in ("vocab.json", "merges.txt"):
+        (source / name).unlink()
+    theirs.save_pretrained(source)
+    tokenizer = load(source).tokenizer
+    assert (tokenizer.kind, tokenizer.prefix_ids, tokenizer.suffix_ids) == ("gpt1", (), ())
+    texts = ["don't go to the U.S., l'été…", *hostile_texts(300, seed=12)]
+    assert tokenizer.encode_batch(texts) == read.encode_batch(texts)
+
+
+@pytest.mark.parametrize("options", [{}, {"strip_accents": False}, {"tokenize_chinese_chars": False}, {"do_lower_case": False}])
+def test_bert_s_settings_are_heeded(tmp_path, options):
+    """vocab.txt beside what transformers saves; other rules than Google's are tokenizer.json's."""
+    from bertlab.interop.huggingface import load
+    from tests.interop import published
+
+    source = published.write_directory_with_text("bert", tmp_path / "source")
+    theirs = BertTokenizer.from_pretrained(source, **options)
+    theirs.save_pretrained(source)
+    assert (source / "vocab.txt").exists()
+    tokenizer = load(source).tokenizer
+    assert tokenizer.kind == ("json" if {"strip_accents", "tokenize_chinese_chars"} & set(options) else "wordpiece")
+    for text in ["É é漢 a漢b", "abé ab, [a]", "Aα ΑΣ"]:
+        assert [*tokenizer.prefix_ids, *tokenizer.encode(text), *tokenizer.suffix_ids] == theirs(text)["input_ids"]
+
+
 def test_gpt1_and_transformers_where_their_words_agree(tmp_path):
     # transformers has BERT's words in the place of ftfy's and spaCy's; plain words and single marks are the same in both.
     pieces = write_gpt1(tmp_path, ("vocab.json", "merges.txt"))
@@ -140,6 +179,7 @@ def test_gpt1_and_transformers_where_their_words_agree(tmp_path):
     assert theirs(text[:-2])["input_ids"] == tokenizer.encode(text[:-2])
     save_fast_tokenizer(tokenizer, tmp_path / "out", 512)
     fast = open_fast(tmp_path / "out", "openai-gpt")
+    assert OpenAIGPTTokenizer.from_pretrained(tmp_path / "out").get_vocab() == theirs.get_vocab()
     for hostile in hostile_texts(200, seed=10):
         options = dict(add_special_tokens=False, split_special_tokens=True)
         assert fast(hostile, **options)["input_ids"] == theirs(hostile, **options)["input_ids"]
