@@ -2,8 +2,11 @@
 
 Other names that end so are taken too (the published `elmo_2x4096_512_2048cnn_2xhighway_options.json`). Token vectors come
 from characters, or from a dataset `embedding` [V, D], in the same file or in one whose name ends in `embedding.hdf5` or
-`embeddings.hdf5`; its words stand one a line in `vocabulary.txt` or `vocab.txt`. The format holds no softmax, no pooler and
-no heads: an import has no objectives, and an export leaves them out.
+`embeddings.hdf5`; its words stand one a line in `vocabulary.txt` or `vocab.txt`. Beside a file of embeddings the weight file's
+own character encoder is passed over, as by bilm-tf, whose `dump_token_embeddings` makes the one from the other.
+
+The format holds no softmax, no pooler and no heads: an import has no objectives, and an export leaves them out. Nor does it
+hold rules for splitting text: an export has the run's in `tokenizer/`, which an import prefers to the words.
 """
 
 import dataclasses
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertlab.config import base_config
-from bertlab.data.tokenizers import WordsTokenizer
+from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
@@ -27,6 +30,7 @@ from bertlab.models.presets import model_shape
 _WORD_LENGTH = 50
 _DIRECTIONS = {"forward": "RNN_0", "backward": "RNN_1"}
 _VOCABULARIES = ("vocabulary.txt", "vocab.txt")
+_TOKENIZER = "tokenizer"
 _CELL = "/RNN/MultiRNNCell/Cell{i}/LSTMCell/"
 # The file's one matrix of inputs and states is two parameters here; these are its parts' names in the table.
 _INPUT_PART, _STATE_PART = "W_0 (rows of inputs)", "W_0 (rows of states)"
@@ -117,36 +121,70 @@ def load(source: Path) -> Imported:
             missing, left over or misshapen, or the package h5py is missing.
     """
     options_file, weights_file = _only(source, "options.json"), _only(source, "weights.hdf5")
-    files = [options_file, weights_file]
-    config = config_of(read_json(options_file), options_file)
-    tensors = _read_hdf5(weights_file)
     if len(apart := [path for path in sorted(source.glob("*.hdf5")) if path.stem.endswith(("embedding", "embeddings"))]) > 1:
         raise UserError(f"{source} has {' and '.join(path.name for path in apart)}; keep one of them")
+    options = read_json(options_file)
+    tensors = _read_hdf5(weights_file)
+    held = len(tensors) + len(apart)
+    on_ids = bool(apart) or "embedding" in tensors
+    if not on_ids and "char_cnn" not in options:
+        raise UserError(f"{options_file} has no char_cnn, and {weights_file.name} no dataset embedding; one of them must be")
+    char_cnn = options.pop("char_cnn", None) if on_ids else None
+    config = config_of(options, options_file)
+    for name in _character_datasets(char_cnn, options_file) if apart and char_cnn else ():
+        tensors.pop(name, None)
     for path in apart:
-        tensors |= _read_hdf5(path)
-        files.append(path)
-    vocabulary = find_vocabulary(source, _VOCABULARIES)
-    words = None if vocabulary is None else read_words(vocabulary)
-    if vocabulary is not None:
-        files.append(vocabulary)
-    if "embedding" not in tensors:
-        tokenizer = WordsTokenizer(_with_specials(words or ()), lowercase=False)
-        config.model.token_encoder, config.data.characters, config.data.tokenizer.kind = "characters", True, "words"
-    elif words is None:
-        raise UserError(f"{source} has token embeddings and no {' or '.join(_VOCABULARIES)}; put the words' file beside them")
+        found = _read_hdf5(path)
+        if list(found) != ["embedding"] or "embedding" in tensors:
+            raise UserError(f"{path} must hold one dataset, embedding, that {weights_file.name} has not; it has {list(found)}")
+        tensors |= found
+    if on_ids:
+        rows = f"{(apart or [weights_file])[0].name}'s dataset embedding"
+        tokenizer, words_file = _tokenizer_of_ids(source, len(tensors["embedding"]), rows)
     else:
-        check_rows(words, len(tensors["embedding"]), vocabulary, f"{(apart or [weights_file])[0].name}'s dataset embedding")
-        tokenizer = word_tokenizer(words, vocabulary)
-        config.model.token_encoder = "ids"
+        tokenizer, words_file = _tokenizer_of_characters(source)
     params = params_of(tensors, config, tokenizer.vocab_size, weights_file)
-    return Imported(config, params, tokenizer, tuple(path.name for path in files), len(tensors))
+    files = (options_file, weights_file, *apart, *filter(None, [words_file]))
+    return Imported(config, params, tokenizer, tuple(path.name for path in files), held)
+
+
+def _character_datasets(char_cnn: Mapping[str, Any], path: Path) -> list[str]:
+    """Names of the datasets of the character encoder that the options describe."""
+    entries = table(len(_filters_of(char_cnn, path)), _highway_layers_of(char_cnn))
+    return [name for entry in entries if entry.ours.startswith("body/characters/") for name in entry.theirs]
+
+
+def _tokenizer_of_ids(source: Path, rows: int, tensor: str) -> tuple[Tokenizer, Path]:
+    """The tokenizer of a model with a row for each piece, and the file or directory that it comes from."""
+    if (own := source / _TOKENIZER).is_dir():
+        tokenizer = load_tokenizer(own)
+        check_rows(tokenizer.pieces(), rows, own, tensor)
+        return tokenizer, own
+    if (vocabulary := find_vocabulary(source, _VOCABULARIES)) is None:
+        raise UserError(f"{source} has token embeddings and no {' or '.join(_VOCABULARIES)}; put the words' file beside them")
+    words = read_words(vocabulary)
+    check_rows(words, rows, vocabulary, tensor)
+    return word_tokenizer(words, vocabulary), vocabulary
+
+
+def _tokenizer_of_characters(source: Path) -> tuple[Tokenizer, Path | None]:
+    """The tokenizer of a model that reads characters (any words will do), and where it comes from."""
+    if (own := source / _TOKENIZER).is_dir():
+        tokenizer = load_tokenizer(own)
+        if tokenizer.kind != "words":
+            raise UserError(f"{own} is of kind {tokenizer.kind!r}, and a model that reads characters needs 'words'; remove it")
+        return tokenizer, own
+    vocabulary = find_vocabulary(source, _VOCABULARIES)
+    words = () if vocabulary is None else read_words(vocabulary)
+    return WordsTokenizer(_with_specials(words), lowercase=False), vocabulary
 
 
 def save(run: Imported, directory: Path) -> None:
-    """Writes options.json, weights.hdf5 and, for a model on token ids, vocabulary.txt.
+    """Writes options.json, weights.hdf5, tokenizer/ and, for a model on token ids, vocabulary.txt.
 
     Raises:
-        UserError: the run is no ELMo of both directions, or the package h5py is missing.
+        UserError: the run is no ELMo of both directions, it is not narrower than its cells and filters, or the package h5py
+            is missing.
     """
     h5py = require("h5py", "elmo")
     shape = model_shape(run.config.model, run.tokenizer.vocab_size)
@@ -155,15 +193,21 @@ def save(run: Imported, directory: Path) -> None:
             f"ELMo's weight file holds a forward and a backward LSTM, and this run is a {run.config.model.family} that"
             f" reads {shape.direction if isinstance(shape, BilstmConfig) else 'otherwise'}; export a bidirectional elmo"
         )
-    if shape.hidden <= shape.width:
-        raise UserError(
-            f"config.model.hidden={shape.hidden}: readers of ELMo's weight file project states only where they are wider than"
-            f" the projection ({shape.width}); export a model with hidden > width"
-        )
+    projected = {"config.model.hidden": (shape.hidden, "config.model.hidden larger than config.model.width")}
+    if shape.token_encoder == "characters":
+        filters = sum(number for _, number in shape.characters.filters)
+        projected["the number of character filters"] = (filters, "config.model.width smaller than that")
+    for what, (size, choice) in projected.items():
+        if size <= shape.width:
+            raise UserError(
+                f"{what} is {size}, and readers of ELMo's weight file project only what is wider than config.model.width="
+                f"{shape.width}; choose {choice} before training (config.model.size=small has such)"
+            )
     with h5py.File(directory / "weights.hdf5", "w") as file:
         for name, array in tensors_of(run.params, shape).items():
             file.create_dataset(name, data=array)
     write_json(directory / "options.json", _options(shape))
+    run.tokenizer.save(directory / _TOKENIZER)
     if shape.token_encoder == "ids":
         text = "".join(f"{piece}\n" for piece in run.tokenizer.pieces())
         (directory / "vocabulary.txt").write_text(text, encoding="utf-8")
@@ -194,7 +238,11 @@ def _options(shape: BilstmConfig) -> dict[str, Any]:
 
 
 def config_of(options: Mapping[str, Any], path: Path):
-    """A config with what the options say. Raises: UserError: an option is missing, or is one that the model does not have."""
+    """A config with what the options say: on characters where they have char_cnn, else on token ids.
+
+    Raises:
+        UserError: an option is missing, or is one that the model does not have.
+    """
     config = base_config()
     lstm = options.get("lstm", {})
     missing = [key for key in ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip") if key not in lstm]
@@ -218,19 +266,19 @@ def config_of(options: Mapping[str, Any], path: Path):
         hidden=lstm["dim"],
         clip=float(lstm["cell_clip"]),
         skip_connections=bool(lstm.get("use_skip_connections", False)),
+        token_encoder="characters" if "char_cnn" in options else "ids",
     )
     if "char_cnn" in options:
-        config.model.highway_layers = _check_characters(options["char_cnn"], path)
+        config.data.characters, config.data.tokenizer.kind = True, "words"
+        config.model.update(_check_characters(options["char_cnn"], path))
     return config
 
 
-def _check_characters(char_cnn: Mapping[str, Any], path: Path) -> int:
-    """The number of highway layers; all else must be as in every published model."""
+def _check_characters(char_cnn: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Highway layers, and filters where they are not the usual ones; all else must be as in every published model."""
     expected = {field.name: field.default for field in dataclasses.fields(CharactersConfig)}
-    filters = [list(pair) for pair in PUBLISHED_FILTERS]
     found = {
         "embedding.dim": (char_cnn.get("embedding", {}).get("dim"), (expected["character_width"],)),
-        "filters": (char_cnn.get("filters"), (filters,)),
         "activation": (char_cnn.get("activation"), (expected["activation"],)),
         "max_characters_per_token": (char_cnn.get("max_characters_per_token"), (_WORD_LENGTH,)),
         # 261 in training; readers add one for their padding, which the weights do not hold.
@@ -241,6 +289,26 @@ def _check_characters(char_cnn: Mapping[str, Any], path: Path) -> int:
             raise UserError(
                 f"{path} has char_cnn.{key}={value}; bertlab has {' or '.join(map(str, allowed))}, as the published models"
             )
+    filters = _filters_of(char_cnn, path)
+    usual = filters == PUBLISHED_FILTERS
+    return {"highway_layers": _highway_layers_of(char_cnn)} | ({} if usual else {"filters": filters})
+
+
+def _filters_of(char_cnn: Mapping[str, Any], path: Path) -> tuple[tuple[int, int], ...]:
+    """(width, number) of each convolution."""
+    filters = char_cnn.get("filters")
+    try:
+        pairs = tuple((int(width), int(number)) for width, number in filters)
+    except (TypeError, ValueError):
+        pairs = ()
+    if not pairs or not all(1 <= width <= _WORD_LENGTH and number >= 1 for width, number in pairs):
+        raise UserError(
+            f"{path} has char_cnn.filters={filters}; it must be pairs [width, number], no width over {_WORD_LENGTH}"
+        )
+    return pairs
+
+
+def _highway_layers_of(char_cnn: Mapping[str, Any]) -> int:
     return int(char_cnn.get("n_highway") or 0)
 
 

@@ -2,7 +2,8 @@
 
 The source is a .pth, .pt, .bin or .h5 file (fastai's first files are torch's, whatever their name), or a directory with one.
 Only tensors are read, never a pickled object. The words stand beside it, one a line or as a JSON list: `itos.txt`,
-`itos.json`, `vocab.txt` or `vocab.json`. A file with "bwd" in its name is a right-to-left model.
+`itos.json`, `vocab.txt` or `vocab.json`. A file with "bwd" in its own name (its directory's does not count) is a
+right-to-left model.
 
 Beside `weight_hh_l0_raw` the files may hold `weight_hh_l0`: what dropout left of it in the last batch, which is passed over.
 """
@@ -137,19 +138,25 @@ def _vocabulary_file(directory: Path) -> Path:
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a state dict, or of fastai's {"model": state dict, "opt": ...}."""
     torch = require("torch", "pytorch")
-    import pickle
-
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except Exception as error:  # of damaged files: whatever the bytes lead to
         raise UserError(
             f"{path} cannot be read as tensors alone (a pickled model can run code and is not read); save its state_dict():"
-            f" {str(error).splitlines()[0]}"
+            f" {type(error).__name__} {str(error).partition(chr(10))[0]}"
         ) from error
     if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), Mapping):
         loaded = loaded["model"]
-    if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    is_named_tensor = lambda name, value: isinstance(name, str) and isinstance(value, torch.Tensor)
+    if not isinstance(loaded, Mapping) or not all(is_named_tensor(*item) for item in loaded.items()):
         raise UserError(f"{path} holds no state dict (a dict of tensors by name)")
+    return {name: _numpy(torch, name, value, path) for name, value in loaded.items()}
+
+
+def _numpy(torch, name: str, value, path: Path) -> np.ndarray:
     # NumPy has no bfloat16 of its own.
-    exact = lambda value: value.float() if value.dtype == torch.bfloat16 else value
-    return {name: exact(value.detach()).numpy() for name, value in loaded.items()}
+    exact = value.float() if value.dtype == torch.bfloat16 else value
+    try:
+        return exact.detach().numpy()
+    except (TypeError, RuntimeError) as error:  # sparse, quantized, or without data
+        raise UserError(f"{path}: {name} is {value.dtype}, {value.layout}; save it as a dense tensor of floats") from error

@@ -26,14 +26,15 @@ def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:
 
     A vocabulary with our five specials splits text as we do. Any other was made from text in which spaces part the tokens,
     so it reads text in that way; the special that stands for the end of a text (or else the start, or else unknown words)
-    stands in for those that are missing, except for a mask.
+    stands in for those that are missing, except for a mask. So unknown words are </S> where bilm-tf's small vocabularies,
+    which list all words of a data set, have no <UNK>.
 
     Args:
         pieces: words in the order of rows.
         source: their file, for messages.
 
     Raises:
-        UserError: a word twice, or no special for unknown words.
+        UserError: a word twice, or no special that unknown words can be.
     """
     ids = {piece: index for index, piece in enumerate(pieces)}
     if len(ids) < len(pieces):
@@ -42,10 +43,10 @@ def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:
     if all(special in ids for special in SPECIALS):
         return WordsTokenizer(pieces, lowercase=False)
     names = {role: next((name for name in known if name in ids), None) for role, known in _NAMES.items()}
-    if names["unk"] is None:
+    stand_in = next((names[role] for role in ("sep", "cls", "unk") if names[role] is not None), None)
+    if stand_in is None:
         raise UserError(f"{source} has no piece for unknown words; one of {', '.join(_NAMES['unk'])} must be in it")
-    stand_in = next(names[role] for role in ("sep", "cls", "unk") if names[role] is not None)
-    backend = Backend(models.WordLevel(ids, names["unk"]))
+    backend = Backend(models.WordLevel(ids, names["unk"] or stand_in))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     framing = [names[role] for role in ("cls", "sep") if names[role] is not None]
     backend.add_special_tokens([AddedToken(name, special=True) for name in names.values() if name is not None])
@@ -61,10 +62,14 @@ def read_words(path: Path) -> list[str]:
     """The words of a vocabulary file: one a line (.txt), or a list (.json).
 
     Raises:
-        UserError: the file is neither.
+        UserError: the file is neither, or not UTF-8.
     """
     if path.suffix != ".json":
-        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        try:
+            # Not read_text, which takes a carriage return for the end of a line.
+            return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8, one word a line") from error
     words = read_json(path)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise UserError(f"{path} must be a list of words in the order of the embedding's rows")

@@ -43,9 +43,7 @@ def datasets(rng, vocab_size=None):
 
 def tiny_config(characters=True):
     options = {"lstm": LSTM} | ({"char_cnn": CHARACTERS} if characters else {})
-    config = elmo.config_of(options, "options.json")
-    config.model.token_encoder = "characters" if characters else "ids"
-    return config
+    return elmo.config_of(options, "options.json")
 
 
 @pytest.mark.parametrize("characters", [True, False])
@@ -93,7 +91,9 @@ def test_what_does_not_fit_is_refused_by_name():
         ("lstm", "proj_clip", 5),
         ("lstm", "cell_clip", None),
         ("lstm", "projection_dim", 6),
-        ("char_cnn", "filters", [[1, 32]]),
+        ("char_cnn", "filters", [[1, 32, 3]]),
+        ("char_cnn", "filters", [[51, 32]]),
+        ("char_cnn", "filters", None),
         ("char_cnn", "activation", "tanh"),
         ("char_cnn", "n_characters", 60),
         ("char_cnn", "max_characters_per_token", 17),
@@ -110,7 +110,8 @@ def test_options_become_the_config():
     model = elmo.config_of({"lstm": LSTM | {"use_skip_connections": False}, "char_cnn": CHARACTERS}, "options.json").model
     shape = model_shape(model, 9)
     assert (shape.layers, shape.width, shape.hidden, shape.clip, shape.highway_layers) == (2, 4, 6, 3.0, 1)
-    assert shape.skip_connections is False and shape.direction == "bidirectional"
+    assert shape.skip_connections is False and shape.direction == "bidirectional" and shape.token_encoder == "characters"
+    assert model_shape(elmo.config_of({"lstm": LSTM}, "options.json").model, 9).token_encoder == "ids"
 
 
 def test_a_missing_package_names_its_extra(tmp_path, monkeypatch):

@@ -114,6 +114,8 @@ def test_words_keep_their_rows_and_specials_their_roles(tmp_path):
     assert (bilm.prefix_ids, bilm.suffix_ids) == ((0,), (1,))
     ours = word_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "."], tmp_path / "vocab.txt")
     assert ours.kind == "words" and ours.encode("the.") == [5, 6]
+    small = word_tokenizer(["<S>", "the", "</S>"], tmp_path / "vocab.txt")
+    assert small.encode("the dog") == [1, 2] and (small.unk_id, small.sep_id) == (2, 2), "the end stands in for the unknown"
     with pytest.raises(UserError, match="'the' twice"):
         word_tokenizer(["<unk>", "the", "the"], tmp_path / "itos.txt")
     with pytest.raises(UserError, match="no piece for unknown words"):
@@ -121,10 +123,13 @@ def test_words_keep_their_rows_and_specials_their_roles(tmp_path):
 
 
 def test_word_files_are_lines_or_a_list(tmp_path):
-    (tmp_path / "itos.txt").write_text("<unk>\na\n\u2028\n", encoding="utf-8")
+    (tmp_path / "itos.txt").write_bytes("<unk>\na\n\u2028\n\r\nb\rc\n".encode())
     (tmp_path / "itos.json").write_text(json.dumps(["<unk>", "a\n"]))
-    assert read_words(tmp_path / "itos.txt") == ["<unk>", "a", "\u2028"], "no other line breaks"
+    assert read_words(tmp_path / "itos.txt") == ["<unk>", "a", "\u2028", "\r", "b\rc"], "no other line breaks"
     assert read_words(tmp_path / "itos.json") == ["<unk>", "a\n"]
+    (tmp_path / "itos.txt").write_bytes("<unk>\né\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"itos\.txt is not UTF-8"):
+        read_words(tmp_path / "itos.txt")
     (tmp_path / "itos.json").write_text('{"a": 1}')
     with pytest.raises(UserError, match="must be a list of words"):
         read_words(tmp_path / "itos.json")

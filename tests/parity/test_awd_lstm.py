@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from bertlab.errors import UserError
+from bertlab.interop import fastai
 from bertlab.interop.base import import_weights, load_run
 from bertlab.models.presets import build_body, model_shape
+from tests.interop.test_fastai import WORDS, plain, salesforce
 
 V, D, F, LAYERS = 30, 8, 12, 3
 
@@ -74,7 +76,7 @@ def test_states_and_logits_equal_torch_over_truncated_batches(form, direction, t
         tokens = rng.integers(0, V, (2, length)).astype(np.int32)
         view = {"tokens": tokens, "documents": np.ones_like(tokens), "continues": np.ones(2, np.int32)}
         encoded, carry = encode(params, view, True, carry)
-        logits = body.apply(params, encoded.dropped, side, True, method="predict_tokens")
+        logits = body.apply(params, encoded.output(side), side, True, method="predict_tokens")
         # A right-to-left model is torch's on the reversed text.
         turn = lambda x: x[:, ::-1] if direction == "bwd" else x
         with torch.no_grad():
@@ -92,3 +94,37 @@ def test_only_tensors_are_read(tmp_path):
     with pytest.raises(UserError, match="holds no state dict"):
         import_weights("fastai", tmp_path / "model.pt", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A directory with a model that is whole."""
+    (tmp_path / "itos.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    torch.save({name: torch.from_numpy(array) for name, array in salesforce(plain()).items()}, tmp_path / "lm.pth")
+    return tmp_path
+
+
+def test_damaged_files_are_refused_by_name(saved):
+    assert fastai.load(saved).tensors == 15
+    whole = (saved / "lm.pth").read_bytes()
+    damaged = {f"{part} of {len(whole)} bytes": whole[:part] for part in (0, 1, 2, 3, 10, 100, len(whole) // 2, len(whole) - 1)}
+    damaged |= {"text": b"weights of a language model\n", "zeros": bytes(100), "frame": b"\x80\x02.", "digits": b"0123456789"}
+    for what, contents in damaged.items():
+        (saved / "lm.pth").write_bytes(contents)
+        with pytest.raises(UserError, match=r"lm\.pth cannot be read as tensors alone") as refusal:
+            fastai.load(saved)
+        assert "\n" not in str(refusal.value), what
+
+
+def test_tensors_that_are_no_plain_arrays_are_refused_by_name(saved):
+    for value, said in (
+        (torch.ones(2, 2).to_sparse(), r"lm\.pth: decoder\.bias is torch\.float32, torch\.sparse_coo; save it as a dense"),
+        (torch.ones(2, device="meta"), r"lm\.pth: decoder\.bias is"),
+    ):
+        torch.save({"decoder.bias": value}, saved / "lm.pth")
+        with pytest.raises(UserError, match=said):
+            fastai.load(saved)
+    for contents in ({0: torch.ones(1)}, [torch.ones(1)], {"model": {"x": 1}}):
+        torch.save(contents, saved / "lm.pth")
+        with pytest.raises(UserError, match=r"lm\.pth holds no state dict"):
+            fastai.load(saved)
