@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from bertlab.data.tokenizers import Tokenizer
-from bertlab.data.vocabularies import split_words
 
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[str, ...]]]) -> list[dict[str, Any]]:
@@ -45,5 +44,5 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[
 def _unknown_words(tokenizer: Tokenizer, sentences: Sequence[str], encoded: Sequence[list[int]]) -> Iterator[str]:
     for sentence, ids in zip(sentences, encoded, strict=True):
         if tokenizer.unk_id in ids:
-            words = split_words(sentence.lower() if tokenizer.lowercase else sentence)
-            yield from (word for word, token in zip(words, ids, strict=True) if token == tokenizer.unk_id)
+            words = zip(tokenizer.words(sentence), ids, strict=True)
+            yield from (word for word, token in words if token == tokenizer.unk_id)

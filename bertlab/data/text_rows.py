@@ -9,7 +9,6 @@ from jaxtyping import Int
 from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids, character_table
 from bertlab.data.formats import Row, make_row
 from bertlab.data.tokenizers import Tokenizer
-from bertlab.data.vocabularies import split_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +57,7 @@ class RowEncoder:
         ids = self._tokenizer.encode(text)
         names, characters = [self._names[i] for i in ids], None
         if self._table is not None:
-            names = split_words(" ".join(text.split()).lower() if self._tokenizer.lowercase else text)
+            names = self._tokenizer.words(text)
             characters = character_ids(names)
         places = np.arange(len(ids))
         return self._row(ids, names, places, places, characters)
@@ -71,7 +70,7 @@ class RowEncoder:
             return self._row(ids, words, first, np.append(first[1:], len(ids))[: len(first)] - 1, None)
         if self._tokenizer.lowercase:
             words = [word.lower() for word in words]
-        encoded = self._tokenizer.encode_batch(words)
+        encoded = [self._tokenizer.encode_words([word])[0] for word in words]
         ids = [pieces[0] if len(pieces) == 1 else self._tokenizer.unk_id for pieces in encoded]
         places = np.arange(len(ids))
         return self._row(ids, words, places, places, character_ids(words))

@@ -14,6 +14,7 @@ Runs of white space in the text count as one space, except in the kind `json`, w
 `gpt1`, where those with a line break count as a line break.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -136,7 +137,12 @@ class _Base:
         self._save_vocabulary(directory)
         special_ids = {role: getattr(self, f"{role}_id") for role in _ROLES}
         metadata = {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase, "special_ids": special_ids}
+        metadata |= self._settings()
         (directory / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
+
+    def _settings(self) -> dict[str, Any]:
+        """What the kind adds to the description."""
+        return {}
 
 
 def _find_specials(ids: Mapping[str, int], names: Mapping[str, str], source: Any) -> dict[str, int | None]:
@@ -211,27 +217,55 @@ class WordPieceTokenizer(_Base):
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _save_vocabulary(self, directory: Path) -> None:
-        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self._pieces), encoding="utf-8")
+        _write_vocabulary(directory, self._pieces)
 
 
 class WordsTokenizer(_Base):
-    """Words and single punctuation marks as they stand; others are [UNK]. Decoding puts spaces between them."""
+    """Words and single punctuation marks as they stand; others are [UNK]. Decoding puts spaces between them.
 
-    def __init__(self, pieces: Sequence[str], lowercase: bool):
-        """Args: pieces: vocabulary in the order of ids, with the five specials; lowercase: lower-case text first."""
+    A word that a caller gives is looked up whole, and split at punctuation only where the vocabulary lacks it. With
+    `split="whitespace"` so is what stands between white space in a text, for vocabularies that were made elsewhere: text
+    becomes the tokens that they count on ("n't", "10,000", "New-York") where spaces part these.
+    """
+
+    SPLITS = ("punctuation", "whitespace")
+
+    def __init__(self, pieces: Sequence[str], lowercase: bool, split: str = "punctuation"):
+        """Args: pieces, lowercase: as for `WordPieceTokenizer`; split: where a text is split, one of `SPLITS`."""
+        if split not in self.SPLITS:
+            raise UserError(f'split="{split}" of a words tokenizer is unknown: use one of {", ".join(self.SPLITS)}.')
         special_ids = _bert_specials(pieces)
         super().__init__("words", pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
-        self._ids = {piece: index for index, piece in enumerate(pieces)}
+        self.split = split
+        self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self._special_ids}
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
+        text = _normalise(text, self.lowercase)
+        if self.split == "punctuation":
+            return split_words(text)
+        tokens = ([token] if token in self._ids else split_words(token) for token in text.split(" "))
+        return list(itertools.chain.from_iterable(tokens))
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        ids, starts = [], []
+        for word in words:
+            whole = self._ids.get(word.lower() if self.lowercase else word)
+            starts.append(len(ids))
+            ids.extend([whole] if whole is not None else self.encode(word) or [self.unk_id])
+        return ids, starts
 
     def _encode(self, texts):
-        words = (split_words(_normalise(text, self.lowercase)) for text in texts)
-        return [[self._ids.get(word, self.unk_id) for word in text_words] for text_words in words]
+        return [[self._ids.get(word, self.unk_id) for word in self.words(text)] for text in texts]
 
     def _decode(self, ids):
         return " ".join(self._pieces[index] for index in ids)
 
+    def _settings(self):
+        return {"split": self.split}
+
     def _save_vocabulary(self, directory: Path) -> None:
-        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self._pieces), encoding="utf-8")
+        _write_vocabulary(directory, self._pieces)
 
 
 class JsonTokenizer(_Base):
@@ -385,7 +419,9 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
         if kind == "gpt1":
             return _load_bpe(path, _OPENAI_FILES)
         pieces = _read_vocabulary(path / "vocab.txt", as_google=False)
-        return WordPieceTokenizer(pieces, lowercase) if kind == "wordpiece" else WordsTokenizer(pieces, lowercase)
+        if kind == "wordpiece":
+            return WordPieceTokenizer(pieces, lowercase)
+        return WordsTokenizer(pieces, lowercase, metadata.get("split", "punctuation"))
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             path = path / "tokenizer.json"
@@ -413,10 +449,18 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
     )
 
 
+def _write_vocabulary(directory: Path, pieces: Sequence[str]) -> None:
+    # In bytes, as it is read: a text file would lose a piece's carriage return.
+    (directory / "vocab.txt").write_bytes("".join(f"{piece}\n" for piece in pieces).encode())
+
+
 def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
-    pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    try:
+        pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 ({error}); convert it, or restore it from where it came.") from None
     if as_google:  # who strips each line; one that is white space only stays as it is, to be no second "".
-        pieces = [line.strip() or line for line in pieces]
+        pieces = [line.strip() or line.removesuffix("\r") for line in pieces]
     missing = [special for special in SPECIALS if special not in pieces]
     if missing:
         raise UserError(f"{path} lacks {' '.join(missing)}: a vocabulary has one piece a line, with {' '.join(SPECIALS)}.")

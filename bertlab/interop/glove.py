@@ -1,7 +1,8 @@
 """Word vectors in the text format of stanfordnlp/GloVe: a word and its numbers in each line, and no header.
 
 A published file has words with spaces in them ("at name@domain.com"): the width is the first line's, and what comes
-before the last `width` fields of a line is its word.
+before the last `width` fields of a line is its word. The vector of <unk>, with which GloVe's own program ends a file, is
+that of unknown words.
 """
 
 from pathlib import Path
@@ -19,6 +20,8 @@ from bertlab.interop.word2vec import (
     word_vectors,
 )
 
+_UNKNOWN = "<unk>"
+
 
 def load(source: str | Path) -> Imported:
     """Reads a text file, plain or .gz, as `bertlab.interop.word2vec.load` does.
@@ -34,7 +37,11 @@ def load(source: str | Path) -> Imported:
             f"{source}, line 1: expected a word and numbers, not {lines[0][:60]!r}; a file that begins with two sizes is"
             " --from=word2vec"
         )
-    return imported(source, *parse_lines(source, lines, width, first_line=1, spaces=True))
+    words, vectors = parse_lines(source, lines, width, first_line=1, spaces=True)
+    model = imported(source, words, vectors)
+    if _UNKNOWN in words:
+        model.params["body"]["token_embedding"][model.tokenizer.unk_id] = vectors[words.index(_UNKNOWN)]
+    return model
 
 
 def save(run: Imported, target: str | Path) -> None:

@@ -3,9 +3,14 @@
 The first line says "V D". In the text format a line follows for each word: the word and D numbers. In the binary format each
 word is followed by a space and D little-endian float32, and (in word2vec.c, not in gensim) a line feed. Names that end in .gz
 are compressed.
+
+Such vectors were made from text in which spaces part the tokens ("n't", "10,000", "New_York"), so the tokenizer that comes
+of them looks up what stands between spaces before it splits anything.
 """
 
+import codecs
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +24,9 @@ from bertlab.interop.base import Imported
 
 VECTORS = "vectors.txt"
 
+# The bytes of numbers in text, and of what parts them.
+_DIGITS = b"0123456789+-.eE \r\n"
+
 
 def load(source: str | Path) -> Imported:
     """Reads a text or binary file; which of them it is, its contents say.
@@ -30,15 +38,15 @@ def load(source: str | Path) -> Imported:
     """
     source = Path(source)
     header, line_feed, body = read_file(source).partition(b"\n")
-    try:
-        count, width = map(int, header.split())
-    except ValueError:
+    sizes = header.split()
+    if len(sizes) != 2 or not all(size.isdigit() for size in sizes):
         raise UserError(
             f"{source}, line 1: expected two numbers, words and width, not {header[:60]!r}; a file without them is --from=glove"
-        ) from None
+        )
+    count, width = map(int, sizes)
     if not line_feed or count < 1 or width < 1:
         raise UserError(f"{source}, line 1: {count} words of width {width} are no word vectors; give a whole file")
-    read = _read_text if _is_text(body, width) else _read_binary
+    read = _read_text if _is_text(body, count, width) else _read_binary
     words, vectors = read(source, body, count, width)
     return imported(source, words, vectors)
 
@@ -68,11 +76,17 @@ def save(run: Imported, target: str | Path) -> None:
 
 
 def read_file(source: Path) -> bytes:
-    """A file's contents, plain or .gz. Raises: UserError: the compressed file is damaged."""
+    """A file's contents, plain or .gz, without a byte order mark.
+
+    Raises:
+        UserError: it is a directory, or the compressed file is damaged.
+    """
+    if source.is_dir():
+        raise UserError(f"{source} is a directory; name the file of word vectors in it")
     try:
         with open_file(source, "rb") as file:
-            return file.read()
-    except (EOFError, gzip.BadGzipFile) as error:
+            return file.read().removeprefix(codecs.BOM_UTF8)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{source}: {error}; the file is not whole") from None
 
 
@@ -81,10 +95,26 @@ def open_file(path: Path, mode: str):
     return gzip.open(path, mode) if path.name.endswith(".gz") else open(path, mode)
 
 
-def _is_text(body: bytes, width: int) -> bool:
-    """Whether printable characters follow the first word, as no float32 in binary would be for long."""
-    numbers = body.partition(b"\n")[0].partition(b" ")[2]
-    return all(32 <= byte < 127 or byte in b"\r\t" for byte in numbers[: 4 * width])
+def _is_text(body: bytes, count: int, width: int) -> bool:
+    """Whether the first line is a word and numbers, as chance makes it in a binary file only of a small width."""
+    fields = body.partition(b"\n")[0].rstrip(b"\r ").split(b" ")
+    try:
+        _numbers(fields[1:])
+    except ValueError:
+        return False
+    if len(fields) != width + 1:
+        return False
+    ends = _binary_ends(body, count, width)
+    # Text can be whole as binary too ("a 1.25"), but then its numbers are spelled out.
+    whole = len(ends) == count + 1 and not body[ends[-1] :].strip(b"\n")
+    return not whole or all(not body[end - 4 * width : end].strip(_DIGITS) for end in ends[1:])
+
+
+def _numbers(fields: list[bytes]) -> list[float]:
+    """Raises: ValueError: one is no number, or has Python's underscores in it, which C does not read."""
+    if underscored := [field for field in fields if b"_" in field]:
+        raise ValueError(f"could not convert string to float: {underscored[0]!r}")
+    return [float(field) for field in fields]
 
 
 def _read_text(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
@@ -94,18 +124,30 @@ def _read_text(source: Path, body: bytes, count: int, width: int) -> tuple[list[
     return parse_lines(source, lines, width, first_line=2, spaces=False)
 
 
-def _read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
-    words, vectors, place = [], np.empty((count, width), np.float32), 0
-    for i in range(count):
-        space = body.find(b" ", place)
+def _binary_ends(body: bytes, count: int, width: int) -> list[int]:
+    """0 and the places where each word's vector ends, up to the last that the file has whole."""
+    ends = [0]
+    for _ in range(count):
+        space = body.find(b" ", ends[-1])
         end = space + 1 + 4 * width
         if space < 0 or end > len(body):
-            raise UserError(f"{source} ends within word {i + 1} of {count}; the file is not whole")
-        words.append(decoded(source, body[place:space].lstrip(b"\n"), f"word {i + 1}"))
-        vectors[i] = np.frombuffer(body, "<f4", width, space + 1)
-        place = end
-    if body[place:].strip(b"\n"):
-        raise UserError(f"{source} goes on after the {count} words that line 1 says; the file is not whole")
+            break
+        ends.append(end)
+    return ends
+
+
+def _read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
+    ends = _binary_ends(body, count, width)
+    read_as = f"it was read as binary, for line 2 is not a word and {width} numbers"
+    if len(ends) <= count:
+        raise UserError(f"{source} ends within word {len(ends)} of {count}, so the file is not whole; {read_as}")
+    if body[ends[-1] :].strip(b"\n"):
+        raise UserError(f"{source} goes on after the {count} words that line 1 says, so the file is not whole; {read_as}")
+    words, vectors = [], np.empty((count, width), np.float32)
+    for i in range(count):
+        start, numbers = ends[i], ends[i + 1] - 4 * width
+        words.append(decoded(source, body[start : numbers - 1].lstrip(b"\n"), f"word {i + 1}"))
+        vectors[i] = np.frombuffer(body, "<f4", width, numbers)
     return words, vectors
 
 
@@ -130,7 +172,7 @@ def parse_lines(source: Path, lines: list[bytes], width: int, first_line: int, s
         if len(fields) <= width or (b" " in word and not spaces):
             raise UserError(f"{where}: expected a word and {width} numbers, found {len(fields) - 1} after the first field")
         try:
-            vectors[i] = [float(field) for field in fields[-width:]]
+            vectors[i] = _numbers(fields[-width:])
         except ValueError as error:
             raise UserError(f"{where}: {error}; expected a word and {width} numbers") from None
         words.append(decoded(source, word, f"line {first_line + i}"))
@@ -138,13 +180,15 @@ def parse_lines(source: Path, lines: list[bytes], width: int, first_line: int, s
 
 
 def decoded(source: Path, word: bytes, where: str) -> str:
-    """A word's text. Raises: UserError: it is not UTF-8, or empty."""
+    """A word's text. Raises: UserError: it is not UTF-8, is empty, or has a line feed, which no vocabulary file can hold."""
     try:
         text = word.decode("utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{source}, {where}: {word!r} is not UTF-8; convert the file first") from None
     if not text:
         raise UserError(f"{source}, {where}: there is no word before the numbers")
+    if "\n" in text:
+        raise UserError(f"{source}, {where}: {text!r} has a line feed in it; take it out")
     return text
 
 
@@ -167,10 +211,11 @@ def imported(source: Path, words: list[str], vectors: np.ndarray) -> Imported:
     config = base_config()
     config.model.update(family="static", width=vectors.shape[1])
     config.data.tokenizer.kind = "words"
+    lowercase = not any(word != word.lower() for word in words)
     return Imported(
         config=config,
         params={"body": {"token_embedding": table, "output": {"kernel": np.zeros_like(table)}}},
-        tokenizer=WordsTokenizer([*SPECIALS, *words], lowercase=not any(word != word.lower() for word in words)),
+        tokenizer=WordsTokenizer([*SPECIALS, *words], lowercase, split="whitespace"),
         files=(source.name,),
         tensors=1,
     )

@@ -11,7 +11,8 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from bertlab.data.tokenizers import KINDS, load_tokenizer, train_tokenizer
+from bertlab.data.text_rows import RowEncoder
+from bertlab.data.tokenizers import KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS, bert_words, sample_texts
 from bertlab.errors import UserError
 from tests.hostile_text import characters, hostile_texts
@@ -167,6 +168,59 @@ def test_words_are_ordered_by_frequency_then_alphabet():
     assert tokenizer.decode(ids) == "b , a"
 
 
+JOINED = ["new", "york", "new-york", "n't", "u.s.", "10,000", "-", "'", "t", "\r", "a\u2028b"]
+
+
+@pytest.mark.parametrize("split", ["punctuation", "whitespace"])
+def test_given_words_are_looked_up_whole_before_they_are_split(split):
+    tokenizer = WordsTokenizer([*SPECIALS, *JOINED], True, split)
+    joined = list(range(5, 5 + len(JOINED)))
+    assert tokenizer.encode_words(JOINED) == (joined, list(range(len(JOINED))))
+    assert tokenizer.encode_words(["New-York", "york-t", "", "zebra"]) == ([7, 6, 11, 13, 1, 1], [0, 1, 4, 5])
+    # A special's name is a word like any other.
+    cased = WordsTokenizer([*SPECIALS, *JOINED], False, split)
+    assert not {0, 2, 3, 4} & {*cased.encode_words(SPECIALS)[0], *cased.encode(" ".join(SPECIALS))}
+
+
+def test_a_text_is_split_at_punctuation_or_at_white_space(tmp_path):
+    text = "New-York  10,000 york-t\tis n't [MASK]"
+    pieces = [*SPECIALS, *JOINED]
+    by_split = {}
+    for split in ("punctuation", "whitespace"):
+        tokenizer = WordsTokenizer(pieces, True, split)
+        tokenizer.save(tmp_path / split)
+        for other in (tokenizer, load_tokenizer(tmp_path / split), pickle.loads(pickle.dumps(tokenizer))):
+            ids = other.encode(text)
+            words = other.words(text)
+            assert other.split == split and other.pieces() == pieces
+            assert [pieces[index] for index in ids] == [word if word in JOINED else "[UNK]" for word in words]
+            assert other.encode_batch([text, "", "york"]) == [ids, [], [6]]
+            by_split[split] = words
+    assert by_split["whitespace"] == ["new-york", "10,000", "york", "-", "t", "is", "n't", "[", "mask", "]"]
+    numbers = ["10", ",", "000"]
+    assert by_split["punctuation"] == ["new", "-", "york", *numbers, "york", "-", "t", "is", "n", "'", "t", "[", "mask", "]"]
+
+
+def test_a_words_tokenizer_saved_without_its_split_splits_at_punctuation(tmp_path):
+    WordsTokenizer([*SPECIALS, *JOINED], True, "whitespace").save(tmp_path)
+    metadata = json.loads((tmp_path / "bertlab_tokenizer.json").read_text())
+    del metadata["split"]
+    (tmp_path / "bertlab_tokenizer.json").write_text(json.dumps(metadata))
+    assert load_tokenizer(tmp_path).encode("new-york") == [5, 11, 6]
+    (tmp_path / "bertlab_tokenizer.json").write_text(json.dumps(metadata | {"split": "letters"}))
+    with pytest.raises(UserError, match='split="letters" of a words tokenizer is unknown: use one of punctuation, whitespace'):
+        load_tokenizer(tmp_path)
+
+
+def test_white_space_rows_have_words_and_texts():
+    tokenizer = WordsTokenizer([*SPECIALS, *JOINED], True, "whitespace")
+    encoder = RowEncoder(tokenizer)
+    row = encoder.words(["New-York", "york-t", "n't"])
+    assert row.tokens.tolist() == [2, 7, 6, 11, 13, 8, 3]
+    assert (row.first.tolist(), row.last.tolist()) == ([1, 2, 5], [1, 4, 5])
+    assert encoder.text("New-York york-t").names == ("new-york", "york", "-", "t")
+
+
 def test_wordpiece_alphabet_is_bounded():
     # 1,200 syllables of Hangul, of which the last 200 are rarer: the 1,000 most frequent stay.
     texts = [chr(0xAC00 + i) * 2 for i in range(1200) for _ in range(2 if i < 1000 else 1)]
@@ -317,6 +371,20 @@ def test_vocabulary_file_lines_are_stripped_like_google_s(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes("\r\n".join([*SPECIALS, "the ", "\u2028", "a"]).encode())
     assert load_tokenizer(path).pieces()[5:] == ["the", "\u2028", "a"]
+
+
+def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\n".join([*SPECIALS, "é"]).encode("latin-1"))
+    with pytest.raises(UserError, match=r"vocab\.txt is not UTF-8 .*; convert it"):
+        load_tokenizer(path)
+
+
+def test_the_last_of_two_like_lines_counts_as_in_google_s(tmp_path):
+    tokenizer = load_tokenizer(google_vocabulary(tmp_path, [*SPECIALS, "a", "b", "a"]))
+    assert tokenizer.encode("a b") == [7, 6] and tokenizer.vocab_size == 8
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").pieces() == tokenizer.pieces()
 
 
 def test_directory_with_vocabulary_and_its_settings(tmp_path):

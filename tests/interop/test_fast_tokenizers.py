@@ -6,7 +6,8 @@ import tokenizers
 
 from bertlab.data import gpt1_bpe
 from bertlab.data.gpt1_bpe import standardise
-from bertlab.data.tokenizers import KINDS, load_tokenizer, train_tokenizer
+from bertlab.data.tokenizers import KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
+from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from tests.hostile_text import characters, hostile_texts
@@ -146,3 +147,9 @@ def test_sentencepiece_models_with_rules_of_their_own_are_refused(tmp_path):
     )
     with pytest.raises(UserError, match=r"normalises text by rules of its own"):
         save_fast_tokenizer(load_tokenizer(tmp_path / "nmt.model"), tmp_path / "out", 128)
+
+
+def test_words_that_are_looked_up_whole_first_cannot_go_out(tmp_path):
+    tokenizer = WordsTokenizer([*SPECIALS, "new-york"], lowercase=False, split="whitespace")
+    with pytest.raises(UserError, match=r"looks words up as white space parts them .*export the vectors with --to=word2vec"):
+        save_fast_tokenizer(tokenizer, tmp_path, 128)

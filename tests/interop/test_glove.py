@@ -24,6 +24,26 @@ def test_the_last_fields_are_the_numbers(compressed, tmp_path):
     assert not model.params["body"]["token_embedding"][:5].any() and model.config.model.width == 3
 
 
+def test_the_vector_of_unk_is_that_of_unknown_words(tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"a 1 2\n<unk> 3 4\n")
+    model = glove.load(tmp_path / "in.txt")
+    assert model.tokenizer.encode("zebra a") == [1, 5]
+    np.testing.assert_array_equal(model.params["body"]["token_embedding"], [[0, 0], [3, 4], *[[0, 0]] * 3, [1, 2], [3, 4]])
+    glove.save(model, tmp_path / "out.txt")
+    assert [line.split()[0] for line in (tmp_path / "out.txt").read_text().splitlines()] == ["a", "<unk>"]
+
+
+def test_a_byte_order_mark_is_dropped(tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbf" + FILE)
+    assert glove.load(tmp_path / "in.txt").tokenizer.pieces()[5:] == WORDS
+
+
+def test_a_given_word_may_have_spaces(tmp_path):
+    (tmp_path / "in.txt").write_bytes(FILE)
+    tokenizer = glove.load(tmp_path / "in.txt").tokenizer
+    assert tokenizer.encode_words([*WORDS, "The"]) == ([5, 6, 7, 8, 5], [0, 1, 2, 3, 4])
+
+
 def test_a_run_that_glove_trained_gives_the_sum_of_both_vectors(tmp_path):
     (tmp_path / "in.txt").write_bytes(b"a 1 2\nb 3 4\n")
     model = glove.load(tmp_path / "in.txt")
@@ -44,6 +64,7 @@ def test_a_run_that_glove_trained_gives_the_sum_of_both_vectors(tmp_path):
         (b"400000 300\nthe 1 2\n", "--from=word2vec"),
         (b"the 1 2\na 1\n", "line 2: expected a word and 2 numbers, found 1"),
         (b"the 1 2\na 1 x\n", "line 2: could not convert"),
+        (b"the 1 2\na 1 2_0\n", "line 2: could not convert string to float: b'2_0'"),
         (b"the 1 2\nthe 1 2\n", "the word 'the' is there twice"),
     ],
 )

@@ -6,9 +6,10 @@ import struct
 import numpy as np
 import pytest
 
+import bertlab
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
-from bertlab.interop import word2vec
+from bertlab.interop import glove, import_weights, word2vec
 
 WORDS = ["the", "naïve", "東京", ",", "New_York"]
 
@@ -92,6 +93,11 @@ TEXT, BINARY = CONTENTS["text"], CONTENTS["binary of word2vec.c"]
         (BINARY[:40], "ends within word 2 of 5"),
         (BINARY.replace(b"5 7", b"4 7"), "goes on after the 4 words"),
         (BINARY.replace(b"5 7", b"6 7"), "ends within word 6 of 6"),
+        (TEXT.replace(b"\nthe ", b"\nthe x"), "read as binary, for line 2 is not a word and 7 numbers"),
+        (b"1_0 7\n", "line 1: expected two numbers"),
+        (b"-1 7\n", "line 1: expected two numbers"),
+        (b"2 2\na_b 1 2\nb 1_0 2\n", "line 3: could not convert string to float: b'1_0'"),
+        (binary_file(["a\nb"], np.float32([[0.1, 0.2]])), r"word 1: 'a\\nb' has a line feed"),
     ],
 )
 def test_files_that_are_not_whole_are_refused(content, message, tmp_path):
@@ -100,10 +106,74 @@ def test_files_that_are_not_whole_are_refused(content, message, tmp_path):
         word2vec.load(tmp_path / "vectors")
 
 
-def test_a_damaged_archive_is_refused(tmp_path):
-    (tmp_path / "vectors.gz").write_bytes(gzip.compress(TEXT)[:-20])
-    with pytest.raises(UserError, match="the file is not whole"):
+PACKED = gzip.compress(TEXT)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [PACKED[:-20], TEXT, PACKED[:12] + b"\xff" * 40 + PACKED[52:], PACKED[:-8] + b"\0" + PACKED[-7:]],
+    ids=["cut off", "not compressed", "damaged", "another checksum"],
+)
+def test_a_damaged_archive_is_refused(content, tmp_path):
+    (tmp_path / "vectors.gz").write_bytes(content)
+    with pytest.raises(UserError, match=r"vectors\.gz: .*; the file is not whole"):
         word2vec.load(tmp_path / "vectors.gz")
+
+
+@pytest.mark.parametrize("load", [word2vec.load, glove.load])
+def test_a_directory_is_refused(load, tmp_path):
+    with pytest.raises(UserError, match="is a directory; name the file of word vectors in it"):
+        load(tmp_path)
+
+
+def test_a_byte_order_mark_is_dropped(tmp_path):
+    (tmp_path / "in").write_bytes(b"\xef\xbb\xbf" + TEXT)
+    assert word2vec.load(tmp_path / "in").tokenizer.pieces()[5:] == WORDS
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+@pytest.mark.parametrize(("count", "width", "files"), [(1, 1, 800), (2, 1, 800), (3, 2, 400), (4, 40, 50)])
+def test_binary_is_never_taken_for_text(count, width, files, end, tmp_path):
+    # Half of the bytes are such as make a line of numbers: digits, spaces and line feeds.
+    generator = np.random.default_rng(count * width)
+    likely = np.frombuffer(b"0123456789.-e \n\n\r", np.uint8)
+    for _ in range(files):
+        some = generator.integers(0, 256, (count, 4 * width), np.uint8)
+        numeric = generator.random(some.shape) < 0.7
+        some[numeric] = generator.choice(likely, numeric.sum())
+        some[:, 3] = generator.choice([60, 61, 188, 189], count)  # of size 0.01 to 0.1, as vectors are
+        table = some.view("<f4")
+        table = np.where(np.isfinite(table), table, np.float32(1))
+        (tmp_path / "in").write_bytes(binary_file(WORDS[:count], table, end))
+        np.testing.assert_array_equal(word2vec.load(tmp_path / "in").params["body"]["token_embedding"][5:], table)
+
+
+def test_an_early_line_feed_does_not_make_a_binary_file_text(tmp_path):
+    table = np.frombuffer(b"5\n\x80\x3d" + b"\n\n\n\x3d" + b"1.5\x3d", "<f4")[:, None]
+    for end in (b"\n", b""):
+        (tmp_path / "in").write_bytes(binary_file(WORDS[:3], table, end))
+        np.testing.assert_array_equal(word2vec.load(tmp_path / "in").params["body"]["token_embedding"][5:], table)
+
+
+def test_text_that_is_whole_as_binary_too_stays_text(tmp_path):
+    (tmp_path / "in").write_bytes(b"2 1\na 1.25\nb -0.5\n")
+    np.testing.assert_array_equal(word2vec.load(tmp_path / "in").params["body"]["token_embedding"][5:], [[1.25], [-0.5]])
+
+
+PUNCTUATED = ["new", "york", "new-york", "n't", "'s", "u.s.", "10,000", "a/b", "</s>", ",", ".", "is", "a\rb", "\u2028"]
+
+
+@pytest.mark.parametrize("reader", ["word2vec", "binary", "glove"])
+def test_words_with_punctuation_are_reached(reader, tmp_path):
+    table = np.arange(1, 2 * len(PUNCTUATED) + 1, dtype=np.float32).reshape(-1, 2)
+    file = binary_file(PUNCTUATED, table) if reader == "binary" else text_file(PUNCTUATED, table)
+    (tmp_path / "in").write_bytes(file.partition(b"\n")[2] if reader == "glove" else file)
+    import_weights("glove" if reader == "glove" else "word2vec", tmp_path / "in", tmp_path / "run")
+    model = bertlab.load(tmp_path / "run")
+    (found,) = model.encode([[*PUNCTUATED, "U.S."]], pretokenized=True)
+    np.testing.assert_array_equal(found.states[-1], [*table, table[PUNCTUATED.index("u.s.")]])
+    (found,) = model.encode(["New-York is new,  10,000 a/b ."])
+    assert list(found.tokens) == ["new-york", "is", "new", ",", "10,000", "a/b", "."]
 
 
 def test_only_static_models_have_word_vectors(tmp_path):
