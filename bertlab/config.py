@@ -4,6 +4,7 @@ A config file is Python with `get_config(arguments: str | None) -> ConfigDict`. 
 `--config=experiments/pretrain/bert.py:size=tiny,corpus=pydocs` is read by `parse_arguments`.
 """
 
+import ast
 import difflib
 import os
 from collections.abc import Mapping
@@ -102,6 +103,8 @@ def base_config() -> ConfigDict:
                 "max_positions": optional_int(),
                 "dropout": optional_float(),  # awd_lstm: of the output
                 # Transformers.
+                "truncated_init": optional_bool(),  # initial values from a normal cut at two deviations (BERT) or a plain one
+                "scaled_residual_init": optional_bool(),  # smaller initial values of what is added to the residual (GPT-2)
                 "init_stddev": optional_float(),  # of kernels and embeddings: the papers' 0.02 is small for narrow models
                 "activation": optional_str(),  # gelu_tanh | gelu_erf | relu | silu
                 "gated": optional_bool(),  # feed-forward with a gate (GeGLU, SwiGLU)
@@ -124,7 +127,8 @@ def base_config() -> ConfigDict:
                 "output_init": optional_str(),  # static: zeros (word2vec) | uniform (GloVe)
                 # LSTMs.
                 "token_encoder": optional_str(),  # elmo: ids | characters
-                "highway_layers": optional_int(),
+                "highway_layers": optional_int(),  # elmo on characters
+                "filters": config_dict.placeholder(tuple),  # elmo on characters: (width, number) of each convolution
                 "skip_connections": optional_bool(),
                 "clip": optional_float(),  # elmo: bound of cell states and projections
                 "embedding_dropout": optional_float(),  # awd_lstm, here and below
@@ -258,8 +262,10 @@ def parse_override(config: ConfigDict, name: str, text: str) -> Any:
     if kind is str or kind is type(None):
         return text
     try:
+        if kind in (tuple, list):
+            return kind(ast.literal_eval(text))
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError, SyntaxError):
         raise UserError(f"--config.{name}={text}: expected {kind.__name__}") from None
 
 

@@ -31,7 +31,7 @@ RECIPES = {
 
 def pytest_configure(config):
     """What is compiled once is compiled for all tests, worker processes and runs of the suite."""
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
         for name, value in (
             ("compilation_cache_dir", config.cache.mkdir("jax")),
             ("persistent_cache_min_compile_time_secs", 0),

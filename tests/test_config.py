@@ -108,6 +108,9 @@ def test_set_key_and_parse_override():
         "seed": "3",
     }
     assert [parse_override(config, name, text) for name, text in texts.items()] == [7, True, 0.5, "a", 3]
+    assert parse_override(config, "model.filters", "((1,8),(2,16))") == ((1, 8), (2, 16))
+    with pytest.raises(UserError, match=r"--config.model.filters=8: expected tuple"):
+        parse_override(config, "model.filters", "8")
     with pytest.raises(UserError, match=r"--config.train.steps=1.5: expected int"):
         parse_override(config, "train.steps", "1.5")
 

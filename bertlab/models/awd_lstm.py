@@ -68,9 +68,9 @@ class AwdLstmConfig:
         """Cell width of each layer."""
         return (self.hidden,) * (self.layers - 1) + (self.width,)
 
-    def flops_per_token(self, seq_len: int) -> float:
+    def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """Forward and backward FLOPs per position: 6 per weight of the products, I·4F + F·4F a layer."""
-        del seq_len
+        del seq_len, sides
         return sum(6 * 4 * cell * (before + cell) for before, cell in zip((self.width, *self.cells), self.cells))
 
     def flops_per_prediction(self) -> float:
@@ -137,7 +137,7 @@ class AwdLstm(nn.Module):
         self.between_layers = locked(c.hidden_dropout)
         self.after_layers = locked(c.dropout)
         self.pooler = Dense(c.width, ("embed", None), normal(0.02), dtype=c.dtype)
-        self.output = TokenPrediction(c.output, c.vocab_size, 1e-12, uniform(0.1), c.dtype)
+        self.output = TokenPrediction(c.output, c.vocab_size, c.width, 1e-12, uniform(0.1), c.dtype)
 
     @nn.compact
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
@@ -160,7 +160,10 @@ class AwdLstm(nn.Module):
             x, end[name] = lstm(c, cell, reverse, deterministic, name=name)(x, begin[name], rows)
             layers.append(x)
         batch_first = lambda x: x.transpose(1, 0, 2)
-        encoded = {c.side: tuple(map(batch_first, layers)), "dropped": batch_first(self.after_layers(x, deterministic))}
+        encoded = {
+            c.side: tuple(map(batch_first, layers)),
+            "dropped": {c.side: batch_first(self.after_layers(x, deterministic))},
+        }
         return Encoded(**encoded), {c.side: jax.lax.stop_gradient(end)} if carry else {}
 
     def _embed(self, tokens: Int[Array, "L B"], deterministic: bool) -> Float[Array, "L B D"]:
@@ -172,7 +175,7 @@ class AwdLstm(nn.Module):
     def predict_tokens(
         self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
     ) -> Float[Array, "... V"]:
-        """Logits over the vocabulary, or those of candidates; `Encoded.dropped` is what to give it."""
+        """Logits over the vocabulary, or those of candidates; `Encoded.output` is what to give it."""
         del deterministic
         return self.output(hidden, self.token_embedding, side, among)
 

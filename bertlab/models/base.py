@@ -40,17 +40,17 @@ class Encoded:
         forward: [B, L, D] per layer (embeddings first): position t has seen tokens ≤ t.
         backward: likewise, tokens ≥ t.
         both: likewise, every token of the document; for a biLSTM the two directions joined, [B, L, 2D].
-        dropped: [B, L, D] the last layer as the output layer is to read it, where the body drops it itself (AWD-LSTM).
+        dropped: by side, the last layer as the output layer is to read it, where the body has dropout before it (LSTMs).
     """
 
     forward: tuple[Float[Array, "B L D"], ...] | None = None
     backward: tuple[Float[Array, "B L D"], ...] | None = None
     both: tuple[Float[Array, "B L D"], ...] | None = None
-    dropped: Float[Array, "B L D"] | None = None
+    dropped: Mapping[str, Float[Array, "B L D"]] | None = None
 
     def output(self, side: str) -> Float[Array, "B L D"]:
         """What the output layer reads: the last layer, dropped where the body does that."""
-        return getattr(self, side)[-1] if self.dropped is None else self.dropped
+        return getattr(self, side)[-1] if self.dropped is None else self.dropped[side]
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen most, with its name: both, else the only one there is."""
@@ -185,6 +185,7 @@ class TokenPrediction(nn.Module):
 
     config: OutputConfig
     vocab_size: int
+    width: int
     epsilon: float
     initializer: nn.initializers.Initializer
     dtype: jnp.dtype
@@ -196,7 +197,7 @@ class TokenPrediction(nn.Module):
     def __call__(
         self,
         hidden: Float[Array, "... D"],
-        embedding: Float[Array, "V D"],
+        embedding: Float[Array, "V D"] | None,
         side: str,
         among: Int[Array, "..."] | None = None,
     ) -> Float[Array, "... V"]:
@@ -204,11 +205,11 @@ class TokenPrediction(nn.Module):
 
         Args:
             hidden: states.
-            embedding: the token embeddings, for a tied layer.
+            embedding: the token embeddings, for a tied layer; other layers do without.
             side: what the states have seen; each side has its own transform where widths differ.
             among: [n], only these entries: [..., n]; or [..., k], candidates of each state: [..., k].
         """
-        width = embedding.shape[-1]
+        width = self.width
         if self.config.transform or hidden.shape[-1] != width:
             name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
             hidden = Dense(width, ("embed", None), self.initializer, self.use_bias, self.dtype, name=name)(hidden)

@@ -73,10 +73,14 @@ class BilstmConfig:
         """Shape of the character encoder."""
         return CharactersConfig(self.width, self.highway_layers, self.filters, dtype=self.dtype)
 
-    def flops_per_token(self, seq_len: int) -> float:
-        """Forward and backward FLOPs per position: 6 per weight of the products, D·4F + D·4F + F·D a layer and direction."""
+    def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
+        """Forward and backward FLOPs per position: 6 per weight of the products, D·4F + D·4F + F·D a layer and direction.
+
+        Only the directions that somebody reads are computed.
+        """
         del seq_len
-        lstms = 6 * self.layers * 9 * self.width * self.hidden * len(self.sides)
+        stacks = set(self.sides) if set(sides) - set(self.sides) else set(sides)
+        lstms = 6 * self.layers * 9 * self.width * self.hidden * len(stacks)
         return lstms + (self.characters.flops_per_token() if self.token_encoder == "characters" else 0)
 
     def flops_per_prediction(self) -> float:
@@ -156,7 +160,7 @@ class Bilstm(nn.Module):
             self.token_embedding = self.param("token_embedding", param(init, "vocab", "embed"), (c.vocab_size, c.width))
         self.dropout = nn.Dropout(c.dropout)
         self.pooler = Dense(c.width, ("embed", None), normal(0.02), dtype=c.dtype)
-        self.output = TokenPrediction(c.output, c.vocab_size, c.epsilon, normal(c.width**-0.5), c.dtype)
+        self.output = TokenPrediction(c.output, c.vocab_size, c.width, c.epsilon, normal(c.width**-0.5), c.dtype)
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         """Hidden states of every layer; without a carry they never cross from one document of a row to the next."""
@@ -166,9 +170,12 @@ class Bilstm(nn.Module):
             layers, end = self._stack(embedded, view, side, deterministic, carry)
             sides[side] = tuple(layer.transpose(1, 0, 2) for layer in (embedded, *layers))
             carried |= {side: jax.lax.stop_gradient(end)} if carry else {}
+        # Once for all logits of a position: a sampled softmax asks for them in two parts.
+        dropped = {side: self.dropout(layers[-1], deterministic) for side, layers in sides.items()}
         if len(sides) == 2:
             sides["both"] = tuple(jnp.concatenate(pair, -1) for pair in zip(sides["forward"], sides["backward"]))
-        return Encoded(**sides), carried
+            dropped["both"] = jnp.concatenate([dropped["forward"], dropped["backward"]], -1)
+        return Encoded(**sides, dropped=dropped), carried
 
     def _embed(self, view: View) -> Float[Array, "B L D"]:
         if self.config.token_encoder == "characters":
@@ -202,12 +209,12 @@ class Bilstm(nn.Module):
     def predict_tokens(
         self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
     ) -> Float[Array, "... V"]:
-        """Logits over the vocabulary, or those of candidates, from the softmax that both directions share."""
-        # An untied layer asks the embeddings for nothing but their width.
-        embedding = jax.ShapeDtypeStruct((self.config.vocab_size, self.config.width), jnp.float32)
-        if self.token_embedding is not None:
-            embedding = self.token_embedding
-        return self.output(self.dropout(hidden, deterministic), embedding, side, among)
+        """Logits over the vocabulary, or those of candidates, from the softmax that both directions share.
+
+        `Encoded.output` is what to give it.
+        """
+        del deterministic
+        return self.output(hidden, self.token_embedding, side, among)
 
     def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
         """tanh of a dense layer on [forward state of the last token; backward state of the first]."""

@@ -14,6 +14,7 @@ from bertlab.errors import UserError
 from bertlab.models.awd_lstm import AwdLstm, AwdLstmConfig
 from bertlab.models.base import ACTIVATIONS, OutputConfig
 from bertlab.models.bilstm import Bilstm, BilstmConfig
+from bertlab.models.characters import PUBLISHED_FILTERS
 from bertlab.models.static import Static, StaticConfig
 from bertlab.models.transformer import Transformer, TransformerConfig
 
@@ -90,10 +91,10 @@ _TRANSFORMER = dict(
     dropout=0.1,
 )
 _BERT = _TRANSFORMER | dict(
-    embedding_norm=True, epsilon=1e-12, segments=2, truncated=True, output_transform=True, output_bias=True
+    embedding_norm=True, epsilon=1e-12, segments=2, truncated_init=True, output_transform=True, output_bias=True
 )
 _GPT = _TRANSFORMER | dict(
-    embedding_norm=False, epsilon=1e-5, segments=0, truncated=False, output_transform=False, output_bias=False
+    embedding_norm=False, epsilon=1e-5, segments=0, truncated_init=False, output_transform=False, output_bias=False
 )
 _MODERN = _BERT | dict(
     max_positions=8192,
@@ -150,6 +151,7 @@ FAMILIES = {
             clip=3.0,
             epsilon=1e-12,
             token_encoder="ids",
+            filters=PUBLISHED_FILTERS,
             skip_connections=True,
             output_transform=False,
             tied=False,
@@ -232,13 +234,42 @@ def model_shape(model, vocab_size: int) -> Any:
         elif value is not None and (key not in _NOT_SHAPE or key in values):
             if key not in values:
                 raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
-            values[key] = value
+            values[key] = tuple(map(tuple, value)) if key == "filters" else value
     output = OutputConfig(*(values.pop(key) for key in ("output_transform", "tied", "output_bias")))
     dtype = _look_up(model.dtype, {"float32": jnp.float32, "bfloat16": jnp.bfloat16}, "config.model.dtype")
     shape = family.shape(**values, vocab_size=vocab_size, direction=direction, output=output, dtype=dtype)
     if isinstance(shape, TransformerConfig):
         _check_transformer(shape)
+    if isinstance(shape, BilstmConfig):
+        _check_bilstm(shape)
+    for key, (what, has_effect) in _ONLY_WITH.items():
+        if model.get(key) is not None and key in fields and not has_effect(shape):
+            raise UserError(f"config.model.{key}={model[key]} has no effect without {what}; leave it unset")
     return shape
+
+
+# What a key of config.model needs, so that an ablation of it is none of nothing.
+_ONLY_WITH = {
+    "max_positions": ("position_encoding='learned'", lambda shape: shape.position_encoding == "learned"),
+    "position_offset": ("position_encoding='learned'", lambda shape: shape.position_encoding == "learned"),
+    "rotary_base": ("position_encoding='rotary'", lambda shape: shape.position_encoding == "rotary"),
+    "rotary_base_local": (
+        "position_encoding='rotary' and a local_window",
+        lambda shape: shape.position_encoding == "rotary" and shape.local_window > 0,
+    ),
+    "global_every": ("a local_window", lambda shape: shape.local_window > 0),
+    "highway_layers": ("token_encoder='characters'", lambda shape: shape.token_encoder == "characters"),
+    "filters": ("token_encoder='characters'", lambda shape: shape.token_encoder == "characters"),
+}
+
+
+def _check_bilstm(shape: BilstmConfig) -> None:
+    if not shape.clip > 0:
+        raise UserError(f"config.model.clip={shape.clip} would make all states 0; take a large one, such as 1e9, for none")
+    if shape.output.tied and shape.token_encoder == "characters":
+        raise UserError(
+            "config.model.tied=True shares the token embeddings, and token_encoder='characters' has none; set tied=False"
+        )
 
 
 def _check_transformer(shape: TransformerConfig) -> None:

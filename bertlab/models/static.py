@@ -4,6 +4,7 @@ Letters: B batch, L length, D width, V vocabulary.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -34,9 +35,9 @@ class StaticConfig:
     dtype: Any
     output_init: str = "zeros"
 
-    def flops_per_token(self, seq_len: int) -> float:
+    def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """None: a lookup multiplies nothing."""
-        del seq_len
+        del seq_len, sides
         return 0.0
 
     def flops_per_prediction(self) -> float:
@@ -54,7 +55,7 @@ class Static(nn.Module):
         uniform = lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -0.5, 0.5) / c.width
         self.token_embedding = self.param("token_embedding", param(uniform, "vocab", "embed"), (c.vocab_size, c.width))
         output_init = uniform if c.output_init == "uniform" else nn.initializers.zeros
-        self.output = TokenPrediction(c.output, c.vocab_size, 1e-12, output_init, c.dtype)
+        self.output = TokenPrediction(c.output, c.vocab_size, c.width, 1e-12, output_init, c.dtype)
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         """One layer, the same on every side: it has seen its own token alone."""

@@ -5,6 +5,7 @@ of the blocks are stacked along a first axis `layers`, whether the blocks then r
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ class TransformerConfig:
         local_window: a local layer's position sees half of it to either side; 0: no layer is local.
         global_every: layers 0, n, 2n, ... are not local (ModernBERT: every third).
         segments: rows of the segment embedding; 0 for none; 1: the same for all tokens (RoBERTa).
-        truncated: initial values from a truncated normal (BERT) or a plain one (GPT).
+        truncated_init: initial values from a truncated normal (BERT) or a plain one (GPT).
         init_stddev: its deviation.
         scaled_residual_init: the kernels that write to the residual begin smaller by √(2·layers) (GPT-2).
         remat: "none", "dots" or "full": what the backward pass computes again.
@@ -78,7 +79,7 @@ class TransformerConfig:
     local_window: int
     global_every: int
     segments: int
-    truncated: bool
+    truncated_init: bool
     init_stddev: float
     scaled_residual_init: bool
     output: OutputConfig
@@ -90,16 +91,17 @@ class TransformerConfig:
     @property
     def init(self):
         """Initialiser of every kernel and embedding table."""
-        return (truncated_normal if self.truncated else normal)(self.init_stddev)
+        return (truncated_normal if self.truncated_init else normal)(self.init_stddev)
 
     @property
     def residual_init(self):
         """Initialiser of the kernels whose product is added to the residual."""
         scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
-        return (truncated_normal if self.truncated else normal)(self.init_stddev * scale)
+        return (truncated_normal if self.truncated_init else normal)(self.init_stddev * scale)
 
-    def flops_per_token(self, seq_len: int) -> float:
+    def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """Forward and backward FLOPs of the body per position, attention in full: 6·layers·(4D² + 2·D·F) + 12·layers·D·L."""
+        del sides
         products = 3 if self.gated else 2
         return (
             6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden)
@@ -239,8 +241,10 @@ class Transformer(nn.Module):
         if c.final_norm:
             self.final_norm = Norm(c.epsilon, c.norm, c.use_bias)
         self.dropout = nn.Dropout(c.dropout)
-        self.pooler = Dense(c.width, ("embed", None), c.init, dtype=c.dtype)
-        self.output = TokenPrediction(c.output, c.vocab_size, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation)
+        self.pooler = Dense(c.width, ("embed", None), c.init, c.use_bias, c.dtype)
+        self.output = TokenPrediction(
+            c.output, c.vocab_size, c.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation
+        )
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         """Hidden states of every layer, on the one side that the direction gives; nothing is carried."""

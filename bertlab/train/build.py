@@ -40,7 +40,6 @@ LEAST = {
     "model.max_positions": 1,
     "model.init_stddev": 0,
     "model.epsilon": 0,
-    "model.clip": 0,
     "model.position_offset": 0,
     "model.segments": 0,
     "model.highway_layers": 0,
@@ -89,10 +88,11 @@ class Experiment:
     warm_start: Callable[[Any], Any] | None = None
 
     def flops_per_step(self) -> float:
-        """Forward and backward model FLOPs of the bodies' passes over one batch, attention counted in full, no heads."""
+        """Forward and backward model FLOPs of the body's passes over one batch, attention counted in full, no heads."""
         data, length = self.config.data, _row_length(self.config.data)
-        passes = len(self.program.groups)
-        return passes * data.batch_size * length * self.program.body.config.flops_per_token(length)
+        shape, asked = self.program.body.config, self.program.objectives
+        sides = [{asked[name].reads for name in names} for names in self.program.groups.values()]
+        return data.batch_size * length * sum(shape.flops_per_token(length, of_pass) for of_pass in sides)
 
     def flops_per_prediction(self) -> float:
         """Forward and backward FLOPs of one row of logits."""

@@ -159,9 +159,12 @@ class Session:
         experiment, config = self.experiment, self.experiment.config
         step = build_train_step(experiment.program, self.optimizer, experiment.weights, config.seed, config.train.micro_batches)
         batch = put_batch(self.mesh, self.example)
+        # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
+        placement = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
-            train = jax.jit(step, donate_argnums=0).lower(self.state, batch) if config.train.steps else None
-            evaluate = jax.jit(build_eval_step(experiment.program))
+            train = jax.jit(step, donate_argnums=0, out_shardings=(placement, None))
+            train = train.lower(self.state, batch) if config.train.steps else None
+            evaluate = jax.jit(build_eval_step(experiment.program), out_shardings=(None, placement.carry))
             evaluate = evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry())
         return train and train.compile(), evaluate.compile()
 

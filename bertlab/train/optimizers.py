@@ -109,6 +109,7 @@ class AverageState(NamedTuple):
         least: the minimum of all values before those; +inf where there is none.
         averaging: whether it has begun.
         count: updates since then.
+        rate_scale: of the last update.
         average: shaped like the parameters.
     """
 
@@ -116,14 +117,16 @@ class AverageState(NamedTuple):
     least: Float[Array, ""]
     averaging: Bool[Array, ""]
     count: Int[Array, ""]
+    rate_scale: Float[Array, ""]
     average: optax.Params
 
 
-def average_parameters(average_after: int) -> optax.GradientTransformation:
-    """Averages the parameters once `observe` has said so; the updates pass as they are.
+def average_parameters(average_after: int) -> optax.GradientTransformationExtraArgs:
+    """Averages the parameters once `observe` has said so; until then the updates pass as they are.
 
     Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1, as salesforce/awd-lstm-lm runs it): from the
-    trigger on the average is that of torch.optim.ASGD(t0=0, lambd=0), whose first two steps both copy the parameters.
+    trigger on the average is that of torch.optim.ASGD(t0=0, lambd=0), whose first two steps both copy the parameters, and
+    whose steps, but for the first, have the rate of the batch before where `rate_scale` varies.
     """
 
     def init(params):
@@ -132,10 +135,13 @@ def average_parameters(average_after: int) -> optax.GradientTransformation:
             least=jnp.full([], jnp.inf, jnp.float32),
             averaging=jnp.zeros([], bool),
             count=jnp.zeros([], jnp.int32),
+            rate_scale=jnp.ones([], jnp.float32),
             average=jax.tree.map(jnp.zeros_like, params),
         )
 
-    def update(updates, state, params):
+    def update(updates, state, params, *, rate_scale=1.0, **_):
+        lag = jnp.where(state.count > 0, state.rate_scale / rate_scale, 1.0)
+        updates = jax.tree.map(lambda u: u * lag, updates)
         count = state.count + state.averaging
         share = 1.0 / jnp.maximum(count - 1, 1)
 
@@ -144,9 +150,12 @@ def average_parameters(average_after: int) -> optax.GradientTransformation:
             moved = jnp.where(count <= 2, param, average + (param - average) * share)
             return jnp.where(state.averaging, moved, average)
 
-        return updates, state._replace(count=count, average=jax.tree.map(averaged, state.average, params, updates))
+        rate_scale = jnp.asarray(rate_scale, jnp.float32)
+        return updates, state._replace(
+            count=count, rate_scale=rate_scale, average=jax.tree.map(averaged, state.average, params, updates)
+        )
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def observe(opt_state, value: float):

@@ -44,10 +44,11 @@ def as_published(config):
         decay="constant",
         weight_decay=0.0,
         initial_accumulator=1.0,
-        gradient_scale=20.0,
+        gradient_scale=config.data.get_oneway_ref("seq_len").to_float(),  # bilm-tf multiplies the loss by its steps, 20
         clip_norm=10.0,
     )
     if config.model.size in ("small", "medium", "original"):
         config.data.tokenizer.vocab_size = 793_471
         for objective in config.objectives.values():
-            objective.negatives = 8192
+            if "negatives" in objective:
+                objective.negatives = 8192

@@ -30,8 +30,9 @@ def get_config(arguments=None):
         initial_accumulator=1.0,
         clip_norm=0.0,
     )
-    # The losses are means; the originals' rates are for one pair of words at a time.
-    config.optimizer.gradient_scale = float(config.data.batch_size * config.data.seq_len)
+    # The losses are means over a batch; the originals' rates are for one word at a time.
+    places = config.data.get_oneway_ref("batch_size") * config.data.get_oneway_ref("seq_len")
+    config.optimizer.gradient_scale = places.to_float()
     if values["objectives"] == "glove":
         config.data.format = "cooccurrence"
         config.model.output_init = "uniform"

@@ -35,7 +35,7 @@ def random_params(config, seed=0):
 
     def use(body):
         encoded, _ = body.encode({"tokens": row, "documents": row}, True, {})
-        body.predict_tokens(encoded.dropped, config.side, True)
+        body.predict_tokens(encoded.output(config.side), config.side, True)
 
     shapes = unbox(jax.eval_shape(lambda: AwdLstm(config).init(jax.random.key(0), method=use)))["params"]
     rng = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_forward_pass_equals_numpy(direction, packed_batch):
         expected, _ = awd_layers(params, tokens, documents, config.side == "backward")
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5)
-    logits = AwdLstm(config).apply({"params": params}, encoded.dropped, config.side, True, method="predict_tokens")
+    logits = AwdLstm(config).apply({"params": params}, encoded.output(config.side), config.side, True, method="predict_tokens")
     expected = np.float64(found[-1]) @ np.float64(params["token_embedding"]).T + params["output"]["bias"]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
@@ -130,7 +130,7 @@ def test_locked_dropout_is_one_mask_for_all_positions_of_a_row(place):
     before, after = {
         "input_dropout": lambda: (plain.forward[0], dropped.forward[0]),
         "hidden_dropout": lambda: (dropped.forward[1], inverse(dropped.forward[2])),
-        "dropout": lambda: (dropped.forward[2], dropped.dropped),
+        "dropout": lambda: (dropped.forward[2], dropped.output("forward")),
     }[place]()
     mask = np.asarray(after) / np.asarray(before)
     np.testing.assert_allclose(mask, np.where(mask > 0.5, 1 / 0.75, 0), rtol=1e-3, atol=1e-4)
@@ -141,7 +141,7 @@ def test_locked_dropout_is_one_mask_for_all_positions_of_a_row(place):
     raw = {"input_dropout": 0, "hidden_dropout": 2, "dropout": 3}[place]
     for layer in range(raw):
         np.testing.assert_array_equal(plain.forward[layer], dropped.forward[layer])
-    np.testing.assert_array_equal(plain.dropped, plain.forward[-1])
+    np.testing.assert_array_equal(plain.output("forward"), plain.forward[-1])
 
 
 def test_weight_dropout_is_one_mask_of_the_recurrent_kernel():
@@ -174,7 +174,7 @@ def test_recomputed_layers_are_the_same():
         def loss(params):
             rngs = {"dropout": jax.random.key(3)}
             return (
-                AwdLstm(config).apply({"params": params}, view, False, {}, rngs=rngs, method="encode")[0].dropped ** 2
+                AwdLstm(config).apply({"params": params}, view, False, {}, rngs=rngs, method="encode")[0].output("forward") ** 2
             ).sum()
 
         return quick_jit(jax.value_and_grad(loss))(params)
@@ -191,7 +191,7 @@ def test_parameter_counts_are_the_published(vocab_size, parameters):
 
     def use(body, view):
         encoded, _ = body.encode(view, True, {})
-        body.predict_tokens(encoded.dropped, "forward", True)
+        body.predict_tokens(encoded.output("forward"), "forward", True)
 
     init = lambda view: AwdLstm(config).init(jax.random.key(0), view, method=use)
     shapes = unbox(jax.eval_shape(init, {"tokens": row, "documents": row}))["params"]

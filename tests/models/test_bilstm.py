@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from bertlab.models.base import OutputConfig, unbox
 from bertlab.models.bilstm import Bilstm, BilstmConfig
@@ -170,27 +171,26 @@ def test_residual_adds_the_dropped_input_from_the_second_layer_on(skip):
     assert not first.any(), "the first layer has no residual"
 
 
-def test_states_are_dropped_before_the_softmax_and_candidates_are_its_entries():
+def test_states_are_dropped_once_for_all_logits_and_candidates_are_the_softmaxs_entries():
     config = dataclasses.replace(TINY, dropout=0.5)
     batch = stream_batches(batches=1)[0]
     params = body_params(config, batch)
-    hidden = jnp.ones((200, config.width))
-    predict = lambda deterministic, among=None: Bilstm(config).apply(
-        {"params": params},
-        hidden,
-        "forward",
-        deterministic,
-        among,
-        rngs={"dropout": jax.random.key(1)},
-        method="predict_tokens",
-    )
-    kernel, bias = (np.float64(params["output"][name]) for name in ("kernel", "bias"))
-    np.testing.assert_allclose(predict(True)[0], kernel.sum(1) + bias, rtol=1e-5)
-    # Each logit of dropped ones is a sum over a subset, twice as much each: solve for the subset.
-    mask = np.linalg.lstsq(kernel, np.asarray(predict(False) - bias).T, rcond=None)[0]
-    assert set(np.round(mask, 3).ravel() + 0.0) == {0.0, 2.0}
-    among = jnp.array([3, 29])
-    np.testing.assert_allclose(predict(True, among), predict(True)[:, among], rtol=1e-6)
+
+    def run(body):
+        encoded, _ = body.encode(batch, False, {})
+        among = jnp.array([3, 29])
+        asked = [encoded.output("forward")] * 2
+        return encoded, [body.predict_tokens(hidden, "forward", False, of) for hidden, of in zip(asked, (None, among))]
+
+    encoded, (logits, some) = nn.apply(run, Bilstm(config))({"params": params}, rngs={"dropout": jax.random.key(1)})
+    np.testing.assert_allclose(some, logits[..., np.array([3, 29])], rtol=1e-5, atol=1e-6)
+    for side in ("forward", "backward", "both"):
+        plain, dropped = getattr(encoded, side)[-1], encoded.output(side)
+        kept = np.asarray(dropped != 0)
+        np.testing.assert_allclose(dropped[kept], 2 * plain[kept], rtol=1e-6)
+        assert 0.3 < kept.mean() < 0.7
+    joined = jnp.concatenate([encoded.output("forward"), encoded.output("backward")], -1)
+    np.testing.assert_array_equal(encoded.output("both"), joined)
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("original", 93_600_848), ("small", 13_593_296), ("medium", 28_027_728)])

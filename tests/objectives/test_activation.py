@@ -23,7 +23,7 @@ def squared(values):
 def test_ar_is_the_dropped_layer_squared():
     expected = squared(DROPPED[DOCUMENTS > 0])
     for side in ("forward", "backward"):
-        encoded = Encoded(**{side: (LOWER, RAW)}, dropped=DROPPED)
+        encoded = Encoded(**{side: (LOWER, RAW)}, dropped={side: DROPPED})
         np.testing.assert_allclose(loss(ActivationRegularisation(), encoded), [expected, 12 * 3], rtol=1e-6)
 
 
@@ -39,7 +39,7 @@ def test_tar_is_the_raw_layers_change_within_documents():
             if documents[t] and documents[t] == documents[t + 1]:
                 expected, number = expected + squared(RAW[row, t + 1] - RAW[row, t]), number + 3
     assert number == (1 + 2 + 2 + 3) * 3
-    encoded = Encoded(forward=(LOWER, RAW), dropped=DROPPED)
+    encoded = Encoded(forward=(LOWER, RAW), dropped={"forward": DROPPED})
     np.testing.assert_allclose(loss(TemporalActivationRegularisation(), encoded), [expected, number], rtol=1e-6)
 
 

@@ -1,5 +1,7 @@
 """The optimisers equal torch.optim, step for step, where its rules are the same."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -40,11 +42,13 @@ CASES = {
 }
 
 
-def torch_steps(make, clip_norm, grads, params=PARAMS):
-    """(tensors, optimiser) after each step."""
+def torch_steps(make, clip_norm, grads, params=PARAMS, scales=None):
+    """(tensors, optimiser) after each step; `scales` multiply the group's rate, one a step."""
     tensors = [torch.nn.Parameter(torch.tensor(value)) for value in params.values()]
     optimizer = make(tensors)
-    for grad in grads:
+    rate = optimizer.param_groups[0]["lr"]
+    for grad, scale in zip(grads, scales or itertools.repeat(1.0)):
+        optimizer.param_groups[0]["lr"] = rate * scale
         for tensor, value in zip(tensors, grad.values()):
             tensor.grad = torch.tensor(value)
         if clip_norm:
@@ -72,19 +76,22 @@ def test_every_step_equals_torchs(case):
             np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg=f"{step} {name}")
 
 
-def test_averaged_sgd_equals_torchs_asgd():
+@pytest.mark.parametrize("scales", [(1.0,), (1.0, 0.5, 1.07, 0.9)], ids=["constant", "varied lengths"])
+def test_averaged_sgd_equals_torchs_asgd(scales):
+    """As salesforce/awd-lstm-lm runs it: the group's rate is set for each batch and put back after it."""
+    scales = [scales[i % len(scales)] for i in range(len(GRADS))]
     changes = dict(name="sgd", weight_decay=0.1, coupled_decay=True, clip_norm=0.25, average_after=1)
     optimizer = build_optimizer(settings(**changes), 100)
     update, state, params = jax.jit(optimizer.update), optimizer.init(PARAMS), PARAMS
-    for grad in GRADS[:5]:
-        updates, state = update(grad, state, params)
+    for grad, scale in zip(GRADS[:5], scales):
+        updates, state = update(grad, state, params, rate_scale=scale)
         params = jax.tree.map(np.add, params, updates)
     for value in (1.0, 2.0, 3.0):
         state = observe(state, value)
     make = lambda p: torch.optim.ASGD(p, lr=0.05, t0=0, lambd=0.0, weight_decay=0.1)
-    theirs = torch_steps(make, 0.25, GRADS[5:], jax.tree.map(np.asarray, params))
-    for step, (grad, (tensors, torchs)) in enumerate(zip(GRADS[5:], theirs)):
-        updates, state = update(grad, state, params)
+    theirs = torch_steps(make, 0.25, GRADS[5:], jax.tree.map(np.asarray, params), scales[5:])
+    for step, (grad, scale, (tensors, torchs)) in enumerate(zip(GRADS[5:], scales[5:], theirs)):
+        updates, state = update(grad, state, params, rate_scale=scale)
         params = jax.tree.map(np.add, params, updates)
         averaged = evaluation_params(state, params)
         for name, tensor in zip(PARAMS, tensors):

@@ -19,6 +19,7 @@ from bertlab.transfer.finetune import finetune
 from tests.conftest import ROOT
 from tests.interop.published import write_tokenizer
 
+MODERN = str(ROOT / "experiments/pretrain/modern.py")
 AWD = str(ROOT / "experiments/pretrain/awd_lstm.py")
 BERT, GPT, ELMO, STATIC = (str(ROOT / f"experiments/pretrain/{family}.py") for family in ("bert", "gpt", "elmo", "static"))
 STATEFUL = {"model.stateful": True, "data.format": "stream"}
@@ -205,6 +206,28 @@ CASES = {
 }
 
 CASES |= {
+    "tied characters": (
+        f"{ELMO}:tokens=characters",
+        {"model.tied": True},
+        r"config.model.tied=True shares the token embeddings, and token_encoder='characters' has none; set tied=False",
+    ),
+    "states clipped to nothing": (ELMO, {"model.clip": 0.0}, r"config.model.clip=0.0 would make all states 0"),
+    "highway layers without characters": (
+        ELMO,
+        {"model.highway_layers": 1},
+        r"config.model.highway_layers=1 has no effect without token_encoder='characters'",
+    ),
+    "an angle without rotation": (BERT, {"model.rotary_base": 5.0}, r"config.model.rotary_base=5.0 has no effect without"),
+    "global layers among global ones": (
+        MODERN,
+        {"model.local_window": 0, "model.global_every": 5},
+        r"config.model.global_every=5 has no effect without a local_window",
+    ),
+    "positions that nothing learns": (
+        MODERN,
+        {"model.max_positions": 64},
+        r"config.model.max_positions=64 has no effect without position_encoding='learned'",
+    ),
     "averaging that never looks": (
         AWD,
         {"train.eval_every": 0},

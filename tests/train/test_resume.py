@@ -156,11 +156,12 @@ def test_an_update_that_overflows_is_never_saved_or_finished(small_config, tmp_p
         assert "NaN" not in line and "Infinity" not in line
 
 
-def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_path):
-    straight = loop.train(small_config("gpt", train__steps=10), tmp_path / "straight")
-    config = small_config("gpt", train__steps=10, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
-    assert kill_at(config, tmp_path / "moved", 7).returncode == -signal.SIGKILL
-    moved = loop.train(small_config("gpt", train__steps=10, writers="jsonl,tensorboard"), tmp_path / "moved")
+@pytest.mark.parametrize("recipe", ["gpt", "elmo on characters", "awd_lstm"])
+def test_a_run_goes_on_with_another_mesh_and_other_writers(recipe, small_config, tmp_path):
+    straight = loop.train(small_config(recipe, train__steps=10), tmp_path / "straight")
+    config = small_config(recipe, train__steps=10, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
+    break_at(config, tmp_path / "moved", 7)
+    moved = loop.train(small_config(recipe, train__steps=10, writers="jsonl,tensorboard"), tmp_path / "moved")
     assert moved["data_hash"] == straight["data_hash"]
     assert moved["metrics"]["test"]["loss"] == pytest.approx(straight["metrics"]["test"]["loss"], rel=1e-5)
 
