@@ -1,11 +1,13 @@
 """Every recipe and every run of every study is a config that can be; what a docstring tells to type is not refused."""
 
+import dataclasses
 import re
 
 import pytest
 
-from bertlab.config import load_config
-from bertlab.models.presets import FAMILIES
+from bertlab.config import base_config, load_config
+from bertlab.models.presets import FAMILIES, model_shape
+from bertlab.models.transformer import TransformerConfig
 from bertlab.studies.study import load_study
 from bertlab.studies.sweep import load_checked
 from tests.conftest import RECIPES, ROOT
@@ -46,3 +48,35 @@ def test_a_command_of_a_recipes_docstring_can_be(spec):
 def test_every_run_of_a_study_can_be(study, scale):
     for run in load_study(f"{study}:scale={scale}").runs():
         load_checked(run.config, run.overrides | {"mesh.data": 1})
+
+
+def test_every_value_of_a_transformer_is_a_key_of_the_config():
+    """Between any two published shapes there is a way of switches."""
+    derived = {"vocab_size", "output"}
+    names = {field.name for field in dataclasses.fields(TransformerConfig)} - derived
+    assert names | {"output_transform", "tied", "output_bias"} <= set(base_config().model)
+
+
+@pytest.mark.parametrize(("start", "goal"), [("bert", "modern"), ("gpt", "bert"), ("bert", "gpt")])
+def test_switches_lead_from_one_transformer_to_another(start, goal):
+    config, expected = base_config().model, base_config().model
+    expected.update(family=goal, size="tiny")
+    wanted = {**dataclasses.asdict(model_shape(expected, 100))}
+    wanted |= {key: value for key, value in zip(("output_transform", "tied", "output_bias"), wanted.pop("output").values())}
+    config.update(family=start, size="tiny")
+    for key, value in wanted.items():
+        if key in config and key not in ("dtype", *INERT[goal]):
+            config[key] = value
+    assert dataclasses.replace(model_shape(config, 100), **inert_of(expected, goal)) == model_shape(expected, 100)
+
+
+# Keys that have no effect in a shape may not be set there.
+INERT = {
+    "bert": ("rotary_base", "rotary_base_local", "global_every"),
+    "gpt": ("rotary_base", "rotary_base_local", "global_every"),
+    "modern": ("max_positions", "position_offset"),
+}
+
+
+def inert_of(model, family) -> dict:
+    return {key: getattr(model_shape(model, 100), key) for key in INERT[family]}

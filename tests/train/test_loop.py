@@ -13,6 +13,7 @@ from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.optimizers import decay_mask, evaluation_params, parameter_names
+from tests.conftest import ROOT
 from tests.references import quick_jit, tiny_program
 
 # NT-ASGD.
@@ -165,3 +166,16 @@ def test_kernels_and_embeddings_are_decayed_and_norms_and_biases_are_not(model, 
         path: path.rpartition("/")[2] in DECAYED for path in paths
     }
     assert all(jax.tree.leaves(decay_mask(params, "")))
+
+
+def test_flops_are_those_of_the_directions_that_are_read(small_config):
+    """A stream asks each direction in a pass of its own, packed rows both in one; a direction nobody asks costs nothing."""
+    stream = dict(data__format="stream", data__stream__backward=True, model__stateful=True)
+    one = f"{ROOT}/experiments/pretrain/elmo.py:objectives=ltr"
+    packed, streamed, forward = (
+        build_pretraining(config).flops_per_step()
+        for config in (small_config("elmo"), small_config("elmo", **stream), small_config(one))
+    )
+    # 6 FLOPs for each of the 9·D·F weights of two layers' products.
+    assert forward == 8 * 32 * 6 * 2 * 9 * 16 * 24
+    assert packed == streamed == 2 * forward
