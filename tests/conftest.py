@@ -2,6 +2,8 @@
 
 import gzip
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -30,14 +32,18 @@ RECIPES = {
 
 
 def pytest_configure(config):
-    """What is compiled once is compiled for all tests, worker processes and runs of the suite."""
-    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
-        for name, value in (
-            ("compilation_cache_dir", config.cache.mkdir("jax")),
-            ("persistent_cache_min_compile_time_secs", 0),
-        ):
-            os.environ.setdefault(f"JAX_{name.upper()}", str(value))
-            jax.config.update(f"jax_{name}", str(value) if name.endswith("dir") else value)
+    """What is compiled once is compiled for all tests and worker processes of this run of the suite, and for no other.
+
+    A program for several CPU devices that comes out of the cache may wait for itself for ever (jax 0.10); within one run
+    no test compiles one that another has compiled.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    directory = tempfile.mkdtemp(prefix="bertlab-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+    for name, value in (("compilation_cache_dir", directory), ("persistent_cache_min_compile_time_secs", 0)):
+        os.environ.setdefault(f"JAX_{name.upper()}", str(value))
+        jax.config.update(f"jax_{name}", value)
 
 
 @pytest.fixture(scope="session")
