@@ -295,7 +295,7 @@ class Accumulators(NamedTuple):
         ({}, Accumulators(2, 2)),
         ({"name": "adagrad"}, Accumulators(1, 1)),
         ({"name": "sgd"}, Accumulators(0, 1)),
-        (NT_ASGD, Accumulators(1, 5)),
+        (NT_ASGD, Accumulators(1, 6)),
     ],
 )
 def test_moments_accumulators_and_averages_lie_beside_their_parameters(changes, expected):
