@@ -212,7 +212,7 @@ def body_shapes(config: ConfigDict, vocab_size: int, *, predicts: bool = True, p
         encoded, _ = body.encode(view, True, {})
         side = next(side for side in ("forward", "backward", "both") if getattr(encoded, side) is not None)
         if predicts:
-            body.predict_tokens(getattr(encoded, side)[-1], side, True)
+            body.predict_tokens(getattr(encoded, side)[-1], side)
         if pools:
             body.pool(encoded, view)
 

@@ -12,6 +12,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertlab.models.base import (
+    Body,
     Carry,
     Dense,
     Encoded,
@@ -23,7 +24,6 @@ from bertlab.models.base import (
     param,
     rematerialised,
     rows_apart,
-    summary,
 )
 from bertlab.models.recurrent import begin_with, borders, through_time, uniform
 
@@ -123,7 +123,7 @@ class DroppedLstm(nn.Module):
         return rows_apart(outputs, axis=1), end
 
 
-class AwdLstm(nn.Module):
+class AwdLstm(Body):
     """Embeddings, LSTMs and the dropouts between them (Merity et al. 2017, section 3 to 4.3; salesforce/awd-lstm-lm)."""
 
     config: AwdLstmConfig
@@ -171,15 +171,3 @@ class AwdLstm(nn.Module):
         embedded = lookup(self.token_embedding.astype(self.config.dtype), tokens)
         kept = self.words(jnp.ones(self.config.vocab_size, embedded.dtype), deterministic)
         return embedded * kept[tokens][..., None]
-
-    def predict_tokens(
-        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
-    ) -> Float[Array, "... V"]:
-        """Logits over the vocabulary, or those of candidates; `Encoded.output` is what to give it."""
-        del deterministic
-        return self.output(hidden, self.token_embedding, side, among)
-
-    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
-        """tanh of a dense layer on the state that has seen the whole row."""
-        side, layers = encoded.widest()
-        return jnp.tanh(self.pooler(summary(layers[-1], side, view)))

@@ -3,9 +3,9 @@
 Letters in einsums and shapes, here and in every model: B batch, L length, N = B·L rows, D model width, H heads,
 K head width, F feed-forward or cell width, V vocabulary.
 
-A body is a Linen module with three methods:
+A body is a Linen module (`Body`) with three methods:
     encode(view, deterministic, carry) -> (Encoded, carry)      hidden states, by what they have seen
-    predict_tokens(hidden, side, deterministic, among=None) -> [.., V] logits in float32, or those of candidates alone
+    predict_tokens(hidden, side, among=None) -> [.., V] logits in float32, or those of candidates alone
     pool(encoded, view) -> [B, D]                               one vector a row
 
 `carry` is {} unless a recurrent body reads a stream; then it holds, by side, the states with which the rows begin
@@ -224,6 +224,24 @@ class TokenPrediction(nn.Module):
         letters = "...d,vd->...v" if embedding.ndim == 2 else "...d,...kd->...k"
         logits = jnp.einsum(letters, hidden, embedding.astype(self.dtype), preferred_element_type=jnp.float32)
         return logits + bias
+
+
+class Body(nn.Module):
+    """What the families share: an output layer, `self.output`, and a pooler, `self.pooler`, both made in `setup`.
+
+    A body has `token_embedding` too, None where it has no table of them.
+    """
+
+    def predict_tokens(
+        self, hidden: Float[Array, "... D"], side: str, among: Int[Array, "..."] | None = None
+    ) -> Float[Array, "... V"]:
+        """Logits over the vocabulary, or those of candidates (`among` as in `TokenPrediction`); give it `Encoded.output`."""
+        return self.output(hidden, self.token_embedding, side, among)
+
+    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
+        """tanh of a dense layer on the state that has seen the whole row: left to right its last, else its first (BERT)."""
+        side, layers = encoded.widest()
+        return jnp.tanh(self.pooler(summary(layers[-1], side, view)))
 
 
 def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn.Module]:

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bertlab.models.base import (
+    Body,
     Carry,
     Dense,
     Encoded,
@@ -144,7 +145,7 @@ class ProjectedLstm(nn.Module):
         return outputs, (outputs, end)
 
 
-class Bilstm(nn.Module):
+class Bilstm(Body):
     """ELMo's biLM (Peters et al. 2018, section 3.1): two independent directions, shared token vectors and softmax."""
 
     config: BilstmConfig
@@ -205,16 +206,6 @@ class Bilstm(nn.Module):
         rows = borders(view["documents"].T, reverse, stateful=bool(carry))
         _, (outputs, end) = stack(embedded, (residual, layers_first(begin)), rows)
         return list(outputs), layers_first(end)
-
-    def predict_tokens(
-        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
-    ) -> Float[Array, "... V"]:
-        """Logits over the vocabulary, or those of candidates, from the softmax that both directions share.
-
-        `Encoded.output` is what to give it.
-        """
-        del deterministic
-        return self.output(hidden, self.token_embedding, side, among)
 
     def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
         """tanh of a dense layer on [forward state of the last token; backward state of the first]."""

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from bertlab.models.base import Carry, Encoded, OutputConfig, TokenPrediction, View, lookup, param, rows_apart
+from bertlab.models.base import Body, Carry, Encoded, OutputConfig, TokenPrediction, View, lookup, param, rows_apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StaticConfig:
         return 6 * self.width * self.vocab_size
 
 
-class Static(nn.Module):
+class Static(Body):
     """Vectors by lookup, begun as word2vec.c and GloVe begin them: U(−.5, .5) / D."""
 
     config: StaticConfig
@@ -62,13 +62,6 @@ class Static(nn.Module):
         del deterministic, carry
         layers = (rows_apart(lookup(self.token_embedding.astype(self.config.dtype), view["tokens"])),)
         return Encoded(forward=layers, backward=layers, both=layers), {}
-
-    def predict_tokens(
-        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
-    ) -> Float[Array, "... V"]:
-        """Products with the output matrix's rows; `among` as in `TokenPrediction`."""
-        del deterministic
-        return self.output(hidden, self.token_embedding, side, among)
 
     def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
         """The mean of a row's vectors, padding left out; zeros for an empty row."""

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.models.base import (
     ACTIVATIONS,
+    Body,
     Carry,
     Dense,
     Encoded,
@@ -26,7 +27,6 @@ from bertlab.models.base import (
     param,
     rematerialised,
     rows_apart,
-    summary,
     truncated_normal,
 )
 
@@ -223,7 +223,7 @@ class Block(nn.Module):
         return dense("down", c.width, ("hidden", "embed"), c.residual_init)(hidden)
 
 
-class Transformer(nn.Module):
+class Transformer(Body):
     """BERT (Devlin et al. 2018), GPT (Radford et al. 2018) and after; see `TransformerConfig` for what differs."""
 
     config: TransformerConfig
@@ -289,15 +289,3 @@ class Transformer(nn.Module):
         sees_all = jnp.arange(c.layers) % c.global_every == 0
         _, outputs = blocks(x, sees_all, (everything, window))
         return list(outputs)
-
-    def predict_tokens(
-        self, hidden: Float[Array, "... D"], side: str, deterministic: bool, among: Int[Array, "..."] | None = None
-    ) -> Float[Array, "... V"]:
-        """Logits over the vocabulary, or those of candidates."""
-        del deterministic
-        return self.output(hidden, self.token_embedding, side, among)
-
-    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
-        """BERT's pooler: tanh of a dense layer on the first position (read left to right: on the last)."""
-        side, layers = encoded.widest()
-        return jnp.tanh(self.pooler(summary(layers[-1], side, view)))

@@ -62,13 +62,12 @@ class _Composite(nn.Module):
     def _ask(self, view: View, names: tuple[str, ...], deterministic: bool, carry: Carry, key: Array | None):
         """One forward pass, and the losses of all that share it."""
         encoded, carry = self.body.encode(view, deterministic, carry)
-        predict = lambda hidden, side, among=None: self.body.predict_tokens(hidden, side, deterministic, among)
         pool = lambda: self.body.pool(encoded, view)
         objectives, losses = dict(self.objectives), {}
         for name in names:
             own_key = None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
             head = self.heads.get(name)
-            model = Bound(encoded, predict, pool, head, self.vocabulary, deterministic, own_key)
+            model = Bound(encoded, self.body.predict_tokens, pool, head, self.vocabulary, deterministic, own_key)
             losses[name] = _checked(objectives[name], objectives[name].loss(model, view))
         return losses, carry
 
@@ -76,7 +75,7 @@ class _Composite(nn.Module):
         return self.body.encode(view, deterministic, carry)
 
     def predict_tokens(self, hidden, side: str):
-        return self.body.predict_tokens(hidden, side, True)
+        return self.body.predict_tokens(hidden, side)
 
 
 def _checked(objective: Objective, metrics) -> Metrics:

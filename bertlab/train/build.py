@@ -250,7 +250,8 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     if config.data.tokenizer.path:  # known before any text is read
         check_vocabulary(config, load_tokenizer(Path(config.data.tokenizer.path)), built)
     prepared = prepare(config.data)
-    check_vocabulary(config, prepared.tokenizer, built)
+    if not config.data.tokenizer.path:
+        check_vocabulary(config, prepared.tokenizer, built)
     stream = config.data.format == "stream"
     program = Program(
         build_body(model_shape(config.model, prepared.tokenizer.vocab_size)),

@@ -10,7 +10,7 @@ from bertlab.data.gpt1_bpe import Gpt1Bpe, standardise
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from tests.hostile_text import hostile_texts
-from tests.tokenizer_files import write_gpt1
+from tests.tokenizer_files import plain_words, write_gpt1
 
 
 def reference_standardise(text):
@@ -105,8 +105,7 @@ def test_merging_equals_the_reference():
 
 @pytest.mark.parametrize("names", [("encoder_bpe_40000.json", "vocab_40000.bpe"), ("vocab.json", "merges.txt")])
 def test_files_ids_and_saving(tmp_path, monkeypatch, names):
-    # The words of plain text without marks are what white space divides; ftfy and spaCy are tested in tests/parity.
-    monkeypatch.setattr(gpt1_bpe, "words", lambda text: standardise(text).lower().split(" ") if text else [])
+    plain_words(monkeypatch)
     pieces = write_gpt1(tmp_path, names)
     tokenizer = load_tokenizer(tmp_path)
     assert (tokenizer.kind, tokenizer.lowercase, tokenizer.pieces()) == ("gpt1", True, pieces)

@@ -200,7 +200,7 @@ def run(imported: Imported, view) -> dict[str, np.ndarray]:
         side, layers = encoded.widest()
         out = {"layers": layers}
         if "output" in params["body"] or side == "forward":
-            out["logits"] = body.predict_tokens(layers[-1], side, True)
+            out["logits"] = body.predict_tokens(layers[-1], side)
         if "pooler" in params["body"]:
             out["pooled"] = body.pool(encoded, view)
         return out

@@ -14,8 +14,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bertlab.config import base_config
-from bertlab.data import gpt1_bpe
-from bertlab.data.gpt1_bpe import standardise
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop import export_weights, import_weights
@@ -24,6 +22,7 @@ from bertlab.interop.huggingface import describe, load, save
 from bertlab.models.presets import model_shape
 from tests.hostile_text import hostile_texts
 from tests.interop import published
+from tests.tokenizer_files import plain_words
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -321,11 +320,6 @@ def test_damaged_files(name, contents, message, tmp_path):
         load(source)
     with pytest.raises(UserError, match=r"config.json is a file; give the directory"):
         load(source / "config.json")
-
-
-def plain_words(monkeypatch):
-    """GPT-1's words without ftfy and spaCy, which not every environment has."""
-    monkeypatch.setattr(gpt1_bpe, "words", lambda text: standardise(text).lower().split())
 
 
 def assert_same_tokenizer(first, second):

@@ -6,14 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab.data import gpt1_bpe
-from bertlab.data.gpt1_bpe import standardise
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop import export_weights, import_weights
 from bertlab.interop.openai import load
 from tests.hostile_text import hostile_texts
 from tests.interop import published
+from tests.tokenizer_files import plain_words
 
 D, H, V, P, LAYERS = 128, 2, 40, 20, 2
 LAYER = {
@@ -77,7 +76,7 @@ def test_it_goes_out_as_transformers_gpt_and_comes_back(tmp_path, monkeypatch):
     first, again = (load_tokenizer(tmp_path / folder / "tokenizer") for folder in ("run", "again"))
     assert first.kind == again.kind == "gpt1"
     assert (first.pieces(), first.merges()) == (again.pieces(), again.merges())
-    monkeypatch.setattr(gpt1_bpe, "words", lambda text: standardise(text).lower().split())
+    plain_words(monkeypatch)
     texts = hostile_texts(300, seed=12)
     assert first.encode_batch(texts) == again.encode_batch(texts)
 

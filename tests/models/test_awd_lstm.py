@@ -35,7 +35,7 @@ def random_params(config, seed=0):
 
     def use(body):
         encoded, _ = body.encode({"tokens": row, "documents": row}, True, {})
-        body.predict_tokens(encoded.output(config.side), config.side, True)
+        body.predict_tokens(encoded.output(config.side), config.side)
 
     shapes = unbox(jax.eval_shape(lambda: AwdLstm(config).init(jax.random.key(0), method=use)))["params"]
     rng = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_forward_pass_equals_numpy(direction, packed_batch):
         expected, _ = awd_layers(params, tokens, documents, config.side == "backward")
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5)
-    logits = AwdLstm(config).apply({"params": params}, encoded.output(config.side), config.side, True, method="predict_tokens")
+    logits = AwdLstm(config).apply({"params": params}, encoded.output(config.side), config.side, method="predict_tokens")
     expected = np.float64(found[-1]) @ np.float64(params["token_embedding"]).T + params["output"]["bias"]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
@@ -191,7 +191,7 @@ def test_parameter_counts_are_the_published(vocab_size, parameters):
 
     def use(body, view):
         encoded, _ = body.encode(view, True, {})
-        body.predict_tokens(encoded.output("forward"), "forward", True)
+        body.predict_tokens(encoded.output("forward"), "forward")
 
     init = lambda view: AwdLstm(config).init(jax.random.key(0), view, method=use)
     shapes = unbox(jax.eval_shape(init, {"tokens": row, "documents": row}))["params"]

@@ -35,7 +35,7 @@ def body_params(config, view, seed=0):
 
     def use(body):
         encoded, _ = body.encode(view, True, {})
-        body.predict_tokens(getattr(encoded, config.sides[0])[-1], config.sides[0], True)
+        body.predict_tokens(getattr(encoded, config.sides[0])[-1], config.sides[0])
 
     shapes = unbox(jax.eval_shape(lambda: Bilstm(config).init(jax.random.key(0), method=use)))["params"]
     rng = np.random.default_rng(seed)
@@ -180,7 +180,7 @@ def test_states_are_dropped_once_for_all_logits_and_candidates_are_the_softmaxs_
         encoded, _ = body.encode(batch, False, {})
         among = jnp.array([3, 29])
         asked = [encoded.output("forward")] * 2
-        return encoded, [body.predict_tokens(hidden, "forward", False, of) for hidden, of in zip(asked, (None, among))]
+        return encoded, [body.predict_tokens(hidden, "forward", of) for hidden, of in zip(asked, (None, among))]
 
     encoded, (logits, some) = nn.apply(run, Bilstm(config))({"params": params}, rngs={"dropout": jax.random.key(1)})
     np.testing.assert_allclose(some, logits[..., np.array([3, 29])], rtol=1e-5, atol=1e-6)

@@ -53,7 +53,7 @@ def test_biLSTM_reads_the_characters_of_the_view():
 
     def use(body):
         encoded, _ = body.encode(view, True, {})
-        return encoded, body.predict_tokens(encoded.forward[-1], "forward", True)
+        return encoded, body.predict_tokens(encoded.forward[-1], "forward")
 
     shapes = unbox(jax.eval_shape(lambda: Bilstm(config).init(jax.random.key(0), method=use)))["params"]
     assert "token_embedding" not in shapes and shapes["output"]["kernel"].shape == (20, 6)

@@ -32,7 +32,7 @@ def test_every_side_is_the_tokens_own_vector(packed_batch):
 def test_logits_are_products_with_the_output_matrix(packed_batch):
     params = body_params()
     hidden = np.random.default_rng(1).normal(size=(2, 3, 8)).astype(np.float32)
-    predict = lambda among: PROGRAM.body.apply({"params": params}, hidden, "both", True, among, method="predict_tokens")
+    predict = lambda among: PROGRAM.body.apply({"params": params}, hidden, "both", among, method="predict_tokens")
     expected = np.float64(hidden) @ np.float64(params["output"]["kernel"]).T
     np.testing.assert_allclose(predict(None), expected, rtol=1e-5, atol=1e-5)
     among = np.random.default_rng(2).integers(0, 50, (2, 3, 4))

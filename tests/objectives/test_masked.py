@@ -152,7 +152,7 @@ def test_loss_and_accuracy_equal_numpy(family, packed_batch):
     hidden, output = hidden_states(program, params, view).both[-1], params["body"]["output"]
     name = "transform" if family == "bert" else "transform_both"
     table = params["body"]["token_embedding"] if family == "bert" else output["kernel"]
-    predict = lambda params, hidden: program.body.apply({"params": params}, hidden, "both", True, method="predict_tokens")
+    predict = lambda params, hidden: program.body.apply({"params": params}, hidden, "both", method="predict_tokens")
     all_logits = np.asarray(quick_jit(predict)(params["body"], hidden.astype(np.float32)))
     expected = np.zeros(3)
     for row in range(6):

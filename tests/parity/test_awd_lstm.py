@@ -76,7 +76,7 @@ def test_states_and_logits_equal_torch_over_truncated_batches(form, direction, t
         tokens = rng.integers(0, V, (2, length)).astype(np.int32)
         view = {"tokens": tokens, "documents": np.ones_like(tokens), "continues": np.ones(2, np.int32)}
         encoded, carry = encode(params, view, True, carry)
-        logits = body.apply(params, encoded.output(side), side, True, method="predict_tokens")
+        logits = body.apply(params, encoded.output(side), side, method="predict_tokens")
         # A right-to-left model is torch's on the reversed text.
         turn = lambda x: x[:, ::-1] if direction == "bwd" else x
         with torch.no_grad():

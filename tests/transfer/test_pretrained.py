@@ -15,6 +15,7 @@ from bertlab.train.build import build_pretraining
 from tests.conftest import ROOT
 from tests.interop import published
 from tests.references import initial, log_softmax, quick_jit
+from tests.tokenizer_files import plain_words
 
 TEXTS = ["The with statement wraps a block.", "yield", "A class body is executed at once, is it not?"]
 WORDS = [["The", "with", "statement"], ["unbelievably", "qqqzzz", "yield", "it"]]
@@ -173,7 +174,8 @@ def test_a_model_that_predicts_no_tokens_gives_no_scores(small_config, tmp_path)
 
 
 @pytest.mark.parametrize("kind", published.KINDS)
-def test_an_imported_directory_is_opened_like_a_run(kind, tmp_path):
+def test_an_imported_directory_is_opened_like_a_run(kind, tmp_path, monkeypatch):
+    plain_words(monkeypatch)
     import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "run")
     model = bertlab.load(tmp_path / "run")
     (embedding,) = model.encode(["a b c"], special_tokens=True)
