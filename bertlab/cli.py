@@ -12,7 +12,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs `bertlab COMMAND ...`.
 
     Returns:
-        0 when done, 1 when part of a sweep failed, 2 for a mistake in what was asked for (one line on stderr).
+        0 when done, 1 when part of a sweep failed or the doctor found something, 2 for a mistake in what was asked for
+        (one line on stderr).
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     # Files beside the caller, such as an objective of one's own, are importable as with `python -m`.
@@ -83,6 +84,32 @@ def _add_studies(add) -> None:
     sweep.add_argument("--workdir", required=True, type=Path, help="directory of the study; one run directory a run in it")
     sweep.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores (default 1)")
     sweep.add_argument("--dry_run", action="store_true", help="print the runs and start none")
+
+    evaluate = add(
+        "evaluate", _evaluate, "bits per byte of held-out text, or accuracy on minimal pairs, by a run's own likelihood",
+        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20",
+    )  # fmt: skip
+    evaluate.add_argument("--run", required=True, type=Path, help="run or imported directory")
+    evaluate.add_argument("--text", type=Path, help="UTF-8 text, one a line (default: sentences of the run's own test split)")
+    evaluate.add_argument("--minimal_pairs", type=Path, help="BLiMP's format: .jsonl, .jsonl.gz or .jsonl.xz")
+    evaluate.add_argument("--kinds", default="", help="left-to-right, pseudo, ... joined by commas (default: all it allows)")
+    evaluate.add_argument("--limit", type=int, default=0, help="texts, or pairs a paradigm (default: a file's all, or 200)")
+    evaluate.add_argument("--out", type=Path, help="FILE.json to write to (default: RUN/evaluation.json)")
+
+    doctor = add(
+        "doctor", _doctor, "say whether a run looks right, from its own log; exit code 0: nothing found, 1: something is wrong",
+        "bertlab doctor runs/x",
+    )  # fmt: skip
+    doctor.add_argument("run", type=Path, help="run directory")
+
+    floor = add(
+        "floor", _floor, "the best possible loss of each objective on the synthetic language, and a run's nats above it",
+        "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic"
+        " --config.data.format=doc_sentences --config.data.tokenizer.kind=words --config.data.tokenizer.vocab_size=69",
+        overrides=True,
+    )  # fmt: skip
+    floor.add_argument("--config", default=None, help=_CONFIG_HELP)
+    floor.add_argument("--run", type=Path, help="run directory: its config, where --config is left out, and its loss")
 
     report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")
     report.add_argument("path", type=Path, help="study or run directory")
@@ -166,7 +193,8 @@ def _train(given, overrides: list[str]) -> None:
     from bertlab.config import load_config
     from bertlab.data.prepare import prepare
     from bertlab.train.build import begun_from, check_config, check_devices
-    from bertlab.train.loop import finished, train
+    from bertlab.train.loop import finished
+    from bertlab.transfer.pretrain import pretrain
 
     config = begun_from(load_config(given.config, argv=overrides))
     if finished(config, given.workdir) is None:
@@ -174,7 +202,7 @@ def _train(given, overrides: list[str]) -> None:
         check_devices(config)
         with _Progress() as progress:
             prepare(config.data, progress=progress)
-    train(config, given.workdir)
+    pretrain(config, given.workdir)
     print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
 
 
@@ -192,6 +220,28 @@ def _sweep(given, _) -> int:
     from bertlab.studies.sweep import sweep
 
     return sweep(load_study(given.study), given.workdir, jobs=given.jobs, dry_run=given.dry_run)
+
+
+def _evaluate(given, _) -> None:
+    from bertlab.transfer.evaluate import evaluate
+
+    kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
+    evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out)
+
+
+def _doctor(given, _) -> int:
+    from bertlab.studies.doctor import doctor
+
+    return int(doctor(given.run) > 0)
+
+
+def _floor(given, overrides: list[str]) -> None:
+    from bertlab.config import load_config
+    from bertlab.floors import print_floors
+
+    if overrides and given.config is None:
+        raise UserError(f"{overrides[0]}: give --config=FILE.py too; --run alone takes that run's config as it is")
+    print_floors(load_config(given.config, argv=overrides) if given.config else None, given.run)
 
 
 def _report(given, _) -> None:

@@ -51,10 +51,12 @@ def base_config() -> ConfigDict:
             "seed": 0,
             "data": {
                 "corpus": "pydocs",  # pydocs | text:GLOB | tfds:NAME | synthetic
-                "format": "segment_pair",  # segment_pair | full_sentences | stream | cooccurrence
+                # segment_pair | sentence_pair | full_sentences | doc_sentences | stream | cooccurrence
+                "format": "segment_pair",
                 "seq_len": 128,
                 "batch_size": 32,
                 "seed": 0,  # order of documents; apart from `seed`, so that seeds of one study read the same tokens
+                "dupe_factor": 0,  # what is random in a document's rows repeats every n readings (BERT: 10); 0: never
                 "directory": "",  # prepared corpora; "" is $BERTLAB_CACHE or ~/.cache/bertlab
                 "workers": 0,  # processes that prepare; 0 is all cores
                 "valid_fraction": 0.05,
@@ -70,10 +72,18 @@ def base_config() -> ConfigDict:
                 },
                 "segment_pair": {  # BERT's create_pretraining_data.py, quirks as switches
                     "short_probability": 0.1,
-                    "random_next_probability": 0.5,
+                    "random_next_probability": 0.5,  # of a negative pair
                     "force_random_if_single": True,  # a chunk of one sentence always gets a random next
                     "own_document_retries": 10,  # draws until the random document is another one; then it may be the same
+                    "negatives": "random",  # random: B of another document (nsp) | swapped: B before A (ALBERT's sop)
                 },
+                "sentence_pair": {  # RoBERTa's: pairs of single sentences, one a row; keys as segment_pair's
+                    "random_next_probability": 0.5,
+                    "force_random_if_single": False,
+                    "own_document_retries": 10,
+                    "negatives": "random",
+                },
+                # RoBERTa's; doc_sentences are the same within one document, and need no settings.
                 "full_sentences": {"attend_across_documents": False, "document_separator": True},
                 "stream": {  # row i of a batch goes on where row i of the batch before ended (truncated BPTT)
                     "wrap": "document",  # document: [SEP] after each | sentence: [CLS] sentence [SEP], as ELMo | none
@@ -84,7 +94,15 @@ def base_config() -> ConfigDict:
                 "cooccurrence": {"window": 15},  # GloVe's: pairs of words with their weighted counts
                 "characters": False,  # each word's characters beside its id; needs tokenizer.kind=words
                 "tfds": {"split": "train", "field": "text"},
-                "synthetic": {"documents": 2000, "vocab_size": 64, "topics": 4, "states": 8, "seed": 0},
+                "synthetic": {
+                    "documents": 2000,
+                    "vocab_size": 64,
+                    "topics": 4,
+                    "states": 8,
+                    "seed": 0,
+                    "sentence_words": (4, 12),  # shortest and longest sentence
+                    "document_sentences": (4, 40),  # shortest and longest document
+                },
             },
             "init_from": "",  # run or imported directory whose parameters, model shape and tokenizer a run begins with
             "model": {
@@ -160,12 +178,19 @@ def base_config() -> ConfigDict:
             },
             "train": {
                 "steps": 1000,
+                "budget": "",  # tokens=2e6, supervised=, flops= or seconds=: sets the steps; "": `steps` is the budget
+                "phases": "",  # "0.9 data.seq_len=128; 0.1 data.seq_len=512": see bertlab/train/phases.py
                 "micro_batches": 1,  # gradient accumulation
                 "log_every": 50,
                 "eval_every": 200,
                 "eval_batches": 20,
                 "checkpoint_every": 200,
                 "keep_checkpoints": 2,
+            },
+            "evaluate": {  # after pretraining, by the model's own likelihood (bertlab evaluate)
+                "sentences": 64,  # of the test split, for bits per byte; 0: none
+                "minimal_pairs": "",  # a file in BLiMP's format
+                "pairs": 20,  # of each of its paradigms; 0: all
             },
             "mesh": {"data": -1, "fsdp": 1, "tensor": 1},  # -1: all devices that are left
             "writers": "jsonl",  # jsonl | jsonl,tensorboard
@@ -191,7 +216,8 @@ def add_objectives(config: ConfigDict, names: str) -> None:
             key, settings = objectives.describe(member)
             if key in config.objectives:
                 raise UserError(f"objectives={names}: '{key}' is named twice; two classes of your own need two names")
-            config.objectives[key] = ConfigDict({"weight": weight, **settings})
+            final_weight = config_dict.placeholder(float)  # where it ends, changed linearly over the run; None: `weight`
+            config.objectives[key] = ConfigDict({"weight": weight, "final_weight": final_weight, **settings})
 
 
 def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: list[str] | None = None) -> ConfigDict:

@@ -118,6 +118,8 @@ def packed_batch():
             "example_id": np.stack([np.arange(rows), np.zeros(rows)], 1).astype(np.int32),
             "contexts": np.where(documents > 0, rng.integers(5, vocab_size, size=(rows, length)), 0).astype(np.int32),
             "counts": np.where(documents > 0, rng.gamma(2.0, 5.0, (rows, length)), 1.0).astype(np.float32),
+            "order_label": rng.integers(-1, 2, size=rows).astype(np.int32),
+            "visit": np.zeros(rows, np.int32),
         }
 
     return make

@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.interop import published
 
 COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
-COMMANDS += ["import", "export", "embed", "models"]
+COMMANDS += ["import", "export", "embed", "models", "evaluate", "doctor", "floor"]
 
 
 @pytest.fixture(autouse=True)
@@ -273,12 +273,19 @@ def test_train_and_report_from_the_shell(corpus, tmp_path):
         "--config.seed=1",
     ]
     small = ["data.tokenizer.vocab_size=400", "data.seq_len=32", "data.batch_size=8", "data.valid_fraction=0.1"]
-    small += ["data.test_fraction=0.1", "optimizer.warmup_steps=1", "train.eval_batches=1", "train.log_every=2"]
+    small += [
+        "data.test_fraction=0.1",
+        "optimizer.warmup_steps=1",
+        "train.eval_batches=1",
+        "train.log_every=2",
+        "evaluate.sentences=2",
+    ]
     train += [f"--config.{override}" for override in small]
     first = bertlab(*train)
     assert "step 4/4  train" in first
     assert first.splitlines()[-1] == f"finished: {tmp_path}/run/result.json; see it with: bertlab report {tmp_path}/run"
-    names = {"config.json", "environment.json", "metrics.jsonl", "checkpoints", "result.json", "tokenizer"}
+    names = {"config.json", "environment.json", "data.json", "metrics.jsonl", "checkpoints", "result.json", "tokenizer"}
+    names |= {"evaluation.json"}
     assert names == {path.name for path in (tmp_path / "run").iterdir()}
 
     shown = bertlab("report", str(tmp_path / "run"))

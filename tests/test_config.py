@@ -126,17 +126,21 @@ def test_objectives_bring_their_settings():
     add_objectives(config, "bilm")
     assert flatten(config.objectives) == {
         "ltr.weight": 0.5,
+        "ltr.final_weight": None,
         "ltr.negatives": 0,
         "rtl.weight": 0.5,
+        "rtl.final_weight": None,
         "rtl.negatives": 0,
     }
     config = base_config()
     add_objectives(config, "mlm+bertlab.objectives.next_sentence:NextSentence")
     assert config.objectives.NextSentence.to_dict() == {
         "weight": 1.0,
+        "final_weight": None,
         "implementation": "bertlab.objectives.next_sentence:NextSentence",
     }
-    assert {"rate", "mask_share", "random_share", "max_predictions", "weight"} == set(config.objectives.mlm)
+    of_mlm = {"rate", "final_rate", "exact", "unit", "span_p", "longest_span", "mask_share", "random_share", "max_predictions"}
+    assert {*of_mlm, "static", "static_seed", "weight", "final_weight"} == set(config.objectives.mlm)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.cooccurrence import eval_entries, train_entries
-from bertlab.data.formats import Format, build_format, format_class
+from bertlab.data.formats import Format, build_format, label_field
 from bertlab.data.prepared import Prepared, UnknownWords
 from bertlab.data.streams import WRAPS, eval_stream, train_stream
 from bertlab.errors import UserError
@@ -25,15 +25,20 @@ from bertlab.errors import UserError
 _READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
-class _WithSeed(grain.transforms.RandomMap):
-    """Gives each visit of a document (one an epoch) the seed of everything random in its rows."""
+class _WithVisit(grain.transforms.MapWithIndex):
+    """Counts the readings of a document, one an epoch; what is random in its rows is a function of (seed, document, visit)."""
 
-    def random_map(self, element, rng: np.random.Generator):
-        return element, rng.integers(2**32, size=4, dtype=np.uint32).tolist()
+    def __init__(self, documents: int, seed: int, dupe_factor: int):
+        self._documents, self._seed, self._dupe_factor = documents, seed, dupe_factor
+
+    def map_with_index(self, index: int, document: dict) -> tuple[dict, int, list[int]]:
+        visit = index // self._documents
+        visit = visit % self._dupe_factor if self._dupe_factor else visit
+        return document, visit, [self._seed, document["document"], visit]
 
 
 class RowIterator(grain.DatasetIterator):
-    """Rows of a format over a stream of documents.
+    """Rows of a format over a stream of documents, with `visit`: how often the row's first document was read before.
 
     Its state is the stream's state before the document that holds the next unit, and the number of units already
     taken from it; restoring cuts that document again.
@@ -45,19 +50,20 @@ class RowIterator(grain.DatasetIterator):
         self._before_document = copy.deepcopy(parent.get_state())
         self._units = ()
         self._taken = 0
+        self._visit = 0
 
     def __next__(self):
-        row = self._format.assemble(self)
-        if row is None:
+        if self.peek() is None:
             raise StopIteration
-        return row
+        visit = np.int32(self._visit)
+        return {**self._format.assemble(self), "visit": visit}
 
     def peek(self):
         """The next unit, or None at the end; draws documents until one has units left."""
         while self._taken >= len(self._units):
             before = copy.deepcopy(self._parent.get_state())
             try:
-                document, seed = next(self._parent)
+                document, self._visit, seed = next(self._parent)
             except StopIteration:
                 return None
             self._before_document = before
@@ -85,7 +91,7 @@ class RowIterator(grain.DatasetIterator):
 
 
 class RowDataset(grain.IterDataset):
-    """The rows of a format over a dataset of (document, seed)."""
+    """The rows of a format over a dataset of (document, visit, seed)."""
 
     def __init__(self, parent: grain.IterDataset, row_format: Format):
         super().__init__(parent)
@@ -118,8 +124,9 @@ def train_batches(prepared: Prepared, data, shard: tuple[int, int] = (0, 1)) -> 
     elif data.format == "cooccurrence":
         batches = train_entries(prepared, data, shard)
     else:
-        documents = _documents(source, data.seed)[index::count].repeat().to_iter_dataset(_READ_HERE)
-        rows = RowDataset(documents, build_format(data, source, prepared.tokenizer))
+        share = _documents(source, data.seed)[index::count]
+        visits = share.repeat().map_with_index(_WithVisit(len(share), data.seed, data.dupe_factor))
+        rows = RowDataset(visits.to_iter_dataset(_READ_HERE), build_format(data, source, prepared.tokenizer))
         if data.shuffle_window > 1:
             rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
         batches = rows.batch(data.batch_size // count, drop_remainder=True)
@@ -139,9 +146,9 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
     elif data.format == "cooccurrence":
         batches = eval_entries(prepared, data, split, limit)
     else:
-        documents = _documents(source, seed=0).to_iter_dataset(_READ_HERE)
+        visits = _documents(source, seed=0).map_with_index(_WithVisit(len(source), seed=0, dupe_factor=0))
         row_format = build_format(data, source, prepared.tokenizer)
-        with contextlib.closing(iter(RowDataset(documents, row_format))) as iterator:
+        with contextlib.closing(iter(RowDataset(visits.to_iter_dataset(_READ_HERE), row_format))) as iterator:
             rows = list(itertools.islice(iterator, limit * data.batch_size or None))
         batches = [pad_batch(rows[i : i + data.batch_size], data.batch_size) for i in range(0, len(rows), data.batch_size)]
     if not batches:
@@ -153,7 +160,7 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
 
 def pad_batch(rows: list[dict], size: int) -> dict[str, np.ndarray]:
     """Stacks rows; missing ones are empty: document 0 everywhere, so every weight in them is zero."""
-    empty = {k: np.full_like(v, -1 if k == "pair_label" or k.startswith("label") else 0) for k, v in rows[0].items()}
+    empty = {k: np.full_like(v, -1 if "label" in k else 0) for k, v in rows[0].items()}
     rows = rows + [empty] * (size - len(rows))
     return {k: np.stack([row[k] for row in rows]) for k in rows[0]}
 
@@ -168,7 +175,10 @@ def check_data(data, tokenizer_kind: str | None = None) -> None:
     Raises:
         UserError: names the key to change.
     """
-    format_class(data.format)
+    if label_field(data):
+        _check_pairs(data)
+    if data.dupe_factor < 0:
+        raise UserError(f"config.data.dupe_factor={data.dupe_factor} must be 0 (every reading is cut anew) or more")
     if data.format == "stream" and data.stream.wrap not in WRAPS:
         raise UserError(f"config.data.stream.wrap={data.stream.wrap!r} is not known; choose one of {', '.join(WRAPS)}")
     if data.format == "cooccurrence" and data.cooccurrence.window < 1:
@@ -182,6 +192,14 @@ def check_data(data, tokenizer_kind: str | None = None) -> None:
         )
 
 
+def _check_pairs(data) -> None:
+    if data.seq_len < 8:
+        raise UserError(f"config.data.seq_len={data.seq_len} must be at least 8: three specials and tokens of two segments")
+    for key in ("short_probability", "random_next_probability"):
+        if not 0 <= (probability := data[data.format].get(key, 0)) <= 1:
+            raise UserError(f"config.data.{data.format}.{key}={probability} must be between 0 and 1")
+
+
 def _open(prepared: Prepared, data, split: str):
     check_data(data, prepared.tokenizer.kind)
     source = prepared.source(split, keep_unknown=True) if data.characters else prepared.source(split)
@@ -191,7 +209,7 @@ def _open(prepared: Prepared, data, split: str):
 
 
 def _documents(source, seed: int) -> grain.MapDataset:
-    return grain.MapDataset.source(source).seed(seed).shuffle().random_map(_WithSeed())
+    return grain.MapDataset.source(source).seed(seed).shuffle()
 
 
 class AddCharacters:

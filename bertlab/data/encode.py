@@ -1,5 +1,6 @@
 """What the worker processes of preparation run: token ids of documents."""
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from bertlab.data.tokenizers import Tokenizer
+
+HASH = np.dtype("<u8")
+"""Of the hashes of texts. With 100 million different texts, two of them have one hash in common with probability 0.0003."""
 
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[str, ...]]]) -> list[dict[str, Any]]:
@@ -18,7 +22,8 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[
 
     Returns:
       For each document a record: `id`, `tokens` int32 [N], `sentence_lengths` int32 [S] (without sentences that have no
-      token, such as one of control characters only), `bytes` of its text in UTF-8, and how many tokens are `unknown`. From
+      token, such as one of control characters only), `bytes` of its text in UTF-8, and how many tokens are `unknown`; and
+      to find text that occurs twice `sentence_hashes` uint64 [S] and `document_hash` uint64 [1], of the text as it is. From
       a tokenizer of words also `unknown_words`, the words behind the unknown tokens, one a line.
     """
     sentences = [sentence for _, sentences in documents for sentence in sentences]
@@ -28,17 +33,24 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[
         encoded_sentences = list(itertools.islice(encoded, len(sentences)))
         ids = [sentence_ids for sentence_ids in encoded_sentences if sentence_ids]
         tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
+        digests = b"".join(_digest(text.encode()) for text, found in zip(sentences, encoded_sentences, strict=True) if found)
         record = {
             "id": document_id,
             "tokens": tokens,
             "sentence_lengths": np.fromiter(map(len, ids), np.int32, len(ids)),
             "bytes": sum(len(sentence.encode()) for sentence in sentences),
             "unknown": int(np.count_nonzero(tokens == tokenizer.unk_id)),
+            "sentence_hashes": np.frombuffer(digests, HASH),
+            "document_hash": np.frombuffer(_digest(digests), HASH),
         }
         if tokenizer.kind == "words":
             record["unknown_words"] = "\n".join(_unknown_words(tokenizer, sentences, encoded_sentences))
         records.append(record)
     return records
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=HASH.itemsize).digest()
 
 
 def _unknown_words(tokenizer: Tokenizer, sentences: Sequence[str], encoded: Sequence[list[int]]) -> Iterator[str]:

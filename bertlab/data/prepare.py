@@ -2,13 +2,13 @@
 
 The result is a folder `CACHE/CORPUS-FINGERPRINT/` with four things: `dataset/`, a TFDS dataset in ArrayRecord shards with
 one record a document; `tokenizer/`; `counts.npy`, how often each id occurs in the train split; and `prepared.json` with
-statistics. The fingerprint covers the text, the tokenizer's
+statistics, among them how many sentences and documents occur twice. The fingerprint covers the text, the tokenizer's
 options and the splits' options, so a second preparation of the same things finds the folder and does nothing. The
 folder is built under another name and renamed when it is complete, so whatever has the final name is finished.
 
 Memory stays bounded whatever the size of the corpus: documents stream through a pool of processes in chunks, at most a few
 per process at a time, and records go to disk as they come (TFDS's `SequentialWriter`; its usual builders shuffle
-through memory).
+through memory). So do hashes of sentences and documents, to count those that occur twice.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from bertlab.data.corpora import Corpus, Document, open_corpus
+from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
 from bertlab.data.parallel import ordered_map
 from bertlab.data.prepared import Prepared, load_prepared
@@ -37,7 +38,7 @@ from bertlab.errors import UserError
 SPLITS = ("train", "valid", "test")
 
 # Changed with every change of the code that changes what is written.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _DEFAULTS = {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05, "workers": 0}
 _TOKENIZER_DEFAULTS = {
@@ -96,18 +97,20 @@ def split_of(document_id: str, valid_fraction: float, test_fraction: float) -> s
 
 
 def describe(prepared: Prepared) -> str:
-    """Several lines about a prepared corpus for people: where it is, its tokenizer and the size of each split."""
+    """Several lines about a prepared corpus for people: where it is, its tokenizer, and the size of each split."""
     tokenizer = prepared.tokenizer
     case = "lower-cased" if tokenizer.lowercase else "cased"
     lines = [
         f"prepared corpus  {prepared.directory}",
         f"tokenizer        {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, {case}",
-        f"{'split':<7}{'documents':>12}{'sentences':>13}{'tokens':>15}{'bytes':>15}{'bytes/token':>13}{'[UNK]':>9}",
+        f"{'split':<7}{'documents':>12}{'sentences':>13}{'tokens':>15}{'bytes':>15}{'bytes/token':>13}{'[UNK]':>9}"
+        f"{'repeated':>10}",
     ]
     for split, counts in prepared.statistics.items():
         lines.append(
             f"{split:<7}{counts['documents']:>12,}{counts['sentences']:>13,}{counts['tokens']:>15,}{counts['bytes']:>15,}"
             f"{counts['bytes'] / counts['tokens']:>13.2f}{counts['unknown'] / counts['tokens']:>9.2%}"
+            f"{counts['duplicate_sentences'] / counts['sentences']:>10.2%}"
         )
     return "\n".join(lines)
 
@@ -169,7 +172,8 @@ def _build(corpus: Corpus, options: dict[str, Any], fingerprint: str, directory:
     with temporary_folder(directory.parent) as temporary:
         tokenizer, documents = _make_tokenizer(corpus, options, progress)
         tokenizer.save(temporary / "tokenizer")
-        statistics, counts = _write_dataset(corpus, options, temporary, tokenizer, documents, progress)
+        with HashFiles(temporary, _splits(options)) as hashes:
+            statistics, counts = _write_dataset(corpus, options, temporary, tokenizer, documents, hashes, progress)
         np.save(temporary / "counts.npy", counts)
         summary = {
             "fingerprint": fingerprint,
@@ -278,8 +282,18 @@ def _features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
     )
 
 
+def _splits(options: dict[str, Any]) -> list[str]:
+    return [split for split in SPLITS if split == "train" or options[f"{split}_fraction"] > 0]
+
+
 def _write_dataset(
-    corpus: Corpus, options: dict[str, Any], folder: Path, tokenizer: Tokenizer, documents: int | None, progress: Progress
+    corpus: Corpus,
+    options: dict[str, Any],
+    folder: Path,
+    tokenizer: Tokenizer,
+    documents: int | None,
+    hashes: HashFiles,
+    progress: Progress,
 ) -> tuple[dict[str, dict[str, int]], np.ndarray]:
     """Writes the TFDS dataset; `documents` is the number to come, if known. Returns the statistics and the counts of ids."""
     dataset = folder / "dataset"
@@ -292,7 +306,7 @@ def _write_dataset(
         max_examples_per_shard=_DOCUMENTS_PER_SHARD,
         file_format="array_record",
     )
-    splits = [split for split in SPLITS if split == "train" or options[f"{split}_fraction"] > 0]
+    splits = _splits(options)
     writer.initialize_splits(splits)
     statistics = {split: dict.fromkeys(("documents", "sentences", "tokens", "bytes", "unknown"), 0) for split in splits}
     encoded = ordered_map(
@@ -307,6 +321,7 @@ def _write_dataset(
         examples = {split: [] for split in splits}
         for record in chunk:
             unknown = record.pop("unknown")
+            own_hashes = {"sentences": record.pop("sentence_hashes"), "documents": record.pop("document_hash")}
             if len(record["tokens"]):
                 split = split_of(record["id"], options["valid_fraction"], options["test_fraction"])
                 examples[split].append({**record, "document": document})
@@ -316,6 +331,7 @@ def _write_dataset(
                 counts["tokens"] += len(record["tokens"])
                 counts["bytes"] += record["bytes"]
                 counts["unknown"] += unknown
+                hashes.add(split, own_hashes)
             document += 1
         if examples["train"]:
             found = np.bincount(np.concatenate([example["tokens"] for example in examples["train"]]))
@@ -324,6 +340,8 @@ def _write_dataset(
         progress("tokenising", document, documents)
     _require_documents(statistics, corpus)
     writer.close_all()
+    for split in splits:
+        statistics[split] |= hashes.counts(split)
     progress("tokenising", document, document)
     return statistics, occurrences
 

@@ -24,8 +24,9 @@ class Prepared:
       directory: the folder that holds it.
       tokenizer: the tokenizer that made the ids.
       fingerprint: hexadecimal digest of everything that the contents depend on.
-      statistics: for each split that is not empty its `documents`, `sentences`, `tokens`, `bytes` (of UTF-8 text) and
-        `unknown` (tokens that are [UNK]).
+      statistics: for each split that is not empty its `documents`, `sentences`, `tokens`, `bytes` (of UTF-8 text),
+        `unknown` (tokens that are [UNK]), `duplicate_sentences` and `duplicate_documents` (those that repeat one before
+        them in the split), and for held-out ones `sentences_in_train` and `documents_in_train`.
     """
 
     directory: Path

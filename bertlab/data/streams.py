@@ -5,9 +5,9 @@ of the batch before ended. A lane that ends a document draws the next of the shu
 that every document is read once an epoch, and a row's last token knows the token that follows.
 
 Rows have `next_tokens`, the token to predict at each position (−1: none); `continues` (1: the row goes on with its lane's
-state, 0: states start from zero); and `rate_scale`. With `config.data.stream.backward` there is a second stream of
-other documents for models that read right to left, its fields prefixed `backward_`. A row of it lies in text order; read
-from its last position to its first, it goes on in the next batch.
+state, 0: states start from zero); and `rate_scale`. Nothing in them is random; `visit` is always 0. With
+`config.data.stream.backward` there is a second stream of other documents for models that read right to left, its fields
+prefixed `backward_`. A row of it lies in text order; read from its last position to its first, it goes on in the next batch.
 
 How the documents of the text are put together (`config.data.stream.wrap`):
 
@@ -171,6 +171,8 @@ class StreamIterator(grain.DatasetIterator):
         batch = self._sides["forward"].take(length, width, first=self._batch == 0)
         rows = len(batch["tokens"])
         batch["pair_label"] = np.full(rows, -1, np.int32)
+        batch["order_label"] = np.full(rows, -1, np.int32)
+        batch["visit"] = np.zeros(rows, np.int32)
         batch["rate_scale"] = np.full(rows, length / data.seq_len, np.float32)
         if "backward" in self._sides:
             backward = self._sides["backward"].take(length, width, first=self._batch == 0)

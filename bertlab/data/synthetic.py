@@ -112,12 +112,10 @@ def language(
         ("topics", topics, 1),
         ("states", states, 1),
         ("seed", seed, 0),
-        ("sentence_words", sentence_words[0], 1),
-        ("document_sentences", document_sentences[0], 1),
     ):
         _require_integer(key, value, least)
-    _require_integer("sentence_words (longest)", sentence_words[1], sentence_words[0])
-    _require_integer("document_sentences (longest)", document_sentences[1], document_sentences[0])
+    _require_range("sentence_words", sentence_words)
+    _require_range("document_sentences", document_sentences)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,)))
     emission = _peaked_rows(rng, (states, vocab_size))
     transition = _peaked_rows(rng, (topics, states, states))
@@ -156,7 +154,16 @@ class SyntheticCorpus:
 
     spec = "synthetic"
 
-    def __init__(self, documents: int = 2000, vocab_size: int = 64, topics: int = 4, states: int = 8, seed: int = 0):
+    def __init__(
+        self,
+        documents: int = 2000,
+        vocab_size: int = 64,
+        topics: int = 4,
+        states: int = 8,
+        seed: int = 0,
+        sentence_words: tuple[int, int] = (4, 12),
+        document_sentences: tuple[int, int] = (4, 40),
+    ):
         """Makes the language; text comes with `documents()`.
 
         Args:
@@ -165,15 +172,25 @@ class SyntheticCorpus:
           topics: number of document topics.
           states: number of hidden states.
           seed: of the language and of the text.
+          sentence_words: shortest and longest sentence, in words; equal ones put every separator where it can be known.
+          document_sentences: shortest and longest document, in sentences.
 
         Raises:
           UserError: for numbers that make no corpus.
         """
         _require_integer("documents", documents, 1)
-        self.language = language(vocab_size, topics, states, seed)
+        shape = dict(
+            vocab_size=vocab_size,
+            topics=topics,
+            states=states,
+            seed=seed,
+            sentence_words=sentence_words,
+            document_sentences=document_sentences,
+        )
+        self.language = language(**shape)
         self._documents = documents
         self._seed = seed
-        self._options = dict(documents=documents, vocab_size=vocab_size, topics=topics, states=states, seed=seed)
+        self._options = dict(documents=documents, **shape)
 
     def fingerprint(self) -> str:
         """Digest of the options and the version of this code."""
@@ -198,6 +215,15 @@ class SyntheticCorpus:
 def _require_integer(key: str, value, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UserError(f"config.data.synthetic.{key}={value!r} must be a whole number of at least {least}; change it.")
+
+
+def _require_range(key: str, value) -> None:
+    whole = isinstance(value, (tuple, list)) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+    if not whole or len(value) != 2 or not 1 <= value[0] <= value[1]:
+        raise UserError(
+            f"config.data.synthetic.{key}={value!r} must be the shortest and the longest, two whole numbers of at least 1,"
+            " such as (4, 12); change it."
+        )
 
 
 def _peaked_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -42,6 +42,9 @@ KINDS = ("unigram", "bpe", "wordpiece", "words")
 
 _METADATA = "bertlab_tokenizer.json"
 
+# How SentencePiece writes the space before a word; byte-level BPE has "Ġ" for it.
+_SPACE_MARK = "▁"
+
 # What vocabularies call each special, the likeliest name first.
 _ROLES = {
     "pad": ("[PAD]", "<pad>"),
@@ -87,6 +90,13 @@ class Tokenizer(Protocol):
     def pieces(self) -> list[str]:
         """The string of every id; "" for an id that the vocabulary leaves out."""
 
+    def continues(self) -> tuple[bool, ...] | None:
+        """By id, whether a piece goes on with the word of the piece before it; specials do not.
+
+        None where pieces do not show it, as GPT-1's, which show where a word ends. A word is what white space parts, with the
+        punctuation at its end, except in WordPiece and words, where each punctuation mark is one.
+        """
+
     def save(self, directory: str | Path) -> None:
         """Writes files from which `load_tokenizer(directory)` makes the same tokenizer."""
 
@@ -130,6 +140,11 @@ class _Base:
 
     def pieces(self) -> list[str]:
         return list(self._pieces)
+
+    def _continuing(self, goes_on, others: Iterable[int] = ()) -> tuple[bool, ...]:
+        """`goes_on` of every piece, but not of the specials and `others`."""
+        whole = self._special_ids | set(others)
+        return tuple(index not in whole and goes_on(piece) for index, piece in enumerate(self._pieces))
 
     def save(self, directory: str | Path) -> None:
         directory = Path(directory)
@@ -192,6 +207,10 @@ class SentencePieceTokenizer(_Base):
     def _decode(self, ids):
         return self._processor.decode(ids)
 
+    def continues(self) -> tuple[bool, ...]:
+        controls = (i for i in range(self.vocab_size) if self._processor.is_control(i) or self._processor.is_unknown(i))
+        return self._continuing(lambda piece: not piece.startswith(_SPACE_MARK), controls)
+
     def _save_vocabulary(self, directory: Path) -> None:
         (directory / "sentencepiece.model").write_bytes(self.model)
 
@@ -215,6 +234,9 @@ class WordPieceTokenizer(_Base):
 
     def _decode(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def continues(self) -> tuple[bool, ...]:
+        return self._continuing(lambda piece: piece.startswith("##"))
 
     def _save_vocabulary(self, directory: Path) -> None:
         _write_vocabulary(directory, self._pieces)
@@ -260,6 +282,9 @@ class WordsTokenizer(_Base):
 
     def _decode(self, ids):
         return " ".join(self._pieces[index] for index in ids)
+
+    def continues(self) -> tuple[bool, ...]:
+        return (False,) * self.vocab_size
 
     def _settings(self):
         return {"split": self.split}
@@ -322,6 +347,22 @@ class JsonTokenizer(_Base):
     def _decode(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
+    def continues(self) -> tuple[bool, ...] | None:
+        description = json.loads(self._backend)
+        model = description["model"]
+        if model["type"] == "WordLevel":
+            return (False,) * self.vocab_size
+        if model.get("end_of_word_suffix"):
+            return None
+        added = self._tokenizer.get_added_tokens_decoder()
+        if prefix := model.get("continuing_subword_prefix"):
+            return self._continuing(lambda piece: piece.startswith(prefix), added)
+        byte_level = '"ByteLevel"' in json.dumps([description["pre_tokenizer"], description["decoder"]])
+        mark = "Ġ" if byte_level else _SPACE_MARK
+        if not any(piece.startswith(mark) for piece in self._pieces):
+            return None
+        return self._continuing(lambda piece: not piece.startswith(mark), added)
+
     def _save_vocabulary(self, directory: Path) -> None:
         (directory / "tokenizer.json").write_text(self._backend, encoding="utf-8")
 
@@ -344,6 +385,9 @@ class Gpt1Tokenizer(_Base):
 
     def _decode(self, ids):
         return "".join(self._pieces[index] for index in ids).replace("</w>", " ").strip()
+
+    def continues(self) -> None:
+        return None
 
     def _save_vocabulary(self, directory: Path) -> None:
         vocabulary = {piece: index for index, piece in enumerate(self._pieces)}

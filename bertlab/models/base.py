@@ -26,7 +26,12 @@ from jaxtyping import Array, Float, Int
 SIDES = ("forward", "backward", "both")
 
 View = Mapping[str, Array]
-"""What the model is shown: `tokens`, `segments`, `documents`, `positions`, each int32 [B, L], and an objective's own fields."""
+"""What the model is shown: `tokens`, `segments`, `documents`, `positions`, each int32 [B, L], and an objective's own fields.
+
+A view may also hold `order` and `shown_at`, int32 [B, L] (default: the same as `order`): in a bidirectional transformer
+position i then sees of its own document only itself and each j with shown_at[j] ≤ order[i]. Its states are still called
+`both`, and a view may be longer than the batch's rows.
+"""
 
 Carry = Mapping[str, Any]
 """Recurrent states by side, arrays [B, ...]; {} without."""
@@ -39,7 +44,8 @@ class Encoded:
     Attributes:
         forward: [B, L, D] per layer (embeddings first): position t has seen tokens ≤ t.
         backward: likewise, tokens ≥ t.
-        both: likewise, every token of the document; for a biLSTM the two directions joined, [B, L, 2D].
+        both: likewise, every token of the document, or what the view's `order` shows; for a biLSTM the two directions
+            joined, [B, L, 2D].
         dropped: by side, the last layer as the output layer is to read it, where the body has dropout before it (LSTMs).
     """
 

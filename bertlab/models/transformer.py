@@ -2,6 +2,9 @@
 
 Letters: B batch, L length, N = B·L rows, D model width, H heads, K head width, F feed-forward width, V vocabulary. Parameters
 of the blocks are stacked along a first axis `layers`, whether the blocks then run in a loop or unrolled.
+
+A view may bring an order of its own in which positions see each other, row by row: `order` and `shown_at`, int32 [B, L]
+(`order_mask`). All zero it is BERT's, the position it is left-to-right, and rows of both kinds can share a batch.
 """
 
 import dataclasses
@@ -127,10 +130,22 @@ def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, 
     return mask[:, None]
 
 
-def window_mask(length: int, window: int) -> Bool[Array, "L L"]:
-    """Positions at most half a window apart."""
-    place = jnp.arange(length)
-    return jnp.abs(place[:, None] - place[None, :]) <= window // 2
+def order_mask(order: Int[Array, "B L"], shown_at: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
+    """Which key each query may attend to in a view's own order: position i sees j where shown_at[j] ≤ order[i], and itself.
+
+    It is combined with `attention_mask`, so it takes away from what document and direction allow and never adds: it is
+    meant for bidirectional bodies. Every position sees itself, padding too, so no row of the softmax is empty.
+
+    What j has seen reaches i in the next layer. An order hides what it seems to hide if order[j] ≤ shown_at[j] everywhere
+    (without a `shown_at` of its own a view has shown_at = order): i then sees what is shown at order[i] or before and itself.
+    """
+    itself = jnp.eye(order.shape[1], dtype=bool)
+    return ((shown_at[:, None, :] <= order[:, :, None]) | itself)[:, None]
+
+
+def window_mask(positions: Int[Array, "B L"], window: int) -> Bool[Array, "B 1 L L"]:
+    """Positions at most half a window apart, as they are counted in their document, wherever they stand in the row."""
+    return (jnp.abs(positions[:, :, None] - positions[:, None, :]) <= window // 2)[:, None]
 
 
 def rotary_angles(positions: Int[Array, "B L"], head_width: int, base: float) -> Float[Array, "B L 1 K/2"]:
@@ -270,12 +285,14 @@ class Transformer(Body):
         """The output of each block."""
         c = self.config
         mask = attention_mask(view["documents"], c.direction)
+        if "order" in view:
+            mask &= order_mask(view["order"], view.get("shown_at", view["order"]))
         angles = lambda base: rotary_angles(view["positions"], c.width // c.heads, base)
         rotary = c.position_encoding == "rotary"
         everything = (mask, angles(c.rotary_base) if rotary else None)
         window = None
         if c.local_window:
-            local = mask & window_mask(mask.shape[-1], c.local_window)
+            local = mask & window_mask(view["positions"], c.local_window)
             window = (local, angles(c.rotary_base_local) if rotary else None)
         blocks = nn.scan(
             rematerialised(Block, c.remat, in_loop=c.scan_layers),

@@ -8,21 +8,36 @@ from bertlab.models.base import SIDES
 from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.objectives.base import Bound, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.next_sentence import NextSentence
+from bertlab.objectives.permutation import PermutationLanguageModel
+from bertlab.objectives.prefix import PrefixLanguageModel
+from bertlab.objectives.sentence_order import SentenceOrder
+from bertlab.objectives.span_boundary import SpanBoundary
 from bertlab.objectives.word_vectors import ContinuousBagOfWords, Glove, SkipGram
 
 REGISTRY: dict[str, type[Objective]] = {
     "mlm": MaskedLanguageModel,
-    "nsp": NextSentence,
+    "sbo": SpanBoundary,
+    "electra": ReplacedTokenDetection,
     "ltr": LeftToRight,
     "rtl": RightToLeft,
+    "prefix": PrefixLanguageModel,
+    "masked_next_token": MaskedNextToken,
+    "permutation": PermutationLanguageModel,
+    "nsp": NextSentence,
+    "sop": SentenceOrder,
     "ar": ActivationRegularisation,
     "tar": TemporalActivationRegularisation,
     "skip_gram": SkipGram,
     "cbow": ContinuousBagOfWords,
     "glove": Glove,
 }
+
+# Of an entry of `config.objectives`, what is not a setting of its class.
+_OF_THE_CONFIG = ("weight", "final_weight", "implementation")
 
 __all__ = ["REGISTRY", "Bound", "Objective", "Vocabulary", "build", "cross_entropy", "describe", "find"]
 
@@ -63,18 +78,18 @@ def _check_class(name: str, found) -> None:
             f"objective '{name}' must be a frozen dataclass that inherits from bertlab.objectives.Objective,"
             " with @dataclasses.dataclass(frozen=True) above the class itself"
         )
-    if found.reads not in (*SIDES, "any") or found.sees not in ("clean", "own", "any"):
+    if found.reads not in (*SIDES, "any") or not isinstance(found.sees, str):
         raise UserError(
             f"objective '{name}': reads={found.reads!r}, sees={found.sees!r}; reads is one of {', '.join(SIDES)}, any,"
-            " and sees one of clean, own, any"
+            " and sees one of clean, own, any, or the name of the objective whose view it shares"
         )
     if found.loss is Objective.loss:
         raise UserError(f"objective '{name}' has no method loss(self, model, view)")
     for field in dataclasses.fields(found):
-        if field.default is dataclasses.MISSING or field.name in ("weight", "implementation"):
+        if field.default is dataclasses.MISSING or field.name in _OF_THE_CONFIG:
             raise UserError(
                 f"objective '{name}': setting '{field.name}' needs a plain default,"
-                " and a name other than weight or implementation"
+                f" and a name other than {', '.join(_OF_THE_CONFIG)}"
             )
 
 
@@ -99,7 +114,7 @@ def build(config) -> dict[str, Objective]:
         raise UserError("config.objectives is empty; name at least one, for example objectives=mlm after the config's colon")
     built = {}
     for key, entry in config.items():
-        settings = {k: v for k, v in entry.items() if k not in ("weight", "implementation")}
+        settings = {k: v for k, v in entry.items() if k not in _OF_THE_CONFIG}
         kind = find(entry.get("implementation", key))
         known = [f.name for f in dataclasses.fields(kind)]
         for name in settings:

@@ -31,6 +31,8 @@ class Vocabulary:
         size: V.
         mask_id: None where the tokenizer has none (GPT's).
         counts: how often each id stands in the training text, or None where that is not known.
+        continues: by id, whether a piece goes on with the word of the piece before it (WordPiece's ##ing); None where that is
+            not known.
     """
 
     size: int
@@ -40,6 +42,7 @@ class Vocabulary:
     sep_id: int
     mask_id: int | None
     counts: tuple[int, ...] | None = None
+    continues: tuple[bool, ...] | None = None
 
     def is_special(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:
         """Where a token is padding, [CLS] or [SEP]: never masked."""
@@ -51,7 +54,9 @@ class Bound:
     """The model as an objective's loss sees it: the hidden states of its view, and functions of them.
 
     Attributes:
-        encoded: hidden states by what they have seen.
+        shown: () -> the hidden states of the objective's view, by what they have seen; one pass however often it is asked,
+            and by however many objectives. `encoded` is its value.
+        encode: (view) -> the hidden states of another view: one more pass of the body.
         predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V], the family's own output layer; with `among`
             [n] or [..., k] those of candidates alone.
         pool: () -> [B, D], one vector a row.
@@ -61,13 +66,19 @@ class Bound:
         key: for an objective that draws at random in training (negative samples); None in evaluation.
     """
 
-    encoded: Encoded
+    shown: Callable[[], Encoded]
+    encode: Callable[[View], Encoded]
     predict_tokens: Callable[..., Float[Array, "... V"]]
     pool: Callable[[], Float[Array, "B D"]]
     head: nn.Module | None
     vocabulary: Vocabulary
     deterministic: bool
     key: Array | None
+
+    @property
+    def encoded(self) -> Encoded:
+        """The hidden states of the objective's view."""
+        return self.shown()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +87,13 @@ class Objective(abc.ABC):
 
     Class attributes:
         reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for whichever is widest.
-        sees: "clean" (the batch as it is), "own" (its own `view`), or "any" (whatever another objective shows).
-        needs: batch fields without which it cannot be asked (`pair_label`: a format with sentence pairs).
+        sees: "clean" (the batch as it is), "own" (its own `view`), "any" (whatever another objective shows), or the name of
+            the objective whose view it shares.
+        needs: batch fields without which it cannot be asked (`pair_label`: a format with sentence pairs; `order_label`: one
+            with negatives="swapped").
         families: the model families that it makes sense for; () for all.
         predicts_tokens: each unit of its loss's weight is one supervised position and costs one row of logits.
+        asks_positions: each unit of its loss's weight is one supervised position, of which something else is asked.
     """
 
     reads: ClassVar[str] = "both"
@@ -87,27 +101,44 @@ class Objective(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     families: ClassVar[tuple[str, ...]] = ()
     predicts_tokens: ClassVar[bool] = True
+    asks_positions: ClassVar[bool] = False
 
-    def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """What the model is shown. Called on the whole batch, so that micro-batches see the same corruption.
 
         Args:
-            batch: int32 [B, L] `tokens`, `segments`, `documents` (0: padding), `positions`; int32 [B] `pair_label`.
+            batch: int32 [B, L] `tokens`, `segments`, `documents` (0: padding), `positions`; int32 [B] `pair_label`,
+                `order_label`, `visit`; int32 [B, 2] `example_id`. See `bertlab.data.formats`.
             key: a random key that depends on seed and step alone.
             vocabulary: size and special ids.
+            progress: float32, the share of the training's steps that are done; 1 in evaluation.
 
         Returns:
             The batch with `tokens` changed and whatever fields the loss needs, each with leading axis B.
         """
-        del key, vocabulary
+        del key, vocabulary, progress
         return batch
 
     def check(self, vocabulary: Vocabulary) -> None:  # noqa: B027 (most objectives work with any)
         """Refuses, with a UserError, a vocabulary that the objective cannot work with; its `counts` may be None here."""
 
-    def head(self) -> nn.Module | None:
-        """A Linen module with the objective's own parameters, or None."""
+    def check_shown(self, shown: "Objective") -> None:  # noqa: B027 (most objectives share any view)
+        """Refuses, with a UserError, the objective whose view it shares (`sees`) if that is not set as it needs."""
+
+    def head(self, body: nn.Module) -> nn.Module | None:
+        """A Linen module with the objective's own parameters, or None; `body.config` is the body's shape."""
+        del body
         return None
+
+    def extra_flops(self, shape, length: int) -> float:
+        """Forward and backward FLOPs a row beyond one pass of the body over it and a row of logits each prediction.
+
+        Args:
+            shape: the body's config.
+            length: of a row of the batch.
+        """
+        del shape, length
+        return 0.0
 
     @abc.abstractmethod
     def loss(self, model: Bound, view: View) -> Metrics:

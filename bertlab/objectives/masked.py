@@ -1,44 +1,93 @@
 """Masked language modelling (Devlin et al. 2018, section 3.3.1 and A.1; masking as in create_pretraining_data.py)."""
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
+from bertlab.objectives.choosing import (
+    choose_spans,
+    choose_tokens,
+    choose_words,
+    in_slots,
+    inside_documents,
+    span_edges,
+    span_lengths,
+    word_starts,
+)
+
+UNITS = ("token", "whole_word", "span")
+
+# With `exact` off, a row wants more predictions than it has slots less often than this.
+_OVERFLOW = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModel(Objective):
     """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those positions corrupted.
 
-    In each row n = min(P, max(1, round(rate · length))) positions are chosen uniformly among all but
-    [CLS], [SEP] and padding; length counts [CLS] and [SEP]. A chosen token becomes [MASK] with `mask_share`, a
-    uniform draw from the whole vocabulary with `random_share`, and stays otherwise. Logits are computed at the
-    chosen positions only: [B, P, V], P = `slots(L)`.
+    In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS], [SEP] and padding; length
+    counts [CLS] and [SEP]. A chosen token becomes [MASK] with `mask_share`, a uniform draw from the whole vocabulary with
+    `random_share`, and stays otherwise. Logits are computed at the chosen positions only: [B, P, V], P = `slots(L)`.
+
+    Settings:
+        rate: share of the positions that are chosen.
+        final_rate: the rate changes linearly over the training's steps and ends here, where evaluation is; 0: it stays.
+        exact: n positions, as in BERT's code; else each by itself with probability `rate`, as in Hugging Face's collator,
+            where P leaves so much room that n > P, and some predictions are dropped, in less than one of 10⁶ rows.
+        unit: "token": positions uniformly, without replacement. "whole_word": words (BERT's whole-word masking); those that
+            would exceed n are passed over, so there may be fewer, and each piece becomes [MASK], random or neither by itself.
+            "span": SpanBERT's (Joshi et al. 2020, section 3.1): spans of whole words, their starts uniform among words and
+            their lengths geometric, until n positions are chosen; the last is cut there, in the middle of a word if need be.
+            [MASK], random or kept is drawn once a span. The first and the last position of a document are not chosen.
+        span_p, longest_span: parameter of the geometric distribution, and where it ends, in words.
+        mask_share, random_share: what a chosen token becomes.
+        static: a row's masks depend on `static_seed`, its `example_id` and its `visit` alone: with config.data.dupe_factor=10
+            they repeat as those of BERT's ten copies did. Else they are drawn anew at each step (RoBERTa).
+        max_predictions: P; 0: as many as the rate asks for, which is BERT's 20 at 128 tokens and 77 at 512.
     """
 
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
 
     rate: float = 0.15
+    final_rate: float = 0.0
+    exact: bool = True
+    unit: str = "token"
+    span_p: float = 0.2
+    longest_span: int = 10
     mask_share: float = 0.8
     random_share: float = 0.1
-    max_predictions: int = 0  # a row; 0: rate · L rounded up, which is BERT's 20 at 128 tokens and 77 at 512
+    static: bool = False
+    static_seed: int = 12345  # create_pretraining_data.py's random_seed
+    max_predictions: int = 0
 
     def __post_init__(self):
-        """Refuses settings that are no probabilities."""
+        """Refuses settings that are no probabilities, and those that exclude each other."""
         check_share("rate", self.rate)
+        check_share("final_rate", self.final_rate)
         check_share("mask_share", self.mask_share)
         check_share("random_share", self.random_share)
         check_share("mask_share + random_share", self.mask_share + self.random_share)
         if self.max_predictions < 0:
             raise UserError(f"max_predictions={self.max_predictions} must be 0 (rate · L) or more")
+        if self.unit not in UNITS:
+            raise UserError(f"unit={self.unit!r} must be one of {', '.join(UNITS)}")
+        if not 0 < self.span_p <= 1:
+            raise UserError(f"span_p={self.span_p} must be more than 0 and at most 1")
+        if self.longest_span < 1:
+            raise UserError(f"longest_span={self.longest_span} must be 1 or more")
+        if not self.exact and self.unit != "token":
+            raise UserError(f"exact={self.exact} chooses each token by itself: set unit=token, or exact=True for {self.unit}")
+        if self.static and self.final_rate:
+            raise UserError(f"final_rate={self.final_rate} changes masks that static=True keeps: set one of them only")
 
     def check(self, vocabulary: Vocabulary) -> None:
         """Refuses to mask with a tokenizer that has nothing to mask with."""
@@ -48,35 +97,58 @@ class MaskedLanguageModel(Objective):
                 " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
             )
 
-    def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:
-        """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`, `masked_weights`."""
-        tokens = batch["tokens"]
-        choose_key, fate_key, random_key = jax.random.split(key, 3)
-        candidates = (batch["documents"] > 0) & ~vocabulary.is_special(tokens)
-        length = jnp.sum(batch["documents"] > 0, axis=1)
-        # Python's own rounding of float64, as the original's: float32 lands on the other side of a half at 190, 350, ...
-        wanted = jnp.array([max(1, round(n * self.rate)) for n in range(tokens.shape[1] + 1)], jnp.int32)[length]
-        positions, weights = choose(candidates, wanted, self.slots(tokens.shape[1]), choose_key)
-        labels = jnp.take_along_axis(tokens, positions, axis=1)
-        fate = jax.random.uniform(fate_key, labels.shape)
-        drawn = jax.random.randint(random_key, labels.shape, 0, vocabulary.size)
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
+        """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`, `masked_weights`.
+
+        With unit="span" also what the boundary objective reads, int32 [B, P]: `span_left` and `span_right`, the positions
+        beside the slot's span (s − 1 and e + 1), and `span_place`, i − s + 1, which is 1 at its first position; 0 where unused.
+        """
+        tokens, documents = batch["tokens"], batch["documents"]
+        rows, length = tokens.shape
+        slots = self.slots(length)
+        draw = functools.partial(_draw, length=length, slots=slots, vocab_size=vocabulary.size)
+        priority, extent, fate, drawn = jax.vmap(draw)(self._row_keys(batch)) if self.static else draw(key, rows=(rows,))
+
+        candidates = (documents > 0) & ~vocabulary.is_special(tokens)
+        if self.unit == "span":
+            candidates &= inside_documents(documents)
+        wanted = self._wanted((documents > 0).sum(axis=1), length, progress)
+        if not self.exact:
+            wanted = (candidates & (priority < self._rate(progress))).sum(axis=1)
+        wanted = jnp.minimum(wanted, slots)
+        starts = word_starts(tokens, documents, candidates, vocabulary.continues)
+        if self.unit == "token":
+            chosen = choose_tokens(candidates, priority, wanted)
+        elif self.unit == "whole_word":
+            chosen = choose_words(candidates, starts, priority, wanted)
+        else:
+            lengths = span_lengths(extent, self.span_p, self.longest_span)
+            chosen = choose_spans(candidates, starts, priority, lengths, wanted)
+
+        positions, used = in_slots(chosen, slots)
+        at_slots = lambda x: jnp.take_along_axis(x, positions, axis=1)
+        labels = at_slots(tokens)
+        view = {**batch, "masked_positions": positions, "masked_labels": labels, "masked_weights": used}
+        if self.unit == "span":
+            left, right = (jnp.where(used, at_slots(edge), 0) for edge in span_edges(chosen))
+            view |= {"span_left": left, "span_right": right, "span_place": positions - left}
+            # A span's positions lie in neighbouring slots; what the first one drew is the fate of all.
+            first = jnp.arange(slots) - jnp.maximum(positions - left - 1, 0)
+            fate = jnp.take_along_axis(fate, first, axis=1)
         shown = jnp.where(fate < self.mask_share, vocabulary.mask_id, labels)
         shown = jnp.where((fate >= self.mask_share) & (fate < self.mask_share + self.random_share), drawn, shown)
         # Adding differences leaves unused slots (weight 0, all at position 0) without effect.
-        change = jnp.where(weights, shown - labels, 0)
-        rows = jnp.arange(tokens.shape[0])[:, None]
-        corrupted = tokens.at[rows, positions].add(change)
-        return {
-            **batch,
-            "tokens": corrupted,
-            "masked_positions": positions,
-            "masked_labels": labels,
-            "masked_weights": weights,
-        }
+        change = jnp.where(used, shown - labels, 0)
+        return {**view, "tokens": tokens.at[jnp.arange(rows)[:, None], positions].add(change)}
 
     def slots(self, length: int) -> int:
         """P, the most predictions that a row of L positions can have."""
-        return min(self.max_predictions or math.ceil(self.rate * length), length)
+        rate = max(self.rate, self.final_rate)
+        room = rate * length
+        if not self.exact:  # Bernstein's inequality for the upper tail of a binomial distribution
+            third = -math.log(_OVERFLOW) / 3
+            room += third + math.sqrt(third**2 + 6 * third * room * (1 - rate))
+        return min(self.max_predictions or math.ceil(room), length)
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy at the chosen positions."""
@@ -85,19 +157,29 @@ class MaskedLanguageModel(Objective):
         logits = model.predict_tokens(chosen, "both")
         return cross_entropy(logits, view["masked_labels"], view["masked_weights"])
 
+    def _rate(self, progress: Float[Array, ""]) -> Float[Array, ""]:
+        return (1 - progress) * self.rate + progress * (self.final_rate or self.rate)
 
-def choose(
-    candidates: Bool[Array, "B L"], wanted: Int[Array, "B"], slots: int, key: Array
-) -> tuple[Int[Array, "B P"], Bool[Array, "B P"]]:
-    """Uniform choice without replacement of `wanted` candidates a row, at most `slots` (P) of them.
+    def _wanted(self, filled: Int[Array, "B"], length: int, progress: Float[Array, ""]) -> Int[Array, "B"]:
+        """max(1, round(rate · filled)), with halves rounded to even."""
+        if self.final_rate:
+            return jnp.maximum(1, jnp.round(self._rate(progress) * filled)).astype(jnp.int32)
+        # Python's own rounding of float64, as the original's: float32 lands on the other side of a half at 190, 350, ...
+        return jnp.array([max(1, round(n * self.rate)) for n in range(length + 1)], jnp.int32)[filled]
 
-    Returns:
-        Positions in ascending order, unused slots last with position 0; and which slots are used.
-    """
-    length = candidates.shape[1]
-    order = jnp.where(candidates, jax.random.uniform(key, candidates.shape), 2.0)
-    rank = jnp.argsort(order, axis=1)[:, :slots]
-    count = jnp.minimum(wanted, candidates.sum(axis=1))[:, None]
-    used = jnp.arange(slots) < count
-    positions = jnp.sort(jnp.where(used, rank, length), axis=1)
-    return jnp.where(used, positions, 0), used
+    def _row_keys(self, batch: View) -> Array:
+        """A key for each row, [B], of `static_seed`, example and visit; a batch without visits has the first."""
+        if "example_id" not in batch:
+            raise UserError("static=True needs the batch field example_id, which the formats of config.data.format give")
+        visit = batch.get("visit", jnp.zeros_like(batch["example_id"][:, 0]))
+        numbers = jnp.column_stack([batch["example_id"], visit])
+        return jax.vmap(lambda row: functools.reduce(jax.random.fold_in, row, jax.random.key(self.static_seed)))(numbers)
+
+
+def _draw(key: Array, length: int, slots: int, vocab_size: int, rows: tuple[int, ...] = ()) -> tuple[Array, ...]:
+    """All that is random in masking: [*rows, L] who comes first and how far spans go, [*rows, P] fates and random tokens."""
+    choose_key, fate_key, random_key = jax.random.split(key, 3)
+    priority = jax.random.uniform(choose_key, (*rows, length))
+    extent = jax.random.uniform(jax.random.fold_in(choose_key, 1), (*rows, length))
+    fate = jax.random.uniform(fate_key, (*rows, slots))
+    return priority, extent, fate, jax.random.randint(random_key, (*rows, slots), 0, vocab_size)

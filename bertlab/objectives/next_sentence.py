@@ -22,12 +22,13 @@ class NextSentence(Objective):
     needs: ClassVar[tuple[str, ...]] = ("pair_label",)
     predicts_tokens: ClassVar[bool] = False
 
-    def head(self) -> nn.Module:
+    def head(self, body: nn.Module) -> nn.Module:
         """Two classes from the pooled vector."""
         return Dense(2, ("embed", None))
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy over rows that hold a pair (label ≥ 0)."""
-        label = view["pair_label"]
+        """Cross-entropy and accuracy over rows that hold a labelled pair (label ≥ 0)."""
+        (field,) = self.needs
+        label = view[field]
         logits = model.head(model.pool()).astype(jnp.float32)
         return cross_entropy(logits, jnp.maximum(label, 0), label >= 0)

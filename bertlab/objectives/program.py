@@ -5,7 +5,11 @@ and each one with a view of its own apart. Over a stream there is one view, and 
 left-to-right and right-to-left models read independent streams, as ELMo's did.
 """
 
+import contextlib
 import dataclasses
+import functools
+import inspect
+import traceback
 import zlib
 from collections.abc import Mapping
 
@@ -26,9 +30,12 @@ def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> 
     """
     groups = {}
     for name, objective in objectives.items():
-        if objective.sees != "any":
+        if objective.sees in ("clean", "own"):
             shared = objective.reads if stream and objective.reads in ("forward", "backward") else "clean"
             groups.setdefault(shared if objective.sees == "clean" else name, []).append(name)
+    for name, objective in objectives.items():
+        if objective.sees in objectives:
+            groups[objective.sees].append(name)
     riders = [name for name, objective in objectives.items() if objective.sees == "any"]
     if riders:
         groups.setdefault(next(iter(groups), "clean"), []).extend(riders)
@@ -44,7 +51,11 @@ class _Composite(nn.Module):
     stream: bool
 
     def setup(self):
-        self.heads = {name: head for name, o in self.objectives if (head := o.head()) is not None}
+        heads = {}
+        for name, objective in self.objectives:
+            with blamed(name, objective, "head"):
+                heads[name] = objective.head(self.body)
+        self.heads = {name: head for name, head in heads.items() if head is not None}
 
     def __call__(
         self, views: Mapping[str, View], deterministic: bool, carry: Mapping[str, Carry], key: Array | None
@@ -61,15 +72,18 @@ class _Composite(nn.Module):
 
     def _ask(self, view: View, names: tuple[str, ...], deterministic: bool, carry: Carry, key: Array | None):
         """One forward pass, and the losses of all that share it."""
-        encoded, carry = self.body.encode(view, deterministic, carry)
-        pool = lambda: self.body.pool(encoded, view)
+        encode = lambda view: self.body.encode(view, deterministic, {})[0]
+        # Not before it is asked for: an objective may read other views alone.
+        shown = functools.cache(lambda: self.body.encode(view, deterministic, carry))
+        states, pool = lambda: shown()[0], lambda: self.body.pool(shown()[0], view)
         objectives, losses = dict(self.objectives), {}
         for name in names:
             own_key = None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
             head = self.heads.get(name)
-            model = Bound(encoded, self.body.predict_tokens, pool, head, self.vocabulary, deterministic, own_key)
-            losses[name] = _checked(objectives[name], objectives[name].loss(model, view))
-        return losses, carry
+            model = Bound(states, encode, self.body.predict_tokens, pool, head, self.vocabulary, deterministic, own_key)
+            with blamed(name, objectives[name], "loss"):
+                losses[name] = _checked(objectives[name].loss(model, view))
+        return losses, shown()[1] if carry else {}
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         return self.body.encode(view, deterministic, carry)
@@ -78,15 +92,60 @@ class _Composite(nn.Module):
         return self.body.predict_tokens(hidden, side)
 
 
-def _checked(objective: Objective, metrics) -> Metrics:
-    """An objective's metrics, refused with its name where they are not {name: (sum, weight)} with a "loss"."""
-    kind = type(objective).__name__
+def _checked(metrics) -> Metrics:
+    """An objective's metrics, refused where they are not {name: (sum, weight)} with a "loss"."""
     if not isinstance(metrics, Mapping) or "loss" not in metrics:
-        raise UserError(f"objective {kind}: loss() must return a dict with the key 'loss', got {type(metrics).__name__}")
+        raise TypeError(f"loss() must return a dict with the key 'loss', got {_in_short(metrics)}")
     for name, value in metrics.items():
         if not isinstance(value, tuple) or len(value) != 2 or any(jnp.shape(part) != () for part in value):
-            raise UserError(f"objective {kind}: loss()['{name}'] must be (weighted sum, weight), two scalars")
-    return metrics
+            raise TypeError(f"loss()['{name}'] must be (weighted sum, weight), two scalars, got {_in_short(value)}")
+    return {name: tuple(jnp.asarray(part, jnp.float32) for part in value) for name, value in metrics.items()}
+
+
+def _checked_view(batch: View, view) -> View:
+    """An objective's view, refused where a field has not one entry for each row of the batch."""
+    if not isinstance(view, Mapping):
+        raise TypeError(f"view() must return a dict of arrays, got {_in_short(view)}")
+    rows = batch["tokens"].shape[0]
+    for name, value in view.items():
+        if jnp.shape(value)[:1] != (rows,):
+            raise TypeError(f"view()['{name}'] must have the batch's {rows} rows as its first axis, got {_in_short(value)}")
+    return view
+
+
+def _in_short(value) -> str:
+    """A value as a message shows it: a dict by its keys, arrays by their shapes."""
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_in_short, value))})"
+    return f"shape {jnp.shape(value)}" if hasattr(value, "shape") else type(value).__name__
+
+
+@contextlib.contextmanager
+def blamed(name: str, objective: Objective, method: str):
+    """Turns what goes wrong in an objective from outside the package into one sentence with its name, file and line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if type(objective).__module__.startswith("bertlab."):
+            raise
+        what = f"there is no {error}" if isinstance(error, KeyError) else str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"objective {name}: {whereabouts(objective, method, error)}: {what} ({type(error).__name__} in {method}())"
+        ) from error
+
+
+def whereabouts(objective: Objective, method: str, error: BaseException | None = None) -> str:
+    """File and line of an objective's method, or of the line in its file that an error came from."""
+    code = inspect.unwrap(getattr(type(objective), method)).__code__
+    line = code.co_firstlineno
+    for frame, number in traceback.walk_tb(error.__traceback__ if error else None):
+        if frame.f_code.co_filename == code.co_filename:
+            line = number
+    return f"{code.co_filename}, line {line}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,14 +175,22 @@ class Program:
         """View name to the objectives that share its forward pass."""
         return group_by_view(self.objectives, self.stream)
 
-    def views(self, batch: View, key: Array) -> dict[str, View]:
-        """What is shown, by view name. MLM masks the same positions whatever else is trained beside it."""
-        batch = jax.tree.map(jnp.asarray, batch)
+    def views(self, batch: View, key: Array, progress: Array | float = 1.0) -> dict[str, View]:
+        """What is shown, by view name. MLM masks the same positions whatever else is trained beside it.
+
+        Args:
+            batch: of the data, NumPy or JAX arrays.
+            key: of this step.
+            progress: share of the training's steps that are done; 1 in evaluation.
+        """
+        batch, progress = jax.tree.map(jnp.asarray, batch), jnp.asarray(progress, jnp.float32)
         shown = {}
         for name in self.groups:
             own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
             if name in self.objectives:
-                shown[name] = self.objectives[name].view(batch, own_key, self.vocabulary)
+                objective = self.objectives[name]
+                with blamed(name, objective, "view"):
+                    shown[name] = _checked_view(batch, objective.view(batch, own_key, self.vocabulary, progress))
             else:
                 shown[name] = _one_stream(batch, name)
         return shown

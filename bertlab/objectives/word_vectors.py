@@ -43,7 +43,7 @@ class _NegativeSampling(Objective):
         if not self.subsample >= 0:
             raise UserError(f"subsample={self.subsample} must be 0 (no word is dropped) or more")
 
-    def view(self, batch: View, key: Array, vocabulary: Vocabulary) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """The words that are kept, at the front of each row, and what is drawn for each of them.
 
         Returns:
@@ -230,7 +230,7 @@ class Glove(Objective):
         if not self.x_max > 0:
             raise UserError(f"x_max={self.x_max} must be more than 0")
 
-    def head(self) -> nn.Module:
+    def head(self, body: nn.Module) -> nn.Module:
         """The two biases."""
         return _Biases()
 

@@ -32,6 +32,18 @@ from bertlab.studies.results import (
 from bertlab.studies.study import REPORT_DIRECTORY
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
+SCALES = "One scale for all (test)"
+# Columns of `Results.runs` -> how a table heads and prints them.
+ON_ONE_SCALE = {
+    "bits_per_byte/": ("bits/byte, {}", lambda mean, sd: spread(mean, sd, 3)),
+    "minimal_pairs/": ("minimal pairs (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
+    "above/": ("nats above the floor, {}", lambda mean, sd: spread(mean, sd, 4)),
+}
+SCALES_NOTE = (
+    "Bits per byte: left-to-right and right-to-left are code lengths of the text and compare with each other; pseudo ones"
+    " mask each token in turn, see both sides of it, are no code length, and compare with each other alone (within-word: the"
+    " later pieces of the word are masked too). Nats above the floor are above the best loss that any model can have."
+)
 COST_LABELS = {
     "parameters": "parameters",
     "step": "steps",
@@ -121,6 +133,9 @@ def table(results: Results) -> pd.DataFrame:
         columns[SCORES, score_label(metric)] = column(metric, lambda mean, sd, f=factor, d=digits: spread(mean * f, sd * f, d))
     for metric in loss_columns(results):
         columns[LOSSES, metric.removeprefix("valid/")] = column(metric, lambda mean, sd: spread(mean, sd, 3))
+    for prefix, (label, form) in ON_ONE_SCALE.items():
+        for metric in [c for c in results.runs.columns if c.startswith(prefix)]:
+            columns[SCALES, label.format(metric.removeprefix(prefix))] = column(metric, form)
     for metric in COSTS:
         form = seconds_text if metric == "seconds" else count_text
         columns[COST, COST_LABELS[metric]] = column(metric, lambda mean, _, f=form: f(mean))
@@ -133,7 +148,7 @@ def grouped_tables(results: Results) -> list[pd.DataFrame]:
     groups = [group for group, _ in frame.columns]
     return [
         frame.loc[:, [group in ("", *wanted) for group in groups]]
-        for wanted in ((SCORES, LOSSES), (COST,))
+        for wanted in ((SCORES, LOSSES), (SCALES,), (COST,))
         if set(wanted) & set(groups)
     ]
 
@@ -336,7 +351,7 @@ def print_report(results: Results, html: Path, console: Console) -> None:
     """Prints the tables and findings on the terminal."""
     frame = table(results)
     counts = list(frame["", "seeds"])
-    for group in (SCORES, LOSSES, COST):
+    for group in (SCORES, LOSSES, SCALES, COST):
         columns = [c for c in frame.columns if c[0] == group]
         if not columns:
             continue
@@ -352,6 +367,8 @@ def print_report(results: Results, html: Path, console: Console) -> None:
         for variant, row in frame.iterrows():
             shown.add_row(variant, *(row[c] for c in columns))
         console.print(shown, markup=False, highlight=False)
+        if group == SCALES:
+            console.print(SCALES_NOTE, markup=False, highlight=False)
     for sentence in [*notices(results), *findings(results)]:
         console.print(sentence, markup=False, highlight=False)
     console.print(f"report: {html}", markup=False, highlight=False, soft_wrap=True)
@@ -410,6 +427,7 @@ def html_page(results: Results) -> str:
     """The report as one HTML page that loads nothing."""
     styles = plots.line_styles(results.runs)
     same, problems = compare_data(results)
+    has_scales = any(column.startswith(tuple(ON_ONE_SCALE)) for column in results.runs.columns)
     summary = summarise(results.runs)
     metrics = curves(results)
     rows = []
@@ -436,6 +454,7 @@ def html_page(results: Results) -> str:
     return template.render(
         study=results.study,
         findings=findings(results),
+        scales_note=SCALES_NOTE if has_scales else "",
         notices=notices(results),
         data_differ=bool(problems),
         tables=html_tables(results),

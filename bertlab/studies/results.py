@@ -26,8 +26,9 @@ class Results:
         study: The content of study.json; for a single run the same keys, without axes.
         runs: One row per run: `name`, `variant` (its labels but for the seed), a column per axis, `status`
             ("finished", "failed", "unfinished"), `error`, the costs (`step`, `parameters`, `tokens`, `supervised`,
-            `flops`, `seconds`), `data_hash`, held-out metrics of pretraining such as `valid/mlm/loss` (nats), and
-            test metrics of downstream tasks such as `package/accuracy` (0 to 1).
+            `flops`, `seconds`), `data_hash`, held-out metrics of pretraining such as `valid/mlm/loss` (nats), what stands
+            in evaluation.json and floor.json (`bits_per_byte/pseudo`, `minimal_pairs/pseudo` (0 to 1), `floor/mlm` and
+            `above/mlm` (nats)), and test metrics of downstream tasks such as `package/accuracy` (0 to 1).
         metrics: One row per number in a metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`,
             `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
@@ -140,6 +141,13 @@ def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
     failed = directory / "failed.txt"
     row: dict[str, Any] = {"status": "finished", "error": "", "data_hash": ""} | dict.fromkeys(COSTS)
     missing = not (directory / "result.json").exists()
+    if (directory / "floor.json").exists():
+        for objective, floor in read_json(directory / "floor.json").items():
+            row |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
+    if (directory / "evaluation.json").exists():
+        evaluation = read_json(directory / "evaluation.json")
+        row |= {f"bits_per_byte/{kind}": found["value"] for kind, found in evaluation.get("bits_per_byte", {}).items()}
+        row |= {f"minimal_pairs/{kind}": found["accuracy"] for kind, found in evaluation.get("minimal_pairs", {}).items()}
     if not missing:
         result = read_json(directory / "result.json")
         row |= {key: result.get(key) for key in COSTS} | {"data_hash": result.get("data_hash") or ""}

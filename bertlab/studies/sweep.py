@@ -45,15 +45,13 @@ def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream
         downstream: Task names; each is fine-tuned in `workdir/finetune/TASK`.
     """
     from bertlab.config import load_config
-    from bertlab.train.loop import train
     from bertlab.transfer.finetune import finetune
+    from bertlab.transfer.pretrain import pretrain
 
     for phase, directory in phases(workdir, downstream):
-        if (directory / "result.json").exists():
-            continue
         if directory == workdir:
-            train(load_config(config, dict(overrides)), workdir)
-        else:
+            pretrain(load_config(config, dict(overrides)), workdir)
+        elif not (directory / "result.json").exists():
             finetune(run=workdir, task=phase, workdir=directory)
         if not (directory / "result.json").exists():
             return  # stopped by SIGTERM after saving: the next sweep goes on from here

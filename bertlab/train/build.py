@@ -15,7 +15,8 @@ from ml_collections import ConfigDict
 
 from bertlab import objectives
 from bertlab.data.batches import check_data, eval_batches, train_batches
-from bertlab.data.formats import format_class
+from bertlab.data.facts import data_facts
+from bertlab.data.formats import NEGATIVES, label_field
 from bertlab.data.prepare import prepare
 from bertlab.data.streams import row_length
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
@@ -23,11 +24,14 @@ from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
+from bertlab.train.budget import parse_budget
 from bertlab.train.checkpoint import load_params
 from bertlab.train.metrics import writer_names
 from bertlab.train.optimizers import check_optimizer
+from bertlab.train.phases import phase_configs
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, check_batch
+from bertlab.train.state import weights_at
 
 LEAST = {
     "data.seq_len": 8,
@@ -66,41 +70,72 @@ _FIX_SIDE = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of a run, in which one set of objectives is trained on batches of one shape; mostly there is only one.
+
+    Attributes:
+        end: steps of the run that are done when it ends.
+        data: `config.data` of its batches.
+        program: model and the objectives that it trains.
+        weights: objective name to weight in the loss at the run's first and last step.
+        train: endless training batches; the same object as the phase's before where the data goes on.
+    """
+
+    end: int
+    data: ConfigDict
+    program: Program
+    weights: Mapping[str, tuple[float, float]]
+    train: grain.IterDataset
+
+    def flops_per_step(self) -> float:
+        """Forward and backward model FLOPs of the body's passes over one batch, attention counted in full, no logits."""
+        length, shape, asked = _row_length(self.data), self.program.body.config, self.program.objectives
+        sides = [{asked[name].reads for name in names} for names in self.program.groups.values()]
+        passes = length * sum(shape.flops_per_token(length, of_pass) for of_pass in sides)
+        return self.data.batch_size * (passes + sum(o.extra_flops(shape, length) for o in asked.values()))
+
+    def supervised(self, metrics: Mapping[str, tuple]) -> float:
+        """Positions at which something was asked in one step."""
+        asked = [n for n, o in self.program.objectives.items() if o.predicts_tokens or o.asks_positions]
+        return sum(float(metrics[f"{name}/loss"][1]) for name in asked)
+
+    def flops(self, metrics: Mapping[str, tuple]) -> float:
+        """Forward and backward FLOPs of one step with its rows of logits."""
+        predicted = [n for n, o in self.program.objectives.items() if o.predicts_tokens]
+        rows = sum(float(metrics[f"{name}/loss"][1]) for name in predicted)
+        return self.flops_per_step() + rows * self.program.body.config.flops_per_prediction()
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """What one run needs besides its directory.
 
     Attributes:
         config: the whole config, as written to config.json.
-        program: model and objectives as pure functions.
-        weights: objective name to weight in the loss.
+        program: model and all objectives as pure functions.
+        phases: what is trained on, in order.
         tokenizer: saved with the run, so that its directory is enough to use it.
-        train: endless training batches.
         evaluations: held-out batches by split; "valid" is evaluated during training, all at the end.
+        data_facts: what is known of corpus and batches, for `bertlab doctor`; None for a task's rows.
         warm_start: fresh parameters -> parameters to begin with (from another run), or None.
     """
 
     config: ConfigDict
     program: Program
-    weights: Mapping[str, float]
+    phases: tuple[Phase, ...]
     tokenizer: Tokenizer
-    train: grain.IterDataset
     evaluations: Mapping[str, list[dict[str, np.ndarray]]]
+    data_facts: Mapping[str, Any] | None = None
     warm_start: Callable[[Any], Any] | None = None
 
-    def flops_per_step(self) -> float:
-        """Forward and backward model FLOPs of the body's passes over one batch, attention counted in full, no heads."""
-        data, length = self.config.data, _row_length(self.config.data)
-        shape, asked = self.program.body.config, self.program.objectives
-        sides = [{asked[name].reads for name in names} for names in self.program.groups.values()]
-        return data.batch_size * length * sum(shape.flops_per_token(length, of_pass) for of_pass in sides)
+    def phase(self, step: int) -> Phase:
+        """The phase of the update that follows `step` updates; after the last one, the last."""
+        return next((phase for phase in self.phases if step < phase.end), self.phases[-1])
 
-    def flops_per_prediction(self) -> float:
-        """Forward and backward FLOPs of one row of logits."""
-        return self.program.body.config.flops_per_prediction()
-
-    def supervised(self, metrics: Mapping[str, tuple]) -> float:
-        """Positions at which a token was predicted in one step; each cost one row of logits."""
-        return sum(float(metrics[f"{n}/loss"][1]) for n, o in self.program.objectives.items() if o.predicts_tokens)
+    def weights(self, step: int) -> dict[str, float]:
+        """Each trained objective's weight in the loss of the `step`-th update, from 1."""
+        before = max(step - 1, 0)
+        return weights_at(self.phase(before).weights, before / max(1, self.config.train.steps))
 
 
 def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
@@ -115,7 +150,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     built = objectives.build(config.objectives)
     direction = model_direction(config.model)
     sides = sides_of(config.model.family, direction)
-    has_pairs = format_class(config.data.format).has_pairs
+    labels = label_field(config.data)
     for name, objective in built.items():
         if objective.families and config.model.family not in objective.families:
             raise UserError(
@@ -127,18 +162,55 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
                 f"objective {name} reads {_SIDE_MEANING[objective.reads]}, which a {config.model.family} with"
                 f" config.model.direction={direction!r} does not have; {_FIX_SIDE[objective.reads]}"
             )
-        if "pair_label" in objective.needs and not has_pairs:
-            raise UserError(
-                f"objective {name} needs sentence pairs, which config.data.format={config.data.format!r} does not make;"
-                " set config.data.format='segment_pair'"
-            )
-        if not config.objectives[name].weight >= 0:
-            raise UserError(f"config.objectives.{name}.weight={config.objectives[name].weight} must be 0 or more")
+        for field in sorted({*objective.needs} & {*NEGATIVES.values()}):
+            kind = config.data.format
+            if labels is None:
+                raise UserError(
+                    f"objective {name} needs sentence pairs, which config.data.format={kind!r} does not make;"
+                    " set config.data.format='segment_pair'"
+                )
+            if field != labels:
+                wanted = next(negatives for negatives, made in NEGATIVES.items() if made == field)
+                raise UserError(
+                    f"objective {name} needs {field}, which config.data.{kind}.negatives={config.data[kind].negatives!r} does"
+                    f" not make; set config.data.{kind}.negatives={wanted!r}"
+                )
+        if objective.sees not in ("clean", "own", "any"):
+            shown = built.get(objective.sees)
+            if shown is None or shown.sees != "own":
+                raise UserError(
+                    f"objective {name} shares the view of {objective.sees}, which is not there; add it: objectives="
+                    f"{objective.sees}+{name} after the config's colon"
+                )
+            try:
+                objective.check_shown(shown)
+            except UserError as error:
+                raise UserError(f"objective {name}: {error}") from None
+        for key in ("weight", "final_weight"):
+            if not (config.objectives[name].get(key) or 0) >= 0:
+                raise UserError(f"config.objectives.{name}.{key}={config.objectives[name][key]} must be 0 or more")
+    check_phases(config)
+    if config.train.budget:
+        parse_budget(config.train.budget)
     check_data(config.data, None if config.data.tokenizer.path else config.data.tokenizer.kind)
     shape = model_shape(config.model, vocab_size=1)
     check_data_fields(config, built)
     check_shape(config, shape)
     return built
+
+
+def check_phases(config: ConfigDict) -> None:
+    """Refuses phases that cannot be: each is checked like a run of its own."""
+    if not config.train.phases:
+        return
+    for _, of_phase in phase_configs(config):
+        if config.model.stateful and of_phase.data != config.data:
+            raise UserError(
+                f"config.train.phases={config.train.phases!r} changes the batches, and config.model.stateful=True carries"
+                " states from one to the next; set config.model.stateful=False"
+            )
+        of_phase.train.phases = ""
+        check_config(of_phase)
 
 
 def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
@@ -199,9 +271,6 @@ def check_shape(config: ConfigDict, shape) -> None:
     # What is known without asking for devices, which a sweep must not take from its runs.
     known_shards = math.prod(size for size in (config.mesh.data, config.mesh.fsdp) if size > 0)
     check_batch(known_shards, config.data.batch_size, config.train.micro_batches)
-    for key in ("short_probability", "random_next_probability"):
-        if "segment_pair" in config.data and not 0 <= config.data.segment_pair[key] <= 1:
-            raise UserError(f"config.data.segment_pair.{key}={config.data.segment_pair[key]} must be between 0 and 1")
     try:
         re.compile(config.optimizer.decay_exclude)
     except re.error as error:
@@ -233,7 +302,8 @@ def check_devices(config: ConfigDict) -> None:
 def vocabulary_of(tokenizer: Tokenizer, counts: np.ndarray | None = None) -> objectives.Vocabulary:
     """What objectives may know of a tokenizer, and of how often its ids stand in the training text."""
     ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-    return objectives.Vocabulary(tokenizer.vocab_size, *ids, None if counts is None else tuple(counts.tolist()))
+    counted = None if counts is None else tuple(counts.tolist())
+    return objectives.Vocabulary(tokenizer.vocab_size, *ids, counted, tokenizer.continues())
 
 
 def build_pretraining(config: ConfigDict) -> Experiment:
@@ -252,25 +322,55 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     prepared = prepare(config.data)
     if not config.data.tokenizer.path:
         check_vocabulary(config, prepared.tokenizer, built)
-    stream = config.data.format == "stream"
+    evaluations = {split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")}
     program = Program(
         build_body(model_shape(config.model, prepared.tokenizer.vocab_size)),
         built,
         vocabulary_of(prepared.tokenizer, prepared.counts),
-        stream=stream,
+        stream=config.data.format == "stream",
         stateful=config.model.stateful,
     )
+    shard = (jax.process_index(), jax.process_count())
     return Experiment(
         config=config,
         program=program,
-        weights={name: float(config.objectives[name].weight) for name in built},
+        phases=build_phases(config, program, lambda data: train_batches(prepared, data, shard)),
         tokenizer=prepared.tokenizer,
-        train=train_batches(prepared, config.data, (jax.process_index(), jax.process_count())),
-        evaluations={
-            split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")
-        },
+        evaluations=evaluations,
+        data_facts=data_facts(prepared, evaluations, [name for name, o in built.items() if o.predicts_tokens]),
         warm_start=(lambda fresh: warm_start(fresh, Path(config.init_from).expanduser())) if config.init_from else None,
     )
+
+
+def build_phases(config: ConfigDict, program: Program, batches: Callable[[ConfigDict], grain.IterDataset]) -> tuple[Phase, ...]:
+    """The phases of `config.train.phases`, or the one that there is without.
+
+    Args:
+        config: a checked config.
+        program: with all objectives.
+        batches: `config.data` -> endless training batches.
+    """
+    built = []
+    for end, of_phase in phase_configs(config):
+        same = built and built[-1].data == of_phase.data
+        weights = {name: _weights(entry) for name, entry in of_phase.objectives.items()}
+        trained = {name: objective for name, objective in program.objectives.items() if any(weights[name])}
+        built.append(
+            Phase(
+                end=end,
+                data=of_phase.data,
+                program=dataclasses.replace(program, objectives=trained),
+                weights={name: weights[name] for name in trained},
+                train=built[-1].train if same else batches(of_phase.data),
+            )
+        )
+    return tuple(built)
+
+
+def _weights(entry) -> tuple[float, float]:
+    """Weight at the first step and at the last."""
+    last = entry.get("final_weight")
+    return float(entry.weight), float(entry.weight if last is None else last)
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) -> None:

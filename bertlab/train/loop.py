@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import numpy as np
 from bertlab.config import flatten
 from bertlab.data.batches import BatchHash
 from bertlab.errors import UserError
-from bertlab.files import write_json
+from bertlab.files import read_json, write_json
+from bertlab.objectives.program import whereabouts
+from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.environment import describe_environment
@@ -45,7 +48,34 @@ def train(config, workdir) -> dict:
     config, workdir = begun_from(config), Path(workdir)
     if (result := finished(config, workdir)) is not None:
         return result
-    return run(build_pretraining(config), workdir)
+    experiment = build_pretraining(config)
+    if config.train.budget:
+        experiment = within_budget(experiment, workdir)
+    return run(experiment, workdir)
+
+
+def within_budget(experiment: Experiment, workdir: Path) -> Experiment:
+    """The experiment with the steps that its budget buys, or, where the run has begun, with those that it began with."""
+    config, begun = experiment.config.copy_and_resolve_references(), workdir / "config.json"
+    if begun.exists():
+        config.train.steps = read_json(begun)["train"]["steps"]
+    else:
+        config.train.steps = steps_within(experiment, lambda: seconds_per_step(experiment))
+    print(f"config.train.budget={config.train.budget} is {config.train.steps} steps", flush=True)
+    return build_pretraining(config)
+
+
+def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
+    """Mean time of a few training steps after compilation, in a directory that is thrown away."""
+    with tempfile.TemporaryDirectory() as directory, contextlib.closing(Session(experiment, Path(directory))) as session:
+        train_step = session.compile_training()
+        for count in (2, steps):  # the first ones warm up
+            session.progress = Progress()
+            session.start_clock()
+            for _ in range(count):
+                session.advance(train_step)
+            session.fetch()
+        return session.progress.seconds / steps
 
 
 def run(experiment: Experiment, workdir: Path) -> dict:
@@ -58,10 +88,13 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         # 2. The run directory describes itself before anything is compiled.
         write_json(workdir / "config.json", config.to_dict())
         write_json(workdir / "environment.json", describe_environment())
+        if experiment.data_facts is not None:
+            write_json(workdir / "data.json", experiment.data_facts)
         experiment.tokenizer.save(workdir / "tokenizer")
-        train_step, eval_step = session.compile()
+        eval_step = session.compile_evaluation()
         if session.step == 0 and steps > 0:
             session.evaluate("valid", eval_step)
+        train_step = session.compile_training() if session.step < steps else None
 
         # 3. Train. The host waits for the device only where something is due.
         session.start_clock()
@@ -70,11 +103,14 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             log, evaluate, save = (
                 itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
             )
-            if not (log or evaluate or save or stop.wanted):
+            next_phase = session.phase is not experiment.phase(session.step)
+            if not (log or evaluate or save or next_phase or stop.wanted):
                 continue
             session.fetch()
-            if log:
+            if log or next_phase:
                 session.log()
+            if next_phase:
+                session.enter(experiment.phase(session.step))
             if evaluate and session.step < steps:
                 session.observe(session.evaluate("valid", eval_step))
             if save or stop.wanted:
@@ -82,6 +118,8 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             if stop.wanted:
                 print(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to go on", flush=True)
                 raise SystemExit(0)
+            if next_phase:
+                train_step = session.compile_training()
             session.start_clock()
 
         # 4. Evaluate every held-out split and save; the result comes last: it says that the run is finished.
@@ -98,7 +136,7 @@ class Progress:
 
     Attributes:
         tokens: that were not padding.
-        supervised: positions at which a token was predicted.
+        supervised: positions at which something was asked.
         flops: forward and backward model FLOPs, without recomputation.
         seconds: of training, without compilation, evaluation and saving.
         data_hash: hash chain over the batches.
@@ -130,13 +168,14 @@ class Session:
         self.optimizer = build_optimizer(config.optimizer, config.train.steps)
         self.rate = learning_rate(config.optimizer, config.train.steps)
         self.example = next(iter(experiment.evaluations.values()))[0]
-        self.iterator = iter(experiment.train)
         self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
         self.tokens_per_second = 0.0  # of the last log window
         self.waiting: list = []  # (step, metrics on the device, example ids) since the last fetch
 
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
         latest = self.checkpoints.latest()
+        self.phase = experiment.phase(latest or 0)
+        self.iterator = iter(self.phase.train)
         if latest is not None:  # (a) restored, with its data position
             shapes = jax.eval_shape(begin)
             shardings = state_shardings(program, self.optimizer, self.mesh, self.example, shapes)
@@ -154,19 +193,36 @@ class Session:
         self.sums = MetricSums(self.progress.sums)
         self.writers = open_writers(config.writers, workdir, latest, config.train.steps)
 
-    def compile(self):
-        """The training and the evaluation step, compiled before any clock starts."""
-        experiment, config = self.experiment, self.experiment.config
-        step = build_train_step(experiment.program, self.optimizer, experiment.weights, config.seed, config.train.micro_batches)
-        batch = put_batch(self.mesh, self.example)
+    def compile_training(self):
+        """The training step of the phase, compiled while no clock runs."""
+        config, phase = self.experiment.config, self.phase
+        example = self.example
+        if phase.data != config.data:
+            with contextlib.closing(iter(phase.train)) as batches:
+                example = next(batches)
+        step = build_train_step(
+            phase.program, self.optimizer, phase.weights, config.seed, config.train.micro_batches, config.train.steps
+        )
         # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
         placement = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
             train = jax.jit(step, donate_argnums=0, out_shardings=(placement, None))
-            train = train.lower(self.state, batch) if config.train.steps else None
-            evaluate = jax.jit(build_eval_step(experiment.program), out_shardings=(None, placement.carry))
-            evaluate = evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry())
-        return train and train.compile(), evaluate.compile()
+            return train.lower(self.state, put_batch(self.mesh, example)).compile()
+
+    def compile_evaluation(self):
+        """The evaluation step of all objectives, compiled while no clock runs."""
+        placement = jax.tree.map(lambda x: x.sharding, self.state.carry)
+        with jax.set_mesh(self.mesh):
+            evaluate = jax.jit(build_eval_step(self.experiment.program), out_shardings=(None, placement))
+            batch = put_batch(self.mesh, self.example)
+            return evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry()).compile()
+
+    def enter(self, phase) -> None:
+        """Goes over to another phase, and to its batches where they are others."""
+        if phase.train is not self.phase.train:
+            self.iterator.close()
+            self.iterator = iter(phase.train)
+        self.phase = phase
 
     def fresh_carry(self):
         """Recurrent states of zeros for an evaluation, placed as the training state's."""
@@ -186,18 +242,22 @@ class Session:
 
     def fetch(self) -> None:
         """Waits for the device, adds the waiting steps' metrics to the totals, and stops at the first that is not finite."""
-        experiment, progress = self.experiment, self.progress
+        phase, progress = self.phase, self.progress
         for step, metrics, example_ids in jax.device_get(self.waiting):
             progress.tokens += int(metrics.pop("tokens"))
             self._require_finite(metrics, step, example_ids)
-            supervised = experiment.supervised(metrics)
-            progress.supervised += int(supervised)
-            progress.flops += experiment.flops_per_step() + supervised * experiment.flops_per_prediction()
+            progress.supervised += int(phase.supervised(metrics))
+            progress.flops += phase.flops(metrics)
             self.sums.add(metrics)
         self.waiting.clear()
         progress.seconds += time.perf_counter() - self.since
 
     def _require_finite(self, metrics: dict, step: int, example_ids) -> None:
+        if bad := first_not_finite(metrics, of_weights=True):
+            name, _, metric = bad.partition("/")
+            if name in self.experiment.program.objectives:
+                where = whereabouts(self.experiment.program.objectives[name], "loss")
+                raise Diverged(f"objective {name}: {where}: the weight of loss()['{metric}'] is not finite at step {step}")
         if bad := first_not_finite(metrics):
             raise Diverged(
                 f"{bad} is not finite at step {step}; example ids (document, row) of the batch: {example_ids.tolist()};"
@@ -209,7 +269,7 @@ class Session:
         """Writes the mean metrics since the last log line."""
         progress = self.progress
         tokens, seconds = progress.tokens - progress.logged_tokens, progress.seconds - progress.logged_seconds
-        means = self.sums.means(self.experiment.weights)
+        means = self.sums.means(self.experiment.weights(self.step))
         self.tokens_per_second = round(tokens / seconds, 1)
         self._write("train", means, {"data_hash": self.hash.value})
         self.sums = MetricSums()
@@ -226,7 +286,7 @@ class Session:
         for metrics, batch in zip(jax.device_get(results), batches):
             self._require_finite(metrics, self.step, batch["example_id"])
             sums.add(metrics)
-        means = sums.means(self.experiment.weights)
+        means = sums.means(self.experiment.weights(self.step))
         self._write(split, means, {})
         return means
 
@@ -294,7 +354,8 @@ def itstime(step: int, steps: int, every: int) -> bool:
 
 # What may change between a run and its continuation: none of it changes what is trained or logged. (On another mesh sums are
 # added in another order, so the continuation is then equal to within rounding, not bit for bit.)
-FREE_KEYS = ("mesh.", "writers", "data.directory", "data.workers", "train.checkpoint_every", "train.keep_checkpoints")
+FREE_KEYS = ("mesh.", "writers", "evaluate.", "data.directory", "data.workers", "train.checkpoint_every")
+FREE_KEYS += ("train.keep_checkpoints",)
 
 
 def finished(config, workdir: Path) -> dict | None:
@@ -307,7 +368,8 @@ def finished(config, workdir: Path) -> dict | None:
     if not path.exists():
         return None
     old, new = flatten(json.loads(path.read_text())), flatten(json.loads(json.dumps(config.to_dict())))
-    differ = [k for k in {**old, **new} if old.get(k) != new.get(k) and not k.startswith(FREE_KEYS)]
+    free = (*FREE_KEYS, *(["train.steps"] if new["train.budget"] else []))  # which the budget sets
+    differ = [k for k in {**old, **new} if old.get(k) != new.get(k) and not k.startswith(free)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
         raise UserError(f"{workdir} holds a run whose config differs in {shown}; give another --workdir or the same config")

@@ -70,21 +70,28 @@ def weighted_total(metrics, weights: Mapping[str, Array | float], denominators=N
     return total
 
 
+def weights_at(weights: Mapping[str, tuple[float, float]], progress: Array | float) -> dict[str, Array | float]:
+    """Each objective's weight where a share `progress` of the training is done: from its first to its last, linearly."""
+    return {name: first + (last - first) * progress for name, (first, last) in weights.items()}
+
+
 def build_train_step(
     program: Program,
     optimizer: optax.GradientTransformationExtraArgs,
-    weights: Mapping[str, float],
+    weights: Mapping[str, tuple[float, float]],
     seed: int,
     micro_batches: int,
+    steps: int,
 ) -> Callable:
     """The pure function (state, batch) -> (state, metrics).
 
     Args:
         program: model and objectives.
         optimizer: from `build_optimizer`.
-        weights: objective name to its weight in the loss.
+        weights: objective name to its weight in the loss at the first step and, changed linearly, at the last.
         seed: all randomness of a step is a function of it and the step.
         micro_batches: the batch is worked through in this many parts, whose gradients are those of the whole.
+        steps: of the whole run, of which the step is a share.
 
     Returns:
         The step. Its metrics are the objectives' (weighted sum, weight) and `tokens`, the number that is not padding.
@@ -92,10 +99,12 @@ def build_train_step(
 
     def train_step(state: TrainState, batch):
         view_key, dropout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step))
+        progress = state.step.astype(jnp.float32) / max(1, steps)
+        now = weights_at(weights, progress)
         # Rows j, j + k, j + 2k, ... form micro-batch j, so that each keeps its share of every device's rows.
         divided = lambda tree: jax.tree.map(lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), tree)
         joined = lambda tree: jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
-        parts, carries = divided(program.views(batch, view_key)), divided(state.carry)
+        parts, carries = divided(program.views(batch, view_key, progress)), divided(state.carry)
         keys = jax.random.split(dropout_key, micro_batches)
 
         def loss_weights(part):
@@ -104,7 +113,7 @@ def build_train_step(
 
         def loss(params, part, carry, key, denominators):
             metrics, carry = program.metrics_and_carry(params, part, carry, key)
-            return weighted_total(metrics, weights, denominators), (metrics, carry)
+            return weighted_total(metrics, now, denominators), (metrics, carry)
 
         gradient = jax.grad(loss, has_aux=True)
         first = lambda tree: jax.tree.map(lambda x: x[0], tree)

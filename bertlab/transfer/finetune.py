@@ -16,7 +16,7 @@ from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import Experiment, check_devices, check_shape, vocabulary_of, warm_start
+from bertlab.train.build import Experiment, build_phases, check_devices, check_shape, vocabulary_of, warm_start
 from bertlab.transfer.heads import NO_LABEL, SentenceClassification, TokenClassification
 from bertlab.transfer.tasks import TaskData, find_task, load_task
 
@@ -87,6 +87,9 @@ def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
     shape = model_shape(config.model, tokenizer.vocab_size)
     check_shape(config, shape)
     check_devices(config)
+    for key in ("budget", "phases"):
+        if config.train[key]:
+            raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
     data = load_task(find_task(config.task), config.data)
     first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
     options = (tokenizer, config.data.seq_len, first_piece, config.data.characters)
@@ -96,12 +99,12 @@ def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
         raise UserError(f"config.objectives.{config.task}.pooling={settings['pooling']!r} is not known; choose mean or pooler")
     kind = {"sentence": SentenceClassification, "token": TokenClassification}[data.task.kind]
     head = kind(classes=len(data.labels), **settings)
+    program = Program(build_body(shape), {config.task: head}, vocabulary_of(tokenizer))
     return Experiment(
         config=config,
-        program=Program(build_body(shape), {config.task: head}, vocabulary_of(tokenizer)),
-        weights={config.task: config.objectives[config.task].weight},
+        program=program,
+        phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data)),
         tokenizer=tokenizer,
-        train=_train_batches(rows["train"], config.data),
         evaluations={split: _in_batches(rows[split], config.data.batch_size) for split in ("valid", "test")},
         warm_start=lambda fresh: warm_start(fresh, run_directory),
     )

@@ -42,7 +42,7 @@ class SentenceClassification(Objective):
     dropout: float = 0.1
     pooling: str = "mean"
 
-    def head(self) -> nn.Module:
+    def head(self, body: nn.Module) -> nn.Module:
         """Classifier on the row's vector."""
         return Classifier(self.classes, self.dropout)
 
@@ -74,7 +74,7 @@ class TokenClassification(Objective):
     classes: int = 2
     dropout: float = 0.1
 
-    def head(self) -> nn.Module:
+    def head(self, body: nn.Module) -> nn.Module:
         """Classifier on every state."""
         return Classifier(self.classes, self.dropout)
 

@@ -1,7 +1,7 @@
 """A run or an imported model from Python: `bertlab.load(path)` gives its tokenizer, parameters, hidden states and scores.
 
 Letters: B rows, L length of a row, n layers (the embeddings are layer 0), T tokens of a text, D width of the side that
-has seen most, V vocabulary.
+has seen most.
 """
 
 import dataclasses
@@ -10,19 +10,16 @@ import json
 import operator
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
 from bertlab.config import base_config
-from bertlab.data.batches import pad_batch
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
@@ -31,8 +28,8 @@ from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
-
-ROWS = 32  # worked through at a time
+from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of
+from bertlab.transfer.rows import Compiled, batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,22 +45,6 @@ class Embedding:
     tokens: tuple[str, ...]
     states: Float[np.ndarray, "n T D"]
     widths: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """How likely a model finds a text.
-
-    Attributes:
-        log_probability: sum over the scored tokens, in nats.
-        tokens: how many those are.
-        kind: "left-to-right", "right-to-left", "both directions" (the mean of the two), or "pseudo": each token in
-            turn masked (Salazar et al. 2020), whose sum is no probability of the text.
-    """
-
-    log_probability: float
-    tokens: int
-    kind: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +96,8 @@ class Pretrained:
             raise UserError("special_tokens: with pretokenized there is one vector a word, and special tokens are no words")
         rows = self._rows(texts, pretokenized)
         embeddings: dict[int, Embedding] = {}
-        for indices, view in self._batches(rows):
-            found = self._call(_widest, view)
+        for indices, view in batches(rows, self._longest, self.tokenizer.pad_id):
+            found = self._compiled(_widest, view)
             found = [np.asarray(found[i], np.float32) for i in _chosen(layers, len(found))]
             widths = tuple(layer.shape[-1] for layer in found)
             states = np.zeros((len(found), *found[0].shape[:2], max(widths)), np.float32)
@@ -131,43 +112,40 @@ class Pretrained:
                 embeddings[index] = Embedding(names, row_states[:, places], widths)
         return [embeddings[index] for index in range(len(rows))]
 
-    def score(self, texts: Sequence[str]) -> list[Score]:
-        """Log-probability of each text under what the model was trained for.
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What `score` can mean for this model, of `bertlab.transfer.likelihood.KINDS`; the default first."""
+        return kinds_of(self.program)
 
-        In one direction a text's first token is scored only where the tokenizer puts a special one before it.
+    def score(self, texts: Sequence[str], kind: str | None = None) -> list[Score]:
+        """Log-probability, or pseudo-log-likelihood, of each text under what the model was trained for.
+
+        Args:
+            texts: strings.
+            kind: one of `kinds`; None for the first. What exactly each adds up: `bertlab.transfer.likelihood`.
 
         Raises:
-            UserError: the model predicts no tokens, or a text is longer than its positions.
+            UserError: the model predicts no tokens, or not in this way; or a text is longer than its positions.
         """
-        names = self.program.objectives
-        sides = [side for side, name in (("forward", "ltr"), ("backward", "rtl")) if name in names]
+        kind = check_kind(self.program, kind)
+        return self._scorer.score(self._rows(texts, pretokenized=False), kind)
+
+    def bits_per_byte(self, texts: Sequence[str], kind: str | None = None) -> BitsPerByte:
+        """−Σ log2 p / Σ bytes of texts: the scale on which models with different tokenizers compare, kind by kind.
+
+        Left to right (or right to left) it is a proper code length, up to a first token that is free where the tokenizer puts
+        no special one before a text; the pseudo kinds are no probability of a text and are lower as a rule, since each token
+        is predicted with both sides in sight. See `bertlab.transfer.likelihood`, and `BitsPerByte` for what is counted.
+
+        Args:
+            texts, kind: as for `score`.
+
+        Raises:
+            UserError: as for `score`, or the texts are empty.
+        """
+        kind = check_kind(self.program, kind)
         rows = self._rows(texts, pretokenized=False)
-        if sides:
-            return self._score_directions(rows, sides)
-        if "mlm" in names:
-            return [self._score_masked(row) for row in rows]
-        raise UserError(
-            f"this model predicts no tokens (its objectives: {', '.join(names) or 'none'}); score() needs ltr, rtl or mlm"
-        )
-
-    def _score_directions(self, rows: list[TextRow], sides: list[str]) -> list[Score]:
-        kind = {("forward",): "left-to-right", ("backward",): "right-to-left"}.get(tuple(sides), "both directions")
-        scores = {}
-        for indices, view in self._batches(rows):
-            sums = np.mean([self._call(_score_neighbours, view, side) for side in sides], axis=0)
-            scores |= {index: Score(float(total), round(float(n)), kind) for index, total, n in zip(indices, *sums)}
-        return [scores[index] for index in range(len(rows))]
-
-    def _score_masked(self, row: TextRow) -> Score:
-        masked = [dataclasses.replace(row, tokens=np.where(np.arange(len(row.tokens)) == p, self._mask_id, row.tokens))
-                  for p in row.first]  # fmt: skip
-        total = 0.0
-        for indices, view in self._batches(masked):
-            places = np.zeros(len(view["tokens"]), np.int32)
-            places[: len(indices)] = row.first[indices]
-            found = self._call(_score_at, view | {"masked_positions": places, "masked_labels": row.tokens[places]})
-            total += float(np.asarray(found)[: len(indices)].sum())
-        return Score(total, len(row.first), "pseudo")
+        return bits_per_byte(texts, rows, self._scorer.score(rows, kind), self.tokenizer)
 
     def _rows(self, texts, pretokenized: bool) -> list[TextRow]:
         _check_texts(texts, pretokenized)
@@ -181,37 +159,17 @@ class Pretrained:
                 )
         return rows
 
-    def _batches(self, rows: list[TextRow]) -> Iterator[tuple[list[int], View]]:
-        """(indices, view) of rows of about the same length; lengths are powers of two, so that few shapes are compiled."""
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))
-        for start in range(0, len(order), ROWS):
-            indices = order[start : start + ROWS]
-            most = len(rows[indices[-1]].tokens)
-            length = min(max(8, 1 << (most - 1).bit_length()), max(self._longest, most))
-            batch = pad_batch([rows[i].padded(length, self.tokenizer.pad_id) for i in indices], _power_of_two(len(indices)))
-            yield indices, {k: v for k, v in batch.items() if v.ndim > 1 and k != "example_id"}
-
-    def _call(self, function, view: View, *settings):
-        """A compiled function of (program, settings) applied to (parameters, view)."""
-        if (key := (function, *settings)) not in self._compiled:
-            self._compiled[key] = jax.jit(functools.partial(function, self.program, *settings))
-        return self._compiled[key](self._device_params, view)
+    @functools.cached_property
+    def _compiled(self) -> Compiled:
+        return Compiled(self.program, self.params)
 
     @functools.cached_property
-    def _compiled(self) -> dict:
-        return {}
-
-    @functools.cached_property
-    def _device_params(self):
-        return jax.device_put(self.params)
+    def _scorer(self) -> Scorer:
+        return Scorer(self._compiled, self.tokenizer, self._longest)
 
     @functools.cached_property
     def _pieces(self) -> list[str]:
         return self.tokenizer.pieces()
-
-    @property
-    def _mask_id(self) -> int:
-        return self.tokenizer.mask_id
 
     @property
     def _sees_both(self) -> bool:
@@ -225,33 +183,6 @@ class Pretrained:
 
 def _widest(program: Program, params, view: View) -> tuple[Float[Array, "B L D"], ...]:
     return program.encode(params, view).widest()[1]
-
-
-def _score_neighbours(program: Program, side: str, params, view: View) -> Float[Array, "2 B"]:
-    """Σ log p of each row's neighbouring tokens on one side, and how many there are."""
-    hidden = program.encode(params, view).output(side)
-    step = -1 if side == "forward" else 1
-    same = (jnp.roll(view["documents"], step, axis=1) == view["documents"]) & (view["documents"] > 0)
-    edge = -1 if side == "forward" else 0
-    same = same.at[:, edge].set(False)
-    logits = program.predict_tokens(params, hidden, side)
-    chosen = _log_probability(logits, jnp.roll(view["tokens"], step, axis=1))
-    return jnp.stack([jnp.where(same, chosen, 0.0).sum(axis=1), same.sum(axis=1).astype(jnp.float32)])
-
-
-def _score_at(program: Program, params, view: View) -> Float[Array, "B"]:
-    """log p of one label a row at its one masked position."""
-    places = view["masked_positions"][:, None]
-    hidden = jnp.take_along_axis(program.encode(params, view).output("both"), places[:, :, None], axis=1)
-    return _log_probability(program.predict_tokens(params, hidden, "both"), view["masked_labels"][:, None])[:, 0]
-
-
-def _log_probability(logits: Float[Array, "... V"], labels: Int[Array, "..."]) -> Float[Array, "..."]:
-    return jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
 
 
 def _check_texts(texts, pretokenized: bool) -> None:

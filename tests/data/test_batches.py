@@ -120,7 +120,7 @@ def test_batches_have_these_fields_and_shapes(prepared):
         "segments": ((4, 32), "int32"),
         "documents": ((4, 32), "int32"),
         "positions": ((4, 32), "int32"),
-        "pair_label": ((4,), "int32"),
+        **dict.fromkeys(("pair_label", "order_label", "visit"), ((4,), "int32")),
         "example_id": ((4, 2), "int32"),
     }
 
@@ -128,11 +128,20 @@ def test_batches_have_these_fields_and_shapes(prepared):
 # Position
 
 
-@pytest.mark.parametrize("window", [0, 10])
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_a_saved_position_continues_with_the_same_batches(prepared, format_name, window):
+@pytest.mark.parametrize(
+    ("format_name", "window", "dupe_factor"),
+    [
+        ("segment_pair", 0, 0),
+        ("segment_pair", 10, 2),
+        ("full_sentences", 0, 0),
+        ("full_sentences", 10, 0),
+        ("sentence_pair", 0, 2),
+        ("doc_sentences", 0, 0),
+    ],
+)
+def test_a_saved_position_continues_with_the_same_batches(prepared, format_name, window, dupe_factor):
     """At many batches of several epochs, so in the middle of documents and of windows, after a round trip through JSON."""
-    data = data_config(format=format_name, shuffle_window=window)
+    data = data_config(format=format_name, shuffle_window=window, dupe_factor=dupe_factor)
     states, batches = [], []
     with opened(prepared, data) as iterator:
         for _ in range(130):
@@ -143,7 +152,7 @@ def test_a_saved_position_continues_with_the_same_batches(prepared, format_name,
     starts = [int(batch["example_id"][0, 1]) for batch in batches]
     assert min(starts) == 0 < max(starts)
     # Grain takes a tenth of a second to fill a window.
-    for place in range(0, 125, 7 if window else 1):
+    for place in range(0, 125, 7 if window or dupe_factor or format_name not in FORMATS else 1):
         with opened(prepared, data, state=json.loads(states[place])) as iterator:
             assert json.loads(json.dumps(iterator.get_state())) == json.loads(states[place])
             assert [chain([next(iterator)]) for _ in range(3)] == hashes[place : place + 3]
@@ -234,6 +243,76 @@ def test_pairs_are_drawn_anew_every_epoch(prepared):
     assert np.mean(different) > 0.9
 
 
+def readings(batches):
+    """(visit, rows) of each reading of each document, of pair rows that were not mixed; the last may be cut off."""
+    found = {}
+    for batch in batches:
+        for row in range(len(batch["tokens"])):
+            document, number = batch["example_id"][row].tolist()
+            if number == 0:
+                found.setdefault(document, []).append((int(batch["visit"][row]), []))
+            visit, rows = found[document][-1]
+            assert visit == batch["visit"][row] and number == len(rows)
+            rows.append((batch["tokens"][row].tobytes(), int(batch["pair_label"][row]), int(batch["order_label"][row])))
+    return found
+
+
+@pytest.mark.parametrize("format_name", ["segment_pair", "sentence_pair"])
+@pytest.mark.parametrize("negatives", ["random", "swapped"])
+def test_rows_repeat_after_dupe_factor_readings_and_not_before(format_name, negatives):
+    prepared = Prepared({"train": 8}, sentences=(8, 20))
+    for dupe_factor in (0, 1, 3):
+        data = data_config(format=format_name, dupe_factor=dupe_factor)
+        data[format_name].negatives = negatives
+        found = readings(take(170, prepared, data))
+        assert found.keys() == prepared.documents("train")
+        equal = {True: [], False: []}
+        for document in found.values():
+            visits, rows = zip(*document[:-1])
+            assert len(rows) > 5
+            assert list(visits) == [place % dupe_factor if dupe_factor else place for place in range(len(rows))]
+            for one, another in itertools.combinations(range(len(rows)), 2):
+                equal[visits[one] == visits[another]].append(rows[one] == rows[another])
+        assert all(equal[True]) and bool(equal[True]) == (dupe_factor > 0)
+        # A few pairs can be swapped, or not, in few ways.
+        assert dupe_factor == 1 or np.mean(equal[False]) < (0.2 if negatives == "swapped" else 0.02)
+
+
+def test_rows_of_a_reading_are_the_same_on_every_host_and_differ_with_the_seed(prepared):
+    found = {}
+    for shard in ((0, 1), (0, 2), (1, 2)):
+        for document, read in readings(take(150 if shard == (0, 1) else 100, prepared, data_config(), shard)).items():
+            for visit, rows in read[:-1]:
+                found.setdefault((document, visit), []).append(rows)
+    whole = {key: rows for key, rows in found.items() if len(rows) == 2}
+    assert {document for document, _ in whole} == prepared.documents("train")
+    assert all(one == another for one, another in whole.values())
+    other = readings(take(150, prepared, data_config(seed=1)))
+    assert np.mean([found[document, 0][0] != read[0][1] for document, read in other.items()]) > 0.9
+
+
+def test_each_document_and_each_reading_has_its_own_draws(prepared):
+    """The first pair of each of 23 documents: its coin is tossed once a document and once a reading."""
+    found = readings(take(400, prepared, data_config(format="sentence_pair", sentence_pair={"negatives": "swapped"})))
+    labels = np.array([[rows[0][2] for _, rows in read[:3]] for read in found.values() if len(read[0][1]) > 1])
+    assert len(labels) > 15 and (labels >= 0).all()
+    assert all(0.1 < share < 0.9 for share in labels.mean(axis=0))
+    assert len({tuple(column) for column in labels.T.tolist()}) == 3
+
+
+@pytest.mark.parametrize("format_name", ["full_sentences", "doc_sentences"])
+def test_the_visit_of_a_packed_row_is_that_of_its_first_token(prepared, format_name):
+    size = sum(len(record["tokens"]) for record in prepared.source("train"))
+    for dupe_factor in (0, 2):
+        read = 0
+        for batch in take(200, prepared, data_config(format=format_name, dupe_factor=dupe_factor)):
+            for row in range(4):
+                epoch = read // size
+                assert batch["visit"][row] == (epoch % dupe_factor if dupe_factor else epoch)
+                read += int((batch["tokens"][row] >= 10).sum())
+        assert read > 3 * size
+
+
 def test_packed_rows_lose_nothing_over_epochs(prepared):
     train = Counter(itertools.chain.from_iterable(record["tokens"].tolist() for record in prepared.source("train")))
     read = []
@@ -318,16 +397,20 @@ def test_the_last_eval_batch_is_padded(prepared, format_name):
     assert 0 < real < 16
     assert last["tokens"].shape == (16, 32)
     assert (last["documents"][real:] == 0).all()
-    assert (last["pair_label"][real:] == -1).all()
+    assert (last["pair_label"][real:] == -1).all() and (last["order_label"][real:] == -1).all()
+    assert not last["visit"].any()
     assert (last["documents"][:real, 0] == 1).all()
 
 
 def test_padding_keeps_the_rows():
-    rows = [{"x": np.array([1, 2]), "pair_label": np.int32(1), "labels": np.array([3, 4])}]
+    rows = [
+        {"x": np.array([1, 2]), "pair_label": np.int32(1), "order_label": np.int32(0), "labels": np.array([3, 4])},
+    ]
     batch = pad_batch(rows, 3)
     assert {name: array.tolist() for name, array in batch.items()} == {
         "x": [[1, 2], [0, 0], [0, 0]],
         "pair_label": [1, -1, -1],
+        "order_label": [0, -1, -1],
         "labels": [[3, 4], [-1, -1], [-1, -1]],
     }
     assert_equal_batches([pad_batch(rows * 3, 3)], [{name: np.stack([value] * 3) for name, value in rows[0].items()}])
@@ -336,6 +419,25 @@ def test_padding_keeps_the_rows():
 def test_an_empty_split_is_refused_by_its_key():
     with pytest.raises(UserError, match=r"config\.data\.valid_fraction"):
         eval_batches(Prepared({"train": 3, "valid": 0}), data_config(), "valid", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dupe_factor": -1}, r"config\.data\.dupe_factor=-1 must be 0"),
+        ({"seq_len": 7}, r"config\.data\.seq_len=7 must be at least 8"),
+        ({"negatives": "nsp"}, r"config\.data\.NAME\.negatives='nsp' is not known; choose one of random, swapped"),
+        ({"random_next_probability": 1.5}, r"config\.data\.NAME\.random_next_probability=1\.5 must be between 0 and 1"),
+    ],
+)
+@pytest.mark.parametrize("format_name", ["segment_pair", "sentence_pair"])
+def test_pairs_that_cannot_be_are_refused(prepared, format_name, change, message):
+    data = data_config(format=format_name)
+    check_data(data)
+    for key, value in change.items():
+        (data if key in data else data[format_name])[key] = value
+    with pytest.raises(UserError, match=message.replace("NAME", format_name)):
+        train_batches(prepared, data)
 
 
 # The hash chain

@@ -1,5 +1,6 @@
 """Formats against the rules as written, on documents whose tokens are all different, so that every token has a known place."""
 
+import dataclasses
 import itertools
 import math
 import random
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from bertlab.data.formats import FORMATS, FullSentences, SegmentPair, build_format, format_class, truncate_pair
+from bertlab.data.formats import (
+    FORMATS,
+    DocSentences,
+    FullSentences,
+    SegmentPair,
+    SentencePair,
+    build_format,
+    format_class,
+    label_field,
+    truncate_pair,
+)
 from bertlab.errors import UserError
 
 PAD, CLS, SEP = 0, 2, 3
@@ -36,8 +47,23 @@ def random_documents(count, sentences, longest=40, seed=0):
 
 
 def segment_pair(source, seq_len=32, **switches):
-    defaults = dict(short_probability=0.1, random_next_probability=0.5, force_random_if_single=True, own_document_retries=10)
+    defaults = dict(
+        short_probability=0.1,
+        random_next_probability=0.5,
+        force_random_if_single=True,
+        own_document_retries=10,
+        negatives="random",
+    )
     return SegmentPair(source=source, seq_len=seq_len, pad_id=PAD, cls_id=CLS, sep_id=SEP, **{**defaults, **switches})
+
+
+def sentence_pair(source, seq_len=32, **switches):
+    defaults = dict(random_next_probability=0.5, force_random_if_single=False, own_document_retries=10, negatives="random")
+    return SentencePair(source=source, seq_len=seq_len, pad_id=PAD, cls_id=CLS, sep_id=SEP, **{**defaults, **switches})
+
+
+def doc_sentences(seq_len=16):
+    return DocSentences(seq_len=seq_len, pad_id=PAD, cls_id=CLS, sep_id=SEP)
 
 
 def full_sentences(seq_len=16, attend_across_documents=False, document_separator=True):
@@ -164,12 +190,12 @@ def test_pair_rows_are_cls_a_sep_b_sep(pairs):
         assert row["positions"].tolist() == [*range(size)] + [0] * (64 - size)
         assert (row["tokens"][size:] == PAD).all()
         assert {row[k].dtype for k in row} == {np.dtype(np.int32)}
-        assert row["pair_label"] in (0, 1)
+        assert row["pair_label"] in (0, 1) and row["order_label"] == -1
     assert {int(row["pair_label"]) for row in pairs} == {0, 1}
 
 
 def test_rows_carry_the_pad_id_they_are_given(documents):
-    row_format = SegmentPair(documents, 64, 9, CLS, SEP, 0.1, 0.5, True, 10)
+    row_format = dataclasses.replace(segment_pair(documents, 64), pad_id=9)
     assert any((row["tokens"] == 9).any() for row in rows_of(row_format, documents))
 
 
@@ -459,6 +485,153 @@ def test_truncation_lengths(sizes, room, kept):
     assert (len(a), len(b)) == kept
 
 
+# Swapped segments (ALBERT's sentence order)
+
+
+@pytest.mark.parametrize("row_format", [segment_pair, sentence_pair])
+def test_swapped_pairs_are_the_pairs_in_order_with_a_and_b_exchanged(row_format):
+    """Sentences of five tokens in rows that they fill: nothing is truncated, and every token is read once."""
+    documents = make_documents(*[[5] * count for count in (1, 2, 24, 25, 26, 100, 173)])
+    in_order, swapped, mixed = (
+        rows_of(row_format(documents, 128, negatives="swapped", random_next_probability=p), documents) for p in (0, 1, 0.5)
+    )
+    everything = np.concatenate([d["tokens"] for d in documents]).tolist()
+    assert list(itertools.chain.from_iterable(a + b for a, b, _ in map(parts, in_order))) == everything
+    labels = Counter()
+    for straight, turned, row in zip(in_order, swapped, mixed, strict=True):
+        assert straight["pair_label"] == turned["pair_label"] == row["pair_label"] == -1
+        (a, b, _), (c, d, _) = parts(straight), parts(turned)
+        label = int(row["order_label"])
+        labels[label] += 1
+        if b:
+            assert (c, d) == (b, a) and b[0] == a[-1] + 1
+            assert (straight["order_label"], turned["order_label"]) == (0, 1)
+            assert parts(row)[:2] == ((a, b) if label == 0 else (c, d))
+            # The segments are of the places, not of the text.
+            assert turned["segments"].tolist() == [0] * (len(c) + 2) + [1] * (len(d) + 1) + [0] * (128 - 3 - len(c + d))
+        else:
+            assert (c, d) == (a, b) and straight["order_label"] == turned["order_label"] == label == -1
+    assert set(labels) == {-1, 0, 1}
+
+
+@pytest.mark.parametrize("row_format", [segment_pair, sentence_pair])
+@pytest.mark.parametrize("probability", [0.5, 0.2])
+def test_pairs_are_swapped_as_often_as_asked(row_format, probability):
+    documents = make_documents(*[[50, 50]] * 2000)
+    rows = rows_of(row_format(documents, 128, negatives="swapped", random_next_probability=probability), documents)
+    labels = [int(row["order_label"]) for row in rows if row["order_label"] >= 0]
+    assert len(labels) == 2000 or row_format is segment_pair
+    assert abs(np.mean(labels) - probability) < 4 * math.sqrt(probability * (1 - probability) / len(labels))
+
+
+@pytest.mark.parametrize("row_format", [segment_pair, sentence_pair])
+@pytest.mark.parametrize("force", [True, False])
+def test_swapped_pairs_are_of_one_document_and_truncation_does_not_tell(documents, row_format, force):
+    places = Places(documents)
+    row_format = row_format(documents, 64, negatives="swapped", force_random_if_single=force)
+    labels = Counter()
+    for row in rows_of(row_format, documents):
+        a, b, size = parts(row)
+        label = int(row["order_label"])
+        labels[label] += 1
+        assert (label == -1) == (not b)
+        assert len({places.document[token] for token in a + b}) == 1
+        if b:
+            first, second = (a, b) if label == 0 else (b, a)
+            assert first[-1] < second[0] and places.sentence[first[-1]] < places.sentence[second[0]]
+            assert size == 64 or second[0] == first[-1] + 1
+    assert min(labels.values()) > 5 and len(labels) == 3
+    # Two long segments keep 31 and 30 tokens, A the odd one, whichever of them comes first in the text.
+    documents = make_documents(*[[50, 50]] * 100)
+    row_format = dataclasses.replace(row_format, source=documents)
+    kept = {(int(row["order_label"]), len(parts(row)[0]), len(parts(row)[1])) for row in rows_of(row_format, documents)}
+    assert {(0, 31, 30), (1, 31, 30)} <= kept and {k for k in kept if k[0] >= 0 and k[1] + k[2] == 61} == {
+        (0, 31, 30),
+        (1, 31, 30),
+    }
+
+
+# SentencePair
+
+
+def reference_sentence_pairs(documents, seq_len, generator, force=False):
+    """Pairs of single sentences in plain Python: (label, A, B, document of A, document of B)."""
+    pairs = []
+    for own, document in enumerate(documents):
+        place = 0
+        while place < len(document):
+            a, rest = list(document[place]), document[place + 1 : place + 2]
+            is_random = generator.random() < 0.5
+            label, b, of_b, used = 0, [], own, 2
+            if not rest and not force:
+                label = -1
+            elif not rest or is_random:
+                while (of_b := generator.randrange(len(documents))) == own:
+                    pass
+                label, b, used = 1, list(generator.choice(documents[of_b])), 1
+            else:
+                b = list(rest[0])
+            while len(a) + len(b) > seq_len - 3:
+                longer = a if len(a) > len(b) else b
+                longer.pop(0 if generator.random() < 0.5 else -1)
+            pairs.append((label, a, b, own, of_b))
+            place += used
+    return pairs
+
+
+def test_sentence_pairs_are_neighbours_or_of_two_documents(documents):
+    places, sentences = Places(documents), as_sentences(documents)
+    labels, read = Counter(), []
+    for row in rows_of(sentence_pair(documents, 96), documents):
+        a, b, size = parts(row)
+        label = int(row["pair_label"])
+        labels[label] += 1
+        document, number = places.document[a[0]], places.sentence[a[0]]
+        assert row["example_id"][0] == document and row["order_label"] == -1
+        assert a == sentences[document][number]  # the longest pair fits into a row of 96
+        read.append((document, number))
+        if label == -1:
+            assert not b and size == len(a) + 2 and number == len(sentences[document]) - 1
+        elif label == 0:
+            assert b == sentences[document][number + 1]
+            read.append((document, number + 1))
+        else:
+            assert places.document[b[0]] != document
+            assert b == sentences[places.document[b[0]]][places.sentence[b[0]]]
+        assert row["segments"][:size].tolist() == [0] * (len(a) + 2) + [1] * (size - len(a) - 2)
+        assert (row["documents"] > 0).sum() == size
+    # Every sentence is read once, in order, as A or as the B that follows.
+    assert read == [(d, s) for d, document in enumerate(sentences) for s in range(len(document))]
+    assert min(labels.values()) > 15
+    coin = [0] * labels[0] + [1] * labels[1]
+    assert abs(np.mean(coin) - 0.5) < 4 * 0.5 / math.sqrt(len(coin))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_sentence_pairs_have_the_statistics_of_the_reference(documents, force):
+    generator = random.Random(0)
+    theirs = [p for _ in range(4) for p in reference_sentence_pairs(as_sentences(documents), 48, generator, force)]
+    row_format = sentence_pair(documents, 48, force_random_if_single=force)
+    ours = [(int(row["pair_label"]), *parts(row)[:2]) for seed in range(4) for row in rows_of(row_format, documents, seed)]
+    for label in (0, 1) if force else (-1, 0, 1):
+        assert_same_share(*[[pair[0] == label for pair in side] for side in (ours, theirs)])
+    for part in (1, 2):
+        x, y = (np.array([len(pair[part]) for pair in side], float) for side in (ours, theirs))
+        assert abs(x.mean() - y.mean()) < 4 * math.hypot(x.std() / math.sqrt(len(x)), y.std() / math.sqrt(len(y)))
+    assert_same_share(*[[len(pair[1]) + len(pair[2]) == 45 for pair in side] for side in (ours, theirs)])
+
+
+def test_random_sentences_are_any_of_any_other_document():
+    documents = make_documents([3], *[[2] * 5] * 4)
+    places = Places(documents)
+    row_format = sentence_pair(documents, force_random_if_single=True)
+    drawn = [parts(row_format.cut(documents[0], np.random.default_rng(seed))[0])[1] for seed in range(2000)]
+    counts = Counter((places.document[b[0]], places.sentence[b[0]]) for b in drawn)
+    assert all(len(b) == 2 and b[1] == b[0] + 1 for b in drawn)
+    assert set(counts) == set(itertools.product(range(1, 5), range(5)))
+    assert all(abs(n - 100) < 4 * math.sqrt(100) for n in counts.values())
+
+
 # FullSentences
 
 
@@ -468,7 +641,7 @@ def packed(row_format, documents):
         size = int((row["documents"] > 0).sum())
         assert row["tokens"][0] == CLS and row["tokens"][size - 1] == SEP
         assert (row["tokens"][size:] == PAD).all() and not row["documents"][size:].any() and not row["positions"][size:].any()
-        assert not row["segments"].any() and row["pair_label"] == -1
+        assert not row["segments"].any() and row["pair_label"] == row["order_label"] == -1
         assert {row[k].dtype for k in row} == {np.dtype(np.int32)}
     return rows
 
@@ -585,6 +758,45 @@ def test_a_document_read_again_is_another_document():
     assert row["documents"].tolist() == [1] * 5 + [2] * 4 + [0] * 3
 
 
+# DocSentences
+
+
+def reference_document_rows(lengths, seq_len):
+    """Whole sentences of one document while they fit, in plain Python: the number of tokens of each row."""
+    room = seq_len - 2
+    pieces = [min(room, n - i) for n in lengths for i in range(0, n, room)]
+    rows = [0]
+    for piece in pieces:
+        if rows[-1] + piece > room:
+            rows.append(0)
+        rows[-1] += piece
+    return rows
+
+
+@pytest.mark.parametrize("seq_len", [16, 48])
+def test_document_rows_never_cross_and_are_as_full_as_whole_sentences_allow(documents, seq_len):
+    places = Places(documents)
+    sizes = {}
+    for row in packed(doc_sentences(seq_len), documents):
+        tokens = row["tokens"][row["documents"] > 0].tolist()
+        assert [tokens[0], tokens[-1]] == [CLS, SEP] and min(tokens[1:-1]) >= FIRST
+        (document,) = {places.document[token] for token in tokens[1:-1]}
+        assert document == row["example_id"][0]
+        assert row["documents"].max() == 1 and row["positions"].max() == len(tokens) - 1
+        sizes.setdefault(document, []).append(len(tokens) - 2)
+    assert sizes == {d["document"]: reference_document_rows(d["sentence_lengths"].tolist(), seq_len) for d in documents}
+    rows = packed(doc_sentences(seq_len), documents)
+    read = np.concatenate([row["tokens"][row["tokens"] >= FIRST] for row in rows])
+    assert read.tolist() == np.concatenate([d["tokens"] for d in documents]).tolist()
+
+
+def test_a_document_that_is_read_again_begins_a_row():
+    (document,) = make_documents([2, 1])
+    rows = packed(doc_sentences(12), [document, document])
+    assert [row["tokens"].tolist() for row in rows] == [[CLS, 10, 11, 12, SEP, *[PAD] * 7]] * 2
+    assert [row["example_id"].tolist() for row in rows] == [[0, 0]] * 2
+
+
 # From the config
 
 
@@ -602,6 +814,13 @@ def data_config(name):
                 "random_next_probability": 1.0,
                 "force_random_if_single": False,
                 "own_document_retries": 2,
+                "negatives": "swapped",
+            },
+            "sentence_pair": {
+                "random_next_probability": 0.25,
+                "force_random_if_single": True,
+                "own_document_retries": 3,
+                "negatives": "random",
             },
             "full_sentences": {"attend_across_documents": True, "document_separator": False},
         }
@@ -616,11 +835,25 @@ def test_formats_are_built_from_the_config(documents):
         random_next_probability=1.0,
         force_random_if_single=False,
         own_document_retries=2,
+        negatives="swapped",
+    )
+    assert build_format(data_config("sentence_pair"), documents, Specials) == sentence_pair(
+        documents, 64, random_next_probability=0.25, force_random_if_single=True, own_document_retries=3
     )
     assert build_format(data_config("full_sentences"), documents, Specials) == full_sentences(64, True, False)
-    assert [name for name in FORMATS if format_class(name).has_pairs] == ["segment_pair"]
+    assert build_format(data_config("doc_sentences"), documents, Specials) == doc_sentences(64)
+    assert [name for name in FORMATS if format_class(name).has_pairs] == ["segment_pair", "sentence_pair"]
+
+
+def test_the_field_of_the_labels_is_known_from_the_config():
+    fields = {name: label_field(data_config(name)) for name in FORMATS}
+    assert fields == {**dict.fromkeys(FORMATS), "segment_pair": "order_label", "sentence_pair": "pair_label"}
+    data = data_config("sentence_pair")
+    data.sentence_pair.negatives = "shuffled"
+    with pytest.raises(UserError, match=r"config\.data\.sentence_pair\.negatives='shuffled' .* random, swapped"):
+        label_field(data)
 
 
 def test_an_unknown_format_is_refused(documents):
-    with pytest.raises(UserError, match=r"config\.data\.format='pairs' .*segment_pair, full_sentences, stream, cooccurrence"):
+    with pytest.raises(UserError, match=r"config\.data\.format='pairs' .*segment_pair, full_sentences, sentence_pair"):
         build_format(data_config("pairs"), documents, Specials)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from bertlab.data import duplicates
 from bertlab.data import prepare as prepare_module
 from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import cache_directory, describe, prepare, split_of
@@ -85,7 +86,7 @@ def test_statistics(config):
     prepared = prepare(config)
     for split, counts in prepared.statistics.items():
         found = records(prepared, split)
-        assert counts == {
+        assert {name: count for name, count in counts.items() if "duplicate" not in name and "in_train" not in name} == {
             "documents": len(found),
             "sentences": sum(len(record["sentence_lengths"]) for record in found),
             "tokens": sum(len(record["tokens"]) for record in found),
@@ -95,6 +96,48 @@ def test_statistics(config):
         assert f"{counts['tokens']:,}" in describe(prepared)
     assert set(prepared.statistics) == {"train", "valid", "test"}
     assert str(prepared.directory) in describe(prepared) and "wordpiece, 300 pieces, cased" in describe(prepared)
+
+
+def test_repeated_text_is_counted(config, text, monkeypatch):
+    with text.open("a") as file:
+        for i in range(40):
+            twice = "Twice here. Twice here. \x01" if i % 4 else "Case counts."
+            file.write(json.dumps({"text": f"{twice}\nOwn {i}."}) + "\n")
+            file.write(json.dumps({"text": "The same document.\n\x01\n\x01"}) + "\n")
+            file.write(json.dumps({"text": "the same document." if i % 3 else "The same. document."}) + "\n")
+    config = changed(config, valid_fraction=0.2)
+    documents = {split: [] for split in ("train", "valid", "test")}
+    encode = prepare(config).tokenizer.encode
+    for document in open_corpus(config["corpus"]).documents():
+        # What has no token is not there, so it cannot make texts differ.
+        sentences = tuple(sentence for sentence in document.sentences if encode(sentence))
+        documents[split_of(document.id, 0.2, 0.05)].append(sentences)
+    expected = {}
+    for split, found in documents.items():
+        units = {"documents": found, "sentences": [sentence for sentences in found for sentence in sentences]}
+        of_train = {
+            "documents": set(documents["train"]),
+            "sentences": {s for sentences in documents["train"] for s in sentences},
+        }
+        expected[split] = {f"duplicate_{unit}": len(texts) - len(set(texts)) for unit, texts in units.items()}
+        if split != "train":
+            counts = {f"{unit}_in_train": sum(text in of_train[unit] for text in texts) for unit, texts in units.items()}
+            expected[split] |= counts
+    assert min(expected["train"].values()) > 30 and min(expected["valid"].values()) > 5
+    monkeypatch.setattr(prepare_module, "_CHUNK_CHARACTERS", 2000)
+    monkeypatch.setattr(prepare_module, "_DOCUMENTS_PER_SHARD", 50)
+    monkeypatch.setattr(duplicates, "_HASHES_AT_ONCE", 100)
+    for number, workers in enumerate((1, 2)):
+        prepared = prepare(changed(config, workers=workers, directory=f"{config['directory']}-{number}"))
+        assert {s: {name: counts[name] for name in expected[s]} for s, counts in prepared.statistics.items()} == expected
+        assert sorted(path.name for path in prepared.directory.iterdir()) == [
+            "counts.npy",
+            "dataset",
+            "prepared.json",
+            "tokenizer",
+        ]
+    share = expected["train"]["duplicate_sentences"] / prepared.statistics["train"]["sentences"]
+    assert f"{share:.2%}" in describe(prepared)
 
 
 def test_counts_are_of_the_train_split(config, monkeypatch):

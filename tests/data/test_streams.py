@@ -144,7 +144,7 @@ def test_batches_have_these_fields_and_shapes(prepared):
     assert {name: (array.shape, array.dtype.name) for name, array in batch.items()} == {
         **row,
         **{f"backward_{name}": value for name, value in row.items()},
-        "pair_label": ((4,), "int32"),
+        **dict.fromkeys(("pair_label", "order_label", "visit"), ((4,), "int32")),
         "rate_scale": ((4,), "float32"),
         "example_id": ((4, 2), "int32"),
     }

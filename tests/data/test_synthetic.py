@@ -1,13 +1,16 @@
 import itertools
+import json
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from bertlab.config import base_config, load_config, parse_override
 from bertlab.data.corpora import open_corpus
 from bertlab.data.synthetic import SyntheticCorpus, language, sample_document
 from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
+from tests.conftest import ROOT
 
 OPTIONS = dict(documents=300, vocab_size=12, topics=3, states=4, seed=5)
 
@@ -249,9 +252,26 @@ def test_nonsense_is_refused_by_name(key, value):
         open_corpus("synthetic", **{**OPTIONS, key: value})
 
 
-@pytest.mark.parametrize("lengths", [(0, 4), (5, 4)])
-def test_nonsense_lengths_are_refused(lengths):
-    with pytest.raises(UserError, match="sentence_words"):
-        language(sentence_words=lengths)
-    with pytest.raises(UserError, match="document_sentences"):
-        language(document_sentences=lengths)
+@pytest.mark.parametrize("lengths", [(0, 4), (5, 4), (4,), (4, 5, 6), 4, "48", (4.0, 8), (True, 8)])
+@pytest.mark.parametrize("key", ["sentence_words", "document_sentences"])
+def test_nonsense_lengths_are_refused_by_name(key, lengths):
+    with pytest.raises(UserError, match=rf"config\.data\.synthetic\.{key}=.* must be the shortest and the longest"):
+        open_corpus("synthetic", **{**OPTIONS, key: lengths})
+
+
+def test_lengths_come_from_the_config_and_the_command_line():
+    recipe = str(ROOT / "experiments/pretrain/bert.py")
+    default = load_config(recipe).data.synthetic
+    assert SyntheticCorpus(**default).fingerprint() == SyntheticCorpus().fingerprint()
+    overrides = ["--config.data.synthetic.sentence_words=(8, 8)", "--config.data.synthetic.document_sentences=(3, 5)"]
+    fixed = load_config(recipe, argv=overrides).data.synthetic
+    assert fixed.sentence_words == (8, 8) == parse_override(base_config(), "data.synthetic.sentence_words", "(8, 8)")
+    corpus = SyntheticCorpus(**fixed)
+    samples = [corpus.sample(index) for index in range(50)]
+    assert {n for sample in samples for n in sample.sentence_lengths.tolist()} == {8}
+    assert {len(sample.sentence_lengths) for sample in samples} == {3, 4, 5}
+    # A run's config.json has lists.
+    again = SyntheticCorpus(**json.loads(json.dumps(fixed.to_dict())))
+    assert again.fingerprint() == corpus.fingerprint()
+    for key, value in (("sentence_words", (8, 9)), ("document_sentences", (3, 6))):
+        assert SyntheticCorpus(**{**fixed, key: value}).fingerprint() != corpus.fingerprint()

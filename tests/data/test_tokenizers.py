@@ -104,6 +104,31 @@ def test_saved_and_pickled_tokenizers_are_the_same(trained, kind, tmp_path):
         assert other.encode(text) == tokenizer.encode(text)
 
 
+def words_of(tokenizer, text) -> list[str]:
+    """The text's pieces, joined where a piece goes on with a word."""
+    words = []
+    for index in tokenizer.encode(text):
+        piece = tokenizer.pieces()[index]
+        if tokenizer.continues()[index] and words:
+            words[-1] += piece
+        else:
+            words.append(piece)
+    return words
+
+
+def test_pieces_tell_whether_they_go_on_with_a_word(trained):
+    text = "Abcde fghij, jihgf 東京."
+    for kind in ("unigram", "bpe"):
+        assert words_of(trained[kind], text)[:3] == ["▁Abcde", "▁fghij,", "▁jihgf"]
+        assert len(words_of(trained[kind], text)) == 4, "the bytes of a character go on too"
+        assert len(trained[kind].encode(text)) > 8
+    words = words_of(trained["wordpiece"], text)
+    assert [word.replace("##", "") for word in words] == ["Abcde", "fghij", ",", "jihgf", "[UNK]", "[UNK]", "."]
+    assert not any(trained["words"].continues()) and len(trained["words"].continues()) == SIZES["words"]
+    for kind in KINDS:
+        assert len(trained[kind].continues()) == SIZES[kind] and not any(trained[kind].continues()[:5])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_lowercase(kind, tmp_path):
     tokenizer = train_tokenizer(kind, make_texts(), SIZES[kind], seed=0, lowercase=True)
@@ -457,6 +482,36 @@ def test_byte_level_words_have_their_space(gpt2_files, space):
     assert [piece[0] == "Ġ" for piece in first] == [space, *[True] * (len(first) - 1)]
 
 
+def test_byte_level_pieces_tell_whether_they_go_on_with_a_word(roberta_files):
+    tokenizer = load_tokenizer(roberta_files)
+    assert words_of(tokenizer, " abcde fghij, x東京.") == ["Ġabcde", "Ġfghij,", "Ġx" + "æĿ±äº¬" + "."]
+    assert not any(tokenizer.continues()[index] for index in special_ids(tokenizer))
+
+
+def test_pieces_of_a_tokenizer_json_that_go_on_with_a_word(tmp_path):
+    def continues(model, pre_tokenizer=None, added=()):
+        backend = tokenizers.Tokenizer(model)
+        backend.pre_tokenizer = pre_tokenizer
+        backend.add_tokens(list(added))
+        backend.save(str(tmp_path / "tokenizer.json"))
+        return load_tokenizer(tmp_path).continues()
+
+    models, pre_tokenizers = tokenizers.models, tokenizers.pre_tokenizers
+    pieces = {"[UNK]": 0, "a": 1, "##b": 2, "▁b": 3, "Ġb": 4, "b": 5}
+    assert continues(models.WordLevel(pieces, "[UNK]")) == (False,) * 6
+    assert continues(models.WordPiece(pieces, unk_token="[UNK]")) == (False, False, True, False, False, False)
+    # An added piece is a whole one; Ġ is a letter of Maltese where pieces are not bytes.
+    expected = (False, True, True, False, True, True, False)
+    assert continues(models.Unigram([(piece, -1.0) for piece in pieces], 0), pre_tokenizers.Metaspace(), ["x y"]) == expected
+    assert continues(models.BPE(pieces, [], unk_token="[UNK]"), pre_tokenizers.Metaspace()) == expected[:-1]
+    byte_level = pre_tokenizers.ByteLevel()
+    assert continues(models.BPE(pieces, [], unk_token="[UNK]"), byte_level) == (False, True, True, True, False, True)
+    in_sequence = pre_tokenizers.Sequence([pre_tokenizers.Digits(), byte_level])
+    assert continues(models.BPE(pieces, [], unk_token="[UNK]"), in_sequence) == (False, True, True, True, False, True)
+    assert continues(models.BPE(pieces, [], unk_token="[UNK]", end_of_word_suffix="</w>")) is None
+    assert continues(models.BPE({"[UNK]": 0, "a": 1}, [], unk_token="[UNK]")) is None, "nothing shows where a word begins"
+
+
 def test_tokenizer_json_with_named_and_with_ordinary_added_pieces(tmp_path):
     vocabulary = {"<begin>": 0, "<end>": 1, "a": 2, "b": 3, "?": 4}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
@@ -521,6 +576,7 @@ def test_sentencepiece_files_of_others(tmp_path):
 def test_gpt1_directory_is_recognised(tmp_path):
     write_gpt1(tmp_path, ("encoder_bpe_40000.json", "vocab_40000.bpe"))
     assert load_tokenizer(tmp_path).kind == "gpt1"
+    assert load_tokenizer(tmp_path).continues() is None, "its pieces show where a word ends"
 
 
 def test_loading_errors(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from bertlab.models import base
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import Vocabulary
+from tests.influence import assert_sees
 from tests.references import (
     gelu,
     hidden_states,
@@ -22,10 +23,13 @@ from tests.references import (
 )
 
 
-def allowed(documents, direction):
+def allowed(row, direction):
     """[L, L] Whether query (row) may see key (column)."""
+    documents = row["documents"]
     t = np.arange(len(documents))
     reach = {"left-to-right": t[None] <= t[:, None], "right-to-left": t[None] >= t[:, None], "bidirectional": True}[direction]
+    if "order" in row:
+        reach = reach & ((row.get("shown_at", row["order"])[None] <= row["order"][:, None]) | (t[None] == t[:, None]))
     return (documents[:, None] == documents[None]) & reach
 
 
@@ -58,9 +62,9 @@ def encode_row(body, row, c):
 
     def attend(x, p, layer):
         local = c.local_window and layer % c.global_every
-        mask, base = allowed(row["documents"], c.direction), c.rotary_base_local if local else c.rotary_base
+        mask, base = allowed(row, c.direction), c.rotary_base_local if local else c.rotary_base
         if local:
-            place = np.arange(len(x))
+            place = row["positions"]
             mask = mask & (abs(place[:, None] - place[None]) <= c.local_window / 2)
         mixed = np.zeros_like(x)
         for head in range(c.heads):
@@ -136,6 +140,56 @@ def test_forward_pass_equals_numpy(name, packed_batch):
         expected = encode_row(body, {k: v[row] for k, v in batch.items()}, config)
         for layer, (ours, theirs) in enumerate(zip(given[0], expected, strict=True)):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5, err_msg=f"layer {layer}")
+
+
+ORDERED = {
+    "bert": ("bert", "bidirectional", ("order",), {}),
+    "two streams": ("bert", "bidirectional", ("order", "shown_at"), {}),
+    "local windows on top": ("modern", "bidirectional", ("order", "shown_at"), dict(local_window=4, global_every=2)),
+    "with the direction": ("gpt", "left-to-right", ("order", "shown_at"), {}),
+}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_a_views_own_order_equals_numpy(name, packed_batch):
+    """Orders that differ from row to row, with ties, and none of them a position's; padding stays finite."""
+    family, direction, fields, switches = ORDERED[name]
+    program = tiny_program(family, "", direction=direction, layers=3, **switches)
+    batch, rng = packed_batch(rows=3, length=12), np.random.default_rng(4)
+    params = random_params(program, batch)
+    view = {**batch, **{field: rng.integers(-1, 6, size=(3, 12)).astype(np.int32) for field in fields}}
+    _, layers = quick_jit(program.encode)(params, view).widest()
+    for row in range(3):
+        expected = encode_row(params["body"], {k: v[row] for k, v in view.items()}, program.body.config)
+        for ours, theirs in zip(layers, expected, strict=True):
+            np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_orders_that_are_directions(packed_batch):
+    """Rows of all kinds share a batch; each equals, bit for bit, the same row in a body of that direction."""
+    batch = packed_batch(rows=3, length=12)
+    order = np.stack([np.zeros(12), np.arange(12), -np.arange(12)]).astype(np.int32)
+    mixed = tiny_program("bert", "", direction="bidirectional", layers=2)
+    params = random_params(mixed, batch)
+    ours = np.asarray(quick_jit(mixed.encode)(params, {**batch, "order": order}).both)
+    for row, direction in enumerate(("bidirectional", "left-to-right", "right-to-left")):
+        program = tiny_program("bert", "", direction=direction, layers=2)
+        _, theirs = quick_jit(program.encode)(params, batch).widest()
+        np.testing.assert_array_equal(ours[:, row], np.asarray(theirs)[:, row], err_msg=direction)
+
+
+def test_an_order_hides_what_it_does_not_show(packed_batch):
+    """Jacobians, through two layers: what is shown at one's order or before, of one's own document, and oneself."""
+    batch, rng = packed_batch(rows=3, length=12), np.random.default_rng(5)
+    order = rng.integers(0, 5, size=(3, 12)).astype(np.int32)
+    # Later than the order it is read in, as a query that nobody sees.
+    shown_at = (order + rng.choice([0, 0, 9], size=order.shape)).astype(np.int32)
+
+    def expected(row):
+        before = shown_at[row][None] <= order[row][:, None]
+        return (batch["documents"][row][:, None] == batch["documents"][row]) & (before | np.eye(12, dtype=bool))
+
+    assert_sees({**batch, "order": order, "shown_at": shown_at}, expected)
 
 
 @pytest.mark.parametrize(

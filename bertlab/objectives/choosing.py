@@ -1,0 +1,137 @@
+"""Which positions of a row are masked: single tokens, whole words or spans.
+
+Chance comes in as numbers from [0, 1), one a position, so that a choice is a function of its arguments and rows do not
+depend on each other. Letters: B batch, L length, P slots (the most positions that a row can have masked), V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+
+def choose_tokens(candidates: Bool[Array, "B L"], priority: Float[Array, "B L"], wanted: Int[Array, "B"]) -> Bool[Array, "B L"]:
+    """The min(wanted, candidates) candidates of lowest priority: a uniform choice without replacement."""
+    order = jnp.argsort(jnp.where(candidates, priority, 2.0), axis=1)
+    taken = jnp.arange(candidates.shape[1]) < wanted[:, None]
+    return candidates & _put_back(taken, order)
+
+
+def word_starts(
+    tokens: Int[Array, "B L"], documents: Int[Array, "B L"], candidates: Bool[Array, "B L"], continues: tuple[bool, ...] | None
+) -> Bool[Array, "B L"]:
+    """Which candidates begin a word; the others join the candidate before them.
+
+    As in create_pretraining_data.py that may be one on the other side of a [SEP], but it is one of the same document.
+
+    Args:
+        continues: by id, whether a piece goes on with a word; None: every piece is a word.
+    """
+    if continues is None:
+        return candidates
+    # The document of the candidate before; documents of a row are numbered upwards from 1.
+    seen = jax.lax.cummax(jnp.where(candidates, documents, 0), axis=1)
+    before = jnp.pad(seen, ((0, 0), (1, 0)))[:, :-1]
+    return candidates & ~(jnp.asarray(continues)[tokens] & (before == documents))
+
+
+def choose_words(
+    candidates: Bool[Array, "B L"], starts: Bool[Array, "B L"], priority: Float[Array, "B L"], wanted: Int[Array, "B"]
+) -> Bool[Array, "B L"]:
+    """Words in the order of the priority of their first piece, until `wanted` pieces are chosen.
+
+    A word that has more pieces than are still wanted is left out, and the next one tried (create_pretraining_data.py).
+    """
+    rows = jnp.arange(candidates.shape[0])[:, None]
+    first_piece = jax.lax.cummax(jnp.where(starts, jnp.arange(candidates.shape[1]), 0), axis=1)
+    sizes = jnp.zeros(candidates.shape, jnp.int32).at[rows, first_piece].add(candidates)
+    order = jnp.argsort(jnp.where(starts, priority, 2.0), axis=1)
+    taken = _all_that_fit(jnp.take_along_axis(sizes, order, axis=1), wanted)
+    return candidates & jnp.take_along_axis(_put_back(taken, order), first_piece, axis=1)
+
+
+def _put_back(values: Bool[Array, "B L"], order: Int[Array, "B L"]) -> Bool[Array, "B L"]:
+    """Each value at the position that `order` names for it."""
+    return jnp.zeros_like(values).at[jnp.arange(len(values))[:, None], order].set(values)
+
+
+def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Array, "B L"]:
+    """Which of the sizes, taken from the first on, still fit what those before have left of the budget.
+
+    A round takes everything up to the first one that does not fit; what is too large then stays so. The largest size that
+    fits falls with every round, so there are few.
+    """
+
+    def another_round(taken):
+        left = (budget - jnp.where(taken, sizes, 0).sum(axis=1))[:, None]
+        fits = ~taken & (sizes > 0) & (sizes <= left)
+        return taken | (fits & (jnp.cumsum(jnp.where(fits, sizes, 0), axis=1) <= left))
+
+    none = jnp.zeros(sizes.shape, bool)
+    changed = lambda state: (state[0] != state[1]).any()
+    return jax.lax.while_loop(changed, lambda state: (state[1], another_round(state[1])), (none, another_round(none)))[1]
+
+
+def span_lengths(chance: Float[Array, "..."], p: float, longest: int) -> Int[Array, "..."]:
+    """Lengths ℓ = 1 … longest with probability ∝ p (1 − p)^(ℓ − 1).
+
+    Longer draws are drawn again, not shortened: for p = .2 and 10 the mean is 3.8, as SpanBERT's section 3.1 states.
+    """
+    distribution = (1 - p) ** np.arange(longest)
+    cumulative = np.cumsum(distribution)[:-1] / distribution.sum()
+    return 1 + jnp.searchsorted(jnp.asarray(cumulative, jnp.float32), chance, side="right")
+
+
+def choose_spans(
+    candidates: Bool[Array, "B L"],
+    starts: Bool[Array, "B L"],
+    priority: Float[Array, "B L"],
+    lengths: Int[Array, "B L"],
+    wanted: Int[Array, "B"],
+) -> Bool[Array, "B L"]:
+    """Spans of whole words (Joshi et al. 2020, section 3.1), until `wanted` positions are chosen; the last one is cut there.
+
+    A span begins at a word that is not chosen yet, the one of lowest priority, and has as many words as `lengths` says at
+    its first piece, or fewer where something that is no candidate comes in between; it may run into an earlier one. What
+    comes right after something that is no candidate begins a word.
+    """
+    starts |= candidates & jnp.pad(~candidates, ((0, 0), (1, 0)))[:, :-1]
+    words = jnp.cumsum(starts, axis=1)
+    stretches = jnp.cumsum(~candidates, axis=1)
+    left = lambda chosen: (wanted - chosen.sum(axis=1))[:, None]
+    free = lambda chosen: starts & ~chosen & (left(chosen) > 0)
+
+    def another_span(chosen):
+        first = jnp.argmin(jnp.where(free(chosen), priority, 2.0), axis=1)[:, None]
+        at_first = lambda x: jnp.take_along_axis(x, first, axis=1)
+        ahead = words - at_first(words)
+        covered = candidates & (stretches == at_first(stretches)) & (ahead >= 0) & (ahead < at_first(lengths))
+        new = covered & ~chosen & at_first(free(chosen))
+        return chosen | (new & (jnp.cumsum(new, axis=1) <= left(chosen)))
+
+    return jax.lax.while_loop(lambda chosen: free(chosen).any(), another_span, jnp.zeros_like(candidates))
+
+
+def inside_documents(documents: Int[Array, "B L"]) -> Bool[Array, "B L"]:
+    """Where a position has a neighbour of its own document on both sides."""
+    same = documents[:, 1:] == documents[:, :-1]
+    return jnp.pad(same, ((0, 0), (1, 0))) & jnp.pad(same, ((0, 0), (0, 1))) & (documents > 0)
+
+
+def in_slots(chosen: Bool[Array, "B L"], slots: int) -> tuple[Int[Array, "B P"], Bool[Array, "B P"]]:
+    """The chosen positions in ascending order, unused slots last with position 0; and which slots are used."""
+    length = chosen.shape[1]
+    positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length), axis=1)[:, :slots]
+    used = positions < length
+    return jnp.where(used, positions, 0), used
+
+
+def span_edges(chosen: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
+    """For each position the nearest ones before and after it, itself included, that are not chosen.
+
+    Those of a chosen position are s − 1 and e + 1 of its span (s, e), where spans that touch are one, as in SpanBERT's code.
+    """
+    index = jnp.arange(chosen.shape[1])
+    before = jax.lax.cummax(jnp.where(chosen, 0, index), axis=1)
+    after = jax.lax.cummin(jnp.where(chosen, chosen.shape[1], index), axis=1, reverse=True)
+    return before, after

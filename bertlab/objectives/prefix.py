@@ -1,0 +1,80 @@
+"""Prefix language modelling (Dong et al. 2019, UniLM; Raffel et al. 2020, section 3.2)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bertlab.errors import UserError
+from bertlab.models.base import View
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixLanguageModel(Objective):
+    """Prefix LM: −Σ_{t ≥ m} log p(x_t | x_0 … x_{t−1}) with the first m tokens of a document seen whole from everywhere.
+
+    For each document of a row, n tokens long, a share is drawn uniformly between `min_share` and `max_share`;
+    m = min(⌊share · n⌋, n − 1), so that at least its last token is predicted. The tokens of the prefix see each other,
+    those after it see the prefix and what is left of them, and the state at t predicts the token at t + 1.
+
+    With max_share=0 there is no prefix: it is left-to-right modelling (`ltr`) on a body that is otherwise bidirectional, the
+    same numbers from the same parameters. A curriculum that goes from left-to-right to masked modelling needs that.
+    """
+
+    reads: ClassVar[str] = "both"
+    sees: ClassVar[str] = "own"
+    families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
+
+    min_share: float = 0.0
+    max_share: float = 1.0
+
+    def __post_init__(self):
+        """Refuses shares that are none, or the wrong way round."""
+        check_share("min_share", self.min_share)
+        check_share("max_share", self.max_share)
+        if self.min_share > self.max_share:
+            raise UserError(f"min_share={self.min_share} must not be above max_share={self.max_share}")
+
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
+        """The batch with its `order`, and int32 [B, L] `prefix_targets`: what each state predicts, −1 for nothing."""
+        place, size = place_in_document(batch["documents"])
+        first = jnp.arange(place.shape[1]) - place
+        # One draw a document: the one that lies at its first position.
+        drawn = jax.random.uniform(key, place.shape, minval=self.min_share, maxval=self.max_share)
+        share = jnp.take_along_axis(drawn, first, axis=1)
+        prefix = jnp.minimum((share * size).astype(jnp.int32), size - 1)
+        targets = jnp.where(place >= prefix - 1, following(batch), -1)
+        return {**batch, "order": jnp.maximum(place, prefix - 1), "prefix_targets": targets}
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Cross-entropy and accuracy of the tokens after the prefix."""
+        targets = view["prefix_targets"]
+        logits = model.predict_tokens(model.encoded.output("both"), "both")
+        return cross_entropy(logits, jnp.maximum(targets, 0), targets >= 0)
+
+
+def place_in_document(documents: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
+    """Each position's place in its document, from 0, and the number of the document's positions in the row.
+
+    Padding, being all the document 0, counts like a document.
+    """
+    index = jnp.arange(documents.shape[1])
+    begins = jnp.diff(documents, axis=1, prepend=-1) != 0
+    ends = jnp.diff(documents, axis=1, append=-1) != 0
+    first = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+    last = jax.lax.cummin(jnp.where(ends, index, documents.shape[1]), axis=1, reverse=True)
+    return index - first, last - first + 1
+
+
+def following(batch: View) -> Int[Array, "B L"]:
+    """The token after each position, −1 where its document ends; a stream says it itself, across its rows' ends."""
+    if "next_tokens" in batch:
+        return batch["next_tokens"]
+    tokens, documents = batch["tokens"], batch["documents"]
+    goes_on = (jnp.roll(documents, -1, axis=1) == documents) & (documents > 0)
+    # What comes round to the end is the row's beginning.
+    goes_on = goes_on.at[:, -1].set(False)
+    return jnp.where(goes_on, jnp.roll(tokens, -1, axis=1), -1)

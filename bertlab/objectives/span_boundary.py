@@ -1,0 +1,81 @@
+"""SpanBERT's span boundary objective (Joshi et al. 2020, section 3.2)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from bertlab.errors import UserError
+from bertlab.models.base import Dense, Norm, View, param, truncated_normal
+from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanBoundary(Objective):
+    """SBO: −Σ log p(x_i | y_i) over the positions i of each masked span (s, e), from the states beside the span.
+
+        h_0 = [x_{s−1}; x_{e+1}; p_{i−s+1}],  h_1 = LayerNorm(GeLU(W_1 h_0)),  y_i = LayerNorm(GeLU(W_2 h_1))
+
+    It shares mlm's view and forward pass; mlm's setting unit must be "span". As in the paper the tokens are predicted "exactly
+    like the MLM objective" does, by the body's own output layer with the same embeddings. Where that layer has a transform of
+    its own (BERT's), y_i goes through it too, and through mlm's bias; in SpanBERT's code y_i meets the embeddings at once, with
+    a second bias. The head's two products, 6·D·(3D + place_width) FLOPs a prediction, are not counted.
+
+    Settings:
+        places: relative positions p_1 … p_places; what lies deeper in a span is not predicted (SpanBERT's code: 20).
+        place_width: of their embeddings (SpanBERT's code: 200).
+    """
+
+    reads: ClassVar[str] = "both"
+    sees: ClassVar[str] = "mlm"
+
+    places: int = 20
+    place_width: int = 200
+
+    def __post_init__(self):
+        """Refuses embeddings without rows or columns."""
+        for name in ("places", "place_width"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be 1 or more")
+
+    def check_shown(self, shown: Objective) -> None:
+        """Refuses masks that are no spans."""
+        if getattr(shown, "unit", None) != "span":
+            raise UserError("it predicts spans from beside them: set config.objectives.mlm.unit='span'")
+
+    def head(self, body: nn.Module) -> nn.Module:
+        """f, which makes y of the two states and the place."""
+        return _FromBoundaries(self.places, self.place_width, body.config.dtype)
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Cross-entropy and accuracy at the masked positions."""
+        hidden = model.encoded.output("both")
+        left, right = (jnp.take_along_axis(hidden, view[f"span_{side}"][:, :, None], axis=1) for side in ("left", "right"))
+        place = view["span_place"]
+        logits = model.predict_tokens(model.head(left, right, place), "both")
+        return cross_entropy(logits, view["masked_labels"], view["masked_weights"] & (place <= self.places))
+
+
+class _FromBoundaries(nn.Module):
+    """f of the equations. y is as wide as the states, so that the body's output layer can read it."""
+
+    places: int
+    place_width: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(
+        self, left: Float[Array, "B P D"], right: Float[Array, "B P D"], place: Int[Array, "B P"]
+    ) -> Float[Array, "B P D"]:
+        width = left.shape[-1]
+        table = self.param("places", param(truncated_normal(0.02), None, None), (self.places, self.place_width))
+        # Unused slots have place 0, and those too deep in a span no row: neither counts in the loss.
+        own = table.astype(self.dtype)[jnp.clip(place - 1, 0, self.places - 1)]
+        h = jnp.concatenate([left, right, own], axis=-1)
+        for name, axes in (("first", (None, "embed")), ("second", ("embed", None))):
+            h = jax.nn.gelu(Dense(width, axes, dtype=self.dtype, name=name)(h))
+            h = Norm(1e-12, name=f"{name}_norm")(h)
+        return h

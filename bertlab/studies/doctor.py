@@ -1,0 +1,492 @@
+"""What `bertlab doctor RUN` says: whether a run looks right, from its log and directory alone.
+
+A check is a function of `Facts` that returns a `Finding` or None, and raises `CannotTell` where what it needs was not
+recorded. A new one is written below and named in `CHECKS`. Limits are chosen so that runs which did well stay silent;
+they are constants here, with what they were set against.
+"""
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.studies.results import read_metrics
+
+# Before that many updates a model may be expected to know little: a tiny BERT leaves the unigram entropy after about 150.
+MANY_STEPS = 300
+NEAR_UNIGRAM = 0.97  # of the unigram entropy
+NO_LOSS = 0.01  # nats a token; real text costs more, and so does a language with any noise in it
+STANDARD_ERRORS = 3
+PADDING = 0.3  # pairs of segments from short documents are padded by a fifth and more
+DUPLICATE_SENTENCES, DUPLICATE_DOCUMENTS = 0.1, 0.01  # Python's documentation has 0.035 and 0
+UNKNOWN, UNKNOWN_WORDS = 0.01, 0.05  # the Penn Treebank of language models has 0.048 of its words unknown
+APART, APART_NATS = 0.1, 0.1  # held-out above training loss: share and nats
+RISE, RISE_NATS = 0.02, 0.02  # above the lowest held-out loss: share and nats
+CLIPPED = 10  # times config.optimizer.clip_norm; two or three times are common in runs that do well
+EXPLODED = 10  # times the median gradient norm
+SLOWED = 3  # times slower than the median
+# Of runs from before data.json.
+_TOKEN_OBJECTIVES = ("mlm", "ltr", "rtl")
+LINES = 4  # the fewest log lines of which a course can be read
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something that looks wrong.
+
+    Attributes:
+        seen: what was seen, with its numbers.
+        advice: what to do.
+    """
+
+    seen: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.seen}; {self.advice}."
+
+
+class CannotTell(Exception):
+    """A check lacks what it needs; the message says what, as a clause."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a run directory holds.
+
+    Attributes:
+        directory: of the run.
+        config: config.json, {} where there is none.
+        lines: of metrics.jsonl, in order of step.
+        result, data, floor: result.json, data.json and floor.json, None where there is none.
+        failure: the last line of failed.txt, "" where there is none.
+        imported: the weights were trained elsewhere.
+    """
+
+    directory: Path
+    config: Mapping[str, Any]
+    lines: list[dict[str, Any]]
+    result: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] | None = None
+    floor: Mapping[str, Mapping[str, Any]] | None = None
+    failure: str = ""
+    imported: bool = False
+
+    @functools.cached_property
+    def train(self) -> list[dict[str, Any]]:
+        """Log lines of training."""
+        return [line for line in self.lines if line["split"] == "train"]
+
+    @functools.cached_property
+    def valid(self) -> list[dict[str, Any]]:
+        """Log lines of the validation split."""
+        return [line for line in self.lines if line["split"] == "valid"]
+
+    @property
+    def held_out(self) -> dict[str, Any]:
+        """The last line of the validation split."""
+        if not self.valid:
+            raise CannotTell("metrics.jsonl has no line of the valid split")
+        return self.valid[-1]
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """data.json."""
+        if self.data is None:
+            raise CannotTell("there is no data.json, which `bertlab train` writes when a run begins")
+        return self.data
+
+    @property
+    def token_losses(self) -> dict[str, float]:
+        """Held-out loss by objective, of those that predict tokens."""
+        names = _TOKEN_OBJECTIVES if self.data is None else self.data["token_objectives"]
+        losses = {name: self.held_out[f"{name}/loss"] for name in names if f"{name}/loss" in self.held_out}
+        if not losses:
+            raise CannotTell("no objective of this run predicts tokens")
+        return losses
+
+    def course(self, key: str) -> list[float]:
+        """A number of every training line."""
+        values = [line[key] for line in self.train if key in line]
+        if len(values) < LINES:
+            raise CannotTell(f"metrics.jsonl has {len(values)} training line(s) with {key}, and {LINES} are needed")
+        return values
+
+    def require_many_steps(self) -> None:
+        """Raises CannotTell where training was too short to expect much."""
+        step, warmup = self.held_out["step"], self.config.get("optimizer", {}).get("warmup_steps") or 0
+        least = max(MANY_STEPS, 2 * warmup)
+        if step < least:
+            raise CannotTell(f"it is too early at step {step:,}; ask again after step {least:,}")
+
+
+def read_facts(directory: str | Path) -> Facts:
+    """Reads a run directory.
+
+    Raises:
+        UserError: it is none, or one of its files is damaged.
+    """
+    directory = Path(directory)
+    if (directory / "study.json").exists():
+        runs = [run["name"] for run in read_json(directory / "study.json")["runs"]]
+        raise UserError(f"{directory} holds a study; give one of its runs, such as {directory / runs[0]}")
+    if not any((directory / name).exists() for name in ("config.json", "metrics.jsonl")):
+        raise UserError(f"{directory} is no run: it has neither config.json nor metrics.jsonl; give the --workdir of a run")
+
+    def read(name):
+        return read_json(directory / name) if (directory / name).exists() else None
+
+    failed = directory / "failed.txt"
+    reasons = failed.read_text(encoding="utf-8").strip().splitlines() if failed.exists() else []
+    return Facts(
+        directory=directory,
+        config=read("config.json") or {},
+        lines=read_metrics(directory / "metrics.jsonl"),
+        result=read("result.json"),
+        data=read("data.json"),
+        floor=read("floor.json"),
+        failure=(reasons or ["failed.txt is empty"])[-1].strip() if failed.exists() else "",
+        imported=(directory / "imported.json").exists(),
+    )
+
+
+def finished(facts: Facts) -> Finding | None:
+    """The run came to its end."""
+    if facts.imported:
+        raise CannotTell("these weights were trained elsewhere")
+    if facts.result is not None:
+        return None
+    step = facts.lines[-1]["step"] if facts.lines else 0
+    steps = facts.config.get("train", {}).get("steps")
+    where = f"at step {step:,}" + (f" of {steps:,}" if steps else "")
+    if facts.failure:
+        return Finding(f"the run failed {where}: {facts.failure.rstrip('.')}", "mend that and run the same command again")
+    return Finding(
+        f"there is no result.json: the run stands {where}",
+        "if it is not still running, the same `bertlab train` command goes on from its last checkpoint",
+    )
+
+
+def unigram(facts: Facts) -> Finding | None:
+    """A loss at the entropy of the token frequencies: nothing else was learned."""
+    entropy = facts.recorded["corpus"]["unigram_entropy"]
+    losses = facts.token_losses
+    facts.require_many_steps()
+    floors = {name: entry.get("value") or 0.0 for name, entry in (facts.floor or {}).items()}
+    # Where even the best loss is so near, there is no more to learn.
+    stuck = {
+        n: loss for n, loss in losses.items() if loss >= NEAR_UNIGRAM * entropy and floors.get(n, 0) < NEAR_UNIGRAM * entropy
+    }
+    if not stuck:
+        return None
+    return Finding(
+        f"after {facts.held_out['step']:,} steps the held-out loss of {_values(stuck)} is no better than the unigram entropy of"
+        f" the training text, {entropy:.3f} nats: little but token frequencies was learned",
+        "try a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), another"
+        " config.optimizer.learning_rate, or more steps",
+    )
+
+
+def pair_labels(facts: Facts) -> Finding | None:
+    """NSP or SOP at chance, or no better than a look at the segments' lengths."""
+    of_pairs = {name: facts.recorded["batches"]["valid"].get(name) for name in ("nsp", "sop")}
+    asked = {name: pairs for name, pairs in of_pairs.items() if pairs and f"{name}/accuracy" in facts.held_out}
+    if not asked:
+        raise CannotTell("no objective of this run predicts the label of a pair")
+    facts.require_many_steps()
+    for name, pairs in asked.items():
+        accuracy, majority, rule = (
+            facts.held_out[f"{name}/accuracy"],
+            max(pairs["share"], 1 - pairs["share"]),
+            pairs["length_rule"],
+        )
+        seen = f"{name} has a held-out accuracy of {accuracy:.1%} on {pairs['rows']:,} pairs, "
+        if accuracy <= majority + 2 * _standard_error(majority, pairs["rows"]):
+            return Finding(
+                seen + f"and always saying the commoner label has {majority:.1%}: it is at chance",
+                f"train longer, raise config.objectives.{name}.weight, or leave {name} out",
+            )
+        if accuracy <= rule + 2 * _standard_error(rule, pairs["rows"]):
+            return Finding(
+                seen + f"and a table of the two segments' lengths has {rule:.1%}: lengths may be all that it uses",
+                "train longer, and let lengths say less with config.data.segment_pair.force_random_if_single=False",
+            )
+    return None
+
+
+def padding(facts: Facts) -> Finding | None:
+    """A large share of the positions is padding."""
+    batches = facts.recorded["batches"]["valid"]
+    share = 1 - batches["tokens"] / batches["positions"]
+    if share <= PADDING:
+        return None
+    data = facts.config.get("data", {})
+    if data.get("format") == "full_sentences":
+        advice = "raise config.data.seq_len: whole sentences fill long rows better than short ones"
+    else:
+        advice = (
+            "lower config.data.seq_len, or, without nsp and sop, take config.data.format='full_sentences', which packs rows"
+        )
+    return Finding(
+        f"{share:.0%} of the positions of held-out rows are padding, which is computed and teaches nothing"
+        f" (config.data.format={data.get('format')!r}, seq_len={data.get('seq_len')})",
+        advice,
+    )
+
+
+def duplicates(facts: Facts) -> Finding | None:
+    """Text that occurs more than once."""
+    for split, counts in facts.recorded["corpus"]["splits"].items():
+        for unit, limit in (("documents", DUPLICATE_DOCUMENTS), ("sentences", DUPLICATE_SENTENCES)):
+            if not counts[unit]:
+                continue
+            share = counts[f"duplicate_{unit}"] / counts[unit]
+            if share > limit:
+                return Finding(
+                    f"{share:.1%} of the {counts[unit]:,} {unit} of the {split} split repeat an earlier one",
+                    f"remove repeated {unit} from the corpus before it is prepared",
+                )
+            share = counts.get(f"{unit}_in_train", 0) / counts[unit]
+            if share > limit:
+                return Finding(
+                    f"{share:.1%} of the {counts[unit]:,} {unit} of the {split} split stand in the train split too, so that"
+                    " held-out numbers reward memory",
+                    f"remove repeated {unit} from the corpus before it is prepared",
+                )
+    return None
+
+
+def unknown_tokens(facts: Facts) -> Finding | None:
+    """Many tokens are [UNK]."""
+    corpus = facts.recorded["corpus"]
+    limit = UNKNOWN_WORDS if corpus["tokenizer"] == "words" else UNKNOWN
+    shares = {split: counts["unknown"] / counts["tokens"] for split, counts in corpus["splits"].items() if counts["tokens"]}
+    split = max(shares, key=shares.get)
+    if shares[split] <= limit:
+        return None
+    return Finding(
+        f"{shares[split]:.1%} of the tokens of the {split} split are [UNK], with {corpus['vocab_size']:,} pieces of kind"
+        f" {corpus['tokenizer']!r}",
+        "raise config.data.tokenizer.vocab_size, or take kind='unigram' or 'bpe', which know every byte",
+    )
+
+
+def floor(facts: Facts) -> Finding | None:
+    """A loss below what any model can reach: something shows the answer."""
+    if facts.floor is None:
+        raise CannotTell("there is no floor.json; floors are known for config.data.corpus='synthetic' alone")
+    leaks = {}
+    for name, entry in facts.floor.items():
+        above = entry.get("above")
+        error = entry.get("above_standard_error") or entry.get("standard_error") or 0.0
+        # The smallest number keeps rounding of an exact floor from looking like a leak.
+        if above is not None and above < -max(STANDARD_ERRORS * error, 1e-4):
+            leaks[name] = f"{name} ({-above:.4f} nats below, standard error {error:.4f})"
+    if not leaks:
+        return None
+    return Finding(
+        f"the test loss is below its floor for {', '.join(leaks.values())}, which no model can reach that sees only what it"
+        " should",
+        "look for a leak: the causal and document masks, the objective's view, and the positions that it is scored at",
+    )
+
+
+def no_loss(facts: Facts) -> Finding | None:
+    """A loss of next to nothing."""
+    losses = {name: loss for name, loss in facts.token_losses.items() if loss < NO_LOSS}
+    if not losses:
+        return None
+    return Finding(
+        f"the held-out loss of {_values(losses)} is next to nothing, which text does not allow",
+        "look for a leak: a label among the inputs, a broken mask, or held-out text that stands in the train split",
+    )
+
+
+def train_and_held_out(facts: Facts) -> Finding | None:
+    """Held-out loss well above training loss."""
+    if not facts.train:
+        raise CannotTell("metrics.jsonl has no training line")
+    last, held_out = facts.train[-1], facts.held_out
+    apart = {}
+    for key in (key for key in held_out if key.endswith("/loss") and key in last):
+        gap = held_out[key] - last[key]
+        if gap > max(APART_NATS, APART * last[key]):
+            apart[key.removesuffix("/loss")] = f"{held_out[key]:.3f} against {last[key]:.3f}"
+    if not apart:
+        return None
+    seen = "held-out loss is well above training loss: " + ", ".join(f"{name} {values}" for name, values in apart.items())
+    tokens = facts.data and facts.data["corpus"]["splits"]["train"]["tokens"]
+    epochs = last.get("tokens", 0) / tokens if tokens else math.nan
+    if epochs < 2:
+        return Finding(
+            f"{seen}, though the text was read {epochs:.1f} times only",
+            "see whether the held-out documents are of another kind than the others (config.data.valid_fraction picks them)",
+        )
+    read = "" if math.isnan(epochs) else f", after {epochs:.1f} readings of the text"
+    return Finding(seen + read, "use more text, fewer steps, a smaller model, or more config.model.dropout")
+
+
+def rising(facts: Facts) -> Finding | None:
+    """Held-out loss that rose again before the end."""
+    after_start = [line for line in facts.valid if line["step"] > 0]
+    if len(after_start) < 3:
+        raise CannotTell(f"{len(after_start)} held-out measurement(s) after step 0, and 3 are needed")
+    for name in facts.token_losses:
+        course = {line["step"]: line[f"{name}/loss"] for line in after_start if f"{name}/loss" in line}
+        best = min(course, key=course.get)
+        last = facts.held_out[f"{name}/loss"]
+        if last > course[best] + max(RISE_NATS, RISE * course[best]):
+            return Finding(
+                f"the held-out loss of {name} was {course[best]:.3f} at step {best:,} and rose to {last:.3f} by step"
+                f" {max(course):,}",
+                f"stop near step {best:,}, use more text, or lower config.optimizer.learning_rate",
+            )
+    return None
+
+
+def warm_up(facts: Facts) -> Finding | None:
+    """A learning rate that never got past its warm-up, or was zero."""
+    rates = facts.course("learning_rate")
+    if not max(rates):
+        return Finding("the learning rate was 0 in every log line", "set config.optimizer.learning_rate")
+    if facts.result is None or rates[-1] <= max(rates[:-1]):
+        return None
+    warmup = facts.config.get("optimizer", {}).get("warmup_steps")
+    return Finding(
+        f"the learning rate was still rising at the end (step {facts.train[-1]['step']:,}, {rates[-1]:.2g}), in"
+        f" config.optimizer.warmup_steps={warmup}",
+        "lower warmup_steps to a tenth of the steps or less, or train longer",
+    )
+
+
+def clipping(facts: Facts) -> Finding | None:
+    """Gradients far above the clipping norm all along."""
+    norms, optimizer = facts.course("gradient_norm"), facts.config.get("optimizer", {})
+    if not (clip := optimizer.get("clip_norm")):
+        raise CannotTell("gradients are not clipped (config.optimizer.clip_norm)")
+    clip /= optimizer.get("gradient_scale") or 1.0
+    late = norms[len(norms) // 2 :]
+    if min(late) <= CLIPPED * clip:
+        return None
+    return Finding(
+        f"in the second half of the run the gradient norm never fell below {min(late):.3g}, {min(late) / clip:.0f} times what"
+        f" config.optimizer.clip_norm={optimizer['clip_norm']} lets through",
+        "raise clip_norm, or lower config.optimizer.learning_rate and see whether the norm falls",
+    )
+
+
+def exploding(facts: Facts) -> Finding | None:
+    """A gradient norm that grew out of all proportion."""
+    norms = facts.course("gradient_norm")
+    usual = statistics.median(norms)
+    worst = max(range(len(norms)), key=norms.__getitem__)
+    # The first line holds the steps from the initial values, whose gradients may be large.
+    if worst == 0 or norms[worst] <= EXPLODED * usual:
+        return None
+    return Finding(
+        f"the mean gradient norm was {norms[worst]:.3g} in the log line of step {facts.train[worst]['step']:,}, and"
+        f" {usual:.3g} in the median line",
+        "lower config.optimizer.learning_rate, lengthen warmup_steps, or look at the text of these batches",
+    )
+
+
+def throughput(facts: Facts) -> Finding | None:
+    """Training that went much slower for a while."""
+    rates = facts.course("tokens_per_second")
+    usual = statistics.median(rates)
+    slowest = min(range(len(rates)), key=rates.__getitem__)
+    if SLOWED * rates[slowest] >= usual:
+        return None
+    before = facts.train[slowest - 1]["step"] if slowest else 0
+    return Finding(
+        f"between steps {before:,} and {facts.train[slowest]['step']:,} training went at {rates[slowest]:,.0f} tokens a second,"
+        f" and at {usual:,.0f} in the median line",
+        "see what else ran on the machine, and whether reading the data keeps up",
+    )
+
+
+CHECKS: dict[str, Callable[[Facts], Finding | None]] = {
+    "run finished": finished,
+    "learned more than token frequencies": unigram,
+    "pair labels learned beyond lengths": pair_labels,
+    "little padding": padding,
+    "little repeated text": duplicates,
+    "few unknown tokens": unknown_tokens,
+    "loss not below its floor": floor,
+    "loss not next to nothing": no_loss,
+    "held-out loss near training loss": train_and_held_out,
+    "held-out loss not rising": rising,
+    "learning rate past its warm-up": warm_up,
+    "gradients not always clipped": clipping,
+    "gradients not exploding": exploding,
+    "steady throughput": throughput,
+}
+"""By what is so when nothing is found."""
+
+
+def examine(facts: Facts) -> dict[str, Finding | CannotTell | None]:
+    """What every check of `CHECKS` finds: None where all is well."""
+    found: dict[str, Finding | CannotTell | None] = {}
+    for title, check in CHECKS.items():
+        try:
+            found[title] = check(facts)
+        except CannotTell as reason:
+            found[title] = reason
+    return found
+
+
+def doctor(directory: str | Path, console=None) -> int:
+    """Examines a run and prints what is found.
+
+    Args:
+        directory: of the run.
+        console: a rich Console; default the terminal.
+
+    Returns:
+        The number of findings.
+
+    Raises:
+        UserError: `directory` is no run, or one of its files is damaged.
+    """
+    return print_examination(examine(read_facts(directory)), console)
+
+
+def print_examination(found: Mapping[str, Finding | CannotTell | None], console=None) -> int:
+    """Prints findings first, then what is right, then what cannot be told; returns the number of findings."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if console is None:
+        console = Console()
+        console = console if console.is_terminal else Console(width=140)
+    findings = [str(outcome) for outcome in found.values() if isinstance(outcome, Finding)]
+    passed = [title for title, outcome in found.items() if outcome is None]
+    reasons: dict[str, list[str]] = {}
+    for title, outcome in found.items():
+        if isinstance(outcome, CannotTell):
+            reasons.setdefault(str(outcome), []).append(title)
+    not_checked = [f"not checked, since {reason}: {', '.join(titles)}" for reason, titles in reasons.items()]
+    table = Table.grid(padding=(0, 1))
+    for mark, style, texts in (("✗", "bold red", findings), ("✓", "green", passed), ("–", "dim", not_checked)):
+        for text in texts:
+            table.add_row(Text(mark, style), Text(text, "dim" if style == "dim" else ""))
+    console.print(table)
+    console.print(
+        f"{len(findings)} finding(s), {len(passed)} check(s) passed, {len(found) - len(findings) - len(passed)} not checked",
+        highlight=False,
+    )
+    return len(findings)
+
+
+def _values(losses: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} ({loss:.3f} nats)" for name, loss in losses.items())
+
+
+def _standard_error(share: float, rows: int) -> float:
+    return math.sqrt(share * (1 - share) / rows)

@@ -1,0 +1,58 @@
+"""Phases of a run: curricula such as LTR and then MLM, or rows of 128 and then of 512, as differences of configs.
+
+`config.train.phases` names them in order, each with its share of the steps and the keys that differ in it:
+
+    0.9 data.seq_len=128; 0.1 data.seq_len=512 data.batch_size=8           BERT's (Devlin et al. 2018, section A.2)
+    0.25 objectives.mlm.weight=0; 0.75 objectives.prefix.weight=0          LTR for a quarter, then MLM, on one body
+
+An objective of weight 0 costs nothing in a phase. Optimiser, schedule and held-out batches are the run's own throughout. A
+phase whose batches differ reads the corpus from its beginning.
+"""
+
+import re
+
+from ml_collections import ConfigDict
+
+from bertlab.config import parse_override, set_key
+from bertlab.errors import UserError
+
+_MAY_DIFFER = re.compile(r"data\.(seq_len|batch_size)|objectives\.[^.]+\.(weight|final_weight)")
+
+
+def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
+    """(steps done at its end, its whole config) of each phase; without phases, the run's own.
+
+    Raises:
+        UserError: a share or a key is not what it must be, or a phase trains nothing.
+    """
+    text, steps = config.train.phases, config.train.steps
+    if not text.strip():
+        return [(steps, config)]
+    phases, done = [], 0.0
+    for part in text.split(";"):
+        share, *settings = part.split() or [""]
+        try:
+            done += float(share)
+        except ValueError:
+            done = float("nan")
+        if not 0 < done < 1 + 1e-6:
+            raise _mistake(text, f"{part.strip()!r} must begin with its share of the steps, and shares sum to 1")
+        of_phase = config.copy_and_resolve_references()
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if not equals or not _MAY_DIFFER.fullmatch(key):
+                raise _mistake(text, f"{setting!r} must be data.seq_len=, data.batch_size= or objectives.NAME.weight=")
+            set_key(of_phase, key, parse_override(of_phase, key, value))
+        if not any(entry.weight or entry.get("final_weight") for entry in of_phase.objectives.values()):
+            raise _mistake(text, f"{part.strip()!r} leaves no objective with a weight")
+        end = round(done * steps)
+        if phases and steps and end <= phases[-1][0]:
+            raise _mistake(text, f"{part.strip()!r} is less than one of config.train.steps={steps}")
+        phases.append((end, of_phase))
+    if abs(done - 1) > 1e-6:
+        raise _mistake(text, f"the shares sum to {done:g} instead of 1")
+    return phases
+
+
+def _mistake(text: str, what: str) -> UserError:
+    return UserError(f"config.train.phases={text!r}: {what}; for example '0.9 data.seq_len=128; 0.1 data.seq_len=512'")

@@ -1,0 +1,260 @@
+"""`bertlab evaluate`: bits per byte of held-out text, and accuracy on minimal pairs, each by the model's own likelihood."""
+
+import dataclasses
+import gzip
+import hashlib
+import heapq
+import json
+import lzma
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertlab.data.corpora import open_corpus
+from bertlab.data.prepare import split_of
+from bertlab.errors import UserError
+from bertlab.files import read_json, write_json
+from bertlab.transfer.likelihood import BitsPerByte, Score, check_kind
+from bertlab.transfer.pretrained import Pretrained, load
+
+SAMPLE = 200  # sentences of the held-out split
+
+# Sentences of the sample, in UTF-8: every tokenizer's pieces of these fit into 512 positions.
+_LONGEST = 480
+
+_MEANING = {
+    "both directions": "the mean of the two code lengths",
+    "left-to-right": "code length of the text",
+    "right-to-left": "code length of the text",
+    "pseudo": "no code length: both sides are seen, other pieces of the same word too",
+    "pseudo-within-word": "no code length: both sides are seen, but not the later pieces of the same word",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A minimal pair (Warstadt et al. 2020): `good` is to be more likely than `bad`; `paradigm` is BLiMP's UID."""
+
+    good: str
+    bad: str
+    paradigm: str
+
+
+def evaluate(
+    run: Path,
+    text: Path | None = None,
+    minimal_pairs: Path | None = None,
+    kinds: Sequence[str] = (),
+    limit: int = 0,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the numbers down.
+
+    Args:
+        run: run or imported directory.
+        text: UTF-8, one text a line (.gz and .xz too). With neither file it is a sample of the run's held-out test split.
+        minimal_pairs: as for `read_pairs`.
+        kinds: of `bertlab.transfer.likelihood.KINDS`; () for all that the model allows.
+        limit: texts, and pairs of a paradigm, the first ones; 0: all of a file, or `SAMPLE` sentences of the split.
+        out: a JSON file; None: `run`/evaluation.json. What it holds of other kinds, or of the other table, stays.
+
+    Returns:
+        {"bits_per_byte": {kind: {"value", "standard_error", ...}}, "minimal_pairs": {kind: {"accuracy", ...}}}: what was
+        measured now.
+
+    Raises:
+        UserError: a file cannot be read, there is no held-out text, or the model cannot be scored so.
+    """
+    if limit < 0:
+        raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
+    out = out or run / "evaluation.json"
+    if out.suffix != ".json":
+        raise UserError(f"--out={out}: the file is JSON; give it a name that ends in .json")
+    # Files are read first: a mistake in them is found before a model is compiled.
+    pairs = read_pairs(minimal_pairs, limit) if minimal_pairs else []
+    texts, source = (_read_texts(text, limit), str(text)) if text else ([], "")
+    before = read_json(out) if out.is_file() else {}
+    if not isinstance(before, dict) or set(before) - {"bits_per_byte", "minimal_pairs"}:
+        raise UserError(f"--out={out}: this file holds something else than evaluations; name another")
+    model = load(run)
+    kinds = [check_kind(model.program, kind) for kind in kinds or model.kinds or (None,)]
+    if not (text or minimal_pairs):
+        texts, source = held_out_sentences(run, limit or SAMPLE), "test split"
+    found: dict[str, Any] = {}
+    if texts:
+        found["bits_per_byte"] = _bits_per_byte(model, texts, source, kinds)
+    if pairs:
+        found["minimal_pairs"] = _minimal_pairs(model, pairs, str(minimal_pairs), kinds)
+    write_json(out, before | {key: before.get(key, {}) | values for key, values in found.items()})
+    print(f"{out}: {', '.join(found)} of {', '.join(kinds)}")
+    return found
+
+
+def held_out_sentences(run: Path, limit: int) -> list[str]:
+    """A fixed sample of sentences of the test split, as they stand in the corpus.
+
+    It depends on the corpus and its splits alone: on no tokenizer, seed or format. They are the sentences of at most 480
+    bytes whose document and number have the lowest hashes, so a smaller sample is the start of a larger one.
+
+    Args:
+        run: of `bertlab train`; its corpus is read once, and must still be where it was.
+        limit: how many at most.
+
+    Raises:
+        UserError: it is an imported directory, has no test split, or the corpus is gone.
+    """
+    if (run / "imported.json").is_file():
+        raise UserError(f"{run} was imported, and has no held-out text of its own; give --text=FILE or --minimal_pairs=FILE")
+    data = read_json(run / "config.json")["data"]
+    if not data["test_fraction"]:
+        raise UserError(f"{run} was trained with config.data.test_fraction=0 and has no held-out text; give --text=FILE")
+    kind = data["corpus"].partition(":")[0]
+    options = {"workers": data["workers"]} if kind == "pydocs" else data[kind] if kind in ("tfds", "synthetic") else {}
+    sentences = (
+        (hashlib.blake2b(f"{document.id}\0{number}".encode("utf-8", "surrogateescape"), digest_size=8).digest(), sentence)
+        for document in open_corpus(data["corpus"], **options).documents()
+        if split_of(document.id, data["valid_fraction"], data["test_fraction"]) == "test"
+        for number, sentence in enumerate(document.sentences)
+        if len(sentence.encode()) <= _LONGEST
+    )
+    chosen = [sentence for _, sentence in heapq.nsmallest(limit, sentences)]
+    if not chosen:
+        raise UserError(f"the test split of {data['corpus']} has no sentence of at most {_LONGEST} bytes; give --text=FILE")
+    return chosen
+
+
+def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
+    """Minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`; other keys are left alone.
+
+    Args:
+        path: .jsonl, plain or compressed (.gz, .xz).
+        limit: pairs of a paradigm at most, the first ones; 0: all.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not such a record: names file and line.
+    """
+    pairs, taken = [], {}
+    for number, line in enumerate(_read_lines(path, "--minimal_pairs"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: not valid JSON ({error}); each line is one pair") from None
+        for key in ("sentence_good", "sentence_bad", "UID"):
+            if not isinstance(record, dict) or not isinstance(record.get(key), str) or not record[key]:
+                raise UserError(
+                    f'{path}, line {number}: expected a JSON object with a string "{key}", as in BLiMP; add it or leave the'
+                    " line out"
+                )
+        taken[record["UID"]] = taken.get(record["UID"], 0) + 1
+        if not limit or taken[record["UID"]] <= limit:
+            pairs.append(Pair(record["sentence_good"], record["sentence_bad"], record["UID"]))
+    if not pairs:
+        raise UserError(f"--minimal_pairs={path} holds no pair; give JSON lines as BLiMP's")
+    return pairs
+
+
+def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]) -> dict[str, Any]:
+    """How often the good sentence is more likely than the bad one (Warstadt et al. 2020, section 4); a tie is half.
+
+    Likelihoods are of whole sentences, not divided by their lengths. Where the first token is free (a model without a special
+    token before a text), a pair that differs in nothing else is a tie.
+
+    Args:
+        pairs: of any number of paradigms.
+        score: texts to their scores.
+
+    Returns:
+        `accuracy`, the mean over paradigms, and its `standard_error` over pairs (the paradigms being those that they are);
+        how many `pairs`; and the same of each of the `paradigms`. A standard error is None where a paradigm has one pair.
+    """
+    scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
+    values = np.array([score.log_probability for score in scores]).reshape(-1, 2)
+    right = (values[:, 0] > values[:, 1]) + 0.5 * (values[:, 0] == values[:, 1])
+    paradigms = {}
+    for name in dict.fromkeys(pair.paradigm for pair in pairs):
+        own = right[[pair.paradigm == name for pair in pairs]]
+        error = float(own.std(ddof=1) / math.sqrt(len(own))) if len(own) > 1 else None
+        paradigms[name] = {"accuracy": float(own.mean()), "standard_error": error, "pairs": len(own)}
+    errors = [paradigm["standard_error"] for paradigm in paradigms.values()]
+    return {
+        "accuracy": float(np.mean([paradigm["accuracy"] for paradigm in paradigms.values()])),
+        "standard_error": None if None in errors else math.hypot(*errors) / len(errors),
+        "pairs": len(pairs),
+        "paradigms": paradigms,
+    }
+
+
+def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequence[str]) -> dict[str, Any]:
+    # Equal hashes: two runs were asked about the same texts, so that their numbers compare.
+    text_hash = hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
+    found = {kind: model.bits_per_byte(texts, kind) for kind in kinds}
+    print(describe_bits(found, source))
+    return {
+        kind: {**{k: v for k, v in dataclasses.asdict(bits).items() if k != "kind"}, "text": source, "text_hash": text_hash}
+        for kind, bits in found.items()
+    }
+
+
+def describe_bits(found: Mapping[str, BitsPerByte], source: str) -> str:
+    """A table for people, with what each number means and what makes it wrong."""
+    some = next(iter(found.values()))
+    lines = [
+        f"{source}: {some.texts:,} texts, {some.bytes:,} bytes, {some.pieces:,} pieces; {some.unknown:.2%} are [UNK]",
+        f"{'kind':<20}{'bits/byte':>10}{'s.e.':>8}{'scored':>10}  what it is",
+    ]
+    for kind, bits in found.items():
+        lines.append(f"{kind:<20}{bits.value:>10.4f}{_error(bits.standard_error, 8)}{bits.tokens:>10,}  {_MEANING[kind]}")
+    if some.unknown:
+        lines.append("[UNK] stands for any word at the price of one token: too low, and not to be compared between tokenizers")
+    if some.lowercase:
+        lines.append("the tokenizer drops capitals, which are counted in the bytes and not predicted: too low")
+    if any(bits.tokens < bits.pieces for bits in found.values()):
+        lines.append("fewer scored than there are pieces: one of each text is free, for want of a special token beside it")
+    return "\n".join(lines)
+
+
+def _minimal_pairs(model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str]) -> dict[str, Any]:
+    found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind)) for kind in kinds}
+    print(describe_pairs(found, source))
+    return {kind: {**judged, "text": source} for kind, judged in found.items()}
+
+
+def describe_pairs(found: Mapping[str, dict[str, Any]], source: str) -> str:
+    """A table for people: a row for each paradigm and their mean, accuracy and standard error in percent by kind."""
+    some = next(iter(found.values()))
+    rows = [*some["paradigms"], f"mean of {len(some['paradigms'])}"]
+    width = max(map(len, rows)) + 2
+    lines = [f"{source}: {some['pairs']:,} pairs; the good sentence more likely, % (s.e.); chance is 50"]
+    lines.append(" " * width + "".join(f"{kind:>21}" for kind in found) + f"{'pairs':>8}")
+    for name in rows:
+        judged = [kind["paradigms"].get(name, kind) for kind in found.values()]
+        cells = [f"{100 * j['accuracy']:>13.1f}{_error(j['standard_error'], 8, 100)}" for j in judged]
+        lines.append(f"{name:<{width}}" + "".join(cells) + f"{judged[0]['pairs']:>8,}")
+    return "\n".join(lines)
+
+
+def _error(value: float | None, width: int, scale: float = 1) -> str:
+    return f"{'–':>{width}}" if value is None else f"{value * scale:>{width}.{1 if scale > 1 else 4}f}"
+
+
+def _read_texts(path: Path, limit: int) -> list[str]:
+    texts = [line for line in _read_lines(path, "--text") if line.strip()]
+    if not texts:
+        raise UserError(f"--text={path} is empty; give one text a line")
+    return texts[: limit or None]
+
+
+def _read_lines(path: Path, flag: str) -> list[str]:
+    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    try:
+        with opened(path, "rb") as file:
+            lines = file.read().decode("utf-8-sig").split("\n")
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"{flag}={path}: {error}; give a UTF-8 file, plain or compressed (.gz, .xz)") from None
+    return [line.removesuffix("\r") for line in lines]

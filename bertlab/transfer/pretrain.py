@@ -1,0 +1,54 @@
+"""Pretraining with what follows it: the measures by which models of different objectives can be compared."""
+
+import dataclasses
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.files import write_json
+from bertlab.floors import Floor, config_of_run, floors
+from bertlab.train.checkpoint import load_params
+from bertlab.train.loop import train
+from bertlab.transfer.evaluate import evaluate
+from bertlab.transfer.pretrained import load
+
+
+def pretrain(config, workdir) -> dict:
+    """Trains (`bertlab.train.loop.train`), then writes evaluation.json and, on the synthetic language, floor.json.
+
+    Args:
+        config: a whole experiment config; `evaluate` says on how much text.
+        workdir: the run directory.
+
+    Returns:
+        The result of the training.
+    """
+    result = train(config, workdir)
+    measure(Path(workdir))
+    return result
+
+
+def measure(run: Path) -> None:
+    """Bits per byte and minimal pairs by the run's own likelihood, and its nats above the exact floors; each only once.
+
+    What cannot be measured is said in one line: the training before it is not lost.
+    """
+    config = config_of_run(run)
+    if not (run / "evaluation.json").exists() and (config.evaluate.sentences or config.evaluate.minimal_pairs):
+        try:
+            if load(run).kinds:
+                if config.evaluate.sentences:
+                    evaluate(run, limit=config.evaluate.sentences)
+                if pairs := config.evaluate.minimal_pairs:
+                    evaluate(run, minimal_pairs=Path(pairs), limit=config.evaluate.pairs)
+        except UserError as error:
+            print(f"not evaluated: {error}", flush=True)
+    if config.data.corpus == "synthetic" and not (run / "floor.json").exists():
+        try:
+            found = floors(config, params=load_params(run))
+        except UserError as error:
+            print(f"no floor: {error}", flush=True)
+            return
+        write_json(run / "floor.json", {n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
+        for name, floor in found.items():
+            said = f"{floor.above:+.4f} nats above its floor of {floor.value:.4f}" if isinstance(floor, Floor) else floor
+            print(f"{name}: {said}", flush=True)

@@ -1,0 +1,73 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bertlab.data.batches import eval_batches
+from bertlab.data.facts import batch_facts, data_facts, length_rule_accuracy, unigram_entropy
+from bertlab.data.prepare import prepare
+
+
+def test_unigram_entropy():
+    assert unigram_entropy(np.array([0, 5, 5, 0])) == pytest.approx(math.log(2))
+    # −(¾ log ¾ + ¼ log ¼)
+    assert unigram_entropy(np.array([3, 0, 1])) == pytest.approx(0.5623351446)
+
+
+def pairs(labels, first, second, length=12):
+    """A batch of pairs with these numbers of tokens in A and B."""
+    places = np.arange(length)[None]
+    first, second = np.asarray(first)[:, None], np.asarray(second)[:, None]
+    return {
+        "documents": (places < first + second).astype(np.int32),
+        "segments": ((places >= first) & (places < first + second)).astype(np.int32),
+        "pair_label": np.asarray(labels, np.int32),
+        "order_label": np.full(len(labels), -1, np.int32),
+    }
+
+
+def test_batches_are_described_without_rows_of_padding():
+    facts = batch_facts([pairs([1, 0], [3, 4], [2, 8]), pairs([-1, -1], [5, 0], [0, 0])])
+    assert facts == {
+        "rows": 3,
+        "positions": 36,
+        "tokens": 22,
+        "nsp": {"rows": 2, "share": 0.5, "length_rule": pytest.approx(0.5, abs=0.5)},
+    }
+    plain = {"documents": np.array([[1, 1, 0, 0], [1, 2, 2, 2]])}
+    assert batch_facts([plain]) == {"rows": 2, "positions": 8, "tokens": 6}
+    only_order = pairs([-1, -1], [3, 4], [3, 4]) | {"order_label": np.array([1, 1])}
+    assert set(batch_facts([only_order])) == {"rows", "positions", "tokens", "sop"}
+
+
+def test_length_rule():
+    rng = np.random.default_rng(0)
+    labels, lengths = rng.integers(2, size=1000), rng.integers(1, 60, size=(1000, 2))
+    # Where lengths say nothing, nothing is gained, however many cells there are: five standard errors of 1,000 guesses.
+    assert abs(length_rule_accuracy(labels, lengths) - 0.5) < 5 * 0.5 / math.sqrt(1000)
+    # Where B tells, the rule finds it, and where only both together tell, it does too.
+    telling = np.where(labels == 1, rng.integers(1, 20, size=1000), rng.integers(40, 60, size=1000))
+    # (A bin at the border between the labels may hold some of both.)
+    assert length_rule_accuracy(labels, np.stack([lengths[:, 0], telling], axis=1)) > 0.9
+    side = rng.integers(2, size=1000)
+    both = np.stack([10 + 40 * side, 10 + 40 * (side ^ labels)], axis=1)
+    assert length_rule_accuracy(labels, both) == 1
+    # A share of 80 % is the rule's, where lengths add nothing.
+    mostly = (rng.random(1000) < 0.8).astype(int)
+    assert abs(length_rule_accuracy(mostly, np.ones((1000, 2))) - mostly.mean()) < 1e-9
+    assert length_rule_accuracy(np.array([1]), np.array([[3, 4]])) in (0, 1)
+
+
+def test_facts_of_a_run_are_json(small_config):
+    config = small_config("bert")
+    prepared = prepare(config.data)
+    batches = {"valid": eval_batches(prepared, config.data, "valid", 0)}
+    facts = json.loads(json.dumps(data_facts(prepared, batches, ["mlm"])))
+    assert facts["token_objectives"] == ["mlm"] and facts["corpus"]["splits"] == prepared.statistics
+    labels = np.concatenate([batch["pair_label"] for batch in batches["valid"]])
+    held_out = facts["batches"]["valid"]
+    assert held_out["nsp"]["share"] == pytest.approx((labels == 1).sum() / (labels >= 0).sum())
+    assert held_out["tokens"] == sum(int((batch["documents"] > 0).sum()) for batch in batches["valid"])
+    assert held_out["rows"] * config.data.seq_len == held_out["positions"]
+    assert 0 < facts["corpus"]["unigram_entropy"] < math.log(prepared.tokenizer.vocab_size)

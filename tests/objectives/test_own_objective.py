@@ -1,0 +1,116 @@
+"""Objectives from a file outside the package: they run as the built-in ones do, and a mistake in one is named with its line."""
+
+import importlib
+
+import jax
+import pytest
+
+from bertlab.errors import UserError
+from bertlab.objectives import MaskedLanguageModel, find
+from bertlab.train import loop
+from tests.conftest import ROOT
+from tests.references import tiny_program
+
+SOURCE = '''
+import dataclasses
+
+import jax.numpy as jnp
+
+from bertlab.models import Dense
+from bertlab.objectives import Objective, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(Objective):
+    """Is a position's token even?"""
+
+    reads = "both"
+    sees = "own"
+    predicts_tokens = False
+
+    def view(self, batch, key, vocabulary, progress):
+        even = batch["tokens"] % 2
+        return {**batch, "even": even}
+
+    def head(self, body):
+        return Dense(2, axes=("embed", None))
+
+    def loss(self, model, view):
+        logits = model.head(model.encoded.both[-1]).astype(jnp.float32)
+        return cross_entropy(logits, view["even"], view["documents"] > 0)
+'''
+
+
+@pytest.fixture
+def losses(tmp_path, monkeypatch, packed_batch):
+    """A function (old text, new text) -> the metrics of the objective with that mistake in it, and its file."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(old: str = "", new: str = ""):
+        assert old in SOURCE
+        path = tmp_path / f"own_{abs(hash((old, new)))}.py"
+        path.write_text(SOURCE.replace(old, new) if old else SOURCE)
+        importlib.invalidate_caches()
+        program = tiny_program("bert", "")
+        program.objectives["Own"] = find(f"{path.stem}:Own")()
+        batch = packed_batch()
+
+        def run():
+            params = program.init(jax.random.key(0), batch)
+            return program.metrics(params, program.views(batch, jax.random.key(0)))
+
+        return run, path
+
+    return make
+
+
+def test_it_runs_as_it_stands(losses):
+    run, _ = losses()
+    assert 0.2 < float(run()["Own/loss"][0] / run()["Own/loss"][1]) < 2.0
+
+
+# (what stands there, what is written instead, the line that is at fault, what is said of it)
+MISTAKES = [
+    ('view["even"]', 'view["odd"]', 'view["odd"]', r"there is no 'odd' \(KeyError in loss\(\)\)"),
+    ('batch["tokens"] % 2', 'batch["words"] % 2', 'batch["words"]', r"there is no 'words' \(KeyError in view\(\)\)"),
+    ('view["even"], view', 'view["even"][:, :3], view', "cross_entropy(logits", r"\((TypeError|ValueError) in loss\(\)\)"),
+    ("model.encoded.both[-1]", "model.encoded.forward[-1]", "encoded.forward", r"not subscriptable \(TypeError in loss"),
+    ("Dense(2, ", "Dense(", "Dense(axes", r"missing .* argument: 'features' \(TypeError in head\(\)\)"),
+    ('"even": even}', '"even": even.sum()}', "def view", r"view\(\)\['even'\] must have the batch's 4 rows .* shape \(\)"),
+    ("return {**batch", "{**batch", "def view", r"view\(\) must return a dict of arrays, got NoneType"),
+    ("return cross_entropy", "cross_entropy", "def loss", r"loss\(\) must return a dict with the key 'loss', got NoneType"),
+    ("return cross_entropy(logits", 'return {"nll": 1.0} or (logits', "def loss", r"got a dict with the keys 'nll'"),
+    ("return cross_entropy(logits", 'return {"loss": logits} or (logits', "def loss", r"two scalars, got shape \(4, 12, 2\)"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "message"), MISTAKES)
+def test_a_mistake_is_named_with_its_file_and_line(old, new, line, message, losses):
+    run, path = losses(old, new)
+    number = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if line in text)
+    with pytest.raises(UserError, match=message) as error:
+        run()
+    assert str(error.value).startswith(f"objective Own: {path}, line {number}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_weight_that_is_not_finite_stops_the_run_with_name_and_line(small_config, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "own_weight.py"
+    path.write_text(SOURCE.replace('view["documents"] > 0)', 'jnp.log(1.0 * (view["documents"] == 0)))'))
+    importlib.invalidate_caches()
+    config = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=own_weight:Own", train__steps=4)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "def loss" in text)
+    message = rf"objective Own: {path}, line {line}: the weight of loss\(\)\['(loss|accuracy)'\] is not finite at step 0"
+    with pytest.raises(loop.Diverged, match=message):
+        loop.train(config, tmp_path / "run")
+
+
+def test_what_goes_wrong_in_the_package_keeps_its_traceback(monkeypatch, packed_batch):
+    def broken(self, model, view):
+        return {"loss": (view["nothing"], 1.0)}
+
+    monkeypatch.setattr(MaskedLanguageModel, "loss", broken)
+    program, batch = tiny_program("bert", "mlm"), packed_batch()
+    with pytest.raises(KeyError, match="nothing"):
+        program.init(jax.random.key(0), batch)

@@ -1,0 +1,404 @@
+import copy
+import io
+import json
+
+import pytest
+from conftest import objectives_study, write_json, write_lines, write_run, write_study
+from rich.console import Console
+
+from bertlab.cli import main
+from bertlab.errors import UserError
+from bertlab.studies import doctor as module
+from bertlab.studies.doctor import CHECKS, CannotTell, Facts, Finding, doctor, examine, read_facts
+
+ENTROPY = 6.0
+CONFIG = {
+    "data": {"format": "segment_pair", "seq_len": 128},
+    "optimizer": {"learning_rate": 1e-3, "warmup_steps": 100, "clip_norm": 1.0, "gradient_scale": 1.0},
+    "train": {"steps": 1000},
+}
+SPLIT = {
+    "documents": 1000,
+    "sentences": 10_000,
+    "tokens": 200_000,
+    "bytes": 900_000,
+    "unknown": 0,
+    "duplicate_sentences": 300,
+    "duplicate_documents": 0,
+}
+DATA = {
+    "corpus": {
+        "tokenizer": "unigram",
+        "vocab_size": 8192,
+        "unigram_entropy": ENTROPY,
+        "splits": {"train": SPLIT, "valid": SPLIT | {"sentences_in_train": 200, "documents_in_train": 0}},
+    },
+    "batches": {
+        "valid": {"rows": 640, "positions": 1000, "tokens": 800, "nsp": {"rows": 640, "share": 0.5, "length_rule": 0.6}}
+    },
+    "token_objectives": ["mlm"],
+}
+
+
+def healthy() -> Facts:
+    """A run of 1,000 steps that did well."""
+    lines = []
+    for step in range(0, 1001, 100):
+        losses = {"mlm/loss": 9.0 - 0.004 * step, "nsp/loss": 0.5, "nsp/accuracy": 0.75}
+        more = {"learning_rate": 1e-3 * (1 - step / 1000), "gradient_norm": 1.7, "tokens_per_second": 5000.0}
+        axes = {"step": step, "tokens": 500 * step}
+        if step:
+            lines.append(axes | {"split": "train"} | losses | more)
+        lines.append(axes | {"split": "valid"} | losses | {"learning_rate": 0.0, "tokens_per_second": 0.0})
+    floor = {"mlm": {"value": 3.0, "standard_error": 0.1, "exact": True, "above": 2.0, "above_standard_error": 0.1}}
+    return copy.deepcopy(Facts(module.Path("run"), CONFIG, lines, {"step": 1000}, DATA, floor))
+
+
+def found_in(facts: Facts) -> dict[str, str]:
+    return {title: str(outcome) for title, outcome in examine(facts).items() if isinstance(outcome, Finding)}
+
+
+def at_end(**values):
+    """Sets numbers of the last training or validation line; a name may begin with train_ or valid_."""
+
+    def change(facts):
+        for name, value in values.items():
+            split, _, key = name.partition("_")
+            getattr(facts, split)[-1][key.replace("__", "/")] = value
+
+    return change
+
+
+def everywhere(split, **values):
+    def change(facts):
+        for line in getattr(facts, split):
+            line.update({key.replace("__", "/"): value for key, value in values.items()})
+
+    return change
+
+
+def recorded(path, value):
+    """Sets an entry of data.json, "corpus.unigram_entropy"."""
+
+    def change(facts):
+        *parents, last = path.split(".")
+        node = facts.data
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+
+    return change
+
+
+def configured(path, value):
+    def change(facts):
+        group, key = path.split(".")
+        facts.config[group][key] = value
+
+    return change
+
+
+def in_line(number, **values):
+    def change(facts):
+        facts.train[number].update(values)
+
+    return change
+
+
+def without(*names):
+    def change(facts):
+        for name in names:
+            object.__setattr__(facts, name, None)
+
+    return change
+
+
+def together(*changes):
+    def change(facts):
+        for one in changes:
+            one(facts)
+
+    return change
+
+
+def test_a_healthy_run_passes_every_check():
+    assert set(examine(healthy()).values()) == {None}
+
+
+THROUGHOUT = lambda value: together(everywhere("valid", mlm__loss=value), everywhere("train", mlm__loss=value))
+BOTH_LOSSES = lambda value: together(at_end(valid_mlm__loss=value), at_end(train_mlm__loss=value))
+# title, what provokes the finding, what its sentence holds, and a change almost as large that must not
+CASES = [
+    ("run finished", without("result"), "stands at step 1,000 of 1,000", together()),
+    (
+        "learned more than token frequencies",
+        THROUGHOUT(0.975 * ENTROPY),
+        r"mlm (5.850 nats) is no better than the unigram entropy of the training text, 6.000 nats",
+        THROUGHOUT(0.965 * ENTROPY),
+    ),
+    (
+        "learned more than token frequencies",
+        THROUGHOUT(1.2 * ENTROPY),
+        "init_stddev",
+        together(THROUGHOUT(0.98 * ENTROPY), lambda facts: facts.floor["mlm"].update(value=0.975 * ENTROPY)),
+    ),
+    # 640 pairs: two standard errors are 0.0395 at 0.5 and 0.0387 at 0.6.
+    (
+        "pair labels learned beyond lengths",
+        at_end(valid_nsp__accuracy=0.53),
+        "53.0% on 640 pairs",
+        at_end(valid_nsp__accuracy=0.64),
+    ),
+    (
+        "pair labels learned beyond lengths",
+        at_end(valid_nsp__accuracy=0.545),
+        "lengths has 60.0%",
+        at_end(valid_nsp__accuracy=0.645),
+    ),
+    (
+        "pair labels learned beyond lengths",
+        recorded("batches.valid.nsp.share", 0.26),
+        "74.0%",
+        recorded("batches.valid.nsp.share", 0.31),
+    ),
+    (
+        "pair labels learned beyond lengths",
+        recorded("batches.valid.nsp.length_rule", 0.74),
+        "74.0%",
+        recorded("batches.valid.nsp.length_rule", 0.7),
+    ),
+    ("little padding", recorded("batches.valid.tokens", 690), "31% of the positions", recorded("batches.valid.tokens", 710)),
+    (
+        "little repeated text",
+        recorded("corpus.splits.train.duplicate_sentences", 1100),
+        "11.0% of the 10,000 sentences of the train split repeat",
+        recorded("corpus.splits.train.duplicate_sentences", 900),
+    ),
+    (
+        "little repeated text",
+        recorded("corpus.splits.valid.duplicate_documents", 11),
+        "1.1% of the 1,000 documents of the valid split repeat",
+        recorded("corpus.splits.valid.duplicate_documents", 9),
+    ),
+    (
+        "little repeated text",
+        recorded("corpus.splits.valid.documents_in_train", 11),
+        "1.1% of the 1,000 documents of the valid split stand in the train split too",
+        recorded("corpus.splits.valid.documents_in_train", 9),
+    ),
+    (
+        "few unknown tokens",
+        recorded("corpus.splits.valid.unknown", 2200),
+        "1.1% of the tokens of the valid split are [UNK]",
+        recorded("corpus.splits.valid.unknown", 1800),
+    ),
+    (
+        "few unknown tokens",
+        together(recorded("corpus.tokenizer", "words"), recorded("corpus.splits.train.unknown", 10_200)),
+        "5.1% of the tokens of the train split",
+        together(recorded("corpus.tokenizer", "words"), recorded("corpus.splits.train.unknown", 9800)),
+    ),
+    (
+        "loss not below its floor",
+        lambda facts: facts.floor["mlm"].update(above=-0.31),
+        "mlm (0.3100 nats below, standard error 0.1000)",
+        lambda facts: facts.floor["mlm"].update(above=-0.29),
+    ),
+    (
+        "loss not below its floor",
+        lambda facts: facts.floor["mlm"].update(above=-2e-4, above_standard_error=0.0, standard_error=0.0),
+        "leak",
+        lambda facts: facts.floor["mlm"].update(above=-1e-6, above_standard_error=0.0, standard_error=0.0),
+    ),
+    ("loss not next to nothing", THROUGHOUT(0.009), "mlm (0.009 nats)", THROUGHOUT(0.011)),
+    (
+        "held-out loss near training loss",
+        at_end(train_mlm__loss=4.5),
+        "mlm 5.000 against 4.500, after 2.5 readings",
+        at_end(train_mlm__loss=4.56),
+    ),
+    (
+        "held-out loss near training loss",
+        together(at_end(train_nsp__loss=0.39), at_end(train_tokens=300_000)),
+        "nsp 0.500 against 0.390, though the text was read 1.5 times only",
+        at_end(train_nsp__loss=0.41),
+    ),
+    (
+        "held-out loss not rising",
+        BOTH_LOSSES(5.52),
+        "mlm was 5.400 at step 900 and rose to 5.520 by step 1,000",
+        BOTH_LOSSES(5.5),
+    ),
+    (
+        "learning rate past its warm-up",
+        at_end(train_learning_rate=1e-3),
+        "config.optimizer.warmup_steps=100",
+        everywhere("train", learning_rate=1e-3),
+    ),
+    (
+        "learning rate past its warm-up",
+        lambda facts: [line.update(learning_rate=1e-6 * line["step"]) for line in facts.train],
+        "still rising at the end (step 1,000, 0.001)",
+        # A run that is still going may still be warming up.
+        lambda facts: [without("result")(facts), *(line.update(learning_rate=1e-6 * line["step"]) for line in facts.train)],
+    ),
+    ("learning rate past its warm-up", everywhere("train", learning_rate=0.0), "was 0 in every", together()),
+    (
+        "gradients not always clipped",
+        everywhere("train", gradient_norm=10.1),
+        "never fell below 10.1",
+        everywhere("train", gradient_norm=9.9),
+    ),
+    (
+        "gradients not always clipped",
+        configured("optimizer.gradient_scale", 20.0),
+        "34 times",
+        together(everywhere("train", gradient_norm=20.0), in_line(6, gradient_norm=5.0)),
+    ),
+    (
+        "gradients not exploding",
+        in_line(4, gradient_norm=17.1),
+        "17.1 in the log line of step 500",
+        in_line(4, gradient_norm=16.9),
+    ),
+    ("gradients not exploding", in_line(9, gradient_norm=900.0), "900", in_line(0, gradient_norm=900.0)),
+    (
+        "steady throughput",
+        in_line(5, tokens_per_second=1600.0),
+        "between steps 500 and 600 training went at 1,600",
+        in_line(5, tokens_per_second=1700.0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("title", "wrong", "sentence", "right"), CASES, ids=range(len(CASES)))
+def test_a_finding_is_provoked_and_just_not(title, wrong, sentence, right):
+    facts = healthy()
+    wrong(facts)
+    found = found_in(facts)
+    assert list(found) == [title] and sentence in found[title]
+    assert found[title].count(";") == 1 and found[title].endswith(".") and ". " not in found[title]
+    facts = healthy()
+    right(facts)
+    assert title not in found_in(facts)
+
+
+def test_every_check_has_a_case():
+    assert {case[0] for case in CASES} == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("step", "warmup", "told"), [(300, 100, True), (299, 100, False), (900, 500, False), (1000, 500, True)]
+)
+def test_nothing_is_expected_of_a_run_too_early(step, warmup, told):
+    facts = healthy()
+    everywhere("valid", step=step, mlm__loss=ENTROPY, nsp__accuracy=0.5)(facts)
+    configured("optimizer.warmup_steps", warmup)(facts)
+    outcomes = examine(facts)
+    for title in ("learned more than token frequencies", "pair labels learned beyond lengths"):
+        assert isinstance(outcomes[title], Finding if told else CannotTell)
+
+
+def test_what_was_not_recorded_is_not_judged():
+    facts = healthy()
+    without("data", "floor")(facts)
+    missing = {title: str(outcome) for title, outcome in examine(facts).items() if outcome is not None}
+    assert list(missing) == [
+        "learned more than token frequencies",
+        "pair labels learned beyond lengths",
+        "little padding",
+        "little repeated text",
+        "few unknown tokens",
+        "loss not below its floor",
+    ]
+    assert "data.json" in missing["little padding"] and "floor.json" in missing["loss not below its floor"]
+    # Overfitting is seen without it, though not how often the text was read.
+    at_end(train_mlm__loss=3.0)(facts)
+    assert list(found_in(facts)) == ["held-out loss near training loss"]
+
+
+def test_a_run_of_no_words_and_no_pairs_has_less_to_check():
+    facts = healthy()
+    recorded("token_objectives", [])(facts)
+    del facts.data["batches"]["valid"]["nsp"]
+    configured("optimizer.clip_norm", 0.0)(facts)
+    for line in facts.lines:
+        line["glove/loss"] = line.pop("mlm/loss")
+    cannot = [title for title, outcome in examine(facts).items() if isinstance(outcome, CannotTell)]
+    assert cannot == [
+        "learned more than token frequencies",
+        "pair labels learned beyond lengths",
+        "loss not next to nothing",
+        "held-out loss not rising",
+        "gradients not always clipped",
+    ]
+
+
+def printed(directory, width=100) -> tuple[int, str]:
+    console = Console(file=io.StringIO(), width=width)
+    return doctor(directory, console), console.file.getvalue()
+
+
+def write(directory, facts):
+    directory.mkdir(exist_ok=True)
+    for name in ("config", "result", "data", "floor"):
+        if getattr(facts, name) is not None:
+            write_json(directory / f"{name}.json", getattr(facts, name))
+    write_lines(directory / "metrics.jsonl", facts.lines)
+    return directory
+
+
+def test_what_is_printed_and_the_exit_code(tmp_path, capsys):
+    assert main(["doctor", str(write(tmp_path / "good", healthy()))]) == 0
+    assert f"0 finding(s), {len(CHECKS)} check(s) passed, 0 not checked" in capsys.readouterr().out
+    facts = healthy()
+    together(recorded("corpus.splits.train.unknown", 20_000), without("floor"))(facts)
+    run = write(tmp_path / "bad", facts)
+    assert main(["doctor", str(run)]) == 1
+    capsys.readouterr()
+    for width in (40, 80, 200):
+        findings, text = printed(run, width)
+        words = " ".join(text.split())
+        assert findings == 1 and words.startswith(
+            "✗ 10.0% of the tokens of the train split are [UNK], with 8,192 pieces of kind 'unigram'"
+        )
+        assert "✓ steady throughput" in words and "– not checked, since there is no floor.json" in words
+        assert max(map(len, text.splitlines())) <= width
+    with pytest.raises(SystemExit):
+        main(["doctor", "--help"])
+    assert "exit code 0: nothing found, 1: something is wrong" in " ".join(capsys.readouterr().out.split())
+
+
+def test_runs_as_they_are_found(tmp_path, capsys):
+    write_run(tmp_path / "older", "MLM", 1)
+    assert printed(tmp_path / "older")[0] == 0
+    write_run(tmp_path / "begun", "MLM", 1, finished=False)
+    assert "there is no result.json: the run stands at step 1,500 of 1,500" in " ".join(printed(tmp_path / "begun")[1].split())
+    (tmp_path / "begun" / "failed.txt").write_text("Traceback\n\nDiverged: mlm/loss is not finite.\n")
+    findings, text = printed(tmp_path / "begun", 200)
+    assert findings == 1 and "the run failed at step 1,500 of 1,500: Diverged: mlm/loss is not finite; mend" in text
+    imported = tmp_path / "imported"
+    imported.mkdir()
+    write_json(imported / "config.json", {"model": {"family": "bert"}})
+    write_json(imported / "imported.json", {})
+    findings, text = printed(imported)
+    assert findings == 0 and f"0 check(s) passed, {len(CHECKS)} not checked" in text
+    write_run(tmp_path / "none", "No pretraining", 1)
+    assert printed(tmp_path / "none")[0] == 0
+    (tmp_path / "only_log").mkdir()
+    write_lines(tmp_path / "only_log" / "metrics.jsonl", [{"step": 0, "split": "valid", "loss": 1.0}])
+    assert printed(tmp_path / "only_log")[0] == 1
+    capsys.readouterr()
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    with pytest.raises(UserError, match="is no run"):
+        read_facts(tmp_path / "absent")
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert "is no run: it has neither config.json nor metrics.jsonl" in capsys.readouterr().err
+    study = write_study(tmp_path / "study", objectives_study((1,), ("MLM",)))
+    with pytest.raises(UserError, match=r"holds a study; give one of its runs, such as .*mlm-seed=1"):
+        read_facts(study)
+    (study / "mlm-seed=1" / "data.json").write_text(json.dumps(DATA)[:50])
+    with pytest.raises(UserError, match=r"data\.json: not valid JSON"):
+        doctor(study / "mlm-seed=1")

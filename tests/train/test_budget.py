@@ -1,0 +1,48 @@
+"""A budget in tokens, supervised positions, FLOPs or seconds is turned into steps, and spent to within a few percent."""
+
+import pytest
+
+from bertlab.errors import UserError
+from bertlab.train import loop
+from bertlab.train.build import build_pretraining, check_config
+
+MLM = "experiments/pretrain/bert.py:objectives=mlm"
+
+
+@pytest.mark.parametrize(("unit", "amount"), [("tokens", 4000), ("supervised", 600), ("flops", 2e8)])
+def test_a_run_spends_its_budget(unit, amount, small_config, tmp_path):
+    result = loop.train(small_config(MLM, train__budget=f"{unit}={amount}"), tmp_path)
+    # The cost of the batches differs a little from the mean of the first ones, and steps are whole.
+    assert result[unit] == pytest.approx(amount, rel=0.1)
+    assert result["step"] > 5
+
+
+def test_equal_tokens_are_equal_steps_and_equal_predictions_are_not(small_config, tmp_path):
+    ltr = "experiments/pretrain/bert.py:objectives=ltr"
+    steps = {}
+    for unit, amount in (("tokens", 2000), ("supervised", 1500)):
+        mlm = loop.train(small_config(MLM, train__budget=f"{unit}={amount}"), tmp_path / f"{unit}-mlm")
+        other = small_config(ltr, train__budget=f"{unit}={amount}", model__direction="left-to-right")
+        steps[unit] = mlm["step"], loop.train(other, tmp_path / f"{unit}-ltr")["step"]
+    assert steps["tokens"][0] == steps["tokens"][1]
+    assert steps["supervised"][0] > 4 * steps["supervised"][1], "MLM predicts 15 % of the tokens"
+
+
+def test_a_budget_of_seconds_is_kept_by_the_run_that_goes_on(small_config, tmp_path, monkeypatch):
+    config = small_config(MLM, train__budget="seconds=5")
+    monkeypatch.setattr(loop, "seconds_per_step", lambda experiment: 0.5)
+    assert loop.train(config, tmp_path)["step"] == 10
+    (tmp_path / "result.json").unlink()
+    monkeypatch.setattr(loop, "seconds_per_step", lambda experiment: pytest.fail("the run has its steps already"))
+    assert loop.train(config, tmp_path)["step"] == 10
+    assert loop.train(config, tmp_path)["step"] == 10
+
+
+def test_a_step_is_timed_without_compilation(small_config):
+    assert 0 < loop.seconds_per_step(build_pretraining(small_config(MLM)), steps=2) < 2
+
+
+@pytest.mark.parametrize("text", ["tokens", "tokens=", "tokens=-1", "words=100", "tokens=inf", "flops=many"])
+def test_a_budget_that_is_none_is_refused(text, small_config):
+    with pytest.raises(UserError, match=r"config.train.budget=.*expected one of tokens, supervised, flops, seconds"):
+        check_config(small_config(MLM, train__budget=text))

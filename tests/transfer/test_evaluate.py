@@ -1,0 +1,162 @@
+"""`bertlab evaluate`: the sample of held-out sentences, minimal pairs by planted scores, and what is written down."""
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from bertlab.cli import main
+from bertlab.config import base_config
+from bertlab.data.corpora import open_corpus
+from bertlab.data.prepare import split_of
+from bertlab.data.tokenizers import WordPieceTokenizer
+from bertlab.errors import UserError
+from bertlab.interop.base import Imported, save_imported
+from bertlab.transfer.evaluate import Pair, held_out_sentences, judge_pairs, read_pairs
+from bertlab.transfer.likelihood import Score
+from bertlab.transfer.pretrained import Pretrained, load
+from tests.references import random_params, tiny_program
+from tests.transfer.test_likelihood import PIECES, ROW, VOCABULARY
+
+PLANTED = {"x": -3.0, "y": -4.0, "z": -4.0}
+
+
+def planted(texts, kind="pseudo"):
+    return [Score(PLANTED[text], 1, kind) for text in texts]
+
+
+def line(good: str, bad: str, paradigm: str) -> str:
+    return json.dumps({"sentence_good": good, "sentence_bad": bad, "UID": paradigm, "field": "syntax"})
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """The directory of a tiny masked model of the letters a to h, trained on their own text."""
+    words = " ".join("abcdefgh")
+    documents = [f"Letters {words[i % 8 :]}. É{' é' * 500}. Text {i} a b." for i in range(60)]
+    (tmp_path / "letters.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    config = base_config()
+    config.data.update({"corpus": f"text:{tmp_path}/letters.txt", "valid_fraction": 0.1, "test_fraction": 0.3})
+    config.model.update({"family": "bert", "size": "tiny", "width": 8, "layers": 1, "hidden": 12, "heads": 2})
+    config.objectives.mlm = {"weight": 1.0}
+    batch = ROW | {name: ROW["tokens"][:, 0] for name in ("pair_label",)}
+    params = random_params(tiny_program("bert", "mlm", VOCABULARY), batch)
+    save_imported(Imported(config, params, WordPieceTokenizer(PIECES, False)), tmp_path / "run", "huggingface", "nowhere")
+    (tmp_path / "run" / "imported.json").unlink()  # as if it had been trained here
+    return tmp_path / "run"
+
+
+def test_the_more_likely_sentence_wins_ties_are_half_and_paradigms_weigh_alike():
+    pairs = [Pair("x", "y", "one"), Pair("y", "x", "one"), Pair("y", "z", "one"), Pair("x", "z", "one")]
+    judged = judge_pairs([*pairs, Pair("x", "y", "two"), Pair("x", "z", "two")], planted)
+    one, two = judged["paradigms"]["one"], judged["paradigms"]["two"]
+    assert one == {"accuracy": 0.625, "standard_error": pytest.approx((0.6875 / 3 / 4) ** 0.5), "pairs": 4}
+    assert two == {"accuracy": 1.0, "standard_error": 0.0, "pairs": 2}
+    assert judged["accuracy"] == 0.8125 and judged["pairs"] == 6
+    assert judged["standard_error"] == pytest.approx(one["standard_error"] / 2)
+    assert judge_pairs(pairs[:1], planted)["standard_error"] is None
+
+
+@pytest.mark.parametrize(("suffix", "opened"), [("", open), (".gz", gzip.open), (".xz", lzma.open)])
+def test_pairs_are_read_from_plain_and_compressed_lines(suffix, opened, tmp_path):
+    path = tmp_path / f"pairs.jsonl{suffix}"
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.write("\n".join([line("é", "b", "u"), line("c", "d", "v"), "", line("e", "f", "u"), line("g", "h", "u"), ""]))
+    everything = [Pair("é", "b", "u"), Pair("c", "d", "v"), Pair("e", "f", "u"), Pair("g", "h", "u")]
+    assert read_pairs(path) == everything and read_pairs(path, limit=2) == everything[:3]
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b'\n{"sentence_good": "a", "UID": "u"}', r'pairs.jsonl, line 2: expected a JSON object with a string "sentence_bad"'),
+        (
+            b'{"sentence_good": "a", "sentence_bad": 1, "UID": "u"}',
+            r'line 1: expected a JSON object with a string "sentence_bad"',
+        ),
+        (b'["sentence_good"]', r'pairs.jsonl, line 1: expected a JSON object with a string "sentence_good"'),
+        (b"{", r"pairs.jsonl, line 1: not valid JSON"),
+        (b"\n", r"--minimal_pairs=.*pairs.jsonl holds no pair"),
+        (b"\xff", r"--minimal_pairs=.*pairs.jsonl: .*; give a UTF-8 file"),
+        (None, r"--minimal_pairs=.*pairs.jsonl: .*No such file"),
+    ],
+)
+def test_what_is_no_pair_is_refused_with_file_and_line(contents, message, tmp_path):
+    if contents is not None:
+        (tmp_path / "pairs.jsonl").write_bytes(contents)
+    with pytest.raises(UserError, match=message):
+        read_pairs(tmp_path / "pairs.jsonl")
+
+
+def test_the_sample_is_of_the_test_split_and_depends_on_the_corpus_alone(run):
+    sample = held_out_sentences(run, 12)
+    config = json.loads((run / "config.json").read_text())
+    test = [d for d in open_corpus(config["data"]["corpus"]).documents() if split_of(d.id, 0.1, 0.3) == "test"]
+    allowed = [sentence for document in test for sentence in document.sentences if len(sentence.encode()) <= 480]
+    assert len(sample) == 12 and set(sample) <= set(allowed) and len(allowed) < sum(len(d.sentences) for d in test)
+    assert sample != allowed[:12], "not the beginning of the corpus"
+    assert 0 < sum(sentence.startswith("Text") for sentence in sample) < 12, "from anywhere in a document"
+    assert held_out_sentences(run, 5) == sample[:5] and sorted(held_out_sentences(run, 10_000)) == sorted(allowed)
+    config["data"] |= {"seed": 3, "seq_len": 64, "format": "full_sentences"}
+    config["data"]["tokenizer"]["kind"] = "words"
+    (run / "config.json").write_text(json.dumps(config))
+    assert held_out_sentences(run, 12) == sample
+    config["data"] |= {"corpus": "synthetic", "synthetic": config["data"]["synthetic"] | {"documents": 20}}
+    (run / "config.json").write_text(json.dumps(config))
+    assert held_out_sentences(run, 3)[0].startswith("w")
+    config["data"]["test_fraction"] = 0.0
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"trained with config.data.test_fraction=0 and has no held-out text; give --text"):
+        held_out_sentences(run, 3)
+    (run / "imported.json").write_text("{}")
+    with pytest.raises(UserError, match=r"was imported, and has no held-out text of its own; give --text=FILE"):
+        held_out_sentences(run, 3)
+
+
+def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeypatch, capsys):
+    assert main(["evaluate", f"--run={run}", "--limit=3", "--kinds=pseudo"]) == 0
+    printed = capsys.readouterr().out
+    texts = held_out_sentences(run, 3)
+    expected = load(run).bits_per_byte(texts, "pseudo")
+    written = json.loads((run / "evaluation.json").read_text())
+    (pseudo,) = written["bits_per_byte"].values()
+    assert (
+        pseudo["value"] == pytest.approx(expected.value, rel=1e-6) and pseudo["texts"] == 3 and pseudo["text"] == "test split"
+    )
+    assert pseudo["unknown"] == expected.unknown > 0
+    assert f"{expected.value:.4f}" in printed and "[UNK] stands for any word" in printed and "drops capitals" not in printed
+
+    (tmp_path / "pairs.jsonl").write_text("\n".join([line("x", "y", "u"), line("y", "x", "u"), line("x", "z", "v")]))
+    monkeypatch.setattr(Pretrained, "score", lambda self, texts, kind: planted(texts, kind))
+    assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}"]) == 0
+    assert "75.0" in capsys.readouterr().out
+    both = json.loads((run / "evaluation.json").read_text())
+    assert both["bits_per_byte"] == written["bits_per_byte"] and list(both["minimal_pairs"]) == ["pseudo", "pseudo-within-word"]
+    assert both["minimal_pairs"]["pseudo"]["accuracy"] == 0.75
+
+    (tmp_path / "some.txt").write_text("a b c\r\n\nd e\n")
+    out = tmp_path / "new" / "some.json"
+    assert main(["evaluate", f"--run={run}", f"--text={tmp_path / 'some.txt'}", f"--out={out}"]) == 0
+    assert json.loads((run / "evaluation.json").read_text()) == both
+    of_file = json.loads(out.read_text())["bits_per_byte"]["pseudo-within-word"]
+    assert (of_file["texts"], of_file["bytes"], of_file["tokens"], of_file["unknown"]) == (2, 8, 5, 0.0)
+    assert of_file["text_hash"] != pseudo["text_hash"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--limit=-1", "--limit=-1 must be 1 or more"),
+        ("--kinds=left-to-right", "kind='left-to-right': this model was not trained for it (its objectives: mlm)"),
+        ("--text=nothing.txt", "--text=nothing.txt: "),
+        ("--out=x.txt", "--out=x.txt: the file is JSON"),
+        ("--out=run/config.json", "--out=run/config.json: this file holds something else than evaluations"),
+    ],
+)
+def test_evaluate_says_what_is_wrong_before_anything_is_scored(given, message, run, monkeypatch, capsys):
+    monkeypatch.chdir(run.parent)
+    assert main(["evaluate", "--run=run", given]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(run.parent.glob("**/evaluation.json"))
