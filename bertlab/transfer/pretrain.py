@@ -50,5 +50,6 @@ def measure(run: Path) -> None:
             return
         write_json(run / "floor.json", {n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
         for name, floor in found.items():
-            said = f"{floor.above:+.4f} nats above its floor of {floor.value:.4f}" if isinstance(floor, Floor) else floor
+            known = isinstance(floor, Floor)
+            said = f"{floor.above:+.4f} nats above its floor of {floor.value:.4f}" if known else f"no floor: {floor}"
             print(f"{name}: {said}", flush=True)

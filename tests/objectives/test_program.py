@@ -1,6 +1,7 @@
 """One view, one forward pass; and what an objective is shown or starts from does not depend on its neighbours."""
 
 import dataclasses
+import re
 from typing import ClassVar
 
 import jax
@@ -54,6 +55,17 @@ def body_passes(program, batch):
 def test_objectives_that_share_a_view_share_the_forward_pass(family, names, passes, packed_batch):
     program = tiny_program(family, names, layers=2)
     assert body_passes(program, packed_batch()) == passes == len(group_by_view(program.objectives))
+
+
+def test_one_forward_pass_is_what_is_lowered(packed_batch):
+    batch = packed_batch()
+    lowered = []
+    for names in ("mlm", "mlm+nsp"):
+        program = tiny_program("bert", names, layers=2)
+        params, views = random_params(program, batch), views_of(program, batch)
+        text = jax.jit(program.metrics).lower(params, views).as_text()
+        lowered.append(len(re.findall(r"dot_general .*batching_dims", text)))
+    assert lowered[0] == lowered[1] > 0
 
 
 def test_groups():

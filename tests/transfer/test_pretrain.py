@@ -1,0 +1,75 @@
+"""What is measured after training, once, and what is said where it cannot be."""
+
+import json
+
+import pytest
+
+from bertlab.studies.report import report
+from bertlab.studies.results import load
+from bertlab.transfer.pretrain import pretrain
+
+SYNTHETIC = dict(
+    data__corpus="synthetic",
+    data__format="doc_sentences",
+    data__seq_len=18,
+    data__tokenizer__kind="words",
+    data__tokenizer__vocab_size=13,
+    train__steps=3,
+    train__eval_every=0,
+    evaluate__sentences=3,
+)
+
+
+@pytest.fixture
+def synthetic_config(small_config):
+    def make(names="mlm", **overrides):
+        config = small_config(f"experiments/pretrain/bert.py:objectives={names}", **(SYNTHETIC | overrides))
+        config.data.synthetic.update(documents=60, vocab_size=8, topics=2, states=3)
+        config.data.synthetic.update(sentence_words=(8, 8), document_sentences=(4, 4))
+        return config
+
+    return make
+
+
+def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(synthetic_config, tmp_path, capsys):
+    config, run = synthetic_config("mlm+nsp", data__format="sentence_pair", data__seq_len=19), tmp_path / "run"
+    result = pretrain(config, run)
+    floor = json.loads((run / "floor.json").read_text())
+    assert list(floor) == ["mlm", "nsp"] and 0.5 < floor["nsp"]["value"] < 0.694
+    for name, found in floor.items():  # on the very rows of the final evaluation
+        assert found["value"] + found["above"] == pytest.approx(result["metrics"]["test"][f"{name}/loss"], rel=1e-5)
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert set(evaluation["bits_per_byte"]) == {"pseudo", "pseudo-within-word"}
+    assert "nats above its floor" in capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert pretrain(config, run) == result
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+
+    row = load(run).runs.iloc[0]
+    assert row["bits_per_byte/pseudo"] == evaluation["bits_per_byte"]["pseudo"]["value"]
+    assert row["above/mlm"] == floor["mlm"]["above"] and row["floor/nsp"] == floor["nsp"]["value"]
+    report(run)
+    printed, page = capsys.readouterr().out, (run / "report.html").read_text()
+    assert "One scale for all (test)" in printed and "are no code length" in " ".join(printed.split())
+    assert all(text in page for text in ("nats above the floor, mlm", "bits/byte, pseudo", "are no code length"))
+
+
+def test_what_cannot_be_measured_is_said_and_loses_nothing(synthetic_config, tmp_path, capsys):
+    pretrain(synthetic_config("mlm", model__max_positions=18, data__format="segment_pair"), tmp_path)
+    said = capsys.readouterr().out
+    assert "mlm: no floor: " in said
+    assert json.loads((tmp_path / "floor.json").read_text()) == {}
+    assert (tmp_path / "result.json").exists()
+    plain = tmp_path / "plain"
+    pretrain(
+        synthetic_config(
+            "nsp",
+            data__format="sentence_pair",
+            data__seq_len=19,
+            data__tokenizer__kind="wordpiece",
+            data__tokenizer__vocab_size=30,
+        ),
+        plain,
+    )
+    assert "no floor: " in capsys.readouterr().out and not (plain / "floor.json").exists()
+    assert not (plain / "evaluation.json").exists(), "a model of NSP predicts no tokens"
