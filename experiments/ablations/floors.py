@@ -9,6 +9,7 @@ objectives, and pairs of sentences of 8 words (`sentence_pair`) for those about 
 """
 
 from bertlab.config import parse_arguments
+from bertlab.errors import UserError
 from bertlab.studies.study import Study
 
 BERT = "experiments/pretrain/bert.py:corpus=synthetic,objectives="
@@ -34,15 +35,23 @@ OBJECTIVES = {
 }
 
 
+SCALES = {"tiny": 1.0, "demo": 0.1}  # of the steps; demo is for trying it out
+
+
 def get_study(arguments=None):
-    values = parse_arguments(arguments, seeds=1)
+    values = parse_arguments(arguments, scale="tiny", seeds=1)
+    if values["scale"] not in SCALES:
+        raise UserError(f"scale={values['scale']}: choose one of {', '.join(SCALES)}")
     return Study(
         name="floors",
         title="Small models and the exact floors",
         question="Does a model trained with each objective come within 3 % of the best possible loss, and never below it?",
         config=f"{BERT}mlm",
         axes={
-            "objective": OBJECTIVES,
+            "objective": {
+                name: changes | {"train.steps": round(changes.get("train.steps", 1500) * SCALES[values["scale"]])}
+                for name, changes in OBJECTIVES.items()
+            },
             "seed": list(range(1, values["seeds"] + 1)),
         },
         overrides={
@@ -65,7 +74,6 @@ def get_study(arguments=None):
             "model.init_stddev": 0.08,
             "optimizer.learning_rate": 2e-3,
             "optimizer.weight_decay": 0.0,
-            "train.steps": 1500,
             "train.eval_every": 500,
             "train.log_every": 250,
             "train.checkpoint_every": 0,
