@@ -141,3 +141,12 @@ def test_a_broken_document_mask_is_noticed(monkeypatch, packed_batch):
     monkeypatch.setattr(transformer, "attention_mask", causal)
     with pytest.raises(AssertionError, match="packed documents see each other"):
         test_one_sided_states_see_one_side_of_their_own_document("gpt", "left-to-right", "forward", packed_batch)
+
+
+def test_a_broken_corruption_is_noticed(monkeypatch, packed_batch):
+    kind = objectives.find("mlm")
+    view = kind.view
+    leaking = lambda self, batch, *rest: {**view(self, batch, *rest), "tokens": jnp.asarray(batch["tokens"])}
+    monkeypatch.setattr(kind, "view", leaking)
+    with pytest.raises(AssertionError):
+        test_masked_lm_does_not_depend_on_the_original_id_under_a_mask(packed_batch)
