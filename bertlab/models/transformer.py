@@ -265,6 +265,16 @@ class Transformer(Body):
         """Hidden states of every layer, on the one side that the direction gives; nothing is carried."""
         c = self.config
         batch, length = view["tokens"].shape
+        x = rows_apart(self.embed(view, deterministic).reshape(batch * length, c.width))
+        layers = (x, *self._blocks(x, view, deterministic))
+        if c.final_norm:
+            layers = (*layers[:-1], self.final_norm(layers[-1]))
+        layers = tuple(layer.reshape(batch, length, c.width) for layer in layers)
+        return Encoded(**{_SIDE[c.direction]: layers}), carry
+
+    def embed(self, view: View, deterministic: bool) -> Float[Array, "B L D"]:
+        """What the first block is given: the sum of the embeddings, normalised where the config says so, and dropped."""
+        c = self.config
         x = lookup(self.token_embedding.astype(c.dtype), view["tokens"])
         if c.position_encoding == "learned":
             x = x + lookup(self.position_embedding.astype(c.dtype), view["positions"] + c.position_offset)
@@ -273,12 +283,7 @@ class Transformer(Body):
             x = x + lookup(self.segment_embedding.astype(c.dtype), segments)
         if c.embedding_norm:
             x = self.embedding_norm(x)
-        x = rows_apart(self.dropout(x, deterministic).reshape(batch * length, c.width))
-        layers = (x, *self._blocks(x, view, deterministic))
-        if c.final_norm:
-            layers = (*layers[:-1], self.final_norm(layers[-1]))
-        layers = tuple(layer.reshape(batch, length, c.width) for layer in layers)
-        return Encoded(**{_SIDE[c.direction]: layers}), carry
+        return self.dropout(x, deterministic)
 
     @nn.compact
     def _blocks(self, x: Float[Array, "N D"], view: View, deterministic: bool) -> list[Float[Array, "N D"]]:

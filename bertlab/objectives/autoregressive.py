@@ -41,7 +41,7 @@ class OneDirection(Objective):
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy of the neighbouring token at every position that has one in its document."""
         hidden = model.encoded.output(self.reads)
-        labels = _neighbours(view, self.reads)
+        labels = neighbours(view, self.reads)
         keep = slice(None)
         if "next_tokens" not in view:  # the last position (backward: the first) has no neighbour
             keep = slice(None, -1) if self.reads == "forward" else slice(1, None)
@@ -77,13 +77,19 @@ class RightToLeft(OneDirection):
     reads: ClassVar[str] = "backward"
 
 
-def _neighbours(view: View, side: str) -> Int[Array, "B L"]:
-    """The token to predict at each position, −1 where there is none; a stream says it itself, across its rows' ends."""
+def neighbours(view: View, side: str) -> Int[Array, "B L"]:
+    """The token to predict at each position, −1 where there is none; a stream says it itself, across its rows' ends.
+
+    Args:
+        view: `tokens` and `documents`, or of a stream `next_tokens`.
+        side: "forward" for the token after each position, "backward" for the one before.
+    """
     if "next_tokens" in view:
         return view["next_tokens"]
     tokens, documents = view["tokens"], view["documents"]
-    step = -1 if side == "forward" else 1
+    step, edge = (-1, -1) if side == "forward" else (1, 0)
     same = (jnp.roll(documents, step, axis=1) == documents) & (documents > 0)
+    same = same.at[:, edge].set(False)  # what comes round there is the row's other end
     return jnp.where(same, jnp.roll(tokens, step, axis=1), -1)
 
 

@@ -24,7 +24,6 @@ from bertlab.models.base import (
     OutputConfig,
     TokenPrediction,
     View,
-    lookup,
     rows_apart,
 )
 from bertlab.models.transformer import Transformer, TransformerConfig
@@ -268,7 +267,6 @@ class _Generator(Transformer):
     def setup(self):
         c, wide = self.config, self.body.config
         self.projection = Dense(c.width, ("embed", None), c.init, c.use_bias, c.dtype)
-        self.dropout = nn.Dropout(c.dropout)
         if c.final_norm:
             self.final_norm = Norm(c.epsilon, c.norm, c.use_bias)
         self.output = TokenPrediction(
@@ -278,25 +276,12 @@ class _Generator(Transformer):
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         """As the transformer's, but that its input is the body's embeddings, projected."""
         c = self.config
-        embedded = self._embedded(view, deterministic)
+        embedded = self.body.embed(view, deterministic)
         x = rows_apart(self.projection(embedded).reshape(-1, c.width))
         layers = (x, *self._blocks(x, view, deterministic))
         if c.final_norm:
             layers = (*layers[:-1], self.final_norm(layers[-1]))
         return Encoded(both=tuple(layer.reshape(*embedded.shape[:2], c.width) for layer in layers)), carry
-
-    def _embedded(self, view: View, deterministic: bool) -> Float[Array, "B L D"]:
-        """What the body's own first block is given."""
-        body, c = self.body, self.body.config
-        x = lookup(body.token_embedding.astype(c.dtype), view["tokens"])
-        if c.position_encoding == "learned":
-            x = x + lookup(body.position_embedding.astype(c.dtype), view["positions"] + c.position_offset)
-        if c.segments:
-            segments = view["segments"] if c.segments > 1 else jnp.zeros_like(view["segments"])
-            x = x + lookup(body.segment_embedding.astype(c.dtype), segments)
-        if c.embedding_norm:
-            x = body.embedding_norm(x)
-        return self.dropout(x, deterministic)
 
     def predict_tokens(
         self, hidden: Float[Array, "... G"], side: str, among: Int[Array, "..."] | None = None

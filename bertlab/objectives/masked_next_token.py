@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bertlab.models.base import View
+from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
 from bertlab.objectives.masked import MaskedLanguageModel
-from bertlab.objectives.prefix import following
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class MaskedNextToken(Objective):
             "tokens": jnp.where(causal[:, None], batch["tokens"], masked["tokens"]),
             "order": jnp.where(causal[:, None], jnp.arange(length), 0),
             "causal": causal,
-            "next_token_targets": jnp.where(causal[:, None] | chosen_next, following(batch), -1),
+            "next_token_targets": jnp.where(causal[:, None] | chosen_next, neighbours(batch, "forward"), -1),
         }
 
     def loss(self, model: Bound, view: View) -> Metrics:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
+from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
 
 
@@ -46,7 +47,7 @@ class PrefixLanguageModel(Objective):
         drawn = jax.random.uniform(key, place.shape, minval=self.min_share, maxval=self.max_share)
         share = jnp.take_along_axis(drawn, first, axis=1)
         prefix = jnp.minimum((share * size).astype(jnp.int32), size - 1)
-        targets = jnp.where(place >= prefix - 1, following(batch), -1)
+        targets = jnp.where(place >= prefix - 1, neighbours(batch, "forward"), -1)
         return {**batch, "order": jnp.maximum(place, prefix - 1), "prefix_targets": targets}
 
     def loss(self, model: Bound, view: View) -> Metrics:
@@ -67,14 +68,3 @@ def place_in_document(documents: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], 
     first = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
     last = jax.lax.cummin(jnp.where(ends, index, documents.shape[1]), axis=1, reverse=True)
     return index - first, last - first + 1
-
-
-def following(batch: View) -> Int[Array, "B L"]:
-    """The token after each position, −1 where its document ends; a stream says it itself, across its rows' ends."""
-    if "next_tokens" in batch:
-        return batch["next_tokens"]
-    tokens, documents = batch["tokens"], batch["documents"]
-    goes_on = (jnp.roll(documents, -1, axis=1) == documents) & (documents > 0)
-    # What comes round to the end is the row's beginning.
-    goes_on = goes_on.at[:, -1].set(False)
-    return jnp.where(goes_on, jnp.roll(tokens, -1, axis=1), -1)

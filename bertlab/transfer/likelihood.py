@@ -37,7 +37,7 @@ from bertlab.data.text_rows import TextRow
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
+from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
 from bertlab.objectives.base import Objective
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
@@ -248,11 +248,10 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
 def _score_neighbours(program: Program, direction: str, side: str, params, view: View) -> Float[Array, "2 B"]:
     """Σ log p of each row's neighbouring tokens in one direction, by the states of one side, and how many there are."""
     hidden = program.encode(params, view).output(side)
-    step, edge = (-1, -1) if direction == "forward" else (1, 0)
-    same = (jnp.roll(view["documents"], step, axis=1) == view["documents"]) & (view["documents"] > 0)
-    same = same.at[:, edge].set(False)
-    chosen = _log_probability(program.predict_tokens(params, hidden, side), jnp.roll(view["tokens"], step, axis=1))
-    return jnp.stack([jnp.where(same, chosen, 0.0).sum(axis=1), same.sum(axis=1).astype(jnp.float32)])
+    labels = neighbours(view, direction)
+    asked = labels >= 0
+    chosen = _log_probability(program.predict_tokens(params, hidden, side), jnp.maximum(labels, 0))
+    return jnp.stack([jnp.where(asked, chosen, 0.0).sum(axis=1), asked.sum(axis=1).astype(jnp.float32)])
 
 
 def _score_at(program: Program, params, view: View) -> Float[Array, "B"]:
