@@ -62,7 +62,7 @@ def cache(tmp_path_factory) -> str:
     return str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small_config(corpus, cache):
     """A function (recipe, **overrides) -> config of a very small run on one device; `__` in names stands for a dot."""
 
