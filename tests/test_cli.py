@@ -285,7 +285,7 @@ def test_train_and_report_from_the_shell(corpus, tmp_path):
     assert "step 4/4  train" in first
     assert first.splitlines()[-1] == f"finished: {tmp_path}/run/result.json; see it with: bertlab report {tmp_path}/run"
     names = {"config.json", "environment.json", "data.json", "metrics.jsonl", "checkpoints", "result.json", "tokenizer"}
-    names |= {"evaluation.json"}
+    names |= {"evaluation.json", "measured.json"}
     assert names == {path.name for path in (tmp_path / "run").iterdir()}
 
     shown = bertlab("report", str(tmp_path / "run"))

@@ -131,7 +131,7 @@ class Objective(abc.ABC):
         return None
 
     def extra_flops(self, shape, length: int) -> float:
-        """Forward and backward FLOPs a row beyond one pass of the body over it and a row of logits each prediction.
+        """Forward and backward FLOPs a row beyond one pass of the body over it and `flops_per_prediction`.
 
         Args:
             shape: the body's config.
@@ -139,6 +139,14 @@ class Objective(abc.ABC):
         """
         del shape, length
         return 0.0
+
+    def flops_per_prediction(self, shape) -> float:
+        """Forward and backward FLOPs of each unit of its loss's weight: a row of logits where it predicts tokens.
+
+        Args:
+            shape: the body's config.
+        """
+        return shape.flops_per_prediction() if self.predicts_tokens else 0.0
 
     @abc.abstractmethod
     def loss(self, model: Bound, view: View) -> Metrics:

@@ -22,7 +22,7 @@ class SpanBoundary(Objective):
     It shares mlm's view and forward pass; mlm's setting unit must be "span". As in the paper the tokens are predicted "exactly
     like the MLM objective" does, by the body's own output layer with the same embeddings. Where that layer has a transform of
     its own (BERT's), y_i goes through it too, and through mlm's bias; in SpanBERT's code y_i meets the embeddings at once, with
-    a second bias. The head's two products, 6·D·(3D + place_width) FLOPs a prediction, are not counted.
+    a second bias.
 
     Settings:
         places: relative positions p_1 … p_places; what lies deeper in a span is not predicted (SpanBERT's code: 20).
@@ -49,6 +49,10 @@ class SpanBoundary(Objective):
     def head(self, body: nn.Module) -> nn.Module:
         """f, which makes y of the two states and the place."""
         return _FromBoundaries(self.places, self.place_width, body.config.dtype)
+
+    def flops_per_prediction(self, shape) -> float:
+        """The head's two products and a row of logits."""
+        return super().flops_per_prediction(shape) + 6 * shape.width * (3 * shape.width + self.place_width)
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy at the masked positions."""

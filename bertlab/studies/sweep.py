@@ -63,8 +63,10 @@ def phases(workdir: Path, downstream: Sequence[str]) -> list[tuple[str, Path]]:
 
 
 def is_finished(workdir: Path, downstream: Sequence[str]) -> bool:
-    """Whether pretraining and every downstream task have written their result.json."""
-    return all((directory / "result.json").exists() for _, directory in phases(workdir, downstream))
+    """Whether pretraining and every downstream task have written their result.json, and pretraining was measured."""
+    return (workdir / "measured.json").exists() and all(
+        (directory / "result.json").exists() for _, directory in phases(workdir, downstream)
+    )
 
 
 def sweep(

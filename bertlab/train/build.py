@@ -100,10 +100,10 @@ class Phase:
         return sum(float(metrics[f"{name}/loss"][1]) for name in asked)
 
     def flops(self, metrics: Mapping[str, tuple]) -> float:
-        """Forward and backward FLOPs of one step with its rows of logits."""
-        predicted = [n for n, o in self.program.objectives.items() if o.predicts_tokens]
-        rows = sum(float(metrics[f"{name}/loss"][1]) for name in predicted)
-        return self.flops_per_step() + rows * self.program.body.config.flops_per_prediction()
+        """Forward and backward FLOPs of one step with its predictions."""
+        shape, asked = self.program.body.config, self.program.objectives.items()
+        predicted = sum(float(metrics[f"{name}/loss"][1]) * o.flops_per_prediction(shape) for name, o in asked)
+        return self.flops_per_step() + predicted
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.floors import Floor, config_of_run, floors
@@ -30,26 +32,45 @@ def pretrain(config, workdir) -> dict:
 def measure(run: Path) -> None:
     """Bits per byte and minimal pairs by the run's own likelihood, and its nats above the exact floors; each only once.
 
-    What cannot be measured is said in one line: the training before it is not lost.
+    What cannot be measured is said in one line: the training before it is not lost. measured.json is written last, and says
+    what is wanting.
     """
+    if (run / "measured.json").exists():
+        return
     config = config_of_run(run)
-    if not (run / "evaluation.json").exists() and (config.evaluate.sentences or config.evaluate.minimal_pairs):
-        try:
-            if load(run).kinds:
-                if config.evaluate.sentences:
-                    evaluate(run, limit=config.evaluate.sentences)
-                if pairs := config.evaluate.minimal_pairs:
-                    evaluate(run, minimal_pairs=Path(pairs), limit=config.evaluate.pairs)
-        except UserError as error:
-            print(f"not evaluated: {error}", flush=True)
-    if config.data.corpus == "synthetic" and not (run / "floor.json").exists():
-        try:
-            found = floors(config, params=load_params(run))
-        except UserError as error:
-            print(f"no floor: {error}", flush=True)
-            return
-        write_json(run / "floor.json", {n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
-        for name, floor in found.items():
-            known = isinstance(floor, Floor)
-            said = f"{floor.above:+.4f} nats above its floor of {floor.value:.4f}" if known else f"no floor: {floor}"
-            print(f"{name}: {said}", flush=True)
+    wanting = {"evaluation": _evaluate(config, run), "floor": _find_floors(config, run)}
+    write_json(run / "measured.json", wanting)
+    for part, reason in wanting.items():
+        if reason:
+            print(f"no {part}: {reason}", flush=True)
+
+
+def _evaluate(config: ConfigDict, run: Path) -> str | None:
+    """Writes evaluation.json where the config asks for it; why it could not be done."""
+    if (run / "evaluation.json").exists() or not (config.evaluate.sentences or config.evaluate.minimal_pairs):
+        return None
+    try:
+        if load(run).kinds:
+            if config.evaluate.sentences:
+                evaluate(run, limit=config.evaluate.sentences)
+            if pairs := config.evaluate.minimal_pairs:
+                evaluate(run, minimal_pairs=Path(pairs), limit=config.evaluate.pairs)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _find_floors(config: ConfigDict, run: Path) -> str | None:
+    """Writes floor.json where the text is the synthetic language, and prints it; why it could not be done."""
+    if config.data.corpus != "synthetic" or (run / "floor.json").exists():
+        return None
+    try:
+        found = floors(config, params=load_params(run))
+    except UserError as error:
+        return str(error)
+    write_json(run / "floor.json", {n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
+    for name, floor in found.items():
+        known = isinstance(floor, Floor)
+        said = f"{floor.above:+.4f} nats above its floor of {floor.value:.4f}" if known else f"no floor: {floor}"
+        print(f"{name}: {said}", flush=True)
+    return None

@@ -111,3 +111,10 @@ def test_masks_that_are_no_spans_and_settings_without_sense_are_refused(small_co
     for settings in ({"places": 0}, {"place_width": 0}):
         with pytest.raises(UserError, match="must be 1 or more"):
             SpanBoundary(**settings)
+
+
+def test_cost_of_a_prediction_is_its_matrices_six_times(both):
+    kernels = [x for path, x in jax.tree.leaves_with_path(both.params["heads_sbo"]) if "kernel" in jax.tree_util.keystr(path)]
+    shape, asked = both.program.body.config, both.program.objectives
+    extra = asked["sbo"].flops_per_prediction(shape) - asked["mlm"].flops_per_prediction(shape)
+    assert len(kernels) == 2 and extra == 6 * sum(kernel.size for kernel in kernels)

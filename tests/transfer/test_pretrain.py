@@ -45,6 +45,14 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     assert pretrain(config, run) == result
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
 
+    (run / "floor.json").unlink()
+    (run / "measured.json").unlink()  # as after a kill between the two
+    evaluated = (run / "evaluation.json").stat().st_mtime_ns
+    pretrain(config, run)
+    assert json.loads((run / "floor.json").read_text()) == floor
+    assert (run / "evaluation.json").stat().st_mtime_ns == evaluated
+    assert json.loads((run / "measured.json").read_text()) == {"evaluation": None, "floor": None}
+
     row = load(run).runs.iloc[0]
     assert row["bits_per_byte/pseudo"] == evaluation["bits_per_byte"]["pseudo"]["value"]
     assert row["above/mlm"] == floor["mlm"]["above"] and row["floor/nsp"] == floor["nsp"]["value"]
@@ -72,4 +80,5 @@ def test_what_cannot_be_measured_is_said_and_loses_nothing(synthetic_config, tmp
         plain,
     )
     assert "no floor: " in capsys.readouterr().out and not (plain / "floor.json").exists()
+    assert "tokenizer.kind='words'" in json.loads((plain / "measured.json").read_text())["floor"]
     assert not (plain / "evaluation.json").exists(), "a model of NSP predicts no tokens"
