@@ -37,13 +37,18 @@ SCALES = "One scale for all (test)"
 ON_ONE_SCALE = {
     "bits_per_byte/": ("bits/byte, {}", lambda mean, sd: spread(mean, sd, 3)),
     "minimal_pairs/": ("minimal pairs (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
-    "above/": ("nats above the floor, {}", lambda mean, sd: spread(mean, sd, 4)),
 }
 SCALES_NOTE = (
     "Bits per byte: left-to-right and right-to-left are code lengths of the text and compare with each other; pseudo ones"
     " mask each token in turn, see both sides of it, are no code length, and compare with each other alone (within-word: the"
-    " later pieces of the word are masked too). Nats above the floor are above the best loss that any model can have."
+    " later pieces of the word are masked too)."
 )
+FLOORS = "Beside the exact floors (test)"
+FLOORS_NOTE = (
+    "A floor is the best loss that any model can have on these very rows, in nats. Nats above it are paired with them, row by"
+    " row; ± is their standard error over documents. They compare across objectives, and none is below 0 by more than chance."
+)
+NOTES = {SCALES: SCALES_NOTE, FLOORS: FLOORS_NOTE}
 COST_LABELS = {
     "parameters": "parameters",
     "step": "steps",
@@ -142,15 +147,39 @@ def table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.Index(results.variants, name="variant"))
 
 
+def floor_table(results: Results) -> pd.DataFrame:
+    """A row for each variant and objective that has an exact floor, as text; ± is the mean's paired standard error."""
+    finished = results.runs[results.runs["status"] == "finished"]
+    names = [column.removeprefix("floor/") for column in results.runs.columns if column.startswith("floor/")]
+    rows = {}
+    for variant in results.variants:
+        runs = finished[finished["variant"] == variant]
+        own = [name for name in names if runs[f"floor/{name}"].notna().any()]
+        for name in own:
+            floor, above, error = (runs[f"{kind}/{name}"].dropna() for kind in ("floor", "above", "above_error"))
+            low, excess = floor.mean(), above.mean()
+            rows[variant if len(own) == 1 else f"{variant}: {name}"] = {
+                ("", "seeds"): str(len(floor)),
+                (FLOORS, "objective"): name,
+                (FLOORS, "floor"): f"{low:.4f}",
+                (FLOORS, "loss"): f"{low + excess:.4f}",
+                (FLOORS, "above"): spread(excess, math.hypot(*error) / len(error), 4),
+                (FLOORS, "above (%)"): f"{100 * excess / low:.2f}" if low else MISSING,
+            }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def grouped_tables(results: Results) -> list[pd.DataFrame]:
-    """`table` in two that fit on a page: scores with losses, and cost; each with the seeds."""
-    frame = table(results)
+    """`table` in parts that fit on a page: scores with losses, the common scale, floors, and cost; each with the seeds."""
+    frame, floors = table(results), floor_table(results)
     groups = [group for group, _ in frame.columns]
-    return [
-        frame.loc[:, [group in ("", *wanted) for group in groups]]
+    parts = {
+        wanted: frame.loc[:, [group in ("", *wanted) for group in groups]]
         for wanted in ((SCORES, LOSSES), (SCALES,), (COST,))
         if set(wanted) & set(groups)
-    ]
+    }
+    cost = parts.pop((COST,), None)
+    return [*parts.values(), *([] if floors.empty else [floors]), *([] if cost is None else [cost])]
 
 
 def score_label(metric: str) -> str:
@@ -349,13 +378,13 @@ def escape_latex(text: str) -> str:
 
 def print_report(results: Results, html: Path, console: Console) -> None:
     """Prints the tables and findings on the terminal."""
-    frame = table(results)
-    counts = list(frame["", "seeds"])
-    for group in (SCORES, LOSSES, SCALES, COST):
+    whole, floors = table(results), floor_table(results)
+    for group in (SCORES, LOSSES, SCALES, FLOORS, COST):
+        frame = floors if group == FLOORS else whole
         columns = [c for c in frame.columns if c[0] == group]
         if not columns:
             continue
-        title = group
+        title, counts = group, list(frame["", "seeds"])
         if len(set(counts)) == 1:  # leaves room for the numbers in a narrow terminal
             title += f", {counts[0]} {'seed' if counts[0] == '1' else 'seeds'} each"
         else:
@@ -367,8 +396,8 @@ def print_report(results: Results, html: Path, console: Console) -> None:
         for variant, row in frame.iterrows():
             shown.add_row(variant, *(row[c] for c in columns))
         console.print(shown, markup=False, highlight=False)
-        if group == SCALES:
-            console.print(SCALES_NOTE, markup=False, highlight=False)
+        if group in NOTES:
+            console.print(NOTES[group], markup=False, highlight=False)
     for sentence in [*notices(results), *findings(results)]:
         console.print(sentence, markup=False, highlight=False)
     console.print(f"report: {html}", markup=False, highlight=False, soft_wrap=True)
@@ -383,6 +412,13 @@ def notices(results: Results) -> list[str]:
             "The runs did not read the same data in the same order, so their differences are not due to the "
             f"variants alone. {'. '.join(problems)}."
         )
+    for name in (column.removeprefix("floor/") for column in results.runs.columns if column.startswith("floor/")):
+        above, error = results.runs[f"above/{name}"], results.runs[f"above_error/{name}"]
+        if leaking := list(results.runs.loc[above < -3 * error, "name"]):
+            texts.append(
+                f"The loss of {name} is below its exact floor by more than three standard errors in {', '.join(leaking)}: no"
+                " model can be that good, so it sees what it is asked (a leak)."
+            )
     for status, wording in (("failed", "failed"), ("unfinished", "not finished")):
         runs = results.runs[results.runs["status"] == status]
         verb = "is" if len(runs) == 1 else "are"
@@ -427,7 +463,6 @@ def html_page(results: Results) -> str:
     """The report as one HTML page that loads nothing."""
     styles = plots.line_styles(results.runs)
     same, problems = compare_data(results)
-    has_scales = any(column.startswith(tuple(ON_ONE_SCALE)) for column in results.runs.columns)
     summary = summarise(results.runs)
     metrics = curves(results)
     rows = []
@@ -454,7 +489,6 @@ def html_page(results: Results) -> str:
     return template.render(
         study=results.study,
         findings=findings(results),
-        scales_note=SCALES_NOTE if has_scales else "",
         notices=notices(results),
         data_differ=bool(problems),
         tables=html_tables(results),
@@ -497,6 +531,7 @@ def html_tables(results: Results) -> list[dict[str, Any]]:
                 "heads": [(group, groups.count(group)) for group in dict.fromkeys(groups)],
                 "columns": [name for _, name in frame.columns],
                 "rows": body,
+                "note": " ".join(note for group, note in NOTES.items() if group in groups),
             }
         )
     return tables

@@ -144,6 +144,7 @@ def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
     if (directory / "floor.json").exists():
         for objective, floor in read_json(directory / "floor.json").items():
             row |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
+            row |= {f"above_error/{objective}": floor["above_standard_error"]}
     if (directory / "evaluation.json").exists():
         evaluation = read_json(directory / "evaluation.json")
         row |= {f"bits_per_byte/{kind}": found["value"] for kind, found in evaluation.get("bits_per_byte", {}).items()}

@@ -1,4 +1,5 @@
 import io
+import json
 import re
 import shutil
 import statistics
@@ -14,6 +15,7 @@ from bertlab.studies.report import (
     environment_rows,
     escape_latex,
     findings,
+    floor_table,
     html_page,
     latex_table,
     report,
@@ -189,6 +191,30 @@ def test_the_same_data_are_stated_with_their_hash(study_directory, study_report)
     assert "Runs with the same seed read the same tokens in the same order." in text
     assert load(study_directory).runs.set_index("name").loc["mlm-seed=2", "data_hash"] in text
     assert 'class="notice"' not in text
+
+
+def write_floors(directory, **of_objectives):
+    floors = {name: {"value": v, "above": a, "above_standard_error": e} for name, (v, a, e) in of_objectives.items()}
+    (directory / "floor.json").write_text(json.dumps(floors))
+
+
+def test_floors_have_a_row_for_each_variant_and_objective_and_leaks_are_on_top(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM+NSP", "LTR")))
+    for seed, above in ((1, 0.01), (2, 0.03)):
+        write_floors(directory / f"mlm+nsp-seed={seed}", mlm=(0.5, above, 0.003), nsp=(0.2, 0.004, 0.004))
+    write_floors(directory / "ltr-seed=1", ltr=(2.0, -0.05, 0.02))
+    results = load(directory)
+    rows = {variant: list(row) for variant, row in floor_table(results).iterrows()}
+    assert rows == {
+        "MLM+NSP: mlm": ["2", "mlm", "0.5000", "0.5200", "0.0200 ± 0.0021", "4.00"],
+        "MLM+NSP: nsp": ["2", "nsp", "0.2000", "0.2040", "0.0040 ± 0.0028", "2.00"],
+        "LTR": ["1", "ltr", "2.0000", "1.9500", "-0.0500 ± 0.0200", "-2.50"],
+    }
+    assert "leak" not in html_page(results)
+    write_floors(directory / "ltr-seed=1", ltr=(2.0, -0.07, 0.02))
+    page = html_page(load(directory))
+    notice = page.index("The loss of ltr is below its exact floor by more than three standard errors in ltr-seed=1")
+    assert notice < page.index("What this shows")
 
 
 def test_missing_runs_are_said_and_left_out(tmp_path):

@@ -1,6 +1,7 @@
 """What is measured after training, once, and what is said where it cannot be."""
 
 import json
+import re
 
 import pytest
 
@@ -59,7 +60,10 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     report(run)
     printed, page = capsys.readouterr().out, (run / "report.html").read_text()
     assert "One scale for all (test)" in printed and "are no code length" in " ".join(printed.split())
-    assert all(text in page for text in ("nats above the floor, mlm", "bits/byte, pseudo", "are no code length"))
+    assert all(text in page for text in ("Beside the exact floors (test)", "bits/byte, pseudo", "are no code length"))
+    for name, found in floor.items():
+        line = f"{found['above']:.4f} ± {found['above_standard_error']:.4f}"
+        assert line in page and re.search(rf"{name} +{found['value']:.4f} .*{line}", printed), name
 
 
 def test_what_cannot_be_measured_is_said_and_loses_nothing(synthetic_config, tmp_path, capsys):
