@@ -158,7 +158,7 @@ def test_documents_of_a_row_are_independent(language, chain):
 
 @pytest.mark.parametrize("kind", RELATIONS)
 def test_visible_sets(kind, language, chain, monkeypatch):
-    monkeypatch.setattr(floors, "_ROWS", 5)
+    monkeypatch.setattr(floors.chain, "_ROWS", 5)
     texts = random_texts(4, 4, seed=1)
     relations, batch, places, cut = layout(kind, texts)
     rank = np.random.default_rng(2).permuted(np.tile(np.arange(4), (4, 1)), axis=1)
@@ -474,6 +474,22 @@ def test_masked_next_token_on_its_own_view(asked, language, chain):
     case = corrupted_case(mlm, texts[rows], 2, bert(0.4, 0.4))
     case.check(by_token(nats[rows][:, :], np.tile(np.arange(length), (len(rows), 1)), weights[rows], length), language,
                lambda text, r, i: text[i], known=True)  # fmt: skip
+
+
+def test_masked_next_token_counts_chosen_tokens_that_begin_a_document(chain):
+    """They are corrupted like the others, and not predicted: the floor is MLM's on the same rows where both ask."""
+    tokens = IDS[random_texts(16, 6, seed=3)].astype(np.int32)
+    documents = np.tile(np.array([1, 1, 1, 2, 2, 2], np.int32), (16, 1))
+    batch = {"tokens": tokens, "documents": documents, "segments": np.zeros_like(tokens), "positions": np.zeros_like(tokens)}
+    objective = MaskedNextToken(causal_share=0.0, rate=0.4, **SHARES)
+    view = jax.device_get(objective.view(batch, jax.random.key(1), VOCABULARY, 1.0))
+    given = (batch, chain, VOCABULARY, {"follows": 1.0})
+    nats, weights = floors.floor(objective, view, *given)
+    assert view["masked"][:, [0, 3]].any() and not weights[:, [0, 3]].any()
+    positions = np.array([np.flatnonzero(row) for row in view["masked"]])
+    mlm = {"tokens": view["tokens"], "masked_positions": positions, "masked_weights": np.ones_like(positions, bool)}
+    theirs = by_token(*floors.floor(objective.masking, mlm, *given)[:1], positions, np.ones_like(positions), 6)
+    np.testing.assert_allclose(nats[weights > 0], theirs[weights > 0], rtol=1e-12)
 
 
 def test_a_wrong_channel_is_noticed(asked, language, chain):

@@ -198,6 +198,8 @@ def _check_pairs(data) -> None:
     for key in ("short_probability", "random_next_probability"):
         if not 0 <= (probability := data[data.format].get(key, 0)) <= 1:
             raise UserError(f"config.data.{data.format}.{key}={probability} must be between 0 and 1")
+    if (retries := data[data.format].own_document_retries) < 0:
+        raise UserError(f"config.data.{data.format}.own_document_retries={retries} must be 0 or more")
 
 
 def _open(prepared: Prepared, data, split: str):

@@ -76,8 +76,7 @@ def floor(
                 asked = asked & (view["span_place"] <= objective.places)
         case MaskedNextToken():
             asked, causal = _after(view["next_token_targets"] >= 0), view["causal"]
-            chosen = {"masked_weights": asked & ~causal[:, None]}
-            channel = channel_of(objective.masking, chosen, batch, vocabulary)
+            channel = channel_of(objective.masking, {"masked_weights": view["masked"]}, batch, vocabulary)
             masked = corrupted_nats(*given, view["tokens"], channel, "word", known=True)
             nats = np.where(causal[:, None], forward_nats(*given), masked)
         case ReplacedTokenDetection():
@@ -92,8 +91,6 @@ def floor(
             other = "random" if field == "pair_label" else "swapped"
             if other not in relations:
                 raise NoFloor(f"it asks whether a segment is {other}, and the format makes none")
-            if shown_by is not None and not isinstance(shown_by, (MaskedLanguageModel, ReplacedTokenDetection)):
-                raise NoFloor(f"it shares the view of {type(shown_by).__name__}")
             channel = None if shown_by is None else channel_of(shown_by, view, batch, vocabulary)
             truth = [other if label == 1 else "follows" for label in batch[field]]
             nats, asked = relation_nats(*given, truth, view["tokens"], channel)[:, None], batch[field][:, None] >= 0

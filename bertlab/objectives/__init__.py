@@ -1,13 +1,14 @@
 """Objectives by name. A name of the form `module:Class` is imported from outside the package."""
 
 import dataclasses
-import importlib
+import importlib.util
 
 from bertlab.errors import UserError
 from bertlab.models.base import SIDES
 from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.objectives.base import Bound, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.blame import blamed, line_in, said
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
@@ -55,18 +56,25 @@ def find(name: str) -> type[Objective]:
         raise UserError(
             f"objective '{name}' is not known; choose from {', '.join(REGISTRY)}, bilm, or name your own as module:Class"
         )
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module.split(".")[0] and error.name != module:
-            raise
-        raise UserError(f"objective '{name}': there is no module {module}; put its folder on PYTHONPATH") from None
-    except SyntaxError as error:
-        raise UserError(f"objective '{name}': {error.filename}, line {error.lineno}: {error.msg}") from None
-    except AttributeError:
-        raise UserError(f"objective '{name}': module {module} has no {attribute}") from None
+    found = getattr(_imported(name, module), attribute, None)
+    if found is None:
+        raise UserError(f"objective '{name}': module {module} has no {attribute}")
     _check_class(name, found)
     return found
+
+
+def _imported(name: str, module: str):
+    """The module of an objective from outside; whatever it raises is said with its file and line."""
+    try:
+        return importlib.import_module(module)
+    except SyntaxError as error:
+        raise UserError(f"objective '{name}': {error.filename}, line {error.lineno}: {error.msg}") from None
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in (module, module.split(".")[0]):
+            raise UserError(f"objective '{name}': there is no module {module}; put its folder on PYTHONPATH") from None
+        spec = importlib.util.find_spec(module)
+        where = f"{spec.origin}, line {line_in(spec.origin, error)}"
+        raise UserError(f"objective '{name}': {where}: {said(error)} ({type(error).__name__} as it is imported)") from error
 
 
 def _check_class(name: str, found) -> None:
@@ -83,6 +91,8 @@ def _check_class(name: str, found) -> None:
             f"objective '{name}': reads={found.reads!r}, sees={found.sees!r}; reads is one of {', '.join(SIDES)}, any,"
             " and sees one of clean, own, any, or the name of the objective whose view it shares"
         )
+    if not isinstance(found.needs, tuple):
+        raise UserError(f"objective '{name}': needs={found.needs!r} must be a tuple of batch fields, as in ('pair_label',)")
     if found.loss is Objective.loss:
         raise UserError(f"objective '{name}' has no method loss(self, model, view)")
     for field in dataclasses.fields(found):
@@ -122,8 +132,9 @@ def build(config) -> dict[str, Objective]:
                 raise UserError(
                     f"config.objectives.{key}.{name} is not a setting of {kind.__name__}; known: {', '.join(known)}"
                 )
-        try:
-            built[key] = kind(**settings)
-        except UserError as error:
-            raise UserError(f"config.objectives.{key}: {error}") from None
+        with blamed(key, kind, "__post_init__" if hasattr(kind, "__post_init__") else "loss"):
+            try:
+                built[key] = kind(**settings)
+            except UserError as error:
+                raise UserError(f"config.objectives.{key}: {error}") from None
     return built

@@ -87,8 +87,8 @@ class Objective(abc.ABC):
 
     Class attributes:
         reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for whichever is widest.
-        sees: "clean" (the batch as it is), "own" (its own `view`), "any" (whatever another objective shows), or the name of
-            the objective whose view it shares.
+        sees: "clean" (the batch as it is), "own" (its own `view`), "any" (mlm's where there is mlm, else the batch as
+            it is), or the name of the objective whose view it shares.
         needs: batch fields without which it cannot be asked (`pair_label`: a format with sentence pairs; `order_label`: one
             with negatives="swapped").
         families: the model families that it makes sense for; () for all.

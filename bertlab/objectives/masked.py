@@ -73,6 +73,8 @@ class MaskedLanguageModel(Objective):
         """Refuses settings that are no probabilities, and those that exclude each other."""
         check_share("rate", self.rate)
         check_share("final_rate", self.final_rate)
+        if not max(self.rate, self.final_rate):
+            raise UserError(f"rate={self.rate} must be more than 0: with none masked there is nothing to predict")
         check_share("mask_share", self.mask_share)
         check_share("random_share", self.random_share)
         check_share("mask_share + random_share", self.mask_share + self.random_share)

@@ -55,7 +55,8 @@ class MaskedNextToken(Objective):
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """The batch with masked tokens in some rows and an `order` in the others.
 
-        Adds bool [B] `causal` and int32 [B, L] `next_token_targets`: what each state predicts, −1 for nothing.
+        Adds bool [B] `causal`, bool [B, L] `masked`, the chosen tokens of the masked rows, and int32 [B, L]
+        `next_token_targets`: what each state predicts, −1 for nothing.
         """
         row_key, mask_key = jax.random.split(key)
         rows, length = batch["tokens"].shape
@@ -69,8 +70,17 @@ class MaskedNextToken(Objective):
             "tokens": jnp.where(causal[:, None], batch["tokens"], masked["tokens"]),
             "order": jnp.where(causal[:, None], jnp.arange(length), 0),
             "causal": causal,
+            "masked": chosen & ~causal[:, None],
             "next_token_targets": jnp.where(causal[:, None] | chosen_next, neighbours(batch, "forward"), -1),
         }
+
+    def flops_per_prediction(self, shape) -> float:
+        """Nothing by the prediction: see `extra_flops`."""
+        return 0.0
+
+    def extra_flops(self, shape, length: int) -> float:
+        """Logits at all positions of a row."""
+        return length * shape.flops_per_prediction()
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy of all rows, and the cross-entropy of each kind's."""

@@ -14,7 +14,9 @@ from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
 class NextSentence(Objective):
     """NSP: −log p(label | pooled row), label 0 where B follows A and 1 where B is random (run_pretraining.py).
 
-    It shows nothing of its own, so that it shares the masked view and its forward pass.
+    It shows nothing of its own: beside mlm it shares the masked view and its forward pass, as in BERT. Without mlm it reads the
+    batch as it is, beside electra, prefix, permutation and masked_next_token in a pass of its own: of their views a row's
+    pooled vector has seen a part, or what their loss is not about.
     """
 
     reads: ClassVar[str] = "both"

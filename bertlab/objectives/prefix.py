@@ -50,6 +50,14 @@ class PrefixLanguageModel(Objective):
         targets = jnp.where(place >= prefix - 1, neighbours(batch, "forward"), -1)
         return {**batch, "order": jnp.maximum(place, prefix - 1), "prefix_targets": targets}
 
+    def flops_per_prediction(self, shape) -> float:
+        """Nothing by the prediction: see `extra_flops`."""
+        return 0.0
+
+    def extra_flops(self, shape, length: int) -> float:
+        """Logits at all positions of a row: which are predicted is known on the device alone."""
+        return length * shape.flops_per_prediction()
+
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy of the tokens after the prefix."""
         targets = view["prefix_targets"]

@@ -1,15 +1,13 @@
 """A model and its objectives composed into pure functions of (params, batch, key).
 
-Objectives that can share a view share one forward pass: those that see the batch as it is, those that see anything,
-and each one with a view of its own apart. Over a stream there is one view, and one carried state, a direction:
-left-to-right and right-to-left models read independent streams, as ELMo's did.
+Objectives that can share a view share one forward pass: those that see the batch as it is, and each one with a view of its
+own apart, with those that see it too. What else is trained beside an objective never changes what it is shown. Over a stream
+there is one view, and one carried state, a direction: left-to-right and right-to-left models read independent streams, as
+ELMo's did.
 """
 
-import contextlib
 import dataclasses
 import functools
-import inspect
-import traceback
 import zlib
 from collections.abc import Mapping
 
@@ -18,9 +16,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array
 
-from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
+from bertlab.objectives.blame import blamed
 
 
 def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> dict[str, tuple[str, ...]]:
@@ -38,7 +36,9 @@ def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> 
             groups[objective.sees].append(name)
     riders = [name for name, objective in objectives.items() if objective.sees == "any"]
     if riders:
-        groups.setdefault(next(iter(groups), "clean"), []).extend(riders)
+        directions = [view for view in groups if stream and view in ("forward", "backward")]
+        # Not whichever comes first: a third objective must not change what these see.
+        groups.setdefault("mlm" if "mlm" in groups else (*directions, "clean")[0], []).extend(riders)
     return {view: tuple(names) for view, names in groups.items()}
 
 
@@ -103,13 +103,23 @@ def _checked(metrics) -> Metrics:
 
 
 def _checked_view(batch: View, view) -> View:
-    """An objective's view, refused where a field has not one entry for each row of the batch."""
+    """An objective's view, refused where a field has not one entry for each row, or the body could not read it."""
     if not isinstance(view, Mapping):
         raise TypeError(f"view() must return a dict of arrays, got {_in_short(view)}")
     rows = batch["tokens"].shape[0]
     for name, value in view.items():
         if jnp.shape(value)[:1] != (rows,):
             raise TypeError(f"view()['{name}'] must have the batch's {rows} rows as its first axis, got {_in_short(value)}")
+    for name in ("tokens", "segments", "documents", "positions"):
+        if name not in batch:
+            continue
+        if name not in view or "tokens" not in view:
+            lost = name if name not in view else "tokens"
+            raise TypeError(f"view() must keep the batch's field '{lost}', which the model reads: return {{**batch, ...}}")
+        shape, expected = jnp.shape(view[name]), jnp.shape(view["tokens"])
+        if shape != expected or not jnp.issubdtype(jnp.asarray(view[name]).dtype, jnp.integer):
+            kind = jnp.asarray(view[name]).dtype
+            raise TypeError(f"view()['{name}'] must be integers of the shape of 'tokens', {expected}, got {kind} {shape}")
     return view
 
 
@@ -120,32 +130,6 @@ def _in_short(value) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_in_short, value))})"
     return f"shape {jnp.shape(value)}" if hasattr(value, "shape") else type(value).__name__
-
-
-@contextlib.contextmanager
-def blamed(name: str, objective: Objective, method: str):
-    """Turns what goes wrong in an objective from outside the package into one sentence with its name, file and line."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if type(objective).__module__.startswith("bertlab."):
-            raise
-        what = f"there is no {error}" if isinstance(error, KeyError) else str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"objective {name}: {whereabouts(objective, method, error)}: {what} ({type(error).__name__} in {method}())"
-        ) from error
-
-
-def whereabouts(objective: Objective, method: str, error: BaseException | None = None) -> str:
-    """File and line of an objective's method, or of the line in its file that an error came from."""
-    code = inspect.unwrap(getattr(type(objective), method)).__code__
-    line = code.co_firstlineno
-    for frame, number in traceback.walk_tb(error.__traceback__ if error else None):
-        if frame.f_code.co_filename == code.co_filename:
-            line = number
-    return f"{code.co_filename}, line {line}"
 
 
 @dataclasses.dataclass(frozen=True)

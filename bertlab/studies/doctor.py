@@ -5,6 +5,7 @@ recorded. A new one is written below and named in `CHECKS`. Limits are chosen so
 they are constants here, with what they were set against.
 """
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -13,15 +14,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.studies.results import read_metrics
+from bertlab.train.phases import phase_configs
 
 # Before that many updates a model may be expected to know little: a tiny BERT leaves the unigram entropy after about 150.
 MANY_STEPS = 300
 NEAR_UNIGRAM = 0.97  # of the unigram entropy
 NO_LOSS = 0.01  # nats a token; real text costs more, and so does a language with any noise in it
 STANDARD_ERRORS = 3
+PAIRS = 200  # the fewest of which an accuracy is judged: two standard errors are 0.07
 PADDING = 0.3  # pairs of segments from short documents are padded by a fifth and more
 DUPLICATE_SENTENCES, DUPLICATE_DOCUMENTS = 0.1, 0.01  # Python's documentation has 0.035 and 0
 UNKNOWN, UNKNOWN_WORDS = 0.01, 0.05  # the Penn Treebank of language models has 0.048 of its words unknown
@@ -33,6 +38,7 @@ SLOWED = 3  # times slower than the median
 # Of runs from before data.json.
 _TOKEN_OBJECTIVES = ("mlm", "ltr", "rtl")
 LINES = 4  # the fewest log lines of which a course can be read
+_NOT_TRANSFORMERS = ("elmo", "awd_lstm", "static")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,14 +107,77 @@ class Facts:
             raise CannotTell("there is no data.json, which `bertlab train` writes when a run begins")
         return self.data
 
+    @functools.cached_property
+    def phases(self) -> list[tuple[int, dict[str, float]]]:
+        """(steps done at its end, the weight that each objective ends with) of each phase; [] where it was not recorded."""
+        if not self.config.get("objectives") or not self.config.get("train"):
+            return []
+        config = ConfigDict(self.config)
+        config.train.phases = self.config["train"].get("phases") or ""
+        return [(end, {n: _last_weight(e) for n, e in phase.objectives.items()}) for end, phase in phase_configs(config)]
+
+    @functools.cached_property
+    def trained_since(self) -> dict[str, int]:
+        """The objectives that are trained where the last held-out line stands, with the step since which they are.
+
+        What is no longer trained may be forgotten by design.
+        """
+        if not self.phases:
+            return {key.removesuffix("/loss"): 0 for key in self.held_out if key.endswith("/loss")}
+        begin, since = 0, {}
+        for end, weights in self.phases:
+            since = {name: since.get(name, begin) for name, weight in weights.items() if weight}
+            begin = end
+            if self.held_out["step"] <= end:
+                break
+        return since
+
+    def trained(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of values by objective, those of objectives that are trained; raises CannotTell where none is left."""
+        kept = {name: value for name, value in values.items() if name in self.trained_since}
+        if not kept:
+            raise CannotTell(f"{_and(values)} had no weight in the loss at step {self.held_out['step']:,}")
+        return kept
+
+    def long_trained(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of values by objective, those of which much may be expected; raises CannotTell where none is left."""
+        step, warmup = self.held_out["step"], self.config.get("optimizer", {}).get("warmup_steps") or 0
+        least = {name: max(self.trained_since[name] + MANY_STEPS, 2 * warmup) for name in self.trained(values)}
+        kept = {name: values[name] for name in least if step >= least[name]}
+        if not kept:
+            raise CannotTell(f"little can be expected of {_and(least)} at step {step:,}, before step {min(least.values()):,}")
+        return kept
+
     @property
     def token_losses(self) -> dict[str, float]:
-        """Held-out loss by objective, of those that predict tokens."""
+        """Held-out loss by objective, of those that predict tokens and are trained."""
         names = _TOKEN_OBJECTIVES if self.data is None else self.data["token_objectives"]
         losses = {name: self.held_out[f"{name}/loss"] for name in names if f"{name}/loss" in self.held_out}
         if not losses:
             raise CannotTell("no objective of this run predicts tokens")
-        return losses
+        return self.trained(losses)
+
+    @functools.cached_property
+    def windows(self) -> list[tuple[int, dict[str, Any]]]:
+        """Training lines with the step at which each begins; without those cut short by the end of the run or of a phase."""
+        begins = [0, *(line["step"] for line in self.train)]
+        longest = max((line["step"] - begin for begin, line in zip(begins, self.train)), default=0)
+        return [(begin, line) for begin, line in zip(begins, self.train) if line["step"] - begin >= longest / 2]
+
+    def settled(self, key: str) -> list[list[tuple[int, dict[str, Any]]]]:
+        """`windows` with a number, by phase, since phases cost and weigh differently.
+
+        The first of a phase is left out: it holds caches that fill, and gradients of what was never trained.
+        """
+        ends, phases = [end for end, _ in self.phases], {}
+        for begin, line in self.windows:
+            if key in line:
+                phases.setdefault(bisect.bisect_left(ends, line["step"]), []).append((begin, line))
+        enough = [lines[1:] for lines in phases.values() if len(lines) > LINES]
+        if not enough:
+            most = max(map(len, phases.values()), default=0)
+            raise CannotTell(f"metrics.jsonl has {most} training line(s) of a phase with {key}, and {LINES + 1} are needed")
+        return enough
 
     def course(self, key: str) -> list[float]:
         """A number of every training line."""
@@ -117,12 +186,9 @@ class Facts:
             raise CannotTell(f"metrics.jsonl has {len(values)} training line(s) with {key}, and {LINES} are needed")
         return values
 
-    def require_many_steps(self) -> None:
-        """Raises CannotTell where training was too short to expect much."""
-        step, warmup = self.held_out["step"], self.config.get("optimizer", {}).get("warmup_steps") or 0
-        least = max(MANY_STEPS, 2 * warmup)
-        if step < least:
-            raise CannotTell(f"it is too early at step {step:,}; ask again after step {least:,}")
+    def best_loss(self, name: str) -> float:
+        """The floor of an objective's loss in nats, 0 where it is not known."""
+        return (self.floor or {}).get(name, {}).get("value") or 0.0
 
 
 def read_facts(directory: str | Path) -> Facts:
@@ -175,20 +241,17 @@ def finished(facts: Facts) -> Finding | None:
 def unigram(facts: Facts) -> Finding | None:
     """A loss at the entropy of the token frequencies: nothing else was learned."""
     entropy = facts.recorded["corpus"]["unigram_entropy"]
-    losses = facts.token_losses
-    facts.require_many_steps()
-    floors = {name: entry.get("value") or 0.0 for name, entry in (facts.floor or {}).items()}
+    losses, near = facts.long_trained(facts.token_losses), NEAR_UNIGRAM * entropy
     # Where even the best loss is so near, there is no more to learn.
-    stuck = {
-        n: loss for n, loss in losses.items() if loss >= NEAR_UNIGRAM * entropy and floors.get(n, 0) < NEAR_UNIGRAM * entropy
-    }
+    stuck = {name: loss for name, loss in losses.items() if loss >= near > facts.best_loss(name)}
     if not stuck:
         return None
+    family = facts.config.get("model", {}).get("family")
+    stddev = "a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), "
     return Finding(
         f"after {facts.held_out['step']:,} steps the held-out loss of {_values(stuck)} is no better than the unigram entropy of"
         f" the training text, {entropy:.3f} nats: little but token frequencies was learned",
-        "try a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), another"
-        " config.optimizer.learning_rate, or more steps",
+        f"try {'' if family in _NOT_TRANSFORMERS else stddev}another config.optimizer.learning_rate, or more steps",
     )
 
 
@@ -198,13 +261,18 @@ def pair_labels(facts: Facts) -> Finding | None:
     asked = {name: pairs for name, pairs in of_pairs.items() if pairs and f"{name}/accuracy" in facts.held_out}
     if not asked:
         raise CannotTell("no objective of this run predicts the label of a pair")
-    facts.require_many_steps()
+    asked = facts.long_trained(asked)
+    if (fewest := min(pairs["rows"] for pairs in asked.values())) < PAIRS:
+        raise CannotTell(f"{fewest} held-out pairs are few, and {PAIRS} are needed (config.train.eval_batches)")
     for name, pairs in asked.items():
         accuracy, majority, rule = (
             facts.held_out[f"{name}/accuracy"],
             max(pairs["share"], 1 - pairs["share"]),
             pairs["length_rule"],
         )
+        # Where even the best loss is that of a guess, there is nothing to learn.
+        if facts.best_loss(name) >= NEAR_UNIGRAM * _entropy(majority):
+            continue
         seen = f"{name} has a held-out accuracy of {accuracy:.1%} on {pairs['rows']:,} pairs, "
         if accuracy <= majority + 2 * _standard_error(majority, pairs["rows"]):
             return Finding(
@@ -241,6 +309,8 @@ def padding(facts: Facts) -> Finding | None:
 
 def duplicates(facts: Facts) -> Finding | None:
     """Text that occurs more than once."""
+    if facts.config.get("data", {}).get("corpus") == "synthetic":
+        raise CannotTell("short sentences of the synthetic language repeat by chance")
     for split, counts in facts.recorded["corpus"]["splits"].items():
         for unit, limit in (("documents", DUPLICATE_DOCUMENTS), ("sentences", DUPLICATE_SENTENCES)):
             if not counts[unit]:
@@ -269,10 +339,14 @@ def unknown_tokens(facts: Facts) -> Finding | None:
     split = max(shares, key=shares.get)
     if shares[split] <= limit:
         return None
+    if facts.config.get("data", {}).get("tokenizer", {}).get("path"):
+        advice = "take another tokenizer than that of config.data.tokenizer.path, which does not fit this text"
+    else:
+        advice = "raise config.data.tokenizer.vocab_size, or take kind='unigram' or 'bpe', which know every byte"
     return Finding(
         f"{shares[split]:.1%} of the tokens of the {split} split are [UNK], with {corpus['vocab_size']:,} pieces of kind"
         f" {corpus['tokenizer']!r}",
-        "raise config.data.tokenizer.vocab_size, or take kind='unigram' or 'bpe', which know every byte",
+        advice,
     )
 
 
@@ -309,14 +383,22 @@ def no_loss(facts: Facts) -> Finding | None:
 
 def train_and_held_out(facts: Facts) -> Finding | None:
     """Held-out loss well above training loss."""
-    if not facts.train:
-        raise CannotTell("metrics.jsonl has no training line")
-    last, held_out = facts.train[-1], facts.held_out
-    apart = {}
-    for key in (key for key in held_out if key.endswith("/loss") and key in last):
-        gap = held_out[key] - last[key]
-        if gap > max(APART_NATS, APART * last[key]):
-            apart[key.removesuffix("/loss")] = f"{held_out[key]:.3f} against {last[key]:.3f}"
+    if facts.config.get("data", {}).get("format") == "cooccurrence":
+        raise CannotTell("words stand together less often in held-out text, which is shorter")
+    held_out = facts.held_out
+    # The last held-out line of a run that goes on may be older than the last training line.
+    lines = [line for _, line in facts.windows if line["step"] <= held_out["step"]]
+    names = [key.removesuffix("/loss") for key in held_out if key.endswith("/loss") and lines and key in lines[-1]]
+    if facts.result is None:
+        # Held-out text is masked at the final rate from the beginning.
+        names = [n for n in names if not facts.config.get("objectives", {}).get(n, {}).get("final_rate")]
+    if not names:
+        raise CannotTell("metrics.jsonl has no training line to set beside the last held-out one")
+    last, apart = lines[-1], {}
+    for name, loss in facts.long_trained({name: held_out[f"{name}/loss"] for name in names}).items():
+        of_train = last[f"{name}/loss"]
+        if loss - of_train > max(APART_NATS, APART * of_train):
+            apart[name] = f"{loss:.3f} against {of_train:.3f}"
     if not apart:
         return None
     seen = "held-out loss is well above training loss: " + ", ".join(f"{name} {values}" for name, values in apart.items())
@@ -333,14 +415,17 @@ def train_and_held_out(facts: Facts) -> Finding | None:
 
 def rising(facts: Facts) -> Finding | None:
     """Held-out loss that rose again before the end."""
-    after_start = [line for line in facts.valid if line["step"] > 0]
-    if len(after_start) < 3:
-        raise CannotTell(f"{len(after_start)} held-out measurement(s) after step 0, and 3 are needed")
-    for name in facts.token_losses:
-        course = {line["step"]: line[f"{name}/loss"] for line in after_start if f"{name}/loss" in line}
-        best = min(course, key=course.get)
-        last = facts.held_out[f"{name}/loss"]
-        if last > course[best] + max(RISE_NATS, RISE * course[best]):
+    courses = {
+        name: {
+            v["step"]: v[f"{name}/loss"] for v in facts.valid if v["step"] > facts.trained_since[name] and f"{name}/loss" in v
+        }
+        for name in facts.long_trained(facts.token_losses)
+    }
+    if (most := max(map(len, courses.values()))) < 3:
+        raise CannotTell(f"{most} held-out measurement(s) after training began, and 3 are needed")
+    for name, course in courses.items():
+        best, last = min(course, key=course.get), facts.held_out[f"{name}/loss"]
+        if len(course) >= 3 and last > course[best] + max(RISE_NATS, RISE * course[best]):
             return Finding(
                 f"the held-out loss of {name} was {course[best]:.3f} at step {best:,} and rose to {last:.3f} by step"
                 f" {max(course):,}",
@@ -382,32 +467,31 @@ def clipping(facts: Facts) -> Finding | None:
 
 def exploding(facts: Facts) -> Finding | None:
     """A gradient norm that grew out of all proportion."""
-    norms = facts.course("gradient_norm")
-    usual = statistics.median(norms)
-    worst = max(range(len(norms)), key=norms.__getitem__)
-    # The first line holds the steps from the initial values, whose gradients may be large.
-    if worst == 0 or norms[worst] <= EXPLODED * usual:
-        return None
-    return Finding(
-        f"the mean gradient norm was {norms[worst]:.3g} in the log line of step {facts.train[worst]['step']:,}, and"
-        f" {usual:.3g} in the median line",
-        "lower config.optimizer.learning_rate, lengthen warmup_steps, or look at the text of these batches",
-    )
+    for lines in facts.settled("gradient_norm"):
+        usual = statistics.median(line["gradient_norm"] for _, line in lines)
+        _, worst = max(lines, key=lambda window: window[1]["gradient_norm"])
+        if worst["gradient_norm"] > EXPLODED * usual:
+            return Finding(
+                f"the mean gradient norm was {worst['gradient_norm']:.3g} in the log line of step {worst['step']:,}, and"
+                f" {usual:.3g} in the median line",
+                "lower config.optimizer.learning_rate, lengthen warmup_steps, or look at the text of these batches",
+            )
+    return None
 
 
 def throughput(facts: Facts) -> Finding | None:
     """Training that went much slower for a while."""
-    rates = facts.course("tokens_per_second")
-    usual = statistics.median(rates)
-    slowest = min(range(len(rates)), key=rates.__getitem__)
-    if SLOWED * rates[slowest] >= usual:
-        return None
-    before = facts.train[slowest - 1]["step"] if slowest else 0
-    return Finding(
-        f"between steps {before:,} and {facts.train[slowest]['step']:,} training went at {rates[slowest]:,.0f} tokens a second,"
-        f" and at {usual:,.0f} in the median line",
-        "see what else ran on the machine, and whether reading the data keeps up",
-    )
+    for lines in facts.settled("tokens_per_second"):
+        usual = statistics.median(line["tokens_per_second"] for _, line in lines)
+        begin, slowest = min(lines, key=lambda window: window[1]["tokens_per_second"])
+        rate = slowest["tokens_per_second"]
+        if SLOWED * rate < usual:
+            return Finding(
+                f"between steps {begin:,} and {slowest['step']:,} training went at {rate:,.0f} tokens a second,"
+                f" and at {usual:,.0f} in the median line",
+                "see what else ran on the machine, and whether reading the data keeps up",
+            )
+    return None
 
 
 CHECKS: dict[str, Callable[[Facts], Finding | None]] = {
@@ -486,6 +570,20 @@ def print_examination(found: Mapping[str, Finding | CannotTell | None], console=
 
 def _values(losses: Mapping[str, float]) -> str:
     return ", ".join(f"{name} ({loss:.3f} nats)" for name, loss in losses.items())
+
+
+def _and(names: Mapping[str, Any]) -> str:
+    return " and ".join(names)
+
+
+def _last_weight(entry: Mapping[str, Any]) -> float:
+    last = entry.get("final_weight")
+    return float(entry["weight"] if last is None else last)
+
+
+def _entropy(share: float) -> float:
+    """Of a label with that share, in nats."""
+    return -sum(p * math.log(p) for p in (share, 1 - share) if p)
 
 
 def _standard_error(share: float, rows: int) -> float:

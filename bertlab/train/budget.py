@@ -35,25 +35,37 @@ def parse_budget(text: str) -> tuple[str, float]:
 
 
 def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
-    """The steps that the budget of an experiment's config buys, at least one.
+    """The steps that the budget of an experiment's config buys, at least one; 0 where `train.steps` is 0 (no pretraining).
 
     Args:
         experiment: composed from a config with `train.budget`.
         seconds_per_step: measures the time of a training step of its first phase, where that is the unit.
+
+    Raises:
+        UserError: a step costs nothing in that unit.
     """
     unit, amount = parse_budget(experiment.config.train.budget)
+    if not experiment.config.train.steps:
+        return 0
     if unit == "seconds":
         return max(1, int(amount / seconds_per_step()))
     total, begin = 0.0, 0
-    steps = max(1, experiment.config.train.steps)
+    steps = experiment.config.train.steps
     for phase in experiment.phases:
-        total += (phase.end - begin) / steps * _cost(phase, unit, experiment.config.seed)
+        share = (begin / steps, phase.end / steps)
+        total += (share[1] - share[0]) * _cost(phase, unit, experiment.config.seed, share)
         begin = phase.end
+    if not total:
+        asked = ", ".join(experiment.program.objectives)
+        raise UserError(
+            f"config.train.budget={experiment.config.train.budget!r}: {asked} asks for no such thing; choose another unit, or"
+            " set predicts_tokens or asks_positions in an objective of your own"
+        )
     return max(1, round(amount / total))
 
 
-def _cost(phase, unit: str, seed: int) -> float:
-    """Mean cost of a phase's first batches."""
+def _cost(phase, unit: str, seed: int, share: tuple[float, float]) -> float:
+    """Mean cost of a phase's first batches, as if they were spread over its share of the training (rates are scheduled)."""
     with contextlib.closing(iter(phase.train)) as iterator:
         batches = list(itertools.islice(iterator, BATCHES))
     if unit == "tokens":
@@ -61,11 +73,12 @@ def _cost(phase, unit: str, seed: int) -> float:
     shapes = jax.eval_shape(phase.program.init, jax.random.key(0), batches[0])
 
     @jax.jit
-    def weights(params, batch, key):
+    def weights(params, batch, key, progress):
         # Weights depend on the views alone: the compiler drops the forward pass.
-        return {k: (0.0, w) for k, (_, w) in phase.program.metrics(params, phase.program.views(batch, key, 0.0)).items()}
+        return {k: (0.0, w) for k, (_, w) in phase.program.metrics(params, phase.program.views(batch, key, progress)).items()}
 
     params = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
     keys = jax.random.split(jax.random.key(seed), len(batches))
+    progress = np.interp((np.arange(len(batches)) + 0.5) / len(batches), (0, 1), share).astype(np.float32)
     cost = phase.supervised if unit == "supervised" else phase.flops
-    return float(np.mean([cost(weights(params, batch, key)) for batch, key in zip(batches, keys)]))
+    return float(np.mean([cost(weights(params, *given)) for given in zip(batches, keys, progress)]))

@@ -23,6 +23,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
+from bertlab.objectives.blame import blamed
 from bertlab.objectives.program import Program
 from bertlab.train.budget import parse_budget
 from bertlab.train.checkpoint import load_params
@@ -92,12 +93,16 @@ class Phase:
         length, shape, asked = _row_length(self.data), self.program.body.config, self.program.objectives
         sides = [{asked[name].reads for name in names} for names in self.program.groups.values()]
         passes = length * sum(shape.flops_per_token(length, of_pass) for of_pass in sides)
-        return self.data.batch_size * (passes + sum(o.extra_flops(shape, length) for o in asked.values()))
+        extra = 0.0
+        for name, objective in asked.items():
+            with blamed(name, objective, "extra_flops"):
+                extra += objective.extra_flops(shape, length)
+        return self.data.batch_size * (passes + extra)
 
     def supervised(self, metrics: Mapping[str, tuple]) -> float:
         """Positions at which something was asked in one step."""
-        asked = [n for n, o in self.program.objectives.items() if o.predicts_tokens or o.asks_positions]
-        return sum(float(metrics[f"{name}/loss"][1]) for name in asked)
+        trained = [(n, o) for n, o in self.program.objectives.items() if any(self.weights[n])]
+        return sum(float(metrics[f"{n}/loss"][1]) for n, o in trained if o.predicts_tokens or o.asks_positions)
 
     def flops(self, metrics: Mapping[str, tuple]) -> float:
         """Forward and backward FLOPs of one step with its predictions."""
@@ -162,6 +167,11 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
                 f"objective {name} reads {_SIDE_MEANING[objective.reads]}, which a {config.model.family} with"
                 f" config.model.direction={direction!r} does not have; {_FIX_SIDE[objective.reads]}"
             )
+        if unknown := {*objective.needs} - {*NEGATIVES.values(), "counts"}:
+            raise UserError(
+                f"objective {name} needs {', '.join(sorted(unknown))}, which no format makes; needs may hold"
+                f" {', '.join(NEGATIVES.values())} and counts"
+            )
         for field in sorted({*objective.needs} & {*NEGATIVES.values()}):
             kind = config.data.format
             if labels is None:
@@ -182,13 +192,19 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
                     f"objective {name} shares the view of {objective.sees}, which is not there; add it: objectives="
                     f"{objective.sees}+{name} after the config's colon"
                 )
-            try:
-                objective.check_shown(shown)
-            except UserError as error:
-                raise UserError(f"objective {name}: {error}") from None
+            with blamed(name, objective, "check_shown"):
+                try:
+                    objective.check_shown(shown)
+                except UserError as error:
+                    raise UserError(f"objective {name}: {error}") from None
         for key in ("weight", "final_weight"):
             if not (config.objectives[name].get(key) or 0) >= 0:
                 raise UserError(f"config.objectives.{name}.{key}={config.objectives[name][key]} must be 0 or more")
+    if config.train.steps and not any(any(_weights(entry)) for entry in config.objectives.values()):
+        raise UserError(
+            f"every config.objectives.NAME.weight is 0 ({', '.join(built)}): nothing would be trained; give one a weight,"
+            " or set config.train.steps=0"
+        )
     check_phases(config)
     if config.train.budget:
         parse_budget(config.train.budget)
@@ -354,7 +370,9 @@ def build_phases(config: ConfigDict, program: Program, batches: Callable[[Config
     for end, of_phase in phase_configs(config):
         same = built and built[-1].data == of_phase.data
         weights = {name: _weights(entry) for name, entry in of_phase.objectives.items()}
-        trained = {name: objective for name, objective in program.objectives.items() if any(weights[name])}
+        # Whose view is shown stays, or what sees it would be shown something else than at the end.
+        shown = {view for view, names in program.groups.items() if any(any(weights[name]) for name in names)}
+        trained = {name: o for name, o in program.objectives.items() if any(weights[name]) or name in shown}
         built.append(
             Phase(
                 end=end,
@@ -383,10 +401,11 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, built: Mapping[st
                 f" config.data.tokenizer.path={config.init_from}/tokenizer"
             )
     for name, objective in built.items():
-        try:
-            objective.check(vocabulary_of(tokenizer))
-        except UserError as error:
-            raise UserError(f"objective {name}: {error}") from None
+        with blamed(name, objective, "check"):
+            try:
+                objective.check(vocabulary_of(tokenizer))
+            except UserError as error:
+                raise UserError(f"objective {name}: {error}") from None
 
 
 def begun_from(config: ConfigDict) -> ConfigDict:

@@ -15,12 +15,12 @@ from bertlab.config import flatten
 from bertlab.data.batches import BatchHash
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
-from bertlab.objectives.program import whereabouts
+from bertlab.objectives.blame import whereabouts
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.environment import describe_environment
-from bertlab.train.metrics import MetricSums, first_not_finite, open_writers
+from bertlab.train.metrics import MetricSums, first_bad_weight, first_not_finite, open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, put_batch
@@ -253,16 +253,22 @@ class Session:
         progress.seconds += time.perf_counter() - self.since
 
     def _require_finite(self, metrics: dict, step: int, example_ids) -> None:
-        if bad := first_not_finite(metrics, of_weights=True):
+        objectives = self.experiment.program.objectives
+        if bad := first_bad_weight(metrics):
             name, _, metric = bad.partition("/")
-            if name in self.experiment.program.objectives:
-                where = whereabouts(self.experiment.program.objectives[name], "loss")
-                raise Diverged(f"objective {name}: {where}: the weight of loss()['{metric}'] is not finite at step {step}")
+            if name in objectives:
+                where = whereabouts(objectives[name], "loss")
+                raise Diverged(
+                    f"objective {name}: {where}: the weight of loss()['{metric}'] is not finite, or negative, at step {step}"
+                )
         if bad := first_not_finite(metrics):
+            name = bad.partition("/")[0]
+            where = f"objective {name}: {whereabouts(objectives[name], 'loss')}: " if name in objectives else ""
+            todo = "lower config.optimizer.learning_rate, or look at these examples"
             raise Diverged(
-                f"{bad} is not finite at step {step}; example ids (document, row) of the batch: {example_ids.tolist()};"
+                f"{where}{bad} is not finite at step {step}; example ids (document, row) of the batch: {example_ids.tolist()};"
                 f" last good checkpoint: {self.checkpoints.latest_path()};"
-                " lower config.optimizer.learning_rate, or look at these examples"
+                f" {todo if step else 'look at this loss and these examples: nothing was trained yet'}"
             )
 
     def log(self) -> None:

@@ -29,9 +29,14 @@ class MetricSums:
         return {"loss": sum(w * means.get(f"{name}/loss", 0.0) for name, w in weights.items()), **means}
 
 
-def first_not_finite(metrics: dict, of_weights: bool = False) -> str | None:
-    """The first metric whose sum (or weight) is NaN or infinite."""
-    return next((name for name, pair in metrics.items() if not math.isfinite(np.asarray(pair[of_weights]))), None)
+def first_not_finite(metrics: dict) -> str | None:
+    """The first metric whose sum is NaN or infinite."""
+    return next((name for name, (total, _) in metrics.items() if not math.isfinite(np.asarray(total))), None)
+
+
+def first_bad_weight(metrics: dict) -> str | None:
+    """The first metric whose weight is NaN, infinite or negative."""
+    return next((name for name, (_, weight) in metrics.items() if not 0 <= np.asarray(weight) < math.inf), None)
 
 
 class Writer(Protocol):

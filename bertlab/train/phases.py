@@ -5,8 +5,8 @@
     0.9 data.seq_len=128; 0.1 data.seq_len=512 data.batch_size=8           BERT's (Devlin et al. 2018, section A.2)
     0.25 objectives.mlm.weight=0; 0.75 objectives.prefix.weight=0          LTR for a quarter, then MLM, on one body
 
-An objective of weight 0 costs nothing in a phase. Optimiser, schedule and held-out batches are the run's own throughout. A
-phase whose batches differ reads the corpus from its beginning.
+An objective of weight 0 costs nothing in a phase, unless one that is trained there is shown its view. Optimiser, schedule and
+held-out batches are the run's own throughout. A phase whose batches differ reads the corpus from its beginning.
 """
 
 import re
@@ -42,12 +42,15 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
             key, equals, value = setting.partition("=")
             if not equals or not _MAY_DIFFER.fullmatch(key):
                 raise _mistake(text, f"{setting!r} must be data.seq_len=, data.batch_size= or objectives.NAME.weight=")
-            set_key(of_phase, key, parse_override(of_phase, key, value))
+            try:
+                set_key(of_phase, key, parse_override(config, key, value))  # a copy forgets types
+            except UserError as error:
+                raise _mistake(text, str(error).removeprefix("--config.")) from None
         if not any(entry.weight or entry.get("final_weight") for entry in of_phase.objectives.values()):
             raise _mistake(text, f"{part.strip()!r} leaves no objective with a weight")
         end = round(done * steps)
         if phases and steps and end <= phases[-1][0]:
-            raise _mistake(text, f"{part.strip()!r} is less than one of config.train.steps={steps}")
+            raise _mistake(text, f"{part.strip()!r} is less than one of the run's {steps} steps")
         phases.append((end, of_phase))
     if abs(done - 1) > 1e-6:
         raise _mistake(text, f"the shares sum to {done:g} instead of 1")

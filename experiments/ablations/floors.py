@@ -38,14 +38,14 @@ def on_transformer(objectives, steps, **changes):
 OBJECTIVES = {
     "mlm": on_transformer("mlm", 2500),
     "mlm, each token by itself": on_transformer("mlm", 2500, **{"objectives.mlm.exact": False}),
-    "mlm+sbo, spans": on_transformer("mlm+sbo", 2500, **SPANS),
+    "mlm+sbo, spans": on_transformer("mlm+sbo", 4500, **SPANS),
     "ltr": on_transformer("ltr", 1500, **{"model.direction": "left-to-right"}),
     "rtl": on_transformer("rtl", 1500, **{"model.direction": "right-to-left"}),
     "bilm": {"config": ELMO, "train.steps": 1500, "model.width": 64, "model.hidden": 128},
     "prefix": on_transformer("prefix", 1500),
     "masked_next_token": on_transformer("masked_next_token", 2500),
-    "permutation": on_transformer("permutation", 2500),
-    "electra": on_transformer("electra", 1500, **{"objectives.electra.generator": "unigram"}),
+    "permutation": on_transformer("permutation", 4000, **{"objectives.permutation.context_in_order": False}),
+    "electra": on_transformer("electra", 5000, **{"objectives.electra.generator": "unigram"}),
     "mlm+nsp": on_transformer("mlm+nsp", 4000, **PAIRS),
     "mlm+sop": on_transformer("mlm+sop", 3000, **SWAPPED),
 }

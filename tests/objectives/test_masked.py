@@ -226,7 +226,7 @@ def test_each_token_by_itself_with_probability_rate(many):
 
 def test_there_are_slots_for_tokens_by_themselves_and_an_overflow_drops_any_of_them(many):
     for length in (16, 64, 128, 512, 4096):
-        for settings in ({}, {"rate": 0.3, "final_rate": 0.15}, {"rate": 0.0}, {"rate": 1.0}, {"rate": 0.8}):
+        for settings in ({}, {"rate": 0.3, "final_rate": 0.15}, {"rate": 0.001}, {"rate": 1.0}, {"rate": 0.8}):
             objective = MaskedLanguageModel(exact=False, **settings)
             slots = objective.slots(length)
             assert slots <= length and binom.sf(slots, length, objective.rate) < 1e-6
@@ -445,6 +445,7 @@ def test_spans_stay_inside_documents_without_specials(packed_batch):
         ({"unit": "word"}, "unit='word' must be one of token, whole_word, span"),
         ({"unit": "span", "exact": False}, "set unit=token, or exact=True for span"),
         ({"static": True, "final_rate": 0.15}, "static=True keeps: set one of them only"),
+        ({"rate": 0.0}, "rate=0.0 must be more than 0"),
         ({"span_p": 0.0}, "span_p=0.0 must be more than 0"),
         ({"longest_span": 0}, "longest_span=0 must be 1 or more"),
     ],

@@ -8,6 +8,7 @@ import pytest
 from bertlab.errors import UserError
 from bertlab.objectives import MaskedLanguageModel, find
 from bertlab.train import loop
+from bertlab.train.build import build_pretraining, check_config
 from tests.conftest import ROOT
 from tests.references import tiny_program
 
@@ -78,6 +79,9 @@ MISTAKES = [
     ("Dense(2, ", "Dense(", "Dense(axes", r"missing .* argument: 'features' \(TypeError in head\(\)\)"),
     ('"even": even}', '"even": even.sum()}', "def view", r"view\(\)\['even'\] must have the batch's 4 rows .* shape \(\)"),
     ("return {**batch", "{**batch", "def view", r"view\(\) must return a dict of arrays, got NoneType"),
+    ('{**batch, "even": even}', '{"even": even}', "def view", r"must keep the batch's field 'tokens'"),
+    ('{**batch, "even"', '{**batch, "tokens": even / 2, "even"', "def view", r"\['tokens'\] must be integers .* got float"),
+    ('{**batch, "even"', '{**batch, "tokens": even[:, :5], "even"', "def view", r"must be integers of the shape of 'tokens'"),
     ("return cross_entropy", "cross_entropy", "def loss", r"loss\(\) must return a dict with the key 'loss', got NoneType"),
     ("return cross_entropy(logits", 'return {"nll": 1.0} or (logits', "def loss", r"got a dict with the keys 'nll'"),
     ("return cross_entropy(logits", 'return {"loss": logits} or (logits', "def loss", r"two scalars, got shape \(4, 12, 2\)"),
@@ -94,14 +98,58 @@ def test_a_mistake_is_named_with_its_file_and_line(old, new, line, message, loss
     assert "\n" not in str(error.value)
 
 
-def test_a_weight_that_is_not_finite_stops_the_run_with_name_and_line(small_config, tmp_path, monkeypatch):
+# (what stands there, what is written instead, the line that is at fault, what is said of it)
+METHOD = "    def view"
+UNBUILT = [
+    ("import dataclasses", "import nowhere", "nowhere", r"No module named 'nowhere' \(ModuleNotFoundError as it is imported"),
+    (
+        "import dataclasses",
+        "import dataclasses as d",
+        "@dataclasses",
+        r"name 'dataclasses' is not defined \(NameError as it is",
+    ),
+    (METHOD, f"    def __post_init__(self):\n        int('x')\n\n{METHOD}", "int('x')", r"\(ValueError in __post_init__\(\)"),
+    (METHOD, f"    def check(self, vocabulary):\n        vocabulary.x\n\n{METHOD}", "vocabulary.x", r"in check\(\)\)"),
+    (METHOD, f"    def extra_flops(self, s, n):\n        return s.x\n\n{METHOD}", "s.x", r"in extra_flops\(\)\)"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "message"), UNBUILT)
+def test_a_mistake_before_the_first_batch_is_named_too(old, new, line, message, small_config, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    path = tmp_path / "own_weight.py"
-    path.write_text(SOURCE.replace('view["documents"] > 0)', 'jnp.log(1.0 * (view["documents"] == 0)))'))
+    path = tmp_path / f"unbuilt_{abs(hash(new))}.py"
+    path.write_text(SOURCE.replace(old, new, 1))
     importlib.invalidate_caches()
-    config = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=own_weight:Own", train__steps=4)
+    number = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if line in text)
+    with pytest.raises(UserError, match=message) as error:
+        config = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives={path.stem}:Own")
+        build_pretraining(config).phases[0].flops_per_step()
+    assert f"{path}, line {number}: " in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [('"pair_label"', r"needs='pair_label' must be a tuple"), ('("words",)', r"needs words, which no format makes")],
+)
+def test_needs_that_no_batch_can_meet_are_refused(needs, message, small_config, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"needs_{abs(hash(needs))}"
+    (tmp_path / f"{name}.py").write_text(SOURCE.replace('    sees = "own"', f'    sees = "own"\n    needs = {needs}'))
+    importlib.invalidate_caches()
+    with pytest.raises(UserError, match=message):
+        check_config(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives={name}:Own"))
+
+
+@pytest.mark.parametrize("weight", ['jnp.log(1.0 * (view["documents"] == 0))', '-1.0 * (view["documents"] > 0)'])
+def test_a_weight_that_is_none_stops_the_run_with_name_and_line(weight, small_config, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / f"own_weight_{abs(hash(weight))}.py"
+    path.write_text(SOURCE.replace('view["documents"] > 0)', f"{weight})"))
+    importlib.invalidate_caches()
+    config = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives={path.stem}:Own", train__steps=4)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "def loss" in text)
-    message = rf"objective Own: {path}, line {line}: the weight of loss\(\)\['(loss|accuracy)'\] is not finite at step 0"
+    fault = r"the weight of loss\(\)\['(loss|accuracy)'\] is not finite, or negative, at step 0"
+    message = rf"objective Own: {path}, line {line}: {fault}"
     with pytest.raises(loop.Diverged, match=message):
         loop.train(config, tmp_path / "run")
 

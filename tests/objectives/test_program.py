@@ -74,6 +74,9 @@ def test_groups():
     assert groups("nsp+mlm") == {"mlm": ("mlm", "nsp")}
     assert groups("nsp") == {"clean": ("nsp",)}
     assert groups("ltr+rtl") == {"clean": ("ltr", "rtl")}
+    assert groups("nsp+electra") == {"electra": ("electra",), "clean": ("nsp",)}
+    assert groups("nsp+permutation+ltr") == {"permutation": ("permutation",), "clean": ("ltr", "nsp")}
+    assert groups("electra+nsp+mlm+ltr") == {"electra": ("electra",), "mlm": ("mlm", "nsp"), "clean": ("ltr",)}
     assert groups("mlm+ltr") == {"mlm": ("mlm",), "clean": ("ltr",)}
 
 

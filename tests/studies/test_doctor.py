@@ -98,6 +98,17 @@ def configured(path, value):
     return change
 
 
+def phases(text, **objectives):
+    """A curriculum of objectives of weight 1 and what else is given of them, as config.json has it."""
+
+    def change(facts):
+        entries = {name: {"weight": 1.0, "final_weight": None, "final_rate": 0.0} for name in ("mlm", "nsp")}
+        facts.config["objectives"] = {name: entry | objectives.get(name, {}) for name, entry in entries.items()}
+        facts.config["train"]["phases"] = text
+
+    return change
+
+
 def in_line(number, **values):
     def change(facts):
         facts.train[number].update(values)
@@ -167,12 +178,87 @@ CASES = [
         "74.0%",
         recorded("batches.valid.nsp.length_rule", 0.7),
     ),
+    # What is no longer trained may be forgotten, whether a phase or the weights say so.
+    (
+        "learned more than token frequencies",
+        together(THROUGHOUT(0.975 * ENTROPY), phases("0.8 data.seq_len=64; 0.2 objectives.nsp.weight=0")),
+        "mlm (5.850 nats)",
+        together(THROUGHOUT(0.975 * ENTROPY), phases("0.5 objectives.nsp.weight=0; 0.5 objectives.mlm.weight=0")),
+    ),
+    (
+        "learned more than token frequencies",
+        together(THROUGHOUT(0.975 * ENTROPY), phases("0.7 objectives.mlm.weight=0; 0.3 objectives.nsp.weight=0")),
+        "mlm (5.850 nats)",
+        # Trained for too short a time.
+        together(THROUGHOUT(0.975 * ENTROPY), phases("0.71 objectives.mlm.weight=0; 0.29 objectives.nsp.weight=0")),
+    ),
+    (
+        "learned more than token frequencies",
+        together(THROUGHOUT(0.975 * ENTROPY), lambda facts: facts.config.update(model={"family": "awd_lstm"})),
+        "was learned; try another config.optimizer.learning_rate",
+        together(THROUGHOUT(0.975 * ENTROPY), phases("", mlm={"weight": 0.0})),
+    ),
+    (
+        "pair labels learned beyond lengths",
+        together(at_end(valid_nsp__accuracy=0.5), phases("1", nsp={"weight": 0.0, "final_weight": 1.0})),
+        "at chance",
+        together(at_end(valid_nsp__accuracy=0.5), phases("0.5 data.seq_len=64; 0.5 objectives.nsp.weight=0")),
+    ),
+    (
+        "held-out loss not rising",
+        together(BOTH_LOSSES(5.52), phases("0.3 objectives.mlm.weight=0; 0.7 data.seq_len=64")),
+        "mlm was 5.400 at step 900",
+        together(BOTH_LOSSES(5.52), phases("0.9 data.seq_len=64; 0.1 objectives.mlm.weight=0")),
+    ),
+    (
+        "held-out loss not rising",
+        together(BOTH_LOSSES(5.52), phases("1", mlm={"final_weight": 0.1})),
+        "rose",
+        together(BOTH_LOSSES(5.52), phases("1 objectives.mlm.final_weight=0")),
+    ),
+    (
+        "held-out loss not rising",
+        together(lambda facts: facts.valid[8].update({"mlm/loss": 4.8}), phases("0.7 objectives.mlm.weight=0; 0.3")),
+        "mlm was 4.800 at step 800",
+        # It was better before it was left out for a while.
+        together(lambda facts: facts.valid[5].update({"mlm/loss": 2.0}), phases("0.5; 0.2 objectives.mlm.weight=0; 0.3")),
+    ),
+    (
+        "held-out loss not rising",
+        BOTH_LOSSES(5.52),
+        "rose",
+        together(BOTH_LOSSES(5.52), lambda facts: [line.update(step=line["step"] // 10) for line in facts.lines]),
+    ),
+    (
+        "pair labels learned beyond lengths",
+        together(at_end(valid_nsp__accuracy=0.53), lambda facts: facts.floor.update(nsp={"value": 0.6})),
+        "at chance",
+        together(at_end(valid_nsp__accuracy=0.53), lambda facts: facts.floor.update(nsp={"value": 0.69})),
+    ),
+    (
+        "pair labels learned beyond lengths",
+        together(at_end(valid_nsp__accuracy=0.53), recorded("batches.valid.nsp.rows", 200)),
+        "on 200 pairs",
+        together(at_end(valid_nsp__accuracy=0.53), recorded("batches.valid.nsp.rows", 199)),
+    ),
     ("little padding", recorded("batches.valid.tokens", 690), "31% of the positions", recorded("batches.valid.tokens", 710)),
     (
         "little repeated text",
         recorded("corpus.splits.train.duplicate_sentences", 1100),
         "11.0% of the 10,000 sentences of the train split repeat",
         recorded("corpus.splits.train.duplicate_sentences", 900),
+    ),
+    (
+        "little repeated text",
+        together(recorded("corpus.splits.train.duplicate_sentences", 9000), configured("data.corpus", "pydocs")),
+        "90.0%",
+        together(recorded("corpus.splits.train.duplicate_sentences", 9000), configured("data.corpus", "synthetic")),
+    ),
+    (
+        "little repeated text",
+        recorded("corpus.splits.valid.sentences_in_train", 1100),
+        "11.0% of the 10,000 sentences of the valid split stand in the train split too",
+        together(recorded("corpus.splits.valid.sentences_in_train", 1100), configured("data.corpus", "synthetic")),
     ),
     (
         "little repeated text",
@@ -199,6 +285,12 @@ CASES = [
         together(recorded("corpus.tokenizer", "words"), recorded("corpus.splits.train.unknown", 9800)),
     ),
     (
+        "few unknown tokens",
+        together(recorded("corpus.splits.valid.unknown", 2200), configured("data.tokenizer", {"path": "vocab.txt"})),
+        "; take another tokenizer than that of config.data.tokenizer.path",
+        together(),
+    ),
+    (
         "loss not below its floor",
         lambda facts: facts.floor["mlm"].update(above=-0.31),
         "mlm (0.3100 nats below, standard error 0.1000)",
@@ -222,6 +314,32 @@ CASES = [
         together(at_end(train_nsp__loss=0.39), at_end(train_tokens=300_000)),
         "nsp 0.500 against 0.390, though the text was read 1.5 times only",
         at_end(train_nsp__loss=0.41),
+    ),
+    # A last window of ten steps is noise.
+    (
+        "held-out loss near training loss",
+        at_end(train_mlm__loss=4.4, train_step=950),
+        "5.000 against 4.400",
+        at_end(train_mlm__loss=4.4, train_step=910),
+    ),
+    (
+        "held-out loss near training loss",
+        together(lambda facts: facts.valid.pop(), lambda facts: facts.train[8].update({"mlm/loss": 4.8})),
+        "5.400 against 4.800",
+        # Training that has gone on since held-out text was last read.
+        together(lambda facts: facts.valid.pop(), at_end(train_mlm__loss=4.5)),
+    ),
+    (
+        "held-out loss near training loss",
+        together(at_end(train_mlm__loss=4.5), phases("", mlm={"final_rate": 0.3})),
+        "5.000 against 4.500",
+        together(at_end(train_mlm__loss=4.5), phases("", mlm={"final_rate": 0.3}), without("result")),
+    ),
+    (
+        "held-out loss near training loss",
+        at_end(train_mlm__loss=4.5),
+        "5.000 against 4.500",
+        together(at_end(train_mlm__loss=4.5), configured("data.format", "cooccurrence")),
     ),
     (
         "held-out loss not rising",
@@ -267,6 +385,32 @@ CASES = [
         in_line(5, tokens_per_second=1600.0),
         "between steps 500 and 600 training went at 1,600",
         in_line(5, tokens_per_second=1700.0),
+    ),
+    # The first window fills caches, and the last may be a single step.
+    (
+        "steady throughput",
+        in_line(1, tokens_per_second=800.0),
+        "between steps 100 and 200 training went at 800",
+        in_line(0, tokens_per_second=800.0),
+    ),
+    (
+        "steady throughput",
+        in_line(9, tokens_per_second=800.0, step=950),
+        "between steps 900 and 950",
+        in_line(9, tokens_per_second=800.0, step=949),
+    ),
+    # Phases cost and weigh differently.
+    (
+        "steady throughput",
+        together(phases("0.5 data.seq_len=64; 0.5"), in_line(3, tokens_per_second=800.0)),
+        "between steps 300 and 400",
+        together(phases("0.5 data.seq_len=64; 0.5"), *(in_line(i, tokens_per_second=800.0) for i in range(5))),
+    ),
+    (
+        "gradients not exploding",
+        together(phases("0.5 data.seq_len=64; 0.5"), in_line(7, gradient_norm=17.1)),
+        "17.1",
+        together(phases("0.5 data.seq_len=64; 0.5"), *(in_line(i, gradient_norm=17.1) for i in range(5))),
     ),
 ]
 
@@ -332,6 +476,29 @@ def test_a_run_of_no_words_and_no_pairs_has_less_to_check():
         "held-out loss not rising",
         "gradients not always clipped",
     ]
+
+
+def test_what_no_longer_has_weight_is_named():
+    facts = healthy()
+    phases("0.5; 0.5 objectives.mlm.weight=0")(facts)
+    reason = "mlm had no weight in the loss at step 1,000"
+    outcomes = {title: str(outcome) for title, outcome in examine(facts).items() if outcome is not None}
+    titles = ("learned more than token frequencies", "loss not next to nothing", "held-out loss not rising")
+    assert outcomes == dict.fromkeys(titles, reason)
+    # A run that stands in its first phase is judged by that.
+    del facts.lines[12:]
+    facts = Facts(facts.directory, facts.config, facts.lines, None, facts.data)
+    assert facts.held_out["step"] == 500 and isinstance(examine(facts)["learned more than token frequencies"], Finding)
+
+
+@pytest.mark.parametrize(("lines", "told"), [(5, True), (4, False)])
+def test_few_log_windows_tell_nothing(lines, told):
+    facts = healthy()
+    in_line(2, tokens_per_second=1.0)(facts)
+    del facts.train[lines:]
+    outcome = examine(facts)["steady throughput"]
+    assert isinstance(outcome, Finding if told else CannotTell)
+    assert told or "has 4 training line(s) of a phase with tokens_per_second, and 5 are needed" in str(outcome)
 
 
 def printed(directory, width=100) -> tuple[int, str]:

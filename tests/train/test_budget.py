@@ -17,6 +17,20 @@ def test_a_run_spends_its_budget(unit, amount, small_config, tmp_path):
     assert result["step"] > 5
 
 
+def test_a_scheduled_rate_is_priced_over_the_whole_run(small_config, tmp_path):
+    schedule = {"objectives__mlm__rate": 0.4, "objectives__mlm__final_rate": 0.1}
+    result = loop.train(small_config(MLM, train__budget="supervised=1000", **schedule), tmp_path)
+    assert result["supervised"] == pytest.approx(1000, rel=0.1)
+
+
+def test_no_pretraining_stays_none_and_a_unit_that_costs_nothing_is_refused(small_config, tmp_path):
+    none = build_pretraining(small_config(MLM, train__budget="tokens=2000", train__steps=0))
+    assert loop.within_budget(none, tmp_path).config.train.steps == 0
+    free = build_pretraining(small_config(MLM.replace("mlm", "nsp"), train__budget="supervised=2000"))
+    with pytest.raises(UserError, match=r"config.train.budget='supervised=2000': nsp asks for no such thing"):
+        loop.within_budget(free, tmp_path)
+
+
 def test_equal_tokens_are_equal_steps_and_equal_predictions_are_not(small_config, tmp_path):
     def steps(objective, budget, direction="bidirectional"):
         recipe = f"experiments/pretrain/bert.py:objectives={objective}"

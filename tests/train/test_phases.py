@@ -47,13 +47,13 @@ def test_an_objective_without_weight_is_not_trained_in_its_phase(small_config, t
     config = small_config(BOTH, train__phases=MLM_NSP, train__steps=8)
     loop.train(config, tmp_path)
     found = lines(tmp_path, "train")
-    assert [("mlm/loss" in line, "nsp/loss" in line) for line in found] == [(True, False), (False, True)]
-    for line in found:
-        assert line["loss"] == line["mlm/loss" if "mlm/loss" in line else "nsp/loss"]
+    assert ["nsp/loss" in line for line in found] == [False, True]
+    assert [line["loss"] for line in found] == [found[0]["mlm/loss"], found[1]["nsp/loss"]]
     assert found[0]["supervised"] == found[1]["supervised"] > 0, "NSP predicts no tokens"
     assert all({"mlm/loss", "nsp/loss"} <= line.keys() for line in lines(tmp_path, "valid")), "held-out text is asked both"
     phases = build_pretraining(config).phases
     assert phases[0].train is phases[1].train, "the batches go on"
+    assert phases[1].program.groups == {"mlm": ("mlm", "nsp")}, "NSP is shown in training what it is shown at the end"
 
 
 def test_weights_go_linearly_from_first_to_last(small_config, tmp_path):
@@ -74,14 +74,20 @@ def test_weights_go_linearly_from_first_to_last(small_config, tmp_path):
         ("0.5 data.corpus=x; 0.5", r"'data.corpus=x' must be data.seq_len=, data.batch_size= or objectives.NAME.weight="),
         ("0.5 objectives.mlm.weight=0 objectives.nsp.weight=0; 0.5", r"leaves no objective with a weight"),
         ("0.5 objectives.ltr.weight=0; 0.5", r"has no key 'objectives.ltr.weight'"),
-        ("0.5 data.seq_len=many; 0.5", r"--config.data.seq_len=many: expected int"),
+        ("0.5 data.seq_len=many; 0.5", r"^config.train.phases='0.5 data.seq_len=many; 0.5': data.seq_len=many: expected int"),
         ("0.5 data.seq_len=600; 0.5", r"config.data.seq_len=600 is beyond the model's 512 positions"),
-        ("0.5; 0.001; 0.499", r"'0.001' is less than one of config.train.steps=20"),
+        ("0.5; 0.001; 0.499", r"'0.001' is less than one of the run's 20 steps"),
     ],
 )
 def test_phases_that_cannot_be_are_refused(small_config, text, message):
     with pytest.raises(UserError, match=message):
         check_config(small_config(BOTH, train__phases=text))
+
+
+def test_a_weight_may_fade_within_a_phase(small_config):
+    config = small_config(BOTH, train__phases="0.5 objectives.nsp.final_weight=0.5; 0.5 objectives.nsp.weight=0.5")
+    check_config(config)
+    assert [of_phase.objectives.nsp.final_weight for _, of_phase in phase_configs(config)] == [0.5, None]
 
 
 def test_without_phases_there_is_one(small_config):

@@ -72,6 +72,16 @@ CASES = {
         r"config.mesh \(data=16, .* 16 devices and there are 8",
     ),
     "an empty mesh": (BERT, {"mesh.fsdp": 0}, r"config.mesh .*fsdp=0.*positive"),
+    "no weight at all": (
+        BERT,
+        {"objectives.nsp.weight": 0.0, "objectives.mlm.weight": 0.0},
+        r"every config.objectives.NAME.weight is 0 \(mlm, nsp\)",
+    ),
+    "less than no retries": (
+        BERT,
+        {"data.segment_pair.own_document_retries": -1},
+        r"config.data.segment_pair.own_document_retries=-1 must be 0 or more",
+    ),
     "negative weight": (BERT, {"objectives.nsp.weight": -0.5}, r"config.objectives.nsp.weight=-0.5 must be 0 or more"),
     "weight not a number": (BERT, {"objectives.nsp.weight": float("nan")}, r"config.objectives.nsp.weight=nan"),
     "all warm-up": (BERT, {"optimizer.warmup_steps": 20}, r"config.optimizer.warmup_steps=20 .*config.train.steps=20"),
@@ -442,7 +452,7 @@ def test_own_objective_is_found_with_its_settings(own_module):
 def test_broken_import_inside_an_own_module_is_not_hidden(tmp_path, monkeypatch):
     (tmp_path / "broken_objectives.py").write_text("import not_installed_anywhere\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+    with pytest.raises(UserError, match=r"broken_objectives.py, line 1: No module named 'not_installed_anywhere'"):
         objectives.find("broken_objectives:Own")
 
 

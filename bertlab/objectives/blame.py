@@ -1,0 +1,41 @@
+"""What goes wrong in an objective from outside the package, as one sentence with its name, file and line."""
+
+import contextlib
+import inspect
+import traceback
+
+from bertlab.errors import UserError
+from bertlab.objectives.base import Objective
+
+
+@contextlib.contextmanager
+def blamed(name: str, objective: Objective | type[Objective], method: str):
+    """Turns an exception in an objective's method into a UserError; those of built-in objectives pass as they are."""
+    kind = objective if isinstance(objective, type) else type(objective)
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if kind.__module__.startswith("bertlab."):
+            raise
+        where = whereabouts(kind, method, error)
+        raise UserError(f"objective {name}: {where}: {said(error)} ({type(error).__name__} in {method}())") from error
+
+
+def whereabouts(objective: Objective | type[Objective], method: str, error: BaseException | None = None) -> str:
+    """File and line of an objective's method, or of the line in its file that an error came from."""
+    kind = objective if isinstance(objective, type) else type(objective)
+    code = inspect.unwrap(getattr(kind, method)).__code__
+    return f"{code.co_filename}, line {line_in(code.co_filename, error) or code.co_firstlineno}"
+
+
+def line_in(file: str, error: BaseException | None) -> int | None:
+    """The last line of a file that an error passed through."""
+    frames = traceback.walk_tb(error.__traceback__ if error else None)
+    return next((number for frame, number in reversed(list(frames)) if frame.f_code.co_filename == file), None)
+
+
+def said(error: BaseException) -> str:
+    """An exception's message on one line."""
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error).strip().partition("\n")[0]
