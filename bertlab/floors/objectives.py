@@ -119,6 +119,8 @@ def channel_of(objective: Objective, view: Batch, batch: Batch, vocabulary: Voca
             raise NoFloor("its generator learns; with generator=unigram there is a floor")
         channel = Channel(0.0, unigram_probabilities(vocabulary), rate=objective.rate)
         unit, room = "token", 0
+    elif not isinstance(objective, MaskedLanguageModel):
+        raise NoFloor(f"it shares the view of {type(objective).__name__}")
     else:
         rate = objective.final_rate or objective.rate  # evaluation is where the rate ends
         channel = masking(vocabulary, objective.mask_share, objective.random_share, rate=rate)

@@ -40,6 +40,9 @@ REGISTRY: dict[str, type[Objective]] = {
 # Of an entry of `config.objectives`, what is not a setting of its class.
 _OF_THE_CONFIG = ("weight", "final_weight", "implementation")
 
+# Names of views, and of what `sees` may say.
+_OF_A_VIEW = ("clean", "own", "any", *SIDES)
+
 __all__ = ["REGISTRY", "Bound", "Objective", "Vocabulary", "build", "cross_entropy", "describe", "find"]
 
 
@@ -109,8 +112,8 @@ def describe(name: str) -> tuple[str, dict]:
     if ":" not in name:
         return name, settings
     key = name.partition(":")[2]
-    if key in REGISTRY:
-        raise UserError(f"objective '{name}': {key} is the name of a built-in one; rename the class")
+    if key in (*REGISTRY, *_OF_A_VIEW):
+        raise UserError(f"objective '{name}': {key} is a name of bertlab's own; rename the class")
     return key, {"implementation": name, **settings}
 
 

@@ -24,12 +24,14 @@ from bertlab.studies.results import (
     X_AXES,
     Results,
     compare_data,
+    compare_texts,
     difference,
     load,
     primary_metric,
     summarise,
 )
 from bertlab.studies.study import REPORT_DIRECTORY
+from bertlab.transfer.evaluations import BIASES
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
 SCALES = "One scale for all (test)"
@@ -43,12 +45,13 @@ SCALES_NOTE = (
     " mask each token in turn, see both sides of it, are no code length, and compare with each other alone (within-word: the"
     " later pieces of the word are masked too)."
 )
+ONE_SEED_NOTE = "Of one seed, ± is the standard error over texts or pairs; of several, the standard deviation over seeds."
 FLOORS = "Beside the exact floors (test)"
 FLOORS_NOTE = (
     "A floor is the best loss that any model can have on these very rows, in nats. Nats above it are paired with them, row by"
     " row; ± is their standard error over documents. They compare across objectives, and none is below 0 by more than chance."
 )
-NOTES = {SCALES: SCALES_NOTE, FLOORS: FLOORS_NOTE}
+BOUND_NOTE = "≥ marks a lower bound that no model may be able to reach; nats above it are then at most those."
 COST_LABELS = {
     "parameters": "parameters",
     "step": "steps",
@@ -124,12 +127,13 @@ def table(results: Results) -> pd.DataFrame:
     counts = results.runs[results.runs["status"] == "finished"].groupby("variant").size()
     columns: dict[tuple[str, str], list[str]] = {("", "seeds"): [str(counts.get(v, 0)) for v in results.variants]}
 
-    def column(metric, form):
+    def column(metric, form, error=None):
         cells = []
         for variant in results.variants:
             known = (variant, metric) in summary.index
             row = summary.loc[(variant, metric)] if known else None
-            cells.append(form(row["mean"], row["sd"]) if known else MISSING)
+            alone = known and row["seeds"] == 1 and (variant, error) in summary.index
+            cells.append(form(row["mean"], summary.loc[(variant, error), "mean"] if alone else row["sd"]) if known else MISSING)
         return cells
 
     for metric in score_columns(results):
@@ -139,16 +143,25 @@ def table(results: Results) -> pd.DataFrame:
     for metric in loss_columns(results):
         columns[LOSSES, metric.removeprefix("valid/")] = column(metric, lambda mean, sd: spread(mean, sd, 3))
     for prefix, (label, form) in ON_ONE_SCALE.items():
-        for metric in [c for c in results.runs.columns if c.startswith(prefix)]:
-            columns[SCALES, label.format(metric.removeprefix(prefix))] = column(metric, form)
+        asked = [c for c in results.runs.columns if c.startswith(prefix)]
+        for metric, name in zip(asked, kind_labels([c.removeprefix(prefix) for c in asked]), strict=True):
+            columns[SCALES, label.format(name)] = column(metric, form, metric.replace("/", "_error/", 1))
     for metric in COSTS:
         form = seconds_text if metric == "seconds" else count_text
         columns[COST, COST_LABELS[metric]] = column(metric, lambda mean, _, f=form: f(mean))
     return pd.DataFrame(columns, index=pd.Index(results.variants, name="variant"))
 
 
+def kind_labels(columns: Sequence[str]) -> list[str]:
+    """Heads of "KIND/SOURCE": the kind, with the file's stem where there are several files, or its path if stems are alike."""
+    asked = [(kind, source) for kind, _, source in (column.partition("/") for column in columns)]
+    stems = {source: Path(source).stem for _, source in asked}
+    alike = len(set(stems.values())) < len(stems)
+    return [kind if len(stems) == 1 else f"{kind}, {source if alike else stems[source]}" for kind, source in asked]
+
+
 def floor_table(results: Results) -> pd.DataFrame:
-    """A row for each variant and objective that has an exact floor, as text; ± is the mean's paired standard error."""
+    """A row for each variant and objective that has a floor, as text; ± is the mean's paired standard error, ≥ a bound."""
     finished = results.runs[results.runs["status"] == "finished"]
     names = [column.removeprefix("floor/") for column in results.runs.columns if column.startswith("floor/")]
     rows = {}
@@ -158,10 +171,11 @@ def floor_table(results: Results) -> pd.DataFrame:
         for name in own:
             floor, above, error = (runs[f"{kind}/{name}"].dropna() for kind in ("floor", "above", "above_error"))
             low, excess = floor.mean(), above.mean()
+            bound = "" if runs[f"floor_exact/{name}"].dropna().all() else "≥ "
             rows[variant if len(own) == 1 else f"{variant}: {name}"] = {
                 ("", "seeds"): str(len(floor)),
                 (FLOORS, "objective"): name,
-                (FLOORS, "floor"): f"{low:.4f}",
+                (FLOORS, "floor"): f"{bound}{low:.4f}",
                 (FLOORS, "loss"): f"{low + excess:.4f}",
                 (FLOORS, "above"): spread(excess, math.hypot(*error) / len(error), 4),
                 (FLOORS, "above (%)"): f"{100 * excess / low:.2f}" if low else MISSING,
@@ -180,6 +194,22 @@ def grouped_tables(results: Results) -> list[pd.DataFrame]:
     }
     cost = parts.pop((COST,), None)
     return [*parts.values(), *([] if floors.empty else [floors]), *([] if cost is None else [cost])]
+
+
+def notes(results: Results) -> dict[str, str]:
+    """What is said below a group of columns: how to read them, and what biases their numbers, in which variants."""
+    finished, floors = results.runs[results.runs["status"] == "finished"], floor_table(results)
+    of_scales, of_floors = [SCALES_NOTE], [FLOORS_NOTE]
+    summary = summarise(results.runs)
+    if (summary["metric"].str.startswith(tuple(ON_ONE_SCALE)) & (summary["seeds"] == 1)).any():
+        of_scales.append(ONE_SEED_NOTE)
+    for name, sentence in BIASES.items():
+        biased = finished.loc[[name in biases.split() for biases in finished["biases"]], "variant"]
+        if len(biased):
+            of_scales.append(f"In {'; '.join(dict.fromkeys(biased))}: {sentence}.")
+    if not floors.empty and floors[FLOORS, "floor"].str.startswith("≥").any():
+        of_floors.append(BOUND_NOTE)
+    return {SCALES: " ".join(of_scales), FLOORS: " ".join(of_floors)}
 
 
 def score_label(metric: str) -> str:
@@ -372,13 +402,20 @@ def latex_table(results: Results) -> str:
 
 def escape_latex(text: str) -> str:
     """Escapes what LaTeX would read as commands."""
-    names = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
+    names = {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "≥": r"$\geq$",
+        "–": "--",
+    }
     return "".join(names.get(c, "\\" + c if c in "&%$#_{}" else c) for c in str(text))
 
 
 def print_report(results: Results, html: Path, console: Console) -> None:
     """Prints the tables and findings on the terminal."""
-    whole, floors = table(results), floor_table(results)
+    whole, floors, said = table(results), floor_table(results), notes(results)
     for group in (SCORES, LOSSES, SCALES, FLOORS, COST):
         frame = floors if group == FLOORS else whole
         columns = [c for c in frame.columns if c[0] == group]
@@ -396,8 +433,8 @@ def print_report(results: Results, html: Path, console: Console) -> None:
         for variant, row in frame.iterrows():
             shown.add_row(variant, *(row[c] for c in columns))
         console.print(shown, markup=False, highlight=False)
-        if group in NOTES:
-            console.print(NOTES[group], markup=False, highlight=False)
+        if group in said:
+            console.print(said[group], markup=False, highlight=False)
     for sentence in [*notices(results), *findings(results)]:
         console.print(sentence, markup=False, highlight=False)
     console.print(f"report: {html}", markup=False, highlight=False, soft_wrap=True)
@@ -412,11 +449,12 @@ def notices(results: Results) -> list[str]:
             "The runs did not read the same data in the same order, so their differences are not due to the "
             f"variants alone. {'. '.join(problems)}."
         )
+    texts += compare_texts(results)
     for name in (column.removeprefix("floor/") for column in results.runs.columns if column.startswith("floor/")):
         above, error = results.runs[f"above/{name}"], results.runs[f"above_error/{name}"]
         if leaking := list(results.runs.loc[above < -3 * error, "name"]):
             texts.append(
-                f"The loss of {name} is below its exact floor by more than three standard errors in {', '.join(leaking)}: no"
+                f"The loss of {name} is below its floor by more than three standard errors in {', '.join(leaking)}: no"
                 " model can be that good, so it sees what it is asked (a leak)."
             )
     for status, wording in (("failed", "failed"), ("unfinished", "not finished")):
@@ -522,7 +560,7 @@ def html_tables(results: Results) -> list[dict[str, Any]]:
         means = finished.groupby("variant")[metric].mean().dropna()
         if len(means) > 1:
             best[score_label(metric)] = means.idxmax()
-    tables = []
+    tables, said = [], notes(results)
     for frame in grouped_tables(results):
         groups = [group for group, _ in frame.columns]
         body = [(variant, [(row[c], best.get(c[1]) == variant) for c in frame.columns]) for variant, row in frame.iterrows()]
@@ -531,7 +569,7 @@ def html_tables(results: Results) -> list[dict[str, Any]]:
                 "heads": [(group, groups.count(group)) for group in dict.fromkeys(groups)],
                 "columns": [name for _, name in frame.columns],
                 "rows": body,
-                "note": " ".join(note for group, note in NOTES.items() if group in groups),
+                "note": " ".join(note for group, note in said.items() if group in groups),
             }
         )
     return tables

@@ -12,6 +12,7 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
 
 COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
@@ -27,8 +28,11 @@ class Results:
         runs: One row per run: `name`, `variant` (its labels but for the seed), a column per axis, `status`
             ("finished", "failed", "unfinished"), `error`, the costs (`step`, `parameters`, `tokens`, `supervised`,
             `flops`, `seconds`), `data_hash`, held-out metrics of pretraining such as `valid/mlm/loss` (nats), what stands
-            in evaluation.json and floor.json (`bits_per_byte/pseudo`, `minimal_pairs/pseudo` (0 to 1), `floor/mlm` and
-            `above/mlm` (nats)), and test metrics of downstream tasks such as `package/accuracy` (0 to 1).
+            in evaluation.json of the test split (`bits_per_byte/pseudo`; `biases`: names, with spaces between) and of files of
+            minimal pairs (`minimal_pairs/pseudo/blimp.jsonl`, 0 to 1), each with its `bits_per_byte_error/pseudo`, and what
+            was asked (`text_hash/minimal_pairs/blimp.jsonl`), what stands in floor.json (`floor/mlm` and `above/mlm`, nats;
+            `floor_exact/mlm`, else it is a lower bound), and test metrics of downstream tasks such as `package/accuracy`
+            (0 to 1).
         metrics: One row per number in a metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`,
             `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
@@ -139,16 +143,14 @@ def load(path: str | os.PathLike) -> Results:
 def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
     """The columns of `Results.runs` that come from a run's result files."""
     failed = directory / "failed.txt"
-    row: dict[str, Any] = {"status": "finished", "error": "", "data_hash": ""} | dict.fromkeys(COSTS)
+    row: dict[str, Any] = {"status": "finished", "error": "", "data_hash": "", "biases": ""} | dict.fromkeys(COSTS)
     missing = not (directory / "result.json").exists()
     if (directory / "floor.json").exists():
         for objective, floor in read_json(directory / "floor.json").items():
             row |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
-            row |= {f"above_error/{objective}": floor["above_standard_error"]}
+            row |= {f"above_error/{objective}": floor["above_standard_error"], f"floor_exact/{objective}": floor["exact"]}
     if (directory / "evaluation.json").exists():
-        evaluation = read_json(directory / "evaluation.json")
-        row |= {f"bits_per_byte/{kind}": found["value"] for kind, found in evaluation.get("bits_per_byte", {}).items()}
-        row |= {f"minimal_pairs/{kind}": found["accuracy"] for kind, found in evaluation.get("minimal_pairs", {}).items()}
+        row |= _likelihoods(read_evaluations(directory / "evaluation.json"))
     if not missing:
         result = read_json(directory / "result.json")
         row |= {key: result.get(key) for key in COSTS} | {"data_hash": result.get("data_hash") or ""}
@@ -166,6 +168,25 @@ def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
         if failed.exists():
             row |= {"status": "failed", "error": failed.read_text(encoding="utf-8").strip()}
     return row
+
+
+def _likelihoods(evaluations: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that come from evaluation.json: bits per byte of the test split, and minimal pairs of every file."""
+    of_split = evaluations.get("bits_per_byte", {}).get(TEST_SPLIT, {})
+    row = {"biases": " ".join(biases_of(of_split.values())), f"text_hash/bits_per_byte/{TEST_SPLIT}": _hashes(of_split)}
+    for kind, found in of_split.items():
+        row |= {f"bits_per_byte/{kind}": found["value"], f"bits_per_byte_error/{kind}": found["standard_error"]}
+    for source, by_kind in evaluations.get("minimal_pairs", {}).items():
+        row[f"text_hash/minimal_pairs/{source}"] = _hashes(by_kind)
+        for kind, found in by_kind.items():
+            row[f"minimal_pairs/{kind}/{source}"] = found["accuracy"]
+            row[f"minimal_pairs_error/{kind}/{source}"] = found["standard_error"]
+    return row
+
+
+def _hashes(by_kind: Mapping[str, Any]) -> str:
+    """What the kinds were asked about: more than one hash, with spaces between, where it was not the same."""
+    return " ".join(sorted({found["text_hash"] for found in by_kind.values()}))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -218,7 +239,8 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
         standard deviation, ddof = 1; NaN for one seed), `seeds` (the number of runs that have the metric).
     """
     finished = runs[runs["status"] == "finished"]
-    numeric = [c for c in runs.columns if c in COSTS or ("/" in c and pd.api.types.is_numeric_dtype(runs[c]))]
+    is_number = lambda column: pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+    numeric = [c for c in runs.columns if c in COSTS or ("/" in c and is_number(runs[c]))]
     tidy = finished.melt(id_vars=["variant"], value_vars=numeric, var_name="metric").dropna(subset="value")
     tidy["value"] = tidy["value"].astype(float)
     groups = tidy.groupby(["variant", "metric"], sort=False)["value"]
@@ -296,3 +318,21 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
             )
             problems.append(f"{where}: data_hash at step {step:,} is {listing}")
     return same, problems
+
+
+def compare_texts(results: Results) -> list[str]:
+    """A sentence for each source of bits per byte or minimal pairs that is not the same texts in all finished runs."""
+    finished = results.runs[results.runs["status"] == "finished"]
+    problems = []
+    for column in (c for c in finished.columns if c.startswith("text_hash/")):
+        runs_of: dict[str, list[str]] = {}
+        for name, hashes in finished.set_index("name")[column].dropna().items():
+            for text_hash in hashes.split():
+                runs_of.setdefault(text_hash, []).append(name)
+        if len(runs_of) > 1:
+            _, measure, source = column.split("/", 2)
+            listing = "; ".join(f"{text_hash[:12]}… in {', '.join(names)}" for text_hash, names in runs_of.items())
+            what = {"bits_per_byte": "Bits per byte", "minimal_pairs": "Minimal pairs"}[measure]
+            of = "the test split" if source == TEST_SPLIT else source
+            problems.append(f"{what} of {of}: these numbers are of different texts and do not compare: {listing}.")
+    return problems

@@ -18,7 +18,8 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import split_of
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
-from bertlab.transfer.likelihood import BitsPerByte, Score, check_kind
+from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
+from bertlab.transfer.likelihood import BitsPerByte, Score
 from bertlab.transfer.pretrained import Pretrained, load
 
 SAMPLE = 200  # sentences of the held-out split
@@ -60,11 +61,12 @@ def evaluate(
         minimal_pairs: as for `read_pairs`.
         kinds: of `bertlab.transfer.likelihood.KINDS`; () for all that the model allows.
         limit: texts, and pairs of a paradigm, the first ones; 0: all of a file, or `SAMPLE` sentences of the split.
-        out: a JSON file; None: `run`/evaluation.json. What it holds of other kinds, or of the other table, stays.
+        out: a JSON file (`bertlab.transfer.evaluations`); None: `run`/evaluation.json. What it holds of other kinds and other
+            texts stays.
 
     Returns:
-        {"bits_per_byte": {kind: {"value", "standard_error", ...}}, "minimal_pairs": {kind: {"accuracy", ...}}}: what was
-        measured now.
+        {"bits_per_byte": {source: {kind: {"value", "standard_error", ...}}}, "minimal_pairs": {source: {kind: {"accuracy",
+        ...}}}}: what was measured now. A source is "test split" or the path of a file, as given.
 
     Raises:
         UserError: a file cannot be read, there is no held-out text, or the model cannot be scored so.
@@ -76,20 +78,21 @@ def evaluate(
         raise UserError(f"--out={out}: the file is JSON; give it a name that ends in .json")
     # Files are read first: a mistake in them is found before a model is compiled.
     pairs = read_pairs(minimal_pairs, limit) if minimal_pairs else []
-    texts, source = (_read_texts(text, limit), str(text)) if text else ([], "")
-    before = read_json(out) if out.is_file() else {}
-    if not isinstance(before, dict) or set(before) - {"bits_per_byte", "minimal_pairs"}:
-        raise UserError(f"--out={out}: this file holds something else than evaluations; name another")
+    texts, source = (_read_texts(text, limit), str(text)) if text else ([], TEST_SPLIT)
+    kept = read_evaluations(out) if out.is_file() else {}
     model = load(run)
-    kinds = [check_kind(model.program, kind) for kind in kinds or model.kinds or (None,)]
+    kinds = [model.check_kind(kind) for kind in kinds or model.kinds or (None,)]
     if not (text or minimal_pairs):
-        texts, source = held_out_sentences(run, limit or SAMPLE), "test split"
+        texts = held_out_sentences(run, limit or SAMPLE)
     found: dict[str, Any] = {}
     if texts:
-        found["bits_per_byte"] = _bits_per_byte(model, texts, source, kinds)
+        found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds)}
     if pairs:
-        found["minimal_pairs"] = _minimal_pairs(model, pairs, str(minimal_pairs), kinds)
-    write_json(out, before | {key: before.get(key, {}) | values for key, values in found.items()})
+        found["minimal_pairs"] = {str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), kinds)}
+    for measure, by_source in found.items():
+        for asked, by_kind in by_source.items():
+            kept.setdefault(measure, {}).setdefault(asked, {}).update(by_kind)
+    write_json(out, kept)
     print(f"{out}: {', '.join(found)} of {', '.join(kinds)}")
     return found
 
@@ -191,12 +194,10 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
 
 
 def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequence[str]) -> dict[str, Any]:
-    # Equal hashes: two runs were asked about the same texts, so that their numbers compare.
-    text_hash = hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
     found = {kind: model.bits_per_byte(texts, kind) for kind in kinds}
     print(describe_bits(found, source))
     return {
-        kind: {**{k: v for k, v in dataclasses.asdict(bits).items() if k != "kind"}, "text": source, "text_hash": text_hash}
+        kind: {**{k: v for k, v in dataclasses.asdict(bits).items() if k != "kind"}, "text_hash": text_hash(texts)}
         for kind, bits in found.items()
     }
 
@@ -210,19 +211,14 @@ def describe_bits(found: Mapping[str, BitsPerByte], source: str) -> str:
     ]
     for kind, bits in found.items():
         lines.append(f"{kind:<20}{bits.value:>10.4f}{_error(bits.standard_error, 8)}{bits.tokens:>10,}  {_MEANING[kind]}")
-    if some.unknown:
-        lines.append("[UNK] stands for any word at the price of one token: too low, and not to be compared between tokenizers")
-    if some.lowercase:
-        lines.append("the tokenizer drops capitals, which are counted in the bytes and not predicted: too low")
-    if any(bits.tokens < bits.pieces for bits in found.values()):
-        lines.append("fewer scored than there are pieces: one of each text is free, for want of a special token beside it")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(BIASES[name] for name in biases_of(map(dataclasses.asdict, found.values())))])
 
 
 def _minimal_pairs(model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str]) -> dict[str, Any]:
     found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind)) for kind in kinds}
     print(describe_pairs(found, source))
-    return {kind: {**judged, "text": source} for kind, judged in found.items()}
+    hashed = text_hash([dataclasses.astuple(pair) for pair in pairs])
+    return {kind: {**judged, "text_hash": hashed} for kind, judged in found.items()}
 
 
 def describe_pairs(found: Mapping[str, dict[str, Any]], source: str) -> str:
@@ -244,6 +240,8 @@ def _error(value: float | None, width: int, scale: float = 1) -> str:
 
 
 def _read_texts(path: Path, limit: int) -> list[str]:
+    if str(path) == TEST_SPLIT:
+        raise UserError(f"--text={path}: in evaluation.json this name is that of the held-out sentences; rename it")
     texts = [line for line in _read_lines(path, "--text") if line.strip()]
     if not texts:
         raise UserError(f"--text={path} is empty; give one text a line")

@@ -6,7 +6,8 @@ BERT, nothing for GPT-2. What is added up (KINDS) is:
 - "left-to-right": Σ log p(token | all before it), of every token but the first: in BERT's frame of x_1 … x_T and [SEP];
   without a frame of x_2 … x_T, so that x_1 is free. It is a code length: its exponential is the probability of the text (up
   to a free x_1), that it ends there included where a [SEP] says so. Models of `prefix` and `masked_next_token`, which can see
-  both sides, are shown the tokens in order; one of prefixes has learnt a text's first tokens only from short prefixes.
+  both sides, are shown the tokens in order; one of prefixes has learnt a text's first tokens only from short prefixes, and not
+  at all where `min_share` is above 0, so that it has no such score.
 - "right-to-left": the same from the other end: of x_T … x_1 and [CLS]; without a frame x_T is free.
 - "both directions": the mean of the two, for models that have both (biLM).
 - "pseudo": pseudo-log-likelihood, Σ log p(x_t | the text with [MASK] in place of x_t) over the T pieces; special tokens are
@@ -14,19 +15,19 @@ BERT, nothing for GPT-2. What is added up (KINDS) is:
   both sides in sight, and is in sight when they are predicted; over all texts the exponentials do not add up to 1. As a rule
   it is nearer to 0 than a left-to-right score, which does not make the model better. It is biased towards words of several
   pieces, which give each other away. Of `masked_next_token` the state before a masked token predicts it, so without a frame
-  x_1 is free here too.
+  x_1 is free here too. A model that has never been shown [MASK] (`mask_share=0`) has no pseudo score.
 - "pseudo-within-word": the same with the later pieces of x_t's own word masked too (PLL-word-l2r, Kauf and Ivanova 2023),
   which removes that bias; it is no probability either. A word is what the tokenizer's `continues` says; where that is not
   known each piece is one, and the two pseudo kinds are equal.
 
 So bits per byte of one kind compare models, whatever their tokenizers; left-to-right and right-to-left compare with each
-other; pseudo compares with pseudo alone.
+other; pseudo compares with pseudo alone. Only what was trained counts: an objective without a weight has taught nothing.
 
 Letters: B rows, L length of a row, D width, V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -97,33 +98,60 @@ class BitsPerByte:
     lowercase: bool
 
 
-def kinds_of(program: Program) -> tuple[str, ...]:
-    """The kinds that a model's objectives allow, the default first; () for one that predicts no tokens."""
-    causal_shares = [o.causal_share for o in program.objectives.values() if isinstance(o, MaskedNextToken)]
-    forward = _has(program, LeftToRight, PrefixLanguageModel) or any(share > 0 for share in causal_shares)
-    backward = _has(program, RightToLeft)
-    masked = _has(program, MaskedLanguageModel) or any(share < 1 for share in causal_shares)
-    allowed = (_has(program, LeftToRight) and backward, forward, backward, masked, masked)
+def predictions_of(objectives: Mapping[str, Objective]) -> frozenset[str]:
+    """How a model of these objectives has learnt to predict a token of a text.
+
+    Returns:
+        Of "forward" and "backward", by the states of that side; "in order", by states that see both sides, shown the tokens
+        in order; "at the mask", by the state of a [MASK] in its place; "before the mask", by the state one position earlier.
+    """
+    return frozenset(learnt for objective in objectives.values() for learnt in _predictions(objective))
+
+
+def _predictions(objective: Objective) -> list[str]:
+    if isinstance(objective, LeftToRight):
+        return ["forward"]
+    if isinstance(objective, RightToLeft):
+        return ["backward"]
+    if isinstance(objective, PrefixLanguageModel) and not objective.min_share:
+        return ["in order"]
+    if isinstance(objective, MaskedLanguageModel) and objective.mask_share:
+        return ["at the mask"]
+    if isinstance(objective, MaskedNextToken):
+        masked = objective.causal_share < 1 and objective.mask_share > 0
+        return ["in order"] * (objective.causal_share > 0) + ["before the mask"] * masked
+    return []
+
+
+def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
+    """The kinds that trained objectives allow, the default first; () where none of them is of use."""
+    learnt = predictions_of(objectives)
+    pseudo = learnt & {"at the mask", "before the mask"}
+    both, forward = learnt >= {"forward", "backward"}, learnt & {"forward", "in order"}
+    allowed = (both, forward, "backward" in learnt, pseudo, pseudo)
     return tuple(kind for kind, is_allowed in zip(KINDS, allowed) if is_allowed)
 
 
-def _has(program: Program, *kinds: type[Objective]) -> bool:
-    return any(isinstance(objective, kinds) for objective in program.objectives.values())
-
-
-def check_kind(program: Program, kind: str | None) -> str:
+def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: Collection[str]) -> str:
     """The kind, or the model's default for None.
+
+    Args:
+        kind: one of KINDS, or None.
+        objectives: all that the model has.
+        trained: names of those that had a weight.
 
     Raises:
         UserError: there is no such kind, or the model was not trained for it.
     """
-    names, kinds = ", ".join(program.objectives) or "none", kinds_of(program)
     if kind is not None and kind not in KINDS:
         raise UserError(f"kind={kind!r} is not known; choose one of {', '.join(KINDS)}")
-    if not kinds and _has(program, PermutationLanguageModel):
+    kinds = kinds_of({name: objectives[name] for name in trained})
+    reasons = [reason for name, objective in objectives.items() if (reason := _lacks(name, objective, name in trained))]
+    names = ", ".join(objectives) or "none"
+    if not kinds and reasons:
         raise UserError(
-            "this model was trained by permutation, whose predictions come from a query stream that score() does not run;"
-            " train ltr, prefix or mlm beside it, or compare it on a task (bertlab finetune)"
+            f"this model cannot be scored: {'; '.join(reasons)}; train ltr, prefix or mlm beside it, or compare it on a task"
+            " (bertlab finetune)"
         )
     if not kinds:
         raise UserError(
@@ -131,9 +159,23 @@ def check_kind(program: Program, kind: str | None) -> str:
         )
     if kind is not None and kind not in kinds:
         raise UserError(
-            f"kind={kind!r}: this model was not trained for it (its objectives: {names}); choose {' or '.join(kinds)}"
+            f"kind={kind!r}: this model was not trained for it ({'; '.join([f'its objectives: {names}', *reasons])}); choose"
+            f" {' or '.join(kinds)}"
         )
     return kind or kinds[0]
+
+
+def _lacks(name: str, objective: Objective, trained: bool) -> str:
+    """Why an objective gives fewer kinds than it might; "" where it does not."""
+    if not trained:
+        return f"{name} had no weight in training" if _predictions(objective) else ""
+    if isinstance(objective, PermutationLanguageModel):
+        return "it was trained by permutation, whose predictions come from a query stream that score() does not run"
+    if isinstance(objective, MaskedLanguageModel | MaskedNextToken) and not objective.mask_share:
+        return f"{name} with mask_share=0 has never shown it the [MASK] that pseudo scores put in"
+    if isinstance(objective, PrefixLanguageModel) and objective.min_share:
+        return f"{name} with min_share={objective.min_share} has never asked it for a text's first tokens"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,19 +186,21 @@ class Scorer:
         compiled: program and parameters.
         tokenizer: what makes the rows.
         longest: positions of the model.
+        learnt: `predictions_of` its trained objectives.
     """
 
     compiled: Compiled
     tokenizer: Tokenizer
     longest: int
+    learnt: frozenset[str]
 
     def score(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
-        """The score of each row; `kind` is one of `kinds_of` the program."""
+        """The score of each row; `kind` is one of `kinds_of` the trained objectives."""
         if kind.startswith("pseudo"):
             return self._masked(rows, kind)
         directions = {"left-to-right": ["forward"], "right-to-left": ["backward"]}.get(kind, ["forward", "backward"])
         # Without ltr it is a body that sees both sides, and is shown the tokens in the order in which they stand.
-        ordered = kind == "left-to-right" and not _has(self.compiled.program, LeftToRight)
+        ordered = kind == "left-to-right" and "forward" not in self.learnt
         scores = {}
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
             view = view | {"order": view["positions"]} if ordered else view
@@ -168,7 +212,7 @@ class Scorer:
     def _masked(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
         """One masked copy for each piece of each row; copies of about the same length are worked through together."""
         # Masked-next-token prediction names a masked token one position before it: without [CLS] the first is free.
-        shift = 0 if _has(self.compiled.program, MaskedLanguageModel) else 1
+        shift = 0 if "at the mask" in self.learnt else 1
         continues = self.tokenizer.continues() if kind == "pseudo-within-word" else None
         copies = [
             (index, place, end)

@@ -11,7 +11,7 @@ from bertlab.floors import Floor, config_of_run, floors
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import train
 from bertlab.transfer.evaluate import evaluate
-from bertlab.transfer.pretrained import load
+from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
 
 
 def pretrain(config, workdir) -> dict:
@@ -46,15 +46,14 @@ def measure(run: Path) -> None:
 
 
 def _evaluate(config: ConfigDict, run: Path) -> str | None:
-    """Writes evaluation.json where the config asks for it; why it could not be done."""
-    if (run / "evaluation.json").exists() or not (config.evaluate.sentences or config.evaluate.minimal_pairs):
-        return None
+    """Writes to evaluation.json what the config asks for and is not there yet; why it could not be done."""
+    file, pairs = run / "evaluation.json", config.evaluate.minimal_pairs
     try:
-        if load(run).kinds:
-            if config.evaluate.sentences:
-                evaluate(run, limit=config.evaluate.sentences)
-            if pairs := config.evaluate.minimal_pairs:
-                evaluate(run, minimal_pairs=Path(pairs), limit=config.evaluate.pairs)
+        done = read_evaluations(file) if file.exists() else {}
+        if config.evaluate.sentences and TEST_SPLIT not in done.get("bits_per_byte", {}):
+            evaluate(run, limit=config.evaluate.sentences)
+        if pairs and str(Path(pairs)) not in done.get("minimal_pairs", {}):
+            evaluate(run, minimal_pairs=Path(pairs), limit=config.evaluate.pairs)
     except UserError as error:
         return str(error)
     return None
@@ -66,9 +65,9 @@ def _find_floors(config: ConfigDict, run: Path) -> str | None:
         return None
     try:
         found = floors(config, params=load_params(run))
-    except UserError as error:
-        return str(error)
-    write_json(run / "floor.json", {n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
+        write_json(run / "floor.json", {n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
+    except ValueError as error:  # a UserError too; a traceback here would have a sweep try this run for ever
+        return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     for name, floor in found.items():
         known = isinstance(floor, Floor)
         said = f"{floor.above:+.4f} nats above its floor of {floor.value:.4f}" if known else f"no floor: {floor}"

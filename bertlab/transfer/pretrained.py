@@ -25,10 +25,12 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import Encoded, View, sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
-from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of
+from bertlab.train.phases import phase_configs
+from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, predictions_of
 from bertlab.transfer.rows import Compiled, batches
 
 
@@ -115,7 +117,15 @@ class Pretrained:
     @property
     def kinds(self) -> tuple[str, ...]:
         """What `score` can mean for this model, of `bertlab.transfer.likelihood.KINDS`; the default first."""
-        return kinds_of(self.program)
+        return kinds_of(self._trained)
+
+    def check_kind(self, kind: str | None) -> str:
+        """The kind, or for None the first of `kinds`.
+
+        Raises:
+            UserError: it is none of `kinds`, or there are none; says why.
+        """
+        return check_kind(kind, self.program.objectives, self._trained)
 
     def score(self, texts: Sequence[str], kind: str | None = None) -> list[Score]:
         """Log-probability, or pseudo-log-likelihood, of each text under what the model was trained for.
@@ -127,7 +137,7 @@ class Pretrained:
         Raises:
             UserError: the model predicts no tokens, or not in this way; or a text is longer than its positions.
         """
-        kind = check_kind(self.program, kind)
+        kind = self.check_kind(kind)
         return self._scorer.score(self._rows(texts, pretokenized=False), kind)
 
     def bits_per_byte(self, texts: Sequence[str], kind: str | None = None) -> BitsPerByte:
@@ -143,7 +153,7 @@ class Pretrained:
         Raises:
             UserError: as for `score`, or the texts are empty.
         """
-        kind = check_kind(self.program, kind)
+        kind = self.check_kind(kind)
         rows = self._rows(texts, pretokenized=False)
         return bits_per_byte(texts, rows, self._scorer.score(rows, kind), self.tokenizer)
 
@@ -165,7 +175,14 @@ class Pretrained:
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        return Scorer(self._compiled, self.tokenizer, self._longest)
+        return Scorer(self._compiled, self.tokenizer, self._longest, predictions_of(self._trained))
+
+    @functools.cached_property
+    def _trained(self) -> dict[str, Objective]:
+        """The objectives that had a weight at some step: the others have parameters that mean nothing."""
+        entries = [of_phase.objectives for _, of_phase in phase_configs(self.config)]
+        weighs = lambda name: any(of[name].weight or of[name].get("final_weight") for of in entries)
+        return {name: objective for name, objective in self.program.objectives.items() if weighs(name)}
 
     @functools.cached_property
     def _pieces(self) -> list[str]:
@@ -228,6 +245,7 @@ def load(path: str | os.PathLike) -> Pretrained:
     tokenizer = load_tokenizer(run / "tokenizer")
     # A fine-tuned run's objective is its task's head, of which there is nothing to ask here.
     asked = {} if "task" in saved or not config.objectives else objectives.build(config.objectives)
+    config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
     body = build_body(model_shape(config.model, tokenizer.vocab_size))
     return Pretrained(config, tokenizer, Program(body, asked, vocabulary_of(tokenizer)), load_params(run))
 

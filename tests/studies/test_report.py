@@ -18,6 +18,8 @@ from bertlab.studies.report import (
     floor_table,
     html_page,
     latex_table,
+    notes,
+    notices,
     report,
     table,
 )
@@ -193,8 +195,102 @@ def test_the_same_data_are_stated_with_their_hash(study_directory, study_report)
     assert 'class="notice"' not in text
 
 
-def write_floors(directory, **of_objectives):
-    floors = {name: {"value": v, "above": a, "above_standard_error": e} for name, (v, a, e) in of_objectives.items()}
+SCALES, FLOORS = "One scale for all (test)", "Beside the exact floors (test)"
+
+
+def write_likelihoods(directory, bits=None, pairs=None, text_hash="a" * 32, **bias):
+    """evaluation.json: {kind: bits per byte} of the test split, and {source: {kind: accuracy}}."""
+    unbiased = {"tokens": 9, "pieces": 9, "unknown": 0.0, "lowercase": False, "standard_error": 0.0456, "text_hash": text_hash}
+    of_split = {kind: unbiased | {"value": value} | bias for kind, value in (bits or {}).items()}
+    judged = {"standard_error": 0.0123, "text_hash": text_hash, "pairs": 7}
+    by_file = {source: {k: judged | {"accuracy": a} for k, a in of.items()} for source, of in (pairs or {}).items()}
+    evaluations = {"bits_per_byte": {"test split": of_split, "other.txt": {"pseudo": unbiased | {"value": 9.99}}}}
+    (directory / "evaluation.json").write_text(json.dumps(evaluations | {"minimal_pairs": by_file}))
+
+
+def columns_of(results, group):
+    frame = table(results)
+    return {name: dict(frame[group, name]) for of, name in frame.columns if of == group}
+
+
+def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_spread_of_several(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
+    write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5}, {"x/blimp.jsonl": {"pseudo": 0.75}}, text_hash="1" * 32)
+    write_likelihoods(directory / "mlm-seed=2", {"pseudo": 1.7}, {"x/blimp.jsonl": {"pseudo": 0.85}}, text_hash="1" * 32)
+    write_likelihoods(directory / "ltr-seed=1", {"left-to-right": 2.0}, text_hash="1" * 32)
+    results = load(directory)
+    assert columns_of(results, SCALES) == {
+        "bits/byte, pseudo": {"MLM": "1.600 ± 0.141", "LTR": "–"},
+        "bits/byte, left-to-right": {"MLM": "–", "LTR": "2.000 ± 0.046"},
+        "minimal pairs (%), pseudo": {"MLM": "80.0 ± 7.1", "LTR": "–"},
+    }
+    said = notes(results)[SCALES]
+    assert "Of one seed, ± is the standard error over texts or pairs" in said
+    assert "[UNK]" not in said and "capitals" not in said and "free" not in said
+    assert notices(results) == [] and "9.99" not in html_page(results)
+    write_likelihoods(directory / "ltr-seed=2", {"left-to-right": 2.2}, text_hash="1" * 32)
+    assert "standard error" not in notes(load(directory))[SCALES]
+
+
+def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
+    pairs = {"x/blimp.jsonl": {"pseudo": 0.75}, "x/zorro.jsonl": {"pseudo": 0.5}}
+    write_likelihoods(directory / "mlm-seed=1", pairs=pairs)
+    write_likelihoods(directory / "ltr-seed=1", pairs={"x/blimp.jsonl": {"pseudo": 0.25}})
+    assert columns_of(load(directory), SCALES) == {
+        "minimal pairs (%), pseudo, blimp": {"MLM": "75.0 ± 1.2", "LTR": "25.0 ± 1.2"},
+        "minimal pairs (%), pseudo, zorro": {"MLM": "50.0 ± 1.2", "LTR": "–"},
+    }
+    write_likelihoods(directory / "ltr-seed=1", pairs={"y/blimp.jsonl": {"pseudo": 0.25}})
+    write_likelihoods(directory / "mlm-seed=1", pairs={"x/blimp.jsonl": {"pseudo": 0.75}})
+    assert list(columns_of(load(directory), SCALES)) == [
+        "minimal pairs (%), pseudo, x/blimp.jsonl",
+        "minimal pairs (%), pseudo, y/blimp.jsonl",
+    ]
+
+
+def test_numbers_of_different_texts_are_flagged_on_top(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
+    write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5}, {"blimp.jsonl": {"pseudo": 0.75}}, text_hash="1" * 32)
+    write_likelihoods(directory / "ltr-seed=1", {"left-to-right": 2.0}, {"others.jsonl": {"pseudo": 0.5}}, text_hash="2" * 32)
+    (notice,) = notices(load(directory))
+    assert notice == (
+        "Bits per byte of the test split: these numbers are of different texts and do not compare: "
+        "111111111111… in mlm-seed=1; 222222222222… in ltr-seed=1."
+    )
+    page = html_page(load(directory))
+    assert page.index("do not compare: 1111") < page.index("What this shows")
+    write_likelihoods(directory / "ltr-seed=1", pairs={"blimp.jsonl": {"pseudo": 0.5}}, text_hash="2" * 32)
+    (notice,) = notices(load(directory))
+    assert notice.startswith("Minimal pairs of blimp.jsonl: these numbers are of different texts and do not compare: 1111")
+
+
+@pytest.mark.parametrize(
+    ("bias", "sentence"),
+    [
+        ({"unknown": 0.01}, "In MLM: [UNK] stands for any word at the price of one token: too low"),
+        (
+            {"lowercase": True},
+            "In MLM: the tokenizer drops capitals, which are counted in the bytes and not predicted: too low.",
+        ),
+        ({"tokens": 8}, "In MLM: fewer scored than there are pieces: one of each text is free"),
+    ],
+)
+def test_what_biases_bits_per_byte_is_said_below_them_with_the_variants(bias, sentence, tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
+    write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5})
+    write_likelihoods(directory / "mlm-seed=2", {"pseudo": 1.5, "pseudo-within-word": 1.6}, **bias)
+    write_likelihoods(directory / "ltr-seed=1", {"left-to-right": 2.0})
+    said = notes(load(directory))[SCALES]
+    assert sentence in said and said.count("In ") == 1
+    console = quiet()
+    page = report(directory, console=console).read_text(encoding="utf-8")
+    assert sentence in page and sentence in " ".join(console.file.getvalue().split())
+
+
+def write_floors(directory, exact=True, **of_objectives):
+    named = {name: {"value": v, "above": a, "above_standard_error": e} for name, (v, a, e) in of_objectives.items()}
+    floors = {name: floor | {"exact": exact, "note": ""} for name, floor in named.items()}
     (directory / "floor.json").write_text(json.dumps(floors))
 
 
@@ -213,8 +309,20 @@ def test_floors_have_a_row_for_each_variant_and_objective_and_leaks_are_on_top(t
     assert "leak" not in html_page(results)
     write_floors(directory / "ltr-seed=1", ltr=(2.0, -0.07, 0.02))
     page = html_page(load(directory))
-    notice = page.index("The loss of ltr is below its exact floor by more than three standard errors in ltr-seed=1")
+    notice = page.index("The loss of ltr is below its floor by more than three standard errors in ltr-seed=1")
     assert notice < page.index("What this shows")
+
+
+def test_a_floor_that_is_a_lower_bound_looks_like_one(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
+    for variant in ("mlm", "ltr"):
+        write_floors(directory / f"{variant}-seed=1", **{variant: (1.25, 0.1, 0.01)})
+    assert "≥" not in html_page(load(directory)) and "lower bound" not in notes(load(directory))[FLOORS]
+    write_floors(directory / "ltr-seed=2", exact=False, ltr=(1.75, 0.1, 0.01))
+    results = load(directory)
+    assert list(floor_table(results)[FLOORS, "floor"]) == ["1.2500", "≥ 1.5000"]
+    assert "≥ marks a lower bound that no model may be able to reach" in notes(results)[FLOORS]
+    assert "≥ 1.5000" in html_page(results) and r"$\geq$ 1.5000" in latex_table(results)
 
 
 def test_missing_runs_are_said_and_left_out(tmp_path):

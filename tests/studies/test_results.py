@@ -36,6 +36,35 @@ def test_runs_have_a_row_each_with_labels_costs_and_metrics(study_directory):
     assert math.isnan(runs.loc["ltr-seed=1", "valid/mlm/loss"])
 
 
+def test_a_bound_is_told_from_a_floor_and_is_no_number_to_summarise(tmp_path):
+    directory = small_study(tmp_path / "s")
+    for name, exact in (("mlm-seed=1", True), ("mlm-seed=2", False), ("ltr-seed=1", True), ("ltr-seed=2", True)):
+        floor = {"value": 1.0, "above": 0.5, "above_standard_error": 0.1, "exact": exact, "note": ""}
+        (directory / name / "floor.json").write_text(json.dumps({"mlm": floor}))
+    results = load(directory)
+    assert list(results.runs["floor_exact/mlm"]) == [True, False, True, True]
+    assert {"floor/mlm", "above/mlm"} <= set(summarise(results.runs)["metric"])
+    assert "floor_exact/mlm" not in set(summarise(results.runs)["metric"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"bits_per_byte": {"pseudo": {"value": 1.5, "standard_error": None, "text": "test split", "text_hash": "0"}}},
+        {"bits_per_byte": {"test split": {"pseudo": {"value": 1.5}}}},
+        {"minimal_pairs": {"x.jsonl": {"pseudo": 0.5}}},
+        {"minimal_pairs": [1]},
+        {"accuracy": 1},
+        [],
+    ],
+)
+def test_an_evaluation_of_another_shape_is_refused(tmp_path, other):
+    directory = small_study(tmp_path / "s")
+    (directory / "mlm-seed=1" / "evaluation.json").write_text(json.dumps(other))
+    with pytest.raises(UserError, match=r"mlm-seed=1/evaluation.json: this file holds something else than evaluations; delete"):
+        load(directory)
+
+
 def test_metrics_are_long_and_keep_every_number(study_directory):
     metrics = load(study_directory).metrics
     lines = [json.loads(line) for line in (study_directory / "bilm-seed=1" / "metrics.jsonl").read_text().splitlines()]

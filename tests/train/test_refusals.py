@@ -367,7 +367,7 @@ def test_names_that_collide_are_refused(own_module):
     with pytest.raises(UserError, match="'mlm' is named twice"):
         add_objectives(config, "mlm+mlm")
     sys.modules["own_objectives"].mlm = Own
-    with pytest.raises(UserError, match="mlm is the name of a built-in one"):
+    with pytest.raises(UserError, match="mlm is a name of bertlab's own; rename the class"):
         objectives.describe("own_objectives:mlm")
 
 

@@ -15,11 +15,21 @@ from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported, save_imported
 from bertlab.transfer.evaluate import Pair, held_out_sentences, judge_pairs, read_pairs
+from bertlab.transfer.evaluations import text_hash
 from bertlab.transfer.likelihood import Score
 from bertlab.transfer.pretrained import Pretrained, load
 from tests.references import random_params, tiny_program
 from tests.transfer.test_likelihood import PIECES, ROW, VOCABULARY
 
+ENTRY = {
+    "value": 1.5,
+    "standard_error": None,
+    "text_hash": "0",
+    "tokens": 4,
+    "pieces": 4,
+    "unknown": 0.0,
+    "lowercase": False,
+}
 PLANTED = {"x": -3.0, "y": -4.0, "z": -4.0}
 
 
@@ -121,10 +131,9 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
     texts = held_out_sentences(run, 3)
     expected = load(run).bits_per_byte(texts, "pseudo")
     written = json.loads((run / "evaluation.json").read_text())
-    (pseudo,) = written["bits_per_byte"].values()
-    assert (
-        pseudo["value"] == pytest.approx(expected.value, rel=1e-6) and pseudo["texts"] == 3 and pseudo["text"] == "test split"
-    )
+    assert list(written["bits_per_byte"]) == ["test split"]
+    (pseudo,) = written["bits_per_byte"]["test split"].values()
+    assert pseudo["value"] == pytest.approx(expected.value, rel=1e-6) and pseudo["texts"] == 3
     assert pseudo["unknown"] == expected.unknown > 0
     assert f"{expected.value:.4f}" in printed and "[UNK] stands for any word" in printed and "drops capitals" not in printed
 
@@ -133,16 +142,35 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
     assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}"]) == 0
     assert "75.0" in capsys.readouterr().out
     both = json.loads((run / "evaluation.json").read_text())
-    assert both["bits_per_byte"] == written["bits_per_byte"] and list(both["minimal_pairs"]) == ["pseudo", "pseudo-within-word"]
-    assert both["minimal_pairs"]["pseudo"]["accuracy"] == 0.75
+    (judged,) = both["minimal_pairs"].values()
+    assert both["bits_per_byte"] == written["bits_per_byte"] and list(judged) == ["pseudo", "pseudo-within-word"]
+    assert list(both["minimal_pairs"]) == [str(tmp_path / "pairs.jsonl")]
+    assert judged["pseudo"]["accuracy"] == 0.75 and judged["pseudo"]["pairs"] == 3
 
-    (tmp_path / "some.txt").write_text("a b c\r\n\nd e\n")
-    out = tmp_path / "new" / "some.json"
-    assert main(["evaluate", f"--run={run}", f"--text={tmp_path / 'some.txt'}", f"--out={out}"]) == 0
-    assert json.loads((run / "evaluation.json").read_text()) == both
-    of_file = json.loads(out.read_text())["bits_per_byte"]["pseudo-within-word"]
+    (tmp_path / "others.jsonl").write_text(line("y", "x", "u"))
+    assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'others.jsonl'}", "--kinds=pseudo"]) == 0
+    of_others = json.loads((run / "evaluation.json").read_text())["minimal_pairs"]
+    assert of_others[str(tmp_path / "pairs.jsonl")] == judged, "one file's pairs leave another's alone"
+    others = of_others[str(tmp_path / "others.jsonl")]["pseudo"]
+    assert others["accuracy"] == 0.0 and others["text_hash"] != judged["pseudo"]["text_hash"]
+    assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}", "--limit=1"]) == 0
+    fewer = json.loads((run / "evaluation.json").read_text())["minimal_pairs"][str(tmp_path / "pairs.jsonl")]["pseudo"]
+    assert fewer["pairs"] == 2 and fewer["text_hash"] != judged["pseudo"]["text_hash"], "another limit is another question"
+
+
+def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
+    text, out = tmp_path / "some.txt", tmp_path / "new" / "some.json"
+    text.write_text("a b c\r\n\nd e\n")
+    asked = {"bits_per_byte": {"test split": {"pseudo": {**ENTRY, "value": 2.5}, "left-to-right": ENTRY}}}
+    (run / "evaluation.json").write_text(json.dumps(asked))
+    assert main(["evaluate", f"--run={run}", f"--text={text}", "--kinds=pseudo-within-word"]) == 0
+    written = json.loads((run / "evaluation.json").read_text())["bits_per_byte"]
+    assert written["test split"] == asked["bits_per_byte"]["test split"] and list(written) == ["test split", str(text)]
+    of_file = written[str(text)]["pseudo-within-word"]
     assert (of_file["texts"], of_file["bytes"], of_file["tokens"], of_file["unknown"]) == (2, 8, 5, 0.0)
-    assert of_file["text_hash"] != pseudo["text_hash"]
+    assert main(["evaluate", f"--run={run}", f"--text={text}", "--kinds=pseudo-within-word", f"--out={out}"]) == 0
+    assert json.loads(out.read_text()) == {"bits_per_byte": {str(text): {"pseudo-within-word": of_file}}}
+    assert text_hash(["a b c", "d e"]) == of_file["text_hash"] != text_hash(["a b", "c d e"])
 
 
 @pytest.mark.parametrize(
@@ -152,11 +180,14 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
         ("--kinds=left-to-right", "kind='left-to-right': this model was not trained for it (its objectives: mlm)"),
         ("--text=nothing.txt", "--text=nothing.txt: "),
         ("--out=x.txt", "--out=x.txt: the file is JSON"),
-        ("--out=run/config.json", "--out=run/config.json: this file holds something else than evaluations"),
+        ("--out=run/config.json", "run/config.json: this file holds something else than evaluations; name another"),
+        ("--out=old.json", "old.json: this file holds something else than evaluations; name another"),
+        ("--text=test split", "--text=test split: in evaluation.json this name is that of the held-out sentences; rename it"),
     ],
 )
 def test_evaluate_says_what_is_wrong_before_anything_is_scored(given, message, run, monkeypatch, capsys):
     monkeypatch.chdir(run.parent)
+    Path("old.json").write_text(json.dumps({"bits_per_byte": {"pseudo": ENTRY}}))  # kinds without what they were asked about
     assert main(["evaluate", "--run=run", given]) == 2
     assert message in capsys.readouterr().err
     assert not list(run.parent.glob("**/evaluation.json"))

@@ -26,15 +26,17 @@ COMPILED = {}
 ROW = {name: np.zeros((1, 4), np.int32) for name in ("tokens", "segments", "documents", "positions")}
 
 
-def model_of(objective, family="bert", **model) -> Pretrained:
-    """A tiny model with random parameters and one objective of any class, or objectives by name."""
+def model_of(objective, family="bert", weights=(), **model) -> Pretrained:
+    """A tiny model with random parameters and one objective of any class, several in a dict, or objectives by name."""
     config = base_config()
     config.model.family = family
     if not isinstance(objective, str):
         body = tiny_program(family, "", VOCABULARY, **model).body
-        program = Program(body, {"own name": objective}, VOCABULARY)
+        built = objective if isinstance(objective, dict) else {"own name": objective}
+        program = Program(body, built, VOCABULARY)
     else:
         program = tiny_program(family, objective, VOCABULARY, **model)
+    config.objectives = {name: {"weight": dict(weights).get(name, 1.0)} for name in program.objectives}
     with_labels = ROW | {"documents": np.ones((1, 4), np.int32), "pair_label": np.zeros(1, np.int32)}
     return Pretrained(config, WordPieceTokenizer(PIECES, False), program, random_params(program, with_labels))
 
@@ -105,7 +107,9 @@ def test_masked_spans_end_with_the_word():
 
 
 def test_masked_next_token_is_asked_one_position_before_the_mask_and_left_to_right():
-    model = model_of(MaskedNextToken())
+    # Beside it what would be asked at the mask itself, had it been trained, or shown a mask.
+    beside = {"mlm": MaskedLanguageModel(), "unmasked": MaskedLanguageModel(mask_share=0.0), "hybrid": MaskedNextToken()}
+    model = model_of(beside, weights={"mlm": 0.0})
     assert model.kinds == ("left-to-right", "pseudo", "pseudo-within-word")
     for within, kind in ((False, "pseudo"), (True, "pseudo-within-word")):
         for text, score in zip(TEXTS, model.score(TEXTS, kind)):
@@ -176,6 +180,36 @@ def test_kinds_that_a_model_was_not_trained_for_are_refused(masked):
         masked.bits_per_byte(TEXTS, "left-to-right")
     for kind in (None, "pseudo"):
         with pytest.raises(UserError, match=r"trained by permutation.* train ltr, prefix or mlm beside it"):
-            likelihood.check_kind(Program(masked.program.body, {"x": PermutationLanguageModel()}, VOCABULARY), kind)
-    both = Program(masked.program.body, {"p": PermutationLanguageModel(), "m": MaskedLanguageModel()}, VOCABULARY)
-    assert likelihood.check_kind(both, None) == "pseudo"
+            likelihood.check_kind(kind, {"x": PermutationLanguageModel()}, "x")
+    assert likelihood.check_kind(None, {"p": PermutationLanguageModel(), "m": MaskedLanguageModel()}, "pm") == "pseudo"
+
+
+@pytest.mark.parametrize(
+    ("objective", "weight", "reason"),
+    [
+        (MaskedLanguageModel(mask_share=0.0), 1.0, r"own name with mask_share=0 has never shown it the \[MASK\]"),
+        (MaskedNextToken(mask_share=0.0, causal_share=0.0), 1.0, r"own name with mask_share=0 has never shown it the \[MASK\]"),
+        (PrefixLanguageModel(min_share=0.2), 1.0, r"own name with min_share=0.2 has never asked it for a text's first tokens"),
+        (MaskedLanguageModel(), 0.0, "own name had no weight in training"),
+        (PrefixLanguageModel(), 0.0, "own name had no weight in training"),
+    ],
+)
+def test_what_was_never_learnt_gives_no_score_and_the_reason(objective, weight, reason):
+    model = model_of(objective, weights={"own name": weight})
+    assert model.kinds == ()
+    for asked in (model.score, model.bits_per_byte):
+        with pytest.raises(UserError, match=f"this model cannot be scored: {reason}.*; train ltr, prefix or mlm beside it"):
+            asked(TEXTS)
+
+
+def test_a_kind_that_another_objective_never_taught_is_refused_with_the_reason():
+    objectives = {"prefix": PrefixLanguageModel(min_share=0.5), "mlm": MaskedLanguageModel()}
+    assert likelihood.check_kind(None, objectives, ["prefix", "mlm"]) == "pseudo"
+    with pytest.raises(
+        UserError, match=r"objectives: prefix, mlm; prefix with min_share=0.5 has .*\); choose pseudo or pseudo-"
+    ):
+        likelihood.check_kind("left-to-right", objectives, ["prefix", "mlm"])
+    unmasked = {"own": MaskedNextToken(mask_share=0.0)}
+    assert likelihood.kinds_of(unmasked) == ("left-to-right",)
+    with pytest.raises(UserError, match=r"own with mask_share=0 .*\); choose left-to-right"):
+        likelihood.check_kind("pseudo", unmasked, unmasked)

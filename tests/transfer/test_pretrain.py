@@ -7,7 +7,8 @@ import pytest
 
 from bertlab.studies.report import report
 from bertlab.studies.results import load
-from bertlab.transfer.pretrain import pretrain
+from bertlab.transfer import pretrain as pretrain_module
+from bertlab.transfer.pretrain import measure, pretrain
 
 SYNTHETIC = dict(
     data__corpus="synthetic",
@@ -40,7 +41,8 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     for name, found in floor.items():  # on the very rows of the final evaluation
         assert found["value"] + found["above"] == pytest.approx(result["metrics"]["test"][f"{name}/loss"], rel=1e-5)
     evaluation = json.loads((run / "evaluation.json").read_text())
-    assert set(evaluation["bits_per_byte"]) == {"pseudo", "pseudo-within-word"}
+    assert list(evaluation["bits_per_byte"]) == ["test split"]
+    assert set(evaluation["bits_per_byte"]["test split"]) == {"pseudo", "pseudo-within-word"}
     assert "nats above its floor" in capsys.readouterr().out
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert pretrain(config, run) == result
@@ -55,7 +57,7 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     assert json.loads((run / "measured.json").read_text()) == {"evaluation": None, "floor": None}
 
     row = load(run).runs.iloc[0]
-    assert row["bits_per_byte/pseudo"] == evaluation["bits_per_byte"]["pseudo"]["value"]
+    assert row["bits_per_byte/pseudo"] == evaluation["bits_per_byte"]["test split"]["pseudo"]["value"]
     assert row["above/mlm"] == floor["mlm"]["above"] and row["floor/nsp"] == floor["nsp"]["value"]
     report(run)
     printed, page = capsys.readouterr().out, (run / "report.html").read_text()
@@ -85,4 +87,43 @@ def test_what_cannot_be_measured_is_said_and_loses_nothing(synthetic_config, tmp
     )
     assert "no floor: " in capsys.readouterr().out and not (plain / "floor.json").exists()
     assert "tokenizer.kind='words'" in json.loads((plain / "measured.json").read_text())["floor"]
-    assert not (plain / "evaluation.json").exists(), "a model of NSP predicts no tokens"
+    assert not (plain / "evaluation.json").exists()
+    assert "this model predicts no tokens" in json.loads((plain / "measured.json").read_text())["evaluation"]
+
+
+def test_floors_that_cannot_be_computed_are_recorded_and_mistakes_in_them_are_not_swallowed(
+    synthetic_config, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "config.json").write_text(synthetic_config(evaluate__sentences=0).to_json())
+    monkeypatch.setattr(pretrain_module, "load_params", lambda run: None)
+
+    def fails(error):
+        def floors(config, params):
+            raise error
+
+        monkeypatch.setattr(pretrain_module, "floors", floors)
+
+    fails(TypeError("a mistake in the code"))
+    with pytest.raises(TypeError, match="a mistake in the code"):
+        measure(tmp_path)
+    assert not (tmp_path / "measured.json").exists()
+    fails(ValueError("operands could not be broadcast\ntogether"))
+    measure(tmp_path)
+    assert json.loads((tmp_path / "measured.json").read_text()) == {
+        "evaluation": None,
+        "floor": "ValueError: operands could not be broadcast\ntogether",
+    }
+    assert "no floor: ValueError: operands could not be broadcast\ntogether" in capsys.readouterr().out
+
+
+def test_what_was_evaluated_of_another_text_does_not_stand_for_the_test_split(synthetic_config, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text(synthetic_config(evaluate__minimal_pairs="a.jsonl", data__corpus="pydocs").to_json())
+    entry = dict.fromkeys(
+        ("value", "accuracy", "standard_error", "text_hash", "tokens", "pieces", "unknown", "lowercase", "pairs")
+    )
+    found = {"bits_per_byte": {"b.txt": {"pseudo": entry}}, "minimal_pairs": {"a.jsonl": {"pseudo": entry}}}
+    (tmp_path / "evaluation.json").write_text(json.dumps(found))
+    asked = []
+    monkeypatch.setattr(pretrain_module, "evaluate", lambda run, **options: asked.append(options))
+    measure(tmp_path)
+    assert asked == [{"limit": 3}]

@@ -1,5 +1,7 @@
 """`bertlab.load`: hidden states and scores equal what the program computes on views made by hand."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -171,6 +173,28 @@ def test_a_model_that_predicts_no_tokens_gives_no_scores(small_config, tmp_path)
     fresh_run(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=nsp"), tmp_path / "run")
     with pytest.raises(UserError, match=r"predicts no tokens \(its objectives: nsp\); score\(\) needs ltr, rtl, mlm, "):
         bertlab.load(tmp_path / "run").score(["x"])
+
+
+@pytest.mark.parametrize(
+    ("phases", "weights", "kinds"),
+    [
+        ("", {"mlm": 0.0}, ()),
+        ("", {"mlm": 0.0, "final": 1.0}, ("pseudo", "pseudo-within-word")),
+        ("0.5 objectives.mlm.weight=1; 0.5 data.seq_len=16", {"mlm": 0.0}, ("pseudo", "pseudo-within-word")),
+        ("0.5 objectives.mlm.weight=0; 0.5 objectives.mlm.weight=0 data.seq_len=16", {"mlm": 1.0}, ()),
+    ],
+)
+def test_only_what_had_a_weight_in_some_phase_gives_scores(phases, weights, kinds, small_config, tmp_path):
+    run = fresh_run(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm+nsp"), tmp_path / "run")
+    saved = json.loads((run / "config.json").read_text())
+    saved["objectives"]["mlm"] |= {"weight": weights["mlm"], "final_weight": weights.get("final")}
+    saved["train"] |= {"phases": phases}
+    (run / "config.json").write_text(json.dumps(saved))
+    model = bertlab.load(run)
+    assert model.kinds == kinds
+    if not kinds:
+        with pytest.raises(UserError, match=r"cannot be scored: mlm had no weight in training; train ltr, prefix or mlm"):
+            model.score(["x"])
 
 
 @pytest.mark.parametrize("kind", published.KINDS)

@@ -1,0 +1,67 @@
+"""evaluation.json: what `bertlab evaluate` has measured of a run, by what it was asked about. No model is needed to read it.
+
+    {"bits_per_byte": {SOURCE: {KIND: {...}}}, "minimal_pairs": {SOURCE: {KIND: {...}}}}
+
+SOURCE is TEST_SPLIT or the path of a file as it was given, KIND one of `bertlab.transfer.likelihood.KINDS`. Every entry has a
+`text_hash`: equal ones were asked about the same texts, so that their numbers compare.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.files import read_json
+
+TEST_SPLIT = "test split"
+"""SOURCE of the sample of a run's own held-out sentences."""
+
+MEASURES = {
+    "bits_per_byte": ("value", "standard_error", "text_hash", "tokens", "pieces", "unknown", "lowercase"),
+    "minimal_pairs": ("accuracy", "standard_error", "text_hash", "pairs"),
+}
+"""The measures, with what an entry of each has at least."""
+
+BIASES = {
+    "unknown": "[UNK] stands for any word at the price of one token: too low, and not to be compared between tokenizers",
+    "lowercase": "the tokenizer drops capitals, which are counted in the bytes and not predicted: too low",
+    "free": "fewer scored than there are pieces: one of each text is free, for want of a special token beside it",
+}
+"""What makes bits per byte wrong, in words."""
+
+
+def read_evaluations(path: Path) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+    """What an evaluation.json holds.
+
+    Raises:
+        UserError: it is missing or damaged, or a file of another shape.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict) or not all(key in MEASURES and _is_measure(key, found[key]) for key in found):
+        mend = "delete it and run `bertlab evaluate` again" if path.name == "evaluation.json" else "name another"
+        raise UserError(f"{path}: this file holds something else than evaluations; {mend}")
+    return found
+
+
+def _is_measure(name: str, by_source: Any) -> bool:
+    nested = isinstance(by_source, dict) and all(isinstance(by_kind, dict) for by_kind in by_source.values())
+    entries = [entry for by_kind in by_source.values() for entry in by_kind.values()] if nested else [None]
+    return all(isinstance(entry, dict) and entry.keys() >= set(MEASURES[name]) for entry in entries)
+
+
+def text_hash(texts: Sequence[Any]) -> str:
+    """The hash of texts, or of pairs of them, in their order."""
+    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
+
+
+def biases_of(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which of BIASES a run's entries of bits per byte have."""
+    entries = list(entries)
+    has = {
+        "unknown": any(entry["unknown"] for entry in entries),
+        "lowercase": any(entry["lowercase"] for entry in entries),
+        "free": any(entry["tokens"] < entry["pieces"] for entry in entries),
+    }
+    return [name for name in BIASES if has[name]]
