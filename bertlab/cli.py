@@ -103,7 +103,8 @@ def _add_studies(add) -> None:
     doctor.add_argument("run", type=Path, help="run directory")
 
     floor = add(
-        "floor", _floor, "the best possible loss of each objective on the synthetic language, and a run's nats above it",
+        "floor", _floor, "the best possible loss of each objective on the synthetic language, and a run's nats above it;"
+        " exit code 1: no objective has one",
         "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic"
         " --config.data.format=doc_sentences --config.data.tokenizer.kind=words --config.data.tokenizer.vocab_size=69",
         overrides=True,
@@ -235,13 +236,13 @@ def _doctor(given, _) -> int:
     return int(doctor(given.run) > 0)
 
 
-def _floor(given, overrides: list[str]) -> None:
+def _floor(given, overrides: list[str]) -> int:
     from bertlab.config import load_config
     from bertlab.floors import print_floors
 
     if overrides and given.config is None:
         raise UserError(f"{overrides[0]}: give --config=FILE.py too; --run alone takes that run's config as it is")
-    print_floors(load_config(given.config, argv=overrides) if given.config else None, given.run)
+    return int(not print_floors(load_config(given.config, argv=overrides) if given.config else None, given.run))
 
 
 def _report(given, _) -> None:

@@ -159,7 +159,10 @@ def relations_of(data: ConfigDict) -> dict[str, float]:
     room, swapped = data.seq_len - 3, settings.negatives == "swapped"
     if data.format == "segment_pair":
         if not swapped:
-            raise NoFloor("lengths tell segments that follow from random ones; use config.data.format=sentence_pair")
+            raise NoFloor(
+                "lengths tell segments that follow from random ones; use config.data.format=sentence_pair, or doc_sentences"
+                " where no objective asks about pairs"
+            )
         if shortest != longest or room % longest:
             raise NoFloor(
                 "segments are truncated, and their lengths tell which was first; set"

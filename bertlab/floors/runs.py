@@ -173,8 +173,8 @@ def config_of_run(run: Path) -> ConfigDict:
     return ConfigDict(json.loads((run / "config.json").read_text()))
 
 
-def print_floors(config: ConfigDict | None, run: Path | None = None, split: str = "test") -> None:
-    """The floors as a table on standard output, with a run's loss beside them.
+def print_floors(config: ConfigDict | None, run: Path | None = None, split: str = "test") -> bool:
+    """The floors as a table on standard output, with a run's loss beside them; whether there is any.
 
     Raises:
         UserError: neither is given, or the config is another than the run's.
@@ -217,3 +217,4 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
     console.print(table)
     for reason in reasons:
         console.print(reason, highlight=False, markup=False, soft_wrap=True)
+    return any(isinstance(of_one, Floor) for of_one in found.values())
