@@ -49,7 +49,7 @@ ONE_SEED_NOTE = "Of one seed, ± is the standard error over texts or pairs; of s
 FLOORS = "Beside the exact floors (test)"
 FLOORS_NOTE = (
     "A floor is the best loss that any model can have on these very rows, in nats. Nats above it are paired with them, row by"
-    " row; ± is their standard error over documents. They compare across objectives, and none is below 0 by more than chance."
+    " row; ± is their standard error over documents. They compare across objectives; one below 0 by more than chance is a leak."
 )
 BOUND_NOTE = "≥ marks a lower bound that no model may be able to reach; nats above it are then at most those."
 COST_LABELS = {
