@@ -7,9 +7,9 @@ The language has 16 words, 2 topics and 4 hidden states; all sentences and docum
 nothing and every floor is exact. There is much to learn: a word costs 2.32 nats for one who knows the frequencies alone, and
 1.60 for the best MLM; whether two sentences belong together is 0.69 nats of chance, of which the best keeps less than 0.5.
 
-A transformer 64 wide reads rows of 16 words (`doc_sentences`) for the objectives about tokens, with two layers, and pairs of
-sentences of 4 words (`sentence_pair`) for those about sentences, with three; ELMo's LSTMs read the same rows as the
-transformer. Steps are what each needs on two cores in minutes.
+A transformer 64 wide reads rows of 16 words (`doc_sentences`) for the objectives about tokens, with two layers (three for
+ELECTRA's), and pairs of sentences of 4 words (`sentence_pair`) for those about sentences, with three; ELMo's LSTMs read the
+same rows as the transformer. Steps are what each needs on two cores in minutes.
 """
 
 from bertlab.config import parse_arguments
@@ -56,7 +56,7 @@ OBJECTIVES = {
     "prefix": on_transformer("prefix", 1000),
     "masked_next_token": on_transformer("masked_next_token", 1500),
     "permutation": on_transformer("permutation", 1500, **{"objectives.permutation.context_in_order": False}),
-    "electra": on_transformer("electra", 3000, **{"objectives.electra.generator": "unigram"}),
+    "electra": on_transformer("electra", 3000, **{"objectives.electra.generator": "unigram", "model.layers": 3}),
 }
 SCALES = {"tiny": 1.0, "demo": 0.1}  # of the steps; demo is for trying it out
 
