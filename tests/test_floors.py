@@ -478,11 +478,11 @@ def test_masked_next_token_on_its_own_view(asked, language, chain):
 
 def test_masked_next_token_counts_chosen_tokens_that_begin_a_document(chain):
     """They are corrupted like the others, and not predicted: the floor is MLM's on the same rows where both ask."""
-    tokens = IDS[random_texts(16, 6, seed=3)].astype(np.int32)
+    tokens = random_texts(16, 6, seed=3).astype(np.int32)
     documents = np.tile(np.array([1, 1, 1, 2, 2, 2], np.int32), (16, 1))
     batch = {"tokens": tokens, "documents": documents, "segments": np.zeros_like(tokens), "positions": np.zeros_like(tokens)}
     objective = MaskedNextToken(causal_share=0.0, rate=0.4, **SHARES)
-    view = jax.device_get(objective.view(batch, jax.random.key(1), VOCABULARY, 1.0))
+    view = jax.device_get(Program(None, {"hybrid": objective}, VOCABULARY).views(batch, jax.random.key(1))["hybrid"])
     given = (batch, chain, VOCABULARY, {"follows": 1.0})
     nats, weights = floors.floor(objective, view, *given)
     assert view["masked"][:, [0, 3]].any() and not weights[:, [0, 3]].any()
@@ -683,7 +683,7 @@ def test_floor_command(synthetic_config, tmp_path, capsys, monkeypatch, quick_co
     for index, batch in enumerate(batches):
         total += np.float64(evaluate(params, batch, np.int32(index), {})[0]["mlm/loss"])
     results, find = [], floors.floors
-    monkeypatch.setattr(floors, "floors", lambda *given: results.append(find(*given)) or results[-1])
+    monkeypatch.setattr(floors.runs, "floors", lambda *given: results.append(find(*given)) or results[-1])
     assert main(["floor", f"--run={run}"]) == 0
     found = results[0]["mlm"]
     assert found.exact and found.positions == total[1] > 8

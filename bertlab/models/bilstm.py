@@ -84,6 +84,11 @@ class BilstmConfig:
         lstms = 6 * self.layers * 9 * self.width * self.hidden * len(stacks)
         return lstms + (self.characters.flops_per_token() if self.token_encoder == "characters" else 0)
 
+    @property
+    def state_width(self) -> int:
+        """Width of the states of both directions, side by side."""
+        return 2 * self.width
+
     def flops_per_prediction(self) -> float:
         """Forward and backward FLOPs of one row of logits."""
         return 6 * self.width * self.vocab_size

@@ -52,7 +52,8 @@ class SpanBoundary(Objective):
 
     def flops_per_prediction(self, shape) -> float:
         """The head's two products and a row of logits."""
-        return super().flops_per_prediction(shape) + 6 * shape.width * (3 * shape.width + self.place_width)
+        width = getattr(shape, "state_width", shape.width)  # two directions side by side, or one state that sees both
+        return super().flops_per_prediction(shape) + 6 * width * (3 * width + self.place_width)
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy at the masked positions."""

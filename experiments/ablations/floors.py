@@ -58,7 +58,7 @@ OBJECTIVES = {
     "permutation": on_transformer("permutation", 1500, **{"objectives.permutation.context_in_order": False}),
     "electra": on_transformer("electra", 3000, **{"objectives.electra.generator": "unigram", "model.layers": 3}),
 }
-SCALES = {"tiny": 1.0, "demo": 0.1}  # of the steps; demo is for trying it out
+SCALES = {"tiny": 1.0, "demo": 0.2}  # of the steps; demo is for trying it out
 
 
 def get_study(arguments=None):
