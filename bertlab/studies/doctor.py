@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.studies.results import read_metrics
-from bertlab.train.phases import phase_configs
+from bertlab.train.phases import phase_configs, weights_of
 
 # Before that many updates a model may be expected to know little: a tiny BERT leaves the unigram entropy after about 150.
 MANY_STEPS = 300
@@ -114,7 +114,7 @@ class Facts:
             return []
         config = ConfigDict(self.config)
         config.train.phases = self.config["train"].get("phases") or ""
-        return [(end, {n: _last_weight(e) for n, e in phase.objectives.items()}) for end, phase in phase_configs(config)]
+        return [(end, {n: weights_of(e)[1] for n, e in phase.objectives.items()}) for end, phase in phase_configs(config)]
 
     @functools.cached_property
     def trained_since(self) -> dict[str, int]:
@@ -574,11 +574,6 @@ def _values(losses: Mapping[str, float]) -> str:
 
 def _and(names: Mapping[str, Any]) -> str:
     return " and ".join(names)
-
-
-def _last_weight(entry: Mapping[str, Any]) -> float:
-    last = entry.get("final_weight")
-    return float(entry["weight"] if last is None else last)
 
 
 def _entropy(share: float) -> float:

@@ -29,7 +29,7 @@ from bertlab.train.budget import parse_budget
 from bertlab.train.checkpoint import load_params
 from bertlab.train.metrics import writer_names
 from bertlab.train.optimizers import check_optimizer
-from bertlab.train.phases import phase_configs
+from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, check_batch
 from bertlab.train.state import weights_at
@@ -200,7 +200,8 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
         for key in ("weight", "final_weight"):
             if not (config.objectives[name].get(key) or 0) >= 0:
                 raise UserError(f"config.objectives.{name}.{key}={config.objectives[name][key]} must be 0 or more")
-    if config.train.steps and not any(any(_weights(entry)) for entry in config.objectives.values()):
+    weighed = config.train.phases or any(any(weights_of(entry)) for entry in config.objectives.values())
+    if config.train.steps and not weighed:  # phases give weights of their own, and refuse to have none
         raise UserError(
             f"every config.objectives.NAME.weight is 0 ({', '.join(built)}): nothing would be trained; give one a weight,"
             " or set config.train.steps=0"
@@ -369,7 +370,7 @@ def build_phases(config: ConfigDict, program: Program, batches: Callable[[Config
     built = []
     for end, of_phase in phase_configs(config):
         same = built and built[-1].data == of_phase.data
-        weights = {name: _weights(entry) for name, entry in of_phase.objectives.items()}
+        weights = {name: weights_of(entry) for name, entry in of_phase.objectives.items()}
         # Whose view is shown stays, or what sees it would be shown something else than at the end.
         shown = {view for view, names in program.groups.items() if any(any(weights[name]) for name in names)}
         trained = {name: o for name, o in program.objectives.items() if any(weights[name]) or name in shown}
@@ -383,12 +384,6 @@ def build_phases(config: ConfigDict, program: Program, batches: Callable[[Config
             )
         )
     return tuple(built)
-
-
-def _weights(entry) -> tuple[float, float]:
-    """Weight at the first step and at the last."""
-    last = entry.get("final_weight")
-    return float(entry.weight), float(entry.weight if last is None else last)
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) -> None:

@@ -46,7 +46,7 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
                 set_key(of_phase, key, parse_override(config, key, value))  # a copy forgets types
             except UserError as error:
                 raise _mistake(text, str(error).removeprefix("--config.")) from None
-        if not any(entry.weight or entry.get("final_weight") for entry in of_phase.objectives.values()):
+        if not any(any(weights_of(entry)) for entry in of_phase.objectives.values()):
             raise _mistake(text, f"{part.strip()!r} leaves no objective with a weight")
         end = round(done * steps)
         if phases and steps and end <= phases[-1][0]:
@@ -55,6 +55,12 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
     if abs(done - 1) > 1e-6:
         raise _mistake(text, f"the shares sum to {done:g} instead of 1")
     return phases
+
+
+def weights_of(entry) -> tuple[float, float]:
+    """An objective's weight in the loss at the first step and at the last, from its entry in `config.objectives`."""
+    last = entry.get("final_weight")
+    return float(entry.weight), float(entry.weight if last is None else last)
 
 
 def _mistake(text: str, what: str) -> UserError:

@@ -29,7 +29,7 @@ from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
-from bertlab.train.phases import phase_configs
+from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, predictions_of
 from bertlab.transfer.rows import Compiled, batches
 
@@ -181,7 +181,7 @@ class Pretrained:
     def _trained(self) -> dict[str, Objective]:
         """The objectives that had a weight at some step: the others have parameters that mean nothing."""
         entries = [of_phase.objectives for _, of_phase in phase_configs(self.config)]
-        weighs = lambda name: any(of[name].weight or of[name].get("final_weight") for of in entries)
+        weighs = lambda name: any(any(weights_of(of[name])) for of in entries)
         return {name: objective for name, objective in self.program.objectives.items() if weighs(name)}
 
     @functools.cached_property

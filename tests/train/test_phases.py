@@ -93,3 +93,9 @@ def test_a_weight_may_fade_within_a_phase(small_config):
 def test_without_phases_there_is_one(small_config):
     config = small_config("bert")
     assert phase_configs(config) == [(20, config)]
+
+
+def test_phases_may_give_the_weights_that_the_run_itself_leaves_at_zero(small_config):
+    phases = "0.5 objectives.mlm.weight=1; 0.5 objectives.nsp.weight=1"
+    config = small_config(BOTH, objectives__mlm__weight=0.0, objectives__nsp__weight=0.0, train__phases=phases)
+    assert check_config(config).keys() == {"mlm", "nsp"}
