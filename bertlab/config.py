@@ -159,7 +159,8 @@ def base_config() -> ConfigDict:
                 "name": "adam",  # adam | adagrad | sgd
                 "learning_rate": 1e-3,
                 "warmup_steps": 100,
-                # linear | cosine | constant | warmup_linear | warmup_cosine (GPT's code) | slanted_triangular (ULMFiT's)
+                # linear | cosine | constant | warmup_linear | warmup_cosine (GPT's code) | slanted_triangular (ULMFiT's) |
+                # reverse_cosine (FitLaM's)
                 "decay": "linear",
                 "decay_from_start": True,  # BERT's: the decay counts from step 0, with a drop where warm-up ends
                 "cut_fraction": 0.1,  # slanted_triangular: share of the steps that rise
@@ -175,6 +176,19 @@ def base_config() -> ConfigDict:
                 "gradient_scale": 1.0,  # before clipping: ELMo's loss is multiplied by its 20 steps
                 "clip_norm": 1.0,  # 0: no clipping
                 "average_after": 0,  # sgd: NT-ASGD; average once `valid` is worse than the best but the last n; 0: never
+                # By groups of layers from the bottom: embeddings, layer 1, ..., head (bertlab/train/layer_groups.py).
+                "layer_decay": 1.0,  # a group's rate over that of the group above (ULMFiT: 1/2.6, FitLaM: 0.3)
+                "group_rates": "",  # or a factor for each: "0.1667,0.3333,1,0.5"
+                "thaw": "all",  # all | head | last (head and top layer) | gradual (ULMFiT's) | chain (chain-thaw)
+                "thaw_steps": 0,  # gradual, chain: updates of each stage before everything is trained
+                "thaw_stages": 0,  # gradual, chain: how many such stages; 0: one for each group that they can have
+                "thaw_restarts": False,  # gradual, chain: each stage runs the whole schedule
+                "frozen": "",  # parameter paths that are never trained, as in "^body/"
+            },
+            "lora": {  # low-rank updates of kernels (Hu et al. 2021), as parameters of their own: bertlab/train/lora.py
+                "rank": 0,  # 0: none
+                "alpha": 8.0,  # they are multiplied by alpha / rank
+                "targets": r"qkv_kernel/(query|value)$",  # paths of the kernels
             },
             "train": {
                 "steps": 1000,

@@ -6,7 +6,7 @@ K head width, F feed-forward or cell width, V vocabulary.
 A body is a Linen module (`Body`) with three methods:
     encode(view, deterministic, carry) -> (Encoded, carry)      hidden states, by what they have seen
     predict_tokens(hidden, side, among=None) -> [.., V] logits in float32, or those of candidates alone
-    pool(encoded, view) -> [B, D]                               one vector a row
+    pool(encoded, view, documents=None) -> [B, D] or [B, n, D]  one vector a row, or one for each of its n documents
 
 `carry` is {} unless a recurrent body reads a stream; then it holds, by side, the states with which the rows begin
 ({"forward": ..., "backward": ...}, each array [B, ...]), and only its sides are encoded.
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 SIDES = ("forward", "backward", "both")
 
@@ -64,12 +64,38 @@ class Encoded:
         return side, getattr(self, side)
 
 
-def summary(hidden: Float[Array, "B L D"], side: str, view: View) -> Float[Array, "B D"]:
-    """The hidden state that has seen a whole row of one example: its last token's going forward, else its first's."""
-    if side != "forward":
+def summary(hidden: Float[Array, "B L D"], side: str, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
+    """The hidden state that has seen a whole text: its last token's going forward, else its first's.
+
+    Args:
+        hidden: states of one layer.
+        side: what they have seen.
+        view: `documents`, from 1 up.
+        documents: None where a row is one text: [B, D]. n: for each of the row's documents 1 to n: [B, n, D].
+    """
+    if not documents and side != "forward":
         return hidden[:, 0]
-    last = jnp.sum(view["documents"] > 0, axis=1) - 1
-    return jnp.take_along_axis(hidden, jnp.maximum(last, 0)[:, None, None], axis=1)[:, 0]
+    inside = inside_documents(view, documents)
+    if side == "forward":
+        place = inside.shape[1] - 1 - jnp.argmax(inside[:, ::-1], axis=1)
+    else:
+        place = jnp.argmax(inside, axis=1)
+    found = jnp.take_along_axis(hidden, place[..., None], axis=1)
+    return found if documents else found[:, 0]
+
+
+def inside_documents(view: View, documents: int | None) -> Bool[Array, "B L n"]:
+    """Which positions belong to each of a row's documents 1 to n; for None, to its only one (n = 1)."""
+    if documents is None:
+        return (view["documents"] > 0)[..., None]
+    return view["documents"][..., None] == jnp.arange(1, documents + 1)
+
+
+def mean_state(hidden: Float[Array, "B L D"], view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
+    """The mean over a text's states, as `summary` gives one of them; zeros for an empty text."""
+    inside = inside_documents(view, documents).astype(hidden.dtype)
+    found = jnp.einsum("bln,bld->bnd", inside, hidden) / jnp.maximum(inside.sum(axis=1), 1)[..., None]
+    return found if documents else found[:, 0]
 
 
 def sides_of(family: str, direction: str) -> tuple[str, ...]:
@@ -244,10 +270,10 @@ class Body(nn.Module):
         """Logits over the vocabulary, or those of candidates (`among` as in `TokenPrediction`); give it `Encoded.output`."""
         return self.output(hidden, self.token_embedding, side, among)
 
-    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
-        """tanh of a dense layer on the state that has seen the whole row: left to right its last, else its first (BERT)."""
+    def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
+        """tanh of a dense layer on the state that has seen a whole text (see `summary`; BERT's is its first)."""
         side, layers = encoded.widest()
-        return jnp.tanh(self.pooler(summary(layers[-1], side, view)))
+        return jnp.tanh(self.pooler(summary(layers[-1], side, view, documents)))
 
 
 def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn.Module]:

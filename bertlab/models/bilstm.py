@@ -212,8 +212,8 @@ class Bilstm(Body):
         _, (outputs, end) = stack(embedded, (residual, layers_first(begin)), rows)
         return list(outputs), layers_first(end)
 
-    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
-        """tanh of a dense layer on [forward state of the last token; backward state of the first]."""
+    def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
+        """tanh of a dense layer on a text's [forward state of the last token; backward state of the first]."""
         sides = [s for s in ("forward", "backward") if getattr(encoded, s) is not None]
-        ends = [summary(getattr(encoded, side)[-1], side, view) for side in sides]
+        ends = [summary(getattr(encoded, side)[-1], side, view, documents) for side in sides]
         return jnp.tanh(self.pooler(jnp.concatenate(ends, -1)))

@@ -12,7 +12,18 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from bertlab.models.base import Body, Carry, Encoded, OutputConfig, TokenPrediction, View, lookup, param, rows_apart
+from bertlab.models.base import (
+    Body,
+    Carry,
+    Encoded,
+    OutputConfig,
+    TokenPrediction,
+    View,
+    lookup,
+    mean_state,
+    param,
+    rows_apart,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +74,6 @@ class Static(Body):
         layers = (rows_apart(lookup(self.token_embedding.astype(self.config.dtype), view["tokens"])),)
         return Encoded(forward=layers, backward=layers, both=layers), {}
 
-    def pool(self, encoded: Encoded, view: View) -> Float[Array, "B D"]:
-        """The mean of a row's vectors, padding left out; zeros for an empty row."""
-        filled = (view["documents"] > 0)[:, :, None]
-        total = jnp.where(filled, encoded.both[-1], 0).sum(axis=1)
-        return total / jnp.maximum(filled.sum(axis=1), 1)
+    def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
+        """The mean of a text's vectors, padding left out; zeros for an empty one."""
+        return mean_state(encoded.both[-1], view, documents)

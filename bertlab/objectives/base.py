@@ -9,7 +9,7 @@ all micro-batches, devices and hosts have been added.
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +57,13 @@ class Bound:
         shown: () -> the hidden states of the objective's view, by what they have seen; one pass however often it is asked,
             and by however many objectives. `encoded` is its value.
         encode: (view) -> the hidden states of another view: one more pass of the body.
+        encode_chunks: (view, length) -> those of a recurrent body through which gradients flow back to the beginning of their
+            chunk of `length` positions only (truncated backpropagation within a row).
         predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V], the family's own output layer; with `among`
             [n] or [..., k] those of candidates alone.
-        pool: () -> [B, D], one vector a row.
+        pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its documents 1 to n.
         head: the objective's own Linen head, or None.
+        body_config: the body's shape.
         vocabulary: size and special ids.
         deterministic: no dropout (evaluation).
         key: for an objective that draws at random in training (negative samples); None in evaluation.
@@ -68,9 +71,11 @@ class Bound:
 
     shown: Callable[[], Encoded]
     encode: Callable[[View], Encoded]
+    encode_chunks: Callable[[View, int], Encoded]
     predict_tokens: Callable[..., Float[Array, "... V"]]
-    pool: Callable[[], Float[Array, "B D"]]
+    pool: Callable[..., Float[Array, "B ... D"]]
     head: nn.Module | None
+    body_config: Any
     vocabulary: Vocabulary
     deterministic: bool
     key: Array | None
@@ -151,6 +156,11 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def loss(self, model: Bound, view: View) -> Metrics:
         """Losses and metrics of one view as {name: (weighted sum, weight)}; "loss" must be there."""
+
+    def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
+        """What an evaluation keeps of every row, arrays [B, ...] by name: a task head's logits; nothing in pretraining."""
+        del model, view
+        return {}
 
 
 def check_share(name: str, value: float) -> None:

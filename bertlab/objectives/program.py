@@ -10,12 +10,14 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Mapping
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array
 
+from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 from bertlab.objectives.blame import blamed
@@ -58,38 +60,73 @@ class _Composite(nn.Module):
         self.heads = {name: head for name, head in heads.items() if head is not None}
 
     def __call__(
-        self, views: Mapping[str, View], deterministic: bool, carry: Mapping[str, Carry], key: Array | None
-    ) -> tuple[Metrics, Mapping[str, Carry]]:
+        self,
+        views: Mapping[str, View],
+        deterministic: bool,
+        carry: Mapping[str, Carry],
+        key: Array | None,
+        keep_outputs: bool = False,
+    ) -> tuple[Metrics, Mapping[str, Carry], Mapping[str, Mapping[str, Array]]]:
         objectives = dict(self.objectives)
-        metrics, carried = {}, {}
+        metrics, carried, outputs = {}, {}, {}
         for view_name, names in group_by_view(objectives, self.stream).items():
             before = carry.get(view_name, {})
-            asked, after = self._ask(views[view_name], names, deterministic, before, key)
+            asked, after, kept = self._ask(views[view_name], names, deterministic, before, key, keep_outputs)
             carried |= {view_name: after} if before else {}
+            outputs |= kept
             for name, values in asked.items():
                 metrics |= {f"{name}/{metric}": value for metric, value in values.items()}
-        return metrics, carried
+        return metrics, carried, outputs
 
-    def _ask(self, view: View, names: tuple[str, ...], deterministic: bool, carry: Carry, key: Array | None):
-        """One forward pass, and the losses of all that share it."""
+    def _ask(self, view, names: tuple[str, ...], deterministic: bool, carry: Carry, key: Array | None, keep_outputs: bool):
+        """One forward pass, and the losses (and outputs) of all that share it."""
         encode = lambda view: self.body.encode(view, deterministic, {})[0]
         # Not before it is asked for: an objective may read other views alone.
         shown = functools.cache(lambda: self.body.encode(view, deterministic, carry))
-        states, pool = lambda: shown()[0], lambda: self.body.pool(shown()[0], view)
-        objectives, losses = dict(self.objectives), {}
+        states, pool = lambda: shown()[0], lambda documents=None: self.body.pool(shown()[0], view, documents)
+        objectives, losses, outputs = dict(self.objectives), {}, {}
         for name in names:
             own_key = None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
             head = self.heads.get(name)
-            model = Bound(states, encode, self.body.predict_tokens, pool, head, self.vocabulary, deterministic, own_key)
+            model = Bound(
+                shown=states,
+                encode=encode,
+                encode_chunks=lambda view, length: _in_chunks(self.body, view, length, deterministic),
+                predict_tokens=self.body.predict_tokens,
+                pool=pool,
+                head=head,
+                body_config=getattr(self.body, "config", None),
+                vocabulary=self.vocabulary,
+                deterministic=deterministic,
+                key=own_key,
+            )
             with blamed(name, objectives[name], "loss"):
                 losses[name] = _checked(objectives[name].loss(model, view))
-        return losses, shown()[1] if carry else {}
+            if keep_outputs and (kept := objectives[name].outputs(model, view)):
+                outputs[name] = kept
+        return losses, shown()[1] if carry else {}, outputs
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         return self.body.encode(view, deterministic, carry)
 
     def predict_tokens(self, hidden, side: str):
         return self.body.predict_tokens(hidden, side)
+
+
+def _in_chunks(body: nn.Module, view: View, length: int, deterministic: bool) -> Encoded:
+    """A recurrent body's states, its recurrence cut in chunks of `length` positions between which no gradient flows."""
+    _, size = view["tokens"].shape
+    names = [name for name in ("tokens", "segments", "documents", "positions", "characters") if name in view]
+    starts = list(range(0, size, length))
+    side = "backward" if body.config.direction == "right-to-left" else "forward"
+    carry, parts = body.config.initial_carry(len(view["tokens"]), (side,)), []
+    for start in starts if side == "forward" else starts[::-1]:
+        chunk = {name: view[name][:, start : start + length] for name in names}
+        chunk["continues"] = jnp.full(len(view["tokens"]), len(parts) > 0, jnp.int32)
+        encoded, carry = body.encode(chunk, deterministic, carry)
+        parts.append(encoded)
+    ordered = parts if side == "forward" else parts[::-1]
+    return jax.tree.map(lambda *layers: jnp.concatenate(layers, axis=1), *ordered)
 
 
 def _checked(metrics) -> Metrics:
@@ -132,6 +169,19 @@ def _in_short(value) -> str:
     return f"shape {jnp.shape(value)}" if hasattr(value, "shape") else type(value).__name__
 
 
+class Adapter(Protocol):
+    """Functions of parameter trees; see `bertlab.train.lora.Lora`."""
+
+    def add(self, params, key: Array):
+        """The model's parameters with the adapter's own."""
+
+    def logical_axes(self, axes):
+        """The axis names of what `add` returns, from those of the model's parameters."""
+
+    def merge(self, params):
+        """The model's parameters from what `add` returns, and these as they are."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """Body and objectives as pure functions. Nothing here holds arrays.
@@ -142,6 +192,7 @@ class Program:
         vocabulary: special ids for the views.
         stream: rows go on where the batch before ended.
         stateful: recurrent states go on with them.
+        adapter: adds parameters of its own to the model's, and makes of both those that the model computes with (LoRA).
     """
 
     body: nn.Module
@@ -149,6 +200,7 @@ class Program:
     vocabulary: Vocabulary
     stream: bool = False
     stateful: bool = False
+    adapter: Adapter | None = None
 
     @property
     def _module(self) -> _Composite:
@@ -188,16 +240,30 @@ class Program:
 
     def init(self, key: Array, batch: View):
         """Fresh parameters, a tree of float32 arrays. Values depend on the key and each parameter's path alone."""
-        return unbox(self._init(key, batch))
+        params = unbox(self._init(key, batch))
+        return params if self.adapter is None else self.adapter.add(params, jax.random.fold_in(key, zlib.crc32(b"adapter")))
 
     def logical_axes(self, batch: View):
         """The logical axis names of every parameter, a tree like `init`'s."""
-        return logical_axes(jax.eval_shape(self._init, jax.random.key(0), batch))
+        axes = logical_axes(jax.eval_shape(self._init, jax.random.key(0), batch))
+        return axes if self.adapter is None else self.adapter.logical_axes(axes)
 
     def _init(self, key, batch):
         if not self.objectives:
             return self._module.init(key, batch, True, {}, method="encode")["params"]
         return self._module.init(key, self.views(batch, key), True, {}, key)["params"]
+
+    def plain(self, params):
+        """What the model computes with: parameters as any program without an adapter has them.
+
+        Raises:
+            UserError: the parameters have low-rank updates, and the program has no adapter for them.
+        """
+        if self.adapter is not None:
+            return self.adapter.merge(params)
+        if "lora" in params:
+            raise UserError("these parameters have low-rank updates; set config.lora as in the run that they come from")
+        return params
 
     def metrics(self, params, views: Mapping[str, View], key: Array | None = None) -> Metrics:
         """Every objective's losses and metrics, {"mlm/loss": (weighted sum, weight), ...}; recurrent states begin at zero.
@@ -214,7 +280,11 @@ class Program:
         dropout_key = None if key is None else jax.random.fold_in(key, 0)
         sample_key = None if key is None else jax.random.fold_in(key, 1)
         rngs = {} if key is None else {"dropout": dropout_key}
-        return self._module.apply({"params": params}, views, key is None, carry, sample_key, rngs=rngs)
+        return self._module.apply({"params": self.plain(params)}, views, key is None, carry, sample_key, rngs=rngs)[:2]
+
+    def evaluate(self, params, views: Mapping[str, View], carry: Mapping[str, Carry]):
+        """`metrics_and_carry` without dropout, and what the objectives keep of every row (`Objective.outputs`), by name."""
+        return self._module.apply({"params": self.plain(params)}, views, True, carry, None, True)
 
     def encode(self, params, view: View) -> Encoded:
         """Hidden states without dropout; recurrent states begin at zero."""
@@ -222,11 +292,11 @@ class Program:
 
     def encode_and_carry(self, params, view: View, carry: Carry) -> tuple[Encoded, Carry]:
         """`encode` with the states that the rows begin with, and those that they end with."""
-        return self._module.apply({"params": params}, view, True, carry, method="encode")
+        return self._module.apply({"params": self.plain(params)}, view, True, carry, method="encode")
 
     def predict_tokens(self, params, hidden: Array, side: str) -> Array:
         """Logits over the vocabulary of states of one side, without dropout."""
-        return self._module.apply({"params": params}, hidden, side, method="predict_tokens")
+        return self._module.apply({"params": self.plain(params)}, hidden, side, method="predict_tokens")
 
 
 def _one_stream(batch: View, view_name: str) -> View:

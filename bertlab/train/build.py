@@ -27,6 +27,7 @@ from bertlab.objectives.blame import blamed
 from bertlab.objectives.program import Program
 from bertlab.train.budget import parse_budget
 from bertlab.train.checkpoint import load_params
+from bertlab.train.lora import build_adapter
 from bertlab.train.metrics import writer_names
 from bertlab.train.optimizers import check_optimizer
 from bertlab.train.phases import phase_configs, weights_of
@@ -123,6 +124,8 @@ class Experiment:
         evaluations: held-out batches by split; "valid" is evaluated during training, all at the end.
         data_facts: what is known of corpus and batches, for `bertlab doctor`; None for a task's rows.
         warm_start: fresh parameters -> parameters to begin with (from another run), or None.
+        score: (split, what the objectives keep of each evaluation batch) -> metrics that are no means over rows, such as
+            F1 or a correlation; None for pretraining.
     """
 
     config: ConfigDict
@@ -132,6 +135,7 @@ class Experiment:
     evaluations: Mapping[str, list[dict[str, np.ndarray]]]
     data_facts: Mapping[str, Any] | None = None
     warm_start: Callable[[Any], Any] | None = None
+    score: Callable[[str, list[Mapping[str, Any]]], dict[str, float]] | None = None
 
     def phase(self, step: int) -> Phase:
         """The phase of the update that follows `step` updates; after the last one, the last."""
@@ -296,6 +300,7 @@ def check_shape(config: ConfigDict, shape) -> None:
         if not 0 <= config.model[key] < 1:
             raise UserError(f"config.model.{key}={config.model[key]} must be at least 0 and below 1")
     check_optimizer(config.optimizer)
+    build_adapter(config.lora)
     if config.optimizer.average_after and not config.train.eval_every:
         raise UserError(
             f"config.optimizer.average_after={config.optimizer.average_after} looks at the held-out loss every"
@@ -346,6 +351,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         vocabulary_of(prepared.tokenizer, prepared.counts),
         stream=config.data.format == "stream",
         stateful=config.model.stateful,
+        adapter=build_adapter(config.lora),
     )
     shard = (jax.process_index(), jax.process_count())
     return Experiment(

@@ -1,14 +1,17 @@
 """Checkpoints through Orbax: training state, data position and progress of one step, saved together or not at all."""
 
+import json
 from pathlib import Path
 
 import grain
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from bertlab.errors import UserError
+from bertlab.train.lora import build_adapter
 
 
 class Checkpoints:
@@ -88,7 +91,8 @@ def save_params(run: Path, params) -> None:
 def load_params(run: Path):
     """The parameters of a run's last checkpoint as a tree of NumPy arrays, whatever devices it was trained on.
 
-    Where the optimiser averages parameters and has begun (NT-ASGD), those are the averaged ones.
+    Where the optimiser averages parameters and has begun (NT-ASGD), those are the averaged ones; low-rank updates are merged
+    into the kernels that they are of.
 
     Raises:
         UserError: the run has no complete checkpoint.
@@ -113,7 +117,9 @@ def load_params(run: Path):
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
         args = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
         restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
-    for average in [restored["opt_state"][i] for i in averages]:
-        if average["count"] > 0:
-            return average["average"]
-    return restored["params"]
+    begun = [restored["opt_state"][i] for i in averages if restored["opt_state"][i]["count"] > 0]
+    params = begun[0]["average"] if begun else restored["params"]
+    if "lora" not in params:
+        return params
+    adapter = build_adapter(ConfigDict(json.loads((run / "config.json").read_text())["lora"]))
+    return jax.device_get(adapter.merge(params))

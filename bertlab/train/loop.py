@@ -20,9 +20,9 @@ from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.environment import describe_environment
+from bertlab.train.layer_groups import layer_plan, stage_table
 from bertlab.train.metrics import MetricSums, first_bad_weight, first_not_finite, open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
-from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import build_eval_step, build_train_step, init_state, state_shardings
 
@@ -91,6 +91,8 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         if experiment.data_facts is not None:
             write_json(workdir / "data.json", experiment.data_facts)
         experiment.tokenizer.save(workdir / "tokenizer")
+        for line in stage_table(config.optimizer, steps, session.state.params):
+            print(line, flush=True)
         eval_step = session.compile_evaluation()
         if session.step == 0 and steps > 0:
             session.evaluate("valid", eval_step)
@@ -166,7 +168,6 @@ class Session:
         self.experiment, self.workdir = experiment, workdir
         self.mesh = build_mesh(config.mesh)
         self.optimizer = build_optimizer(config.optimizer, config.train.steps)
-        self.rate = learning_rate(config.optimizer, config.train.steps)
         self.example = next(iter(experiment.evaluations.values()))[0]
         self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
         self.tokens_per_second = 0.0  # of the last log window
@@ -188,6 +189,7 @@ class Session:
                 placement = jax.tree.map(lambda x: x.sharding, self.state.params)
                 params = jax.device_put(experiment.warm_start(jax.device_get(self.state.params)), placement)
                 self.state = dataclasses.replace(self.state, params=params)
+        self.rate = layer_plan(config.optimizer, config.train.steps, self.state.params).rate
         self.step = latest or 0
         self.hash = BatchHash(self.progress.data_hash)
         self.sums = MetricSums(self.progress.sums)
@@ -201,7 +203,13 @@ class Session:
             with contextlib.closing(iter(phase.train)) as batches:
                 example = next(batches)
         step = build_train_step(
-            phase.program, self.optimizer, phase.weights, config.seed, config.train.micro_batches, config.train.steps
+            phase.program,
+            self.optimizer,
+            phase.weights,
+            config.seed,
+            config.train.micro_batches,
+            config.train.steps,
+            frozen=config.optimizer.frozen,
         )
         # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
         placement = jax.tree.map(lambda x: x.sharding, self.state)
@@ -213,7 +221,7 @@ class Session:
         """The evaluation step of all objectives, compiled while no clock runs."""
         placement = jax.tree.map(lambda x: x.sharding, self.state.carry)
         with jax.set_mesh(self.mesh):
-            evaluate = jax.jit(build_eval_step(self.experiment.program), out_shardings=(None, placement))
+            evaluate = jax.jit(build_eval_step(self.experiment.program), out_shardings=(None, placement, None))
             batch = put_batch(self.mesh, self.example)
             return evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry()).compile()
 
@@ -286,13 +294,15 @@ class Session:
         batches, carry, results = self.experiment.evaluations[split], self.fresh_carry(), []
         params = evaluation_params(self.state.opt_state, self.state.params)
         for i, batch in enumerate(batches):
-            metrics, carry = eval_step(params, put_batch(self.mesh, batch), np.int32(i), carry)
-            results.append(metrics)
-        sums = MetricSums()
-        for metrics, batch in zip(jax.device_get(results), batches):
+            metrics, carry, outputs = eval_step(params, put_batch(self.mesh, batch), np.int32(i), carry)
+            results.append((metrics, outputs))
+        sums, results = MetricSums(), jax.device_get(results)
+        for (metrics, _), batch in zip(results, batches):
             self._require_finite(metrics, self.step, batch["example_id"])
             sums.add(metrics)
         means = sums.means(self.experiment.weights(self.step))
+        if self.experiment.score is not None:
+            means |= self.experiment.score(split, [outputs for _, outputs in results])
         self._write(split, means, {})
         return means
 

@@ -7,6 +7,10 @@ makes an update u of it; decoupled decay is added to u; the learning rate multip
     GPT (openai/finetune-transformer-lm opt.py): adam, bias_correction="rate".
     ELMo (allenai/bilm-tf training.py): adagrad, gradient_scale=20, clip_norm=10.
     AWD-LSTM (salesforce/awd-lstm-lm main.py): sgd, clip_norm=0.25, coupled_decay, average_after=5.
+
+Which parameters a step trains, and by what its rate differs from layer to layer, is `layer_groups`' to say. A frozen one is
+not there for the step: its gradient is taken out before anything else, and parameter, decay and moments stay as they are. When
+it thaws for the first time its moments are those of a fresh optimiser, and the bias correction counts its own updates.
 """
 
 import math
@@ -15,10 +19,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.train.layer_groups import THAWS, freezes, has_factors, layer_plan, parse_group_rates
 from bertlab.train.schedules import learning_rate
 
 NAMES = ("adam", "adagrad", "sgd")
@@ -33,23 +39,33 @@ class AdamState(NamedTuple):
     nu: optax.Updates
 
 
-def scale_by_adam(b1: float, b2: float, epsilon: float, correct_moments: bool) -> optax.GradientTransformation:
+def scale_by_adam(b1: float, b2: float, epsilon: float, correct_moments: bool) -> optax.GradientTransformationExtraArgs:
     """u = m / (√v + ε), with the moments' bias corrected (Kingma and Ba 2015, algorithm 1) or not (BERT)."""
 
     def init(params):
         zeros = lambda: jax.tree.map(jnp.zeros_like, params)
         return AdamState(jnp.zeros([], jnp.int32), zeros(), zeros())
 
-    def update(grads, state, params=None):
+    def update(grads, state, params=None, *, updates_before=None, **_):
         del params
         count = state.count + 1
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
-        c1, c2 = (_one_minus_power(b1, count), _one_minus_power(b2, count)) if correct_moments else (1.0, 1.0)
-        updates = jax.tree.map(lambda m, v: (m / c1) / (jnp.sqrt(v / c2) + epsilon), mu, nu)
+        correction = lambda b: _each(lambda n: _one_minus_power(b, n) if correct_moments else 1.0, count, updates_before, mu)
+        updates = jax.tree.map(
+            lambda m, v, c1, c2: (m / c1) / (jnp.sqrt(v / c2) + epsilon), mu, nu, correction(b1), correction(b2)
+        )
         return updates, AdamState(count, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _each(function, count: Int[Array, ""], updates_before, like):
+    """A function of the number of updates, this one included, for each parameter: the same for all, or by their own number."""
+    if updates_before is None:
+        value = function(count)
+        return jax.tree.map(lambda _: value, like)
+    return jax.tree.map(lambda before: function(before + 1), updates_before)
 
 
 def _one_minus_power(b: float, count: Int[Array, ""]) -> Float[Array, ""]:
@@ -84,21 +100,71 @@ class RateState(NamedTuple):
 
 
 def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
-    """−rate · u, decay included; a batch may scale its own rate, and GPT corrects Adam's bias here, after the decay."""
+    """−rate · u, decay included, the rate times its group's factor.
+
+    A batch may scale its own rate, and GPT corrects Adam's bias here, after the decay.
+    """
     schedule = learning_rate(optimizer, steps)
+    planned = has_factors(optimizer) or freezes(optimizer)
+    corrected = optimizer.name == "adam" and optimizer.bias_correction == "rate"
+    correction = lambda n: jnp.sqrt(_one_minus_power(optimizer.b2, n)) / _one_minus_power(optimizer.b1, n)
 
     def init(params):
-        del params
+        if planned and jax.tree.leaves(params):
+            layer_plan(optimizer, steps, params)  # refuses what cannot be before anything is computed
         return RateState(jnp.zeros([], jnp.int32))
 
-    def update(updates, state, params=None, *, rate_scale=1.0, **_):
+    def update(updates, state, params=None, *, rate_scale=1.0, updates_before=None, **_):
         del params
-        rate, count = schedule(state.count) * rate_scale, state.count + 1
-        if optimizer.name == "adam" and optimizer.bias_correction == "rate":
-            rate *= jnp.sqrt(_one_minus_power(optimizer.b2, count)) / _one_minus_power(optimizer.b1, count)
-        return jax.tree.map(lambda u: -rate * u, updates), RateState(count)
+        plan = layer_plan(optimizer, steps, updates) if planned else None
+        rate, count = (plan.rate if plan else schedule)(state.count) * rate_scale, state.count + 1
+        rates = _each(lambda n: rate * correction(n) if corrected else rate, count, updates_before, updates)
+        if has_factors(optimizer):
+            rates = jax.tree.map(jnp.multiply, rates, plan.rate_factors())
+        return jax.tree.map(lambda u, r: -r * u, updates, rates), RateState(count)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+class ThawState(NamedTuple):
+    """The number of updates, and the state of the optimiser that sees only what is trained."""
+
+    count: Int[Array, ""]
+    inner: optax.OptState
+
+
+def train_thawed(inner: optax.GradientTransformationExtraArgs, optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
+    """`inner` for the parameters that this update trains; the others, and all that `inner` keeps for them, do not change.
+
+    Args:
+        inner: it is told as `updates_before` how many updates each parameter has had.
+        optimizer: `config.optimizer`.
+        steps: of the whole run.
+    """
+
+    def init(params):
+        return ThawState(jnp.zeros([], jnp.int32), inner.init(params))
+
+    def update(grads, state, params, **extra):
+        plan = layer_plan(optimizer, steps, grads)
+        trained, zeros = plan.trained(state.count), jax.tree.map(jnp.zeros_like, grads)
+        before = plan.updates_before(state.count)
+        updates, after = inner.update(
+            jax.tree.map(_choose, trained, grads, zeros), state.inner, params, updates_before=before, **extra
+        )
+        # A mask for whatever lies beside a parameter; all else that `inner` keeps goes on.
+        masks = optax.tree.map_params(inner, lambda _, t: t, after, trained, transform_non_params=lambda _: np.ones([], bool))
+        kept = jax.tree.map(_choose, masks, after, state.inner)
+        return jax.tree.map(_choose, trained, updates, zeros), ThawState(state.count + 1, kept)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _choose(mask: Bool[Array, "..."], new: Array, old: Array) -> Array:
+    """`new` where the mask is true; without an operation where it is known to be the same everywhere."""
+    if isinstance(mask, (np.ndarray, np.generic)) and mask.all() == mask.any():
+        return new if mask.all() else old
+    return jnp.where(mask, new, old)
 
 
 class AverageState(NamedTuple):
@@ -227,6 +293,35 @@ def check_optimizer(optimizer) -> None:
             f"config.optimizer.average_after={optimizer.average_after} averages SGD at a constant rate, not"
             f" name={optimizer.name!r} with decay={optimizer.decay!r}; set name='sgd' and decay='constant', or average_after=0"
         )
+    _check_groups(optimizer)
+
+
+def _check_groups(optimizer) -> None:
+    """What can be said of rates by group and of stages before there is a model."""
+    if not 0 < optimizer.layer_decay < math.inf:
+        raise UserError(f"config.optimizer.layer_decay={optimizer.layer_decay} must be more than 0; 1 is off")
+    if optimizer.group_rates:
+        parse_group_rates(optimizer.group_rates)
+        if optimizer.layer_decay != 1:
+            raise UserError(
+                f"config.optimizer.layer_decay={optimizer.layer_decay} and group_rates={optimizer.group_rates!r} both set the"
+                " rates of groups; set layer_decay=1 or group_rates=''"
+            )
+    if optimizer.thaw not in THAWS:
+        raise UserError(f"config.optimizer.thaw={optimizer.thaw!r} is not known; choose {', '.join(THAWS)}")
+    for key in ("thaw_steps", "thaw_stages"):
+        if optimizer[key] < 0:
+            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0")
+    for key in ("thaw_stages", "thaw_restarts"):
+        if optimizer[key] and optimizer.thaw not in ("gradual", "chain"):
+            raise UserError(
+                f"config.optimizer.{key}={optimizer[key]} is about stages, and thaw={optimizer.thaw!r} has none; set"
+                " thaw='gradual' or 'chain', or leave it out"
+            )
+    try:
+        re.compile(optimizer.frozen)
+    except re.error as error:
+        raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} is no pattern: {error}") from None
 
 
 def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
@@ -236,10 +331,10 @@ def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraA
 
     Args:
         optimizer: `config.optimizer`.
-        steps: of the whole run, for the schedule.
+        steps: of the whole run, for the schedule and the stages.
 
     Raises:
-        UserError: from `check_optimizer` and the schedule.
+        UserError: from `check_optimizer` and the schedule; its `init` raises what `layer_plan` does.
     """
     check_optimizer(optimizer)
     decay = optax.add_decayed_weights(optimizer.weight_decay, mask=lambda p: decay_mask(p, optimizer.decay_exclude))
@@ -248,12 +343,15 @@ def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraA
         "adagrad": lambda o: scale_by_adagrad(o.initial_accumulator),
         "sgd": lambda o: optax.identity(),
     }
-    return optax.chain(
+    parts = [
         *([optax.scale(optimizer.gradient_scale)] if optimizer.gradient_scale != 1 else []),
         *([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),
         *([decay] if optimizer.coupled_decay else []),
         rules[optimizer.name](optimizer),
         *([] if optimizer.coupled_decay else [decay]),
         scale_by_rate(optimizer, steps),
-        *([average_parameters(optimizer.average_after)] if optimizer.average_after else []),
-    )
+    ]
+    if freezes(optimizer):
+        parts = [train_thawed(optax.chain(*parts), optimizer, steps)]
+    # Outside: what never changes has an average too.
+    return optax.chain(*parts, *([average_parameters(optimizer.average_after)] if optimizer.average_after else []))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bertlab.errors import UserError
 
-DECAYS = ("linear", "cosine", "constant", "slanted_triangular", "warmup_linear", "warmup_cosine")
+DECAYS = ("linear", "cosine", "constant", "slanted_triangular", "warmup_linear", "warmup_cosine", "reverse_cosine")
 
 
 def learning_rate(optimizer, steps: int) -> Callable:
@@ -22,6 +22,10 @@ def learning_rate(optimizer, steps: int) -> Callable:
                 reach the whole rate at the last step of warm-up; the linear one falls during warm-up too.
             slanted_triangular: a linear rise over `cut_fraction` of the steps from 1/`ratio` of the rate, and a linear fall
                 back to it (Howard and Ruder 2018, equation 3, whose t counts updates from 0); `warmup_steps` must be 0.
+                The pairs (ratio, cut) of fastai's use_clr are `ratio` and 1/`cut_fraction`: (32, 10) is 32 and .1.
+            reverse_cosine: half a cosine up to the end of warm-up and half a cosine down from there. FitLaM, ULMFiT's first
+                version, names a "warm-up reverse annealing" beside its cosine; its text was not at hand, so that this
+                formula is a reading of the name and not verified.
         steps: of the whole run.
 
     Returns:
@@ -41,16 +45,19 @@ def learning_rate(optimizer, steps: int) -> Callable:
             " make it smaller than the steps"
         )
     openai = decay in ("warmup_linear", "warmup_cosine")
-    start = 0 if optimizer.decay_from_start or openai else warmup
+    reverse = decay == "reverse_cosine"
+    start = warmup if reverse or not (optimizer.decay_from_start or openai) else 0
 
     def rate(step):
         step = jnp.asarray(step, jnp.float32)
         progress = jnp.clip((step - start) / max(1, steps - start), 0.0, 1.0)
         falling = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + jnp.cos(jnp.pi * progress)), "constant": 1.0}
-        falling = falling[decay.removeprefix("warmup_")]
+        falling = falling[decay.removeprefix("warmup_").removeprefix("reverse_")]
         rising = step / max(1, warmup)
         if decay == "warmup_linear":
             rising = rising * falling
+        if reverse:
+            rising = 0.5 * (1.0 - jnp.cos(jnp.pi * rising))
         is_warmup = (step <= warmup) & (warmup > 0) if openai else step < warmup
         return peak * jnp.where(is_warmup, rising, falling)
 

@@ -1,6 +1,7 @@
 """Training state and the two pure functions over it: a training step and an evaluation step."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bertlab.objectives.program import Program
+from bertlab.train.layer_groups import parameter_name
 from bertlab.train.sharding import BATCH, parameter_shardings
 
 
@@ -82,6 +84,7 @@ def build_train_step(
     seed: int,
     micro_batches: int,
     steps: int,
+    frozen: str = "",
 ) -> Callable:
     """The pure function (state, batch) -> (state, metrics).
 
@@ -92,6 +95,7 @@ def build_train_step(
         seed: all randomness of a step is a function of it and the step.
         micro_batches: the batch is worked through in this many parts, whose gradients are those of the whole.
         steps: of the whole run, of which the step is a share.
+        frozen: pattern of parameter names for which no gradient is computed ("": none); the optimiser is to freeze them too.
 
     Returns:
         The step. Its metrics are the objectives' (weighted sum, weight) and `tokens`, the number that is not padding.
@@ -112,7 +116,7 @@ def build_train_step(
             return {k: (0.0, w) for k, (_, w) in program.metrics(state.params, part).items() if k.endswith("/loss")}
 
         def loss(params, part, carry, key, denominators):
-            metrics, carry = program.metrics_and_carry(params, part, carry, key)
+            metrics, carry = program.metrics_and_carry(without_gradient(params, frozen), part, carry, key)
             return weighted_total(metrics, now, denominators), (metrics, carry)
 
         gradient = jax.grad(loss, has_aux=True)
@@ -143,11 +147,22 @@ def build_train_step(
     return train_step
 
 
+def without_gradient(params, frozen: str):
+    """Parameters of which no gradient flows to those that the pattern names, so that none of it need be computed."""
+    if not frozen:
+        return params
+    is_frozen = lambda path: re.search(frozen, parameter_name(path))
+    return jax.tree_util.tree_map_with_path(lambda path, x: jax.lax.stop_gradient(x) if is_frozen(path) else x, params)
+
+
 def build_eval_step(program: Program, seed: int = 0) -> Callable:
-    """The pure function (params, batch, index, carry) -> (metrics, carry); corruption depends on the batch's index alone."""
+    """The pure function (params, batch, index, carry) -> (metrics, carry, outputs).
+
+    Corruption depends on the batch's index alone.
+    """
 
     def eval_step(params, batch, index, carry):
         key = jax.random.fold_in(jax.random.key(seed), index)
-        return program.metrics_and_carry(params, program.views(batch, key), carry)
+        return program.evaluate(params, program.views(batch, key), carry)
 
     return eval_step

@@ -97,7 +97,7 @@ def test_evaluation_is_over_the_whole_vocabulary(case, packed_batch):
     program, full, batch = sampling_program(case), sampling_program(case, negatives=0), packed_batch()
     params = random_params(program, batch)
     expected = metrics_of(full, params, views_of(full, batch))
-    evaluated, _ = quick_jit(build_eval_step(program))(params, batch, np.int32(0), {})
+    evaluated, _, _ = quick_jit(build_eval_step(program))(params, batch, np.int32(0), {})
     jax.tree.map(np.testing.assert_array_equal, evaluated, expected)
     # What shows that the sampled loss is another one, in training, where the full softmax is what it was.
     close = lambda a, b: np.allclose(a["ltr/loss"], b["ltr/loss"], rtol=1e-5)

@@ -69,6 +69,22 @@ def test_ulmfits_formula_at_every_step():
     np.testing.assert_allclose(rate(np.arange(steps)), list(values.values()), rtol=1e-5)
 
 
+def test_reverse_annealing_rises_and_falls_by_half_a_cosine():
+    rate = learning_rate(settings(learning_rate=1.0, warmup_steps=20, decay="reverse_cosine"), 100)
+    values = {0: 0.0, 5: 0.5 - 0.5**1.5, 10: 0.5, 20: 1.0, 40: 0.5 + 0.5**1.5, 60: 0.5, 100: 0.0, 120: 0.0}
+    assert_values(rate, values, atol=1e-7)
+    # The rise is the fall in reverse.
+    steps = np.arange(21)
+    np.testing.assert_allclose(rate(20 - steps), rate(20 + 4 * steps), atol=1e-6)
+
+
+def test_a_cosine_over_the_whole_run():
+    """FitLaM's annealing, a step at a time: ½ (1 + cos πt/T), from the first step on."""
+    assert_values(
+        learning_rate(settings(decay="cosine"), 8), {0: 0.01, 2: 0.01 * (0.5 + 0.5**1.5), 4: 0.005, 8: 0.0}, atol=1e-9
+    )
+
+
 def test_a_share_that_binary_rounds_down_is_not_a_step_short():
     rate = learning_rate(settings(decay="slanted_triangular", cut_fraction=0.29), 100)
     assert float(rate(29)) == pytest.approx(0.01) and float(rate(28)) < 0.0099

@@ -1,0 +1,155 @@
+"""Low-rank updates of kernels beside the kernels themselves (Hu et al. 2021, section 4.1): W + alpha/r · A B.
+
+A program with an `adapter` has parameters {"body": ..., "heads_x": ..., "lora": ...}, where "lora" is a tree of the kernels'
+own paths that end in `a` [..., inputs, r] and `b` [..., r, outputs]. It computes with the merged ones, so no model knows of
+it. What else is trained is for `config.optimizer.frozen` to say ("^body/": only updates and heads).
+
+Letters of kernels: n layers, D width, H heads, K head width, F hidden width, r rank. Axes stay apart, none are flattened:
+
+    blocks/attention/qkv_kernel [n, D, 3, H, K] is three kernels, qkv_kernel/query, /key and /value: a [n, D, r], b [n, r, H, K]
+    blocks/attention/out_kernel [n, H, K, D]: a [n, H, K, r], b [n, r, D]
+    an LSTM's input_kernel [D, 4, F]: a [D, r], b [r, 4, F]; the four gates share A
+    any dense kernel [D, F], an ELMo layer's projection: a [D, r], b [r, F]
+
+Embeddings, the output layer's matrix and convolutions have none.
+"""
+
+import dataclasses
+import math
+import re
+import zlib
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array
+
+from bertlab.errors import UserError
+from bertlab.train.layer_groups import STACKED, parameter_name
+
+_PARTS = ("query", "key", "value")
+_ONE_INPUT = re.compile(r"/((input|recurrent|carry|transform)_kernel|projection)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """An adapter for `Program`: which kernels are updated, and how.
+
+    Attributes:
+        rank: r.
+        alpha: updates are multiplied by alpha / r.
+        targets: pattern that the path of an updated kernel matches ("qkv_kernel/(query|value)$": the paper's).
+    """
+
+    rank: int
+    alpha: float
+    targets: str
+
+    def add(self, params, key: Array):
+        """The parameters with updates that are zero: A is N(0, 1/√inputs), B zeros (the paper gives A no deviation).
+
+        Args:
+            params: of a model, plain.
+            key: each A depends on it and on its own path.
+
+        Raises:
+            UserError: no kernel is targeted, or the rank is more than one's inputs or outputs.
+        """
+        named = {parameter_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(params)}
+        updates = {}
+        for name, (lead, inputs, outputs) in self._targeted(named).items():
+            size = math.prod(inputs)
+            if self.rank > min(size, math.prod(outputs)):
+                raise UserError(
+                    f"config.lora.rank={self.rank} is more than the kernel {name} has, {size} to {math.prod(outputs)}; lower it"
+                )
+            own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+            a = jax.random.normal(own_key, (*lead, *inputs, self.rank)) * size**-0.5
+            updates[name] = {"a": a, "b": jnp.zeros((*lead, self.rank, *outputs))}
+        return {**params, "lora": _tree(updates)}
+
+    def logical_axes(self, axes):
+        """The axis names of `add`'s parameters from those of the plain ones: the kernel's own, and none for r."""
+        leaves = jax.tree.leaves_with_path(axes, is_leaf=lambda node: isinstance(node, PartitionSpec))
+        named = {parameter_name(path): tuple(spec) for path, spec in leaves}
+        updates = {
+            name: {"a": PartitionSpec(*lead, *inputs, None), "b": PartitionSpec(*lead, None, *outputs)}
+            for name, (lead, inputs, outputs) in self._targeted(named).items()
+        }
+        return {**axes, "lora": _tree(updates)}
+
+    def merge(self, params):
+        """Plain parameters, W + alpha/r · A B in the place of W; parameters without updates as they are."""
+        if "lora" not in params:
+            return params
+        plain = {key: value for key, value in params.items() if key != "lora"}
+
+        def merged(path, kernel):
+            update = params["lora"]
+            for key in path:
+                update = update.get(key.key) if isinstance(update, Mapping) else None
+            if update is None:
+                return kernel
+            stacked = bool(STACKED.match(parameter_name(path)))
+            if "a" in update:
+                return kernel + self._product(update, stacked)
+            for part, of_part in update.items():
+                where = (slice(None),) * (1 + stacked) + (_PARTS.index(part),)
+                kernel = jnp.asarray(kernel).at[where].add(self._product(of_part, stacked))
+            return kernel
+
+        return jax.tree_util.tree_map_with_path(merged, plain)
+
+    def _product(self, update, stacked: bool) -> Array:
+        """alpha/r · A B of one kernel, or of each layer's."""
+        product = lambda a, b: jnp.tensordot(a, b, 1, precision=jax.lax.Precision.HIGHEST)
+        return self.alpha / self.rank * (jax.vmap(product) if stacked else product)(update["a"], update["b"])
+
+    def _targeted(self, named: Mapping[str, tuple]) -> dict[str, tuple[tuple, tuple, tuple]]:
+        """(layer axis, input axes, output axes) of each targeted kernel, from shapes or axis names by path."""
+        kernels = {}
+        for name, axes in named.items():
+            lead, own = (axes[:1], axes[1:]) if STACKED.match(name) else ((), axes)
+            if name.endswith("/qkv_kernel"):
+                kernels |= {f"{name}/{part}": (lead, own[:1], own[2:]) for part in _PARTS}
+            elif name.endswith("/out_kernel"):
+                kernels[name] = lead, own[:2], own[2:]
+            elif _ONE_INPUT.search(name) or (name.endswith("/kernel") and len(own) == 2 and name != "body/output/kernel"):
+                kernels[name] = lead, own[:1], own[1:]
+        targeted = {name: axes for name, axes in kernels.items() if re.search(self.targets, name)}
+        if not targeted:
+            raise UserError(
+                f"config.lora.targets={self.targets!r} matches none of the model's kernels:"
+                f" {', '.join(kernels) or 'it has none'}"
+            )
+        return targeted
+
+
+def _tree(named: Mapping[str, dict]) -> dict:
+    """Nested dicts from "body/blocks/...": value."""
+    tree = {}
+    for name, value in named.items():
+        *parents, last = name.split("/")
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[last] = value
+    return tree
+
+
+def build_adapter(settings) -> Lora | None:
+    """The adapter of `config.lora`; None for rank 0.
+
+    Raises:
+        UserError: names the key and what it may be.
+    """
+    if settings.rank < 0:
+        raise UserError(f"config.lora.rank={settings.rank} must be at least 0; 0 is off")
+    if not 0 < settings.alpha < math.inf:
+        raise UserError(f"config.lora.alpha={settings.alpha} must be more than 0")
+    try:
+        re.compile(settings.targets)
+    except re.error as error:
+        raise UserError(f"config.lora.targets={settings.targets!r} is no pattern: {error}") from None
+    return Lora(settings.rank, settings.alpha, settings.targets) if settings.rank else None
