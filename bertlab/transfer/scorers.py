@@ -1,0 +1,290 @@
+"""Metrics of tasks, equal to the published scripts that score them.
+
+Every metric compares gold with predicted, one item an example. Fractions lie in 0..1 (the official scripts of CoNLL and SQuAD
+print percent). An item is
+
+    a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one a word;
+    a sentence's tags as strings such as "B-PER" (entity_*);
+    gold: the texts that answer a question, () where it has no answer; predicted: a text, "" for none (exact_match, span_f1).
+"""
+
+import dataclasses
+import math
+import re
+import string
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import scipy.stats
+import sklearn.metrics
+
+from bertlab.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        function: (gold, predicted) -> value; sequences of the same length, at least one item.
+        higher_is_better: which of two values is the better one.
+    """
+
+    function: Callable[[Sequence, Sequence], float]
+    higher_is_better: bool = True
+
+
+def score(metrics: Sequence[str], gold: Sequence, predicted: Sequence) -> dict[str, float]:
+    """Values of metrics by name.
+
+    Args:
+        metrics: names in `METRICS`.
+        gold, predicted: see the module; one item an example.
+
+    Raises:
+        UserError: a metric is not known, or there is nothing to score.
+        ValueError: gold and predicted are not of the same length.
+    """
+    for name in metrics:
+        if name not in METRICS:
+            raise UserError(f'metric "{name}" is unknown: use some of {", ".join(METRICS)}')
+    if len(gold) == 0:
+        raise UserError("there are no labelled examples to score: the split is empty or its labels are hidden")
+    if len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} gold items but {len(predicted)} predicted ones")
+    return {name: float(METRICS[name].function(gold, predicted)) for name in metrics}
+
+
+# Classes.
+
+
+def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
+    """Classes of examples as they are; those of sentences one after the other."""
+    if np.ndim(gold[0]) == 0:
+        return list(gold), list(predicted)
+    for one, other in zip(gold, predicted, strict=True):
+        if len(one) != len(other):
+            raise ValueError(f"a sentence has {len(one)} gold tags but {len(other)} predicted ones")
+    return [tag for sentence in gold for tag in sentence], [tag for sentence in predicted for tag in sentence]
+
+
+def accuracy(gold: Sequence, predicted: Sequence) -> float:
+    """Fraction of the classes, or of the words' tags, that are right."""
+    return sklearn.metrics.accuracy_score(*_flat(gold, predicted))
+
+
+def f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
+    """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 where neither side has this class."""
+    return sklearn.metrics.f1_score(*_flat(gold, predicted), labels=[1], average="macro", zero_division=0.0)
+
+
+def macro_f1(gold: Sequence, predicted: Sequence) -> float:
+    """Mean of the F1 of the classes that occur on either side."""
+    return sklearn.metrics.f1_score(*_flat(gold, predicted), average="macro", zero_division=0.0)
+
+
+def matthews(gold: Sequence, predicted: Sequence) -> float:
+    """Matthews' correlation, CoLA's metric; 0 where either side is constant."""
+    if len(set(gold)) < 2 or len(set(predicted)) < 2:
+        return 0.0
+    return sklearn.metrics.matthews_corrcoef(gold, predicted)
+
+
+# Numbers.
+
+
+def _correlation(statistic: Callable, gold: Sequence[float], predicted: Sequence[float]) -> float:
+    gold, predicted = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
+    if not (np.isfinite(gold).all() and np.isfinite(predicted).all()):
+        return math.nan
+    if (gold == gold[0]).all() or (predicted == predicted[0]).all():
+        return 0.0
+    with warnings.catch_warnings():
+        # A model that collapsed differs in the last digits only: its value says little, and that is no surprise.
+        warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
+        return statistic(gold, predicted).statistic
+
+
+def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Pearson's correlation; 0 where either side is constant, NaN where a number is not finite."""
+    return _correlation(scipy.stats.pearsonr, gold, predicted)
+
+
+def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Spearman's rank correlation, equal numbers at their mean rank; 0 and NaN as for `pearson`."""
+    return _correlation(scipy.stats.spearmanr, gold, predicted)
+
+
+# Entities.
+
+
+def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """The entities (type, first word, end) of a sentence's tags, as CoNLL's scorer finds them.
+
+    It reads IOB1, IOB2 and IOBES alike: an entity begins where a tag says so (B, S), or anything but O follows O, an end (E,
+    S) or another type; so a stray "I-PER" begins one too. A type is what follows the first hyphen.
+
+    Args:
+        tags: one a word.
+
+    Source: conlleval (Tjong Kim Sang, 2004), and for S and a B after E, which it does not know, seqeval's default mode.
+    """
+    found, first, before, kind_before = [], 0, "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        part, _, kind = tag.partition("-")
+        begins = part != "O" and (part in ("B", "S") or before in ("O", "E", "S") or kind != kind_before)
+        if before != "O" and (begins or part == "O"):
+            found.append((kind_before, first, place))
+        if begins:
+            first = place
+        before, kind_before = part, kind
+    return found
+
+
+def _entity_counts(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> tuple[int, int, int]:
+    """Entities that are right, that were predicted, that there are, over all sentences."""
+    right = guessed = there = 0
+    for one, other in zip(gold, predicted, strict=True):
+        if len(one) != len(other):
+            raise ValueError(f"a sentence has {len(one)} gold tags but {len(other)} predicted ones")
+        theirs, ours = entities(one), entities(other)
+        right, guessed, there = right + len(set(theirs) & set(ours)), guessed + len(ours), there + len(theirs)
+    return right, guessed, there
+
+
+def entity_precision(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    """Fraction of the predicted entities that are right in type and words; 0 if there are none."""
+    right, guessed, _ = _entity_counts(gold, predicted)
+    return right / guessed if guessed else 0.0
+
+
+def entity_recall(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    """Fraction of the entities that were found, type and words; 0 if there are none."""
+    right, _, there = _entity_counts(gold, predicted)
+    return right / there if there else 0.0
+
+
+def entity_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    """Harmonic mean of precision and recall over all entities (CoNLL's FB1, a fraction here); 0 if nothing is right."""
+    precision, recall = entity_precision(gold, predicted), entity_recall(gold, predicted)
+    return 2 * precision * recall / (precision + recall) if precision else 0.0
+
+
+# Answers.
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, then without English articles; one space between words."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _exact(gold: str, predicted: str, agree: bool) -> float:
+    return float(gold == predicted)
+
+
+def _overlap(gold: str, predicted: str, agree: bool) -> float:
+    gold, predicted = gold.split(), predicted.split()
+    if not gold or not predicted:
+        return float(agree and gold == predicted)
+    same = sum((Counter(gold) & Counter(predicted)).values())
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(predicted), same / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _answer_scores(compare: Callable, gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
+    lacks_answers = not all(len(answers) for answers in gold)
+    values = []
+    for answers, text in zip(gold, predicted, strict=True):
+        answers = [normalise_answer(answer) for answer in answers]
+        if lacks_answers:
+            answers = [answer for answer in answers if answer] or [""]
+        text = normalise_answer(text)
+        values.append(max(compare(answer, text, lacks_answers) for answer in answers))
+    return values
+
+
+def exact_match_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
+    """One value a question: 1 if the prediction is one of the answers after `normalise_answer`, else 0.
+
+    Where every question has an answer this is SQuAD 1.1's script, else 2.0's. These differ only in answers of which
+    `normalise_answer` leaves nothing: 2.0's leaves them out, and a question of which none is left has the answer "".
+
+    Args:
+        gold: texts of the answers; () where the question has none.
+        predicted: texts; "" for no answer.
+
+    Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
+    """
+    return _answer_scores(_exact, gold, predicted)
+
+
+def span_f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
+    """One value a question: the largest F1 of the words shared with an answer; arguments and source: `exact_match_scores`.
+
+    If the answer or the prediction has no words left, it is 0 in 1.1's script; in 2.0's it is 1 if both have none.
+    """
+    return _answer_scores(_overlap, gold, predicted)
+
+
+def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+    """Mean of `exact_match_scores`."""
+    return sum(exact_match_scores(gold, predicted)) / len(gold)
+
+
+def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+    """Mean of `span_f1_scores`."""
+    return sum(span_f1_scores(gold, predicted)) / len(gold)
+
+
+def best_threshold(
+    scores: Sequence[float], predicted: Sequence[str], null_odds: Sequence[float], has_answer: Sequence[bool]
+) -> tuple[float, float]:
+    """The threshold of "no answer" that scores best on these questions, and the score with it, a fraction.
+
+    A question is left without answer where its odds are above the threshold. As in the script, 0 stands where nothing is better
+    than no answers at all, and of several questions with the same odds some may count and others not.
+
+    Args:
+        scores: of each question's `predicted` text (`exact_match_scores` or `span_f1_scores`).
+        predicted: the best text that is an answer, for every question.
+        null_odds: how much rather no answer: `bertlab.transfer.spans.Prediction.null_odds`.
+        has_answer: whether the question has one.
+
+    Returns:
+        (threshold, score).
+
+    Source: find_best_thresh of SQuAD's evaluate-v2.0.py.
+    """
+    current = best = sum(not has for has in has_answer)
+    threshold = 0.0
+    for index in sorted(range(len(scores)), key=lambda index: null_odds[index]):
+        current += scores[index] if has_answer[index] else -bool(predicted[index])
+        if current > best:
+            best, threshold = current, null_odds[index]
+    return float(threshold), best / len(scores)
+
+
+METRICS: Mapping[str, Metric] = {
+    function.__name__: Metric(function)
+    for function in (
+        accuracy,
+        f1,
+        macro_f1,
+        matthews,
+        pearson,
+        spearman,
+        entity_f1,
+        entity_precision,
+        entity_recall,
+        exact_match,
+        span_f1,
+    )
+}
+"""By name."""

@@ -1,0 +1,392 @@
+"""Questions on a context: windows for a model, and answers from its logits, by the rules of BERT's run_squad.py.
+
+    prefix question separator context suffix        [CLS] question [SEP] context [SEP]
+    segments 0 up to the separator, then 1
+
+A context that does not fit is read in overlapping windows. Each piece knows which characters of the context it stands for, so
+an answer is always a slice of the context as it was written, whatever the tokenizer did to the text. Answers are pieces `start`
+to `end`, both included, counted in the window; position 0 means that the answer is not (wholly) in it.
+
+Letters: T pieces of a window, P pieces of a context, N windows, L positions of a row (L >= T).
+
+Source: google-research/bert, run_squad.py; Devlin et al. 2019, sections 4.2 and 4.3.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from bertlab.data.formats import Row, make_row
+from bertlab.data.tokenizers import Tokenizer
+from bertlab.errors import UserError
+from bertlab.transfer.tasks.base import Example
+
+# Pieces that are decoded at once, about; decoding all from the first on would take quadratic time without spaces.
+_DECODED = 32
+
+# Words whose offsets are remembered; text has few kinds of words.
+_WORDS = 1 << 16
+
+# Windows whose logits are looked at together: bounds memory.
+_WINDOWS = 512
+
+# Two tokenizers' repairs of typography (GPT-1's and ftfy's) that no Unicode normalisation knows.
+_PLAIN = str.maketrans("—–―´‘’“”", "---'''\"\"")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Window:
+    """A question and a part of its context.
+
+    Attributes:
+        id: of the question.
+        example, number: of the question, and of this window among the question's.
+        context: all of it.
+        tokens, segments: see the module.
+        offsets: characters of `context` that a piece stands for, [first, end); (-1, -1) outside the context.
+        max_context: of the windows that hold this piece, the one that shows most of what is around it is this one.
+        start, end: positions of the first answer's first and last piece; (0, 0) if there is none that lies wholly inside.
+    """
+
+    id: str
+    example: int
+    number: int
+    context: str
+    tokens: Int[np.ndarray, "T"]
+    segments: Int[np.ndarray, "T"]
+    offsets: Int[np.ndarray, "T 2"]
+    max_context: Bool[np.ndarray, "T"]
+    start: int
+    end: int
+
+    def row(self, length: int, pad_id: int) -> Row:
+        """Row fields of `length` positions, with `start`, `end` and `context` [L]: 1 where answers may lie."""
+        row = make_row(length, pad_id, self.tokens, self.segments, 1, -1, (self.example, self.number))
+        context = np.zeros(length, np.int32)
+        context[: len(self.tokens)] = self.offsets[:, 0] >= 0
+        return {**row, "start": np.int32(self.start), "end": np.int32(self.end), "context": context}
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A question's best answer.
+
+    Attributes:
+        text: the best slice of the context; "" if none was allowed.
+        score: its start plus end logit; minus infinity if there is none.
+        null_score: least start plus end logit of position 0 over the question's windows.
+    """
+
+    text: str
+    score: float
+    null_score: float
+
+    @property
+    def null_odds(self) -> float:
+        """How much rather no answer than this one, in logits."""
+        return self.null_score - self.score
+
+    def answer(self, threshold: float | None = None) -> str:
+        """The text, or "" where `null_odds` is above the threshold. None (SQuAD 1.1): always the text.
+
+        The threshold is run_squad's, minus the paper's tau; `bertlab.transfer.scorers.best_threshold` finds it.
+        """
+        return "" if threshold is not None and self.null_odds > threshold else self.text
+
+
+# Characters of pieces.
+
+
+def _exact(character: str) -> str:
+    return "" if character.isspace() or character == "▁" else character
+
+
+@functools.cache
+def _loose(character: str) -> str:
+    """Without what normalisations change: case, accents, compatibility forms, control characters, typography."""
+    text = _letters(unicodedata.normalize("NFKD", character.translate(_PLAIN)))
+    return _letters(unicodedata.normalize("NFKD", text.casefold()))
+
+
+def _letters(text: str) -> str:
+    unseen = ("Cc", "Cf", "Mn", "Mc", "Me", "Zs", "Zl", "Zp")
+    return "".join(c for c in text if c != "▁" and unicodedata.category(c) not in unseen)
+
+
+def _ends(run: list[int], text: str, decode: Callable[[list[int]], str]) -> list[tuple[int, int]]:
+    """Where in `text`, which is what all of `run` decodes to, each piece begins and ends; at least one character each."""
+    places, before, base, at = [], 0, 0, 0  # run[base:] decodes to text[at:]
+    for number in range(len(run)):
+        part = decode(run[base : number + 1])
+        shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text[at : at + len(part)], part))
+        matches = text.startswith(part, at)
+        end = at + (len(part) if matches else len(list(shared)))
+        end = max(end, before) if number + 1 < len(run) else len(text)
+        if end > before:
+            places.append((before, end))
+        else:
+            # A part of a character, of which only the last piece makes it readable; else an accent of the one before.
+            only = before if part.endswith("\ufffd") else before - 1
+            only = min(max(only, places[-1][0] if places else 0), len(text) - 1)
+            places.append((only, only + 1))
+        before = end
+        if number - base >= _DECODED and matches and number + 1 < len(run):
+            # Only where the rest can be decoded alone: not before a "##ing" or within a character.
+            following = decode(run[number + 1 : number + 2])
+            if following and text.startswith(following, end):
+                base, at = number + 1, end
+    return places
+
+
+def _locate(word: str, ids: Sequence[int], tokenizer: Tokenizer, fold: Callable[[str], str]) -> list[tuple[int, int]] | None:
+    """Characters of each piece of a word, by what the pieces decode to; None if that is not the word after `fold`.
+
+    Unknown pieces are what lies between the known ones, together unless they are as many as the characters there.
+    """
+    folded = [fold(character) for character in word]
+    whole = "".join(folded)
+    if not whole:
+        return None
+    source = [index for index, part in enumerate(folded) for _ in part]
+    decode = lambda run: "".join(map(fold, tokenizer.decode(run)))
+    gap = lambda first, end, size: [(first + i, first + i + 1) if end - first == size else (first, end) for i in range(size)]
+    runs = [(known, list(run)) for known, run in itertools.groupby(ids, lambda index: index != tokenizer.unk_id)]
+    places, at, unknown = [], 0, 0
+    for number, (known, run) in enumerate(runs):
+        if not known:
+            unknown = len(run)
+            continue
+        text = decode(run)
+        begin = whole.find(text, at + unknown)
+        if number + 1 == len(runs):
+            begin = len(whole) - len(text) if whole.endswith(text) else -1
+        if not text or begin < at + unknown or (begin > at and not unknown):
+            return None
+        places += [*gap(at, begin, unknown), *((begin + a, begin + b) for a, b in _ends(run, text, decode))]
+        at, unknown = begin + len(text), 0
+    if (at < len(whole)) != (unknown > 0):
+        return None
+    places += gap(at, len(whole), unknown)
+    # Accents that `fold` has dropped belong to the letter before, or to the first; control characters to no piece.
+    visible = [bool(part) or unicodedata.category(c) not in ("Cc", "Cf") for part, c in zip(folded, word)]
+    found = []
+    for first, end in places:
+        first, last = source[first], source[end - 1]
+        following = source[end] if end < len(source) else len(word)
+        last = max((i for i in range(last, following) if visible[i]), default=last)
+        found.append((visible.index(True) if first == source[0] else first, last + 1))
+    return found
+
+
+@functools.lru_cache(maxsize=_WORDS)
+def _word_offsets(word: str, ids: tuple[int, ...], tokenizer: Tokenizer) -> list[tuple[int, int]]:
+    if len(ids) == 1 and word.isalnum():
+        return [(0, len(word))]
+    for fold in (_exact, _loose):
+        if (found := _locate(word, ids, tokenizer, fold)) is not None:
+            return found
+    return [(0, len(word))] * len(ids)
+
+
+@functools.lru_cache(maxsize=16)
+def piece_offsets(text: str, tokenizer: Tokenizer) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P 2"]]:
+    """Pieces of a text, and the characters of it that each stands for.
+
+    The words between white space are tokenised one by one, as in run_squad. What the pieces of a word decode to is found in
+    the word: as it is, or after both lose case, accents, compatibility forms and control characters. A piece that cannot be
+    found so stands for its whole word. Where a character has several pieces, each stands for the character.
+
+    Args:
+        text: any text.
+        tokenizer: of any kind.
+
+    Returns:
+        ids, and [first, end) by piece; read-only, for the last texts are remembered: questions share contexts.
+    """
+    words = text.split()
+    ids, starts = tokenizer.encode_words(words)
+    offsets, at = [], 0
+    for word, first, end in zip(words, starts, [*starts[1:], len(ids)]):
+        at = text.index(word, at)
+        offsets += [(at + a, at + b) for a, b in _word_offsets(word, tuple(ids[first:end]), tokenizer)]
+        at += len(word)
+    arrays = np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2)
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
+
+
+# Windows.
+
+
+def _window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """[first, end) of the windows over a context of `size` pieces; one, though empty, if there are no pieces."""
+    bounds, first = [], 0
+    while True:
+        end = min(first + room, size)
+        bounds.append((first, end))
+        if end == size:
+            return bounds
+        first += min(end - first, stride)
+
+
+def _max_context(bounds: Sequence[tuple[int, int]], size: int) -> Int[np.ndarray, "P"]:
+    """Number of the window that shows most context of each piece; of equal ones the first."""
+    best, score = np.zeros(size, np.int64), np.full(size, -np.inf)
+    for number, (first, end) in enumerate(bounds):
+        left = np.arange(end - first)
+        here = np.minimum(left, left[::-1]) + 0.01 * (end - first)
+        better = here > score[first:end]
+        best[first:end][better], score[first:end][better] = number, here[better]
+    return best
+
+
+def encode_question(
+    example: Example,
+    tokenizer: Tokenizer,
+    *,
+    index: int = 0,
+    max_seq: int = 384,
+    doc_stride: int = 128,
+    max_query: int = 64,
+    frame: tuple[Sequence[int], Sequence[int], Sequence[int]] | None = None,
+) -> list[Window]:
+    """The windows of a question, at least one.
+
+    Where the first answer begins or ends inside a piece, all of this piece belongs to it. run_squad looks for the answer's
+    pieces in the words that it touches instead (`_improve_answer_span`); the characters say it at once.
+
+    Args:
+        example: of kind "span": texts (question, context), and answers, of which the first is learnt.
+        tokenizer: of any kind.
+        index: number of the example, for its rows.
+        max_seq: positions of a window at most.
+        doc_stride: pieces from the start of one window's context to that of the next.
+        max_query: pieces of the question at most; the rest is cut off.
+        frame: ids of prefix, separator and suffix; None: the tokenizer's prefix, sep and suffix. The logits of position 0 stand
+            for "no answer".
+
+    Raises:
+        UserError: the sizes leave no room for the context.
+    """
+    question, context = example.texts
+    asked = tokenizer.encode(question)[:max_query]
+    prefix, separator, suffix = frame or (tokenizer.prefix_ids, (tokenizer.sep_id,), tokenizer.suffix_ids)
+    before = [*prefix, *asked, *separator]
+    room = max_seq - len(before) - len(suffix)
+    if room < 1 or doc_stride < 1:
+        raise UserError(
+            f"{example.where}: max_seq={max_seq} with max_query={max_query} leaves {room} positions for the context, and "
+            f"doc_stride={doc_stride}: both must be 1 or more; raise them or lower max_query"
+        )
+    ids, offsets = piece_offsets(context, tokenizer)
+    bounds = _window_bounds(len(ids), room, doc_stride)
+    most = _max_context(bounds, len(ids))
+    touched = np.zeros(0, np.int64)
+    if example.answers:
+        answer = example.answers[0]
+        touched = np.flatnonzero((offsets[:, 0] < answer.start + len(answer.text)) & (offsets[:, 1] > answer.start))
+    windows = []
+    for number, (first, end) in enumerate(bounds):
+        size = len(before) + end - first + len(suffix)
+        inside = slice(len(before), len(before) + end - first)
+        window_offsets, max_context = np.full((size, 2), -1, np.int32), np.zeros(size, bool)
+        window_offsets[inside], max_context[inside] = offsets[first:end], most[first:end] == number
+        learnt = len(touched) and first <= touched[0] and touched[-1] < end
+        shift = len(before) - first
+        windows.append(
+            Window(
+                id=example.id,
+                example=index,
+                number=number,
+                context=context,
+                tokens=np.array([*before, *ids[first:end], *suffix], np.int32),
+                segments=(np.arange(size) >= len(before)).astype(np.int32),
+                offsets=window_offsets,
+                max_context=max_context,
+                start=int(touched[0]) + shift if learnt else 0,
+                end=int(touched[-1]) + shift if learnt else 0,
+            )
+        )
+    return windows
+
+
+# Predictions.
+
+
+def predict(
+    windows: Sequence[Window],
+    start_logits: Float[np.ndarray, "N L"],
+    end_logits: Float[np.ndarray, "N L"],
+    *,
+    n_best: int = 20,
+    max_answer_length: int = 30,
+) -> dict[str, Prediction]:
+    """The best answer of every question.
+
+    An answer starts at one of the `n_best` highest start logits of a window and ends at one of the highest end logits (of all
+    its positions, padding too, equal ones in order). It lies in the context, starts at a piece whose `max_context` is this
+    window, does not end before it starts, and is not too long. The highest sum of logits is best; of equal ones the first.
+
+    run_squad then projects the pieces' text onto the words of the context (`get_final_text`), which fails where normalisation
+    changes lengths, and gives back whole words there. Here the characters of the pieces are known: the text is the slice of
+    the context from the first piece to the last. Where the projection succeeds it says the same, up to white space.
+
+    Args:
+        windows: of any number of questions.
+        start_logits, end_logits: by window; L is at least the longest window.
+        n_best: starts and ends of a window that are looked at.
+        max_answer_length: pieces of an answer at most.
+
+    Returns:
+        By id of the question.
+
+    Raises:
+        ValueError: the shapes do not agree.
+    """
+    start_logits, end_logits = np.asarray(start_logits), np.asarray(end_logits)
+    longest = max((len(window.tokens) for window in windows), default=0)
+    shape = start_logits.shape
+    if end_logits.shape != shape or len(shape) != 2 or shape[0] != len(windows) or shape[1] < longest:
+        raise ValueError(f"logits are {shape} and {end_logits.shape}, expected [{len(windows)}, {longest} or more] twice")
+    best: dict[str, Prediction] = {}
+    for first in range(0, len(windows), _WINDOWS):
+        here = windows[first : first + _WINDOWS]
+        among = slice(first, first + _WINDOWS)
+        spans = _best_spans(here, *(x[among].astype(np.float64) for x in (start_logits, end_logits)), n_best, max_answer_length)
+        for window, start, end, score, null_score in zip(here, *(x.tolist() for x in spans)):
+            found = best.get(window.id, Prediction("", -math.inf, math.inf))
+            text = found.text
+            if score > found.score:
+                text = window.context[window.offsets[start, 0] : window.offsets[end, 1]]
+            best[window.id] = Prediction(text, max(found.score, score), min(found.null_score, null_score))
+    return best
+
+
+def _best_spans(windows, start_logits, end_logits, n_best, max_answer_length) -> tuple[np.ndarray, ...]:
+    """For each window [N] the best start, end, their score (minus infinity if there is none) and that of position 0."""
+    may_start, may_end = np.zeros(start_logits.shape, bool), np.zeros(start_logits.shape, bool)
+    for row, window in enumerate(windows):
+        may_end[row, : len(window.tokens)] = window.offsets[:, 0] >= 0
+        may_start[row, : len(window.tokens)] = window.max_context
+    starts, ends = (np.argsort(-logits, axis=1, kind="stable")[:, :n_best] for logits in (start_logits, end_logits))
+    take = lambda array, places: np.take_along_axis(array, places, axis=1)
+    length = ends[:, None, :] - starts[:, :, None] + 1
+    allowed = take(may_start, starts)[:, :, None] & take(may_end, ends)[:, None, :]
+    allowed &= (length >= 1) & (length <= max_answer_length)
+    scores = take(start_logits, starts)[:, :, None] + take(end_logits, ends)[:, None, :]
+    scores = np.where(allowed & ~np.isnan(scores), scores, -np.inf).reshape(len(windows), -1)
+    flat = scores.argmax(axis=1)
+    rows, count = np.arange(len(windows)), ends.shape[1]
+    return (
+        starts[rows, flat // count],
+        ends[rows, flat % count],
+        scores[rows, flat],
+        start_logits[:, 0] + end_logits[:, 0],
+    )

@@ -1,0 +1,233 @@
+"""Scorers against numbers that the official scripts gave for the same predictions, and against slow definitions.
+
+`ANSWERS` and `ENTITIES` are what SQuAD's evaluate-v1.1.py and evaluate-v2.0.py and seqeval 1.2.2 (default mode; conlleval's
+counts too, where it knows the tags) gave for `questions` and `sentences`; a digest is of all values in turn.
+"""
+
+import hashlib
+import math
+import random
+
+import numpy as np
+import pytest
+
+from bertlab.errors import UserError
+from bertlab.transfer import scorers
+from bertlab.transfer.scorers import METRICS, best_threshold, entities, score
+
+_WORDS = (
+    *("the", "The", "a", "an", "AN", "theory", "cat", "Cats", "U.S.", "1,000", "1000", "o'clock", "o’clock", "—", "the-a"),
+    *(
+        "café",
+        "cafe\u0301",
+        "ÉCOLE",
+        "école",
+        "İstanbul",
+        "ﬁn",
+        "fin",
+        "Straße",
+        "北京",
+        "北京。",
+        "x\u200by",
+        "\u200b",
+        "😀",
+        "!!!",
+    ),
+    *("a.", "\u00a0the\u00a0", "\u3000", "\ta\n", "_", "über", "thé"),
+)
+
+
+def questions(number: int, seed: int, lacking: float) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
+    """Answers, predictions and odds of "no answer"; predictions often share words with an answer."""
+    generator = random.Random(seed)
+    gold, predicted, odds = [], [], []
+    text = lambda: " ".join(generator.choices(_WORDS, k=generator.randint(1, 5)))
+    for _ in range(number):
+        answers = [] if generator.random() < lacking else [text() for _ in range(generator.randint(1, 4))]
+        words = generator.choice(answers).split(" ") if answers and generator.random() < 0.8 else text().split(" ")
+        kept = [word.upper() if generator.random() < 0.2 else word for word in words if generator.random() < 0.8]
+        gold.append(tuple(answers))
+        predicted.append(generator.choice((" ", "  ", ", ")).join(kept))
+        odds.append(generator.randint(-40, 40) / 8 + (-3 if answers else 3))
+    return gold, predicted, odds
+
+
+def sentences(number: int, seed: int, parts: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Tags of words, gold and predicted, most of the predicted ones as in gold; not all can be sentences of the scheme."""
+    generator = random.Random(seed)
+    tags = [f"{part}-{kind}" for part in parts for kind in ("PER", "LOC", "X-Y")] + ["O"] * 4
+    gold = [generator.choices(tags, k=generator.randint(0, 12)) for _ in range(number)]
+    return gold, [[generator.choice(tags) if generator.random() < 0.2 else tag for tag in tags_] for tags_ in gold]
+
+
+def digest(values) -> str:
+    return hashlib.sha256(",".join(repr(float(value)) for value in values).encode()).hexdigest()[:16]
+
+
+# Exact match and F1 in percent, digests of the questions' values, and for 2.0 the best score and its threshold of either.
+ANSWERS = {
+    "1.1": (53.9, 63.69960317460318, "a7a8a2b6cae161e1", "97353b887f5e03f2"),
+    "2.0": (35.7, 47.406785714285576, "7dcaee1c26c2a9e2", "76f8dbff6954918e", (56.7, -2.0), (65.20583333333343, 1.5)),
+}
+# Entities that are right, predicted, there; precision, recall, F1.
+ENTITIES = {
+    "BI": ((1074, 1324, 1333), (0.8111782477341389, 0.805701425356339, 0.8084305607828377)),
+    "I": ((668, 894, 894), (0.7472035794183445, 0.7472035794183445, 0.7472035794183445)),
+    "BIES": ((1383, 1689, 1698), (0.8188277087033747, 0.8144876325088339, 0.8166519043401239)),
+}
+
+
+@pytest.mark.parametrize("version", ANSWERS)
+def test_answers_score_as_in_the_official_scripts(version):
+    gold, predicted, odds = questions(2000, 7, lacking=0.0 if version == "1.1" else 0.4)
+    exact, overlap = scorers.exact_match_scores(gold, predicted), scorers.span_f1_scores(gold, predicted)
+    assert (digest(exact), digest(overlap)) == ANSWERS[version][2:4]
+    # The sum of 2,000 numbers has other last digits from Python 3.12 on.
+    values = score(["exact_match", "span_f1"], gold, predicted)
+    assert [100 * value for value in values.values()] == pytest.approx(ANSWERS[version][:2], rel=1e-14)
+    if version == "2.0":
+        for values, (best, threshold) in zip((exact, overlap), ANSWERS[version][4:]):
+            found = best_threshold(values, predicted, odds, [bool(answers) for answers in gold])
+            assert found == (threshold, pytest.approx(best / 100, rel=1e-14))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "exact", "overlap"),
+    [
+        ("the U.S.", "us", 1, 1),
+        ("An 1,000", "1000 cats", 0, 0.6666666666666666),
+        ("a theory", "theory", 1, 1),
+        ("café", "cafe\u0301", 0, 0),
+        ("ÉCOLE", "école", 1, 1),
+        ("x-y z", "xy", 0, 0.6666666666666666),
+        ("o’clock", "o'clock", 0, 0),
+        ("x’the’y", "x’ ’y", 1, 1),
+        ("İstanbul", "istanbul", 0, 0),
+        ("cat cat dog", "cat dog dog", 0, 0.6666666666666666),
+        ("北京 大学", "北京大学", 0, 0),
+        ("\u00a0the\u00a0cat", "cat", 1, 1),
+        ("the", "", 1, 0),  # 1.1 finds no shared word
+    ],
+)
+def test_recorded_answers(answer, text, exact, overlap):
+    assert score(["exact_match", "span_f1"], [(answer,)], [text]) == {"exact_match": exact, "span_f1": overlap}
+    assert score(["exact_match", "span_f1"], [("far off", answer)], [text]) == {"exact_match": exact, "span_f1": overlap}
+
+
+def test_questions_without_answers():
+    gold = [(), (), ("the", "a"), ("the", "cat")]
+    assert scorers.exact_match_scores(gold, ["", "cat", "the", ""]) == [1, 0, 1, 0]
+    assert scorers.span_f1_scores(gold, ["", "cat", "", ""]) == [1, 0, 1, 0]
+
+
+def test_no_threshold_is_better_than_the_best_one():
+    gold, predicted, odds = questions(300, 3, lacking=0.5)
+    odds = [odd + index / 1000 for index, odd in enumerate(odds)]  # no ties: one that splits them cannot be had
+    values, has = scorers.span_f1_scores(gold, predicted), [bool(answers) for answers in gold]
+    threshold, best = best_threshold(values, predicted, odds, has)
+    at = lambda t: scorers.span_f1(gold, [text if odd <= t else "" for text, odd in zip(predicted, odds)])
+    assert at(threshold) == pytest.approx(best, rel=1e-12)
+    assert best == pytest.approx(max(at(t) for t in [-100, *odds]), rel=1e-12)
+    assert best > at(0.0)
+    # What is only as good as no answers does not move it.
+    assert best_threshold([0.0, 1.0], ["x", "y"], [-2.0, -1.0], [True, False]) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize("parts", ENTITIES)
+def test_entities_score_as_in_conlleval(parts):
+    gold, predicted = sentences(400, 11, parts)
+    shared = [len(set(entities(one)) & set(entities(other))) for one, other in zip(gold, predicted)]
+    counts = sum(shared), sum(len(entities(tags)) for tags in predicted), sum(len(entities(tags)) for tags in gold)
+    values = score(["entity_precision", "entity_recall", "entity_f1"], gold, predicted)
+    assert (counts, tuple(values.values())) == ENTITIES[parts]
+
+
+def boundary_entities(tags):
+    """Entities as all (type, first, end) within which no boundary lies, by conlleval's table of tag pairs."""
+    split = [("O", "") if tag == "O" else tuple(tag.split("-", 1)) for tag in ["O", *tags, "O"]]
+    starts = {"BB", "IB", "OB", "OI", "EE", "EI", "OE", "EB"} | {a + "S" for a in "BIESO"} | {"S" + b for b in "BIES"}
+    first = {i for i in range(len(tags)) if split[i][0] + split[i + 1][0] in starts}
+    first |= {i for i in range(len(tags)) if split[i + 1][0] != "O" and split[i][1] != split[i + 1][1]}
+    ends = first | {i for i in range(len(tags) + 1) if split[i + 1][0] == "O"}
+    return [(split[i + 1][1], i, min(end for end in ends if end > i)) for i in sorted(first)]
+
+
+@pytest.mark.parametrize("parts", ["BI", "I", "BIES"])
+def test_entities_begin_and_end_by_the_table(parts):
+    for tags in sentences(300, 5, parts)[0]:
+        assert entities(tags) == boundary_entities(tags)
+
+
+def test_entities_of_each_scheme():
+    for tags in ("B-A I-A B-A I-B O", "I-A I-A B-A I-B O", "B-A E-A S-A S-B O"):
+        assert entities(tags.split()) == [("A", 0, 2), ("A", 2, 3), ("B", 3, 4)]
+    assert entities(["O", "I-A-B", "I-A-C"]) == [("A-B", 1, 2), ("A-C", 2, 3)]
+    assert entities([]) == []
+    none = score(["entity_precision", "entity_recall", "entity_f1"], [["O"], []], [["O"], []])
+    assert set(none.values()) == {0.0}
+    # An entity does not go on in the next sentence.
+    assert score(["entity_f1"], [["B-A"], ["I-A"]], [["B-A"], ["B-A"]]) == {"entity_f1": 1.0}
+
+
+def test_class_metrics_equal_their_definitions():
+    rng = np.random.default_rng(0)
+    gold = rng.integers(0, 2, 200)
+    predicted = np.where(rng.random(200) < 0.3, 1 - gold, gold)
+    tp, fp, fn, tn = (np.sum((predicted == p) & (gold == g)) for p, g in ((1, 1), (1, 0), (0, 1), (0, 0)))
+    phi = (tp * tn - fp * fn) / math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    expected = {
+        "accuracy": (tp + tn) / 200,
+        "f1": 2 * tp / (2 * tp + fp + fn),
+        "macro_f1": (2 * tp / (2 * tp + fp + fn) + 2 * tn / (2 * tn + fp + fn)) / 2,
+        "matthews": phi,
+    }
+    assert score(list(expected), gold.tolist(), predicted.tolist()) == pytest.approx(expected, rel=1e-14)
+    # Class 1 is meant, not the last or the rarest; other classes may be there.
+    assert METRICS["f1"].function([1, 0, 0, 2], [1, 1, 0, 1]) == 0.5
+    assert METRICS["macro_f1"].function(["a", "a", "b"], ["a", "c", "c"]) == pytest.approx(2 / 9, rel=1e-15)
+
+
+def test_tags_count_word_by_word():
+    gold, predicted = [("N", "V", "N"), ("N",)], [("N", "V", "V"), ("V",)]
+    assert score(["accuracy"], gold, predicted) == {"accuracy": 0.5}
+    with pytest.raises(ValueError, match="3 gold tags but 2"):
+        score(["accuracy"], gold, [("N", "V"), ("V",)])
+    with pytest.raises(ValueError, match="3 gold tags but 2"):
+        score(["entity_f1"], gold, [("N", "V"), ("V",)])
+
+
+def test_correlations_equal_their_definitions():
+    rng = np.random.default_rng(1)
+    gold = rng.integers(0, 11, 100) / 2
+    predicted = np.round(gold + rng.normal(0, 1, 100), 1)
+    mean_rank = lambda x: np.array([(np.sum(x < value) + np.sum(x <= value) + 1) / 2 for value in x])
+    pearson = lambda x, y: np.sum((x - x.mean()) * (y - y.mean())) / math.sqrt(np.var(x) * np.var(y)) / len(x)
+    expected = {"pearson": pearson(gold, predicted), "spearman": pearson(mean_rank(gold), mean_rank(predicted))}
+    assert score(list(expected), gold.tolist(), predicted.tolist()) == pytest.approx(expected, rel=1e-12)
+    assert expected["spearman"] != pytest.approx(expected["pearson"], rel=1e-3)
+
+
+@pytest.mark.parametrize("predicted", [[1, 1, 1, 1], [0, 0, 0, 0]])
+@pytest.mark.parametrize("gold", [[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+def test_constant_predictions_neither_fail_nor_warn(gold, predicted):
+    values = score(["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman"], gold, predicted)
+    assert values["matthews"] == values["pearson"] == values["spearman"] == 0.0
+    assert values["accuracy"] == np.mean(np.equal(gold, predicted))
+    assert score(["pearson", "spearman"], predicted, gold) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_collapsed_and_diverged_models_have_correlations():
+    nearly = [3.0, 3.0 + 1e-15, 3.0, 3.0 - 1e-15]
+    assert all(abs(value) <= 1 for value in score(["pearson", "spearman"], [1.0, 2.0, 3.0, 5.0], nearly).values())
+    for diverged in (math.nan, math.inf):
+        assert all(map(math.isnan, score(["pearson", "spearman"], [1, 2, 3], [1, 2, diverged]).values()))
+
+
+def test_score_says_what_it_cannot_score():
+    with pytest.raises(UserError, match='"recall" is unknown: use some of accuracy, f1'):
+        score(["accuracy", "recall"], [1], [1])
+    with pytest.raises(UserError, match="no labelled examples"):
+        score(["accuracy"], [], [])
+    with pytest.raises(ValueError, match="2 gold items but 1"):
+        score(["accuracy"], [1, 2], [1])
+    assert all(metric.higher_is_better for metric in METRICS.values())
