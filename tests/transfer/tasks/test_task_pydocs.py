@@ -1,14 +1,15 @@
-"""Labels of the downstream tasks, and their split by document."""
+"""Tasks from Python's documentation: their labels, and their split by document."""
 
 import pytest
 
-from bertlab.config import base_config
 from bertlab.data.prepare import split_of
 from bertlab.data.prose import paragraphs
 from bertlab.data.pydocs import Module
 from bertlab.errors import UserError
-from bertlab.transfer import tasks
-from bertlab.transfer.tasks import TASKS, Task, find_task, load_task, spread, unmark
+from bertlab.transfer.tasks import find_task, load_task, pydocs
+from bertlab.transfer.tasks.pydocs import pydocs_task, spread, unmark
+
+COLLECT = {"package": pydocs.collect_packages, "code_spans": pydocs.collect_code_spans}
 
 
 @pytest.mark.parametrize(
@@ -36,44 +37,45 @@ def test_spread_takes_evenly():
 @pytest.fixture
 def stub_task(monkeypatch):
     """A task whose words are the document's id, and the number of times it was collected."""
-    monkeypatch.setattr(tasks.PydocsCorpus, "fingerprint", lambda self: "stub")
+    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
     collected = []
 
     def collect():
         collected.append(1)
         return ["even", "odd"], [(f"document {i}", ["document", str(i)], i % 2) for i in range(300)]
 
-    return Task("stub", "sentence", "accuracy", collect), collected
+    return pydocs_task("stub", "classification", ("accuracy",), collect), collected
 
 
-def data_config(directory, **changes):
-    data = base_config().data
-    data.update({"directory": str(directory), "valid_fraction": 0.2, "test_fraction": 0.1, **changes})
-    return data
+def options(directory, **changes):
+    """As the pretraining run had them; the fractions beside `pretraining` are for tasks without published splits."""
+    pretraining = {"directory": str(directory), "valid_fraction": 0.2, "test_fraction": 0.1, **changes}
+    return {"pretraining": pretraining, "valid_fraction": 0.4, "test_fraction": 0.4}
 
 
 def test_a_document_is_in_the_split_that_pretraining_gave_it(stub_task, tmp_path):
     task, collected = stub_task
-    loaded = load_task(task, data_config(tmp_path))
+    loaded = load_task(task, options(tmp_path))
     assert loaded.labels == ("even", "odd")
     assert sum(map(len, loaded.examples.values())) == 300
     for split, examples in loaded.examples.items():
         assert examples
-        for words, label in examples:
-            assert split_of(" ".join(words), 0.2, 0.1) == split
-            assert label == int(words[1]) % 2
-    assert load_task(task, data_config(tmp_path)).examples == loaded.examples and len(collected) == 1, "kept"
-    other = load_task(task, data_config(tmp_path, test_fraction=0.4))
+        assert len({example.id for example in examples}) == len(examples)
+        for example in examples:
+            assert example.texts == (example.where,) and split_of(example.where, 0.2, 0.1) == split
+            assert example.label == int(example.where.split()[1]) % 2
+    assert load_task(task, options(tmp_path)).examples == loaded.examples and len(collected) == 1, "kept"
+    other = load_task(task, options(tmp_path, test_fraction=0.4))
     assert len(other.examples["test"]) > len(loaded.examples["test"]) and len(collected) == 2
 
 
 def test_a_split_without_examples_is_refused_and_nothing_is_kept(stub_task, tmp_path):
     for _ in range(2):
-        with pytest.raises(UserError, match=r"task 'stub' has no test examples; raise config.data.test_fraction"):
-            load_task(stub_task[0], data_config(tmp_path, test_fraction=0.0))
+        with pytest.raises(UserError, match=r"task 'stub' has no test examples; raise .*config.data.test_fraction"):
+            load_task(stub_task[0], options(tmp_path, test_fraction=0.0))
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", COLLECT)
 def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_path):
     """Pretraining reads whole modules, so a sentence that two of them have can be in train and in test."""
     words = "zero one two three four five six seven eight nine ten".split()
@@ -92,14 +94,14 @@ def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_p
             f"A `line` is wrapped{chr(10) if number % 2 else ' '}where it was long enough for it.",
         )
         stubs.append(Module(f"package{number % 2}.module{number}", f"package{number % 2}", docstrings))
-    monkeypatch.setattr(tasks, "modules", lambda: iter(stubs))
-    monkeypatch.setattr(tasks.PydocsCorpus, "fingerprint", lambda self: "stub")
+    monkeypatch.setattr(pydocs, "modules", lambda: iter(stubs))
+    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
 
     def bare(text):
         return " ".join(text.replace("`", "").split())
 
     documents = {m.name: {bare(s) for d in m.docstrings for p in paragraphs(d) for s in p} for m in stubs}
-    _, collected = find_task(name).collect()
+    _, collected = COLLECT[name]()
     texts = [" ".join(example) for _, example, _ in collected]
     assert len(texts) == len(set(map(bare, texts))), "no example twice"
     for module, example, _ in collected:
@@ -108,13 +110,20 @@ def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_p
     # What is a module's own stays: the first, of the second the own sentence, and the fourth once.
     assert len(texts) == 40 * {"package": 2, "code_spans": 3}[name]
 
-    examples = load_task(find_task(name), data_config(tmp_path)).examples
+    examples = load_task(find_task(name), options(tmp_path)).examples
     train = [s for module, sentences in documents.items() if split_of(module, 0.2, 0.1) == "train" for s in sentences]
-    assert examples["test"] and not [s for words, _ in examples["test"] for s in train if s in bare(" ".join(words))]
+    assert examples["test"]
+    assert not [s for example in examples["test"] for s in train if s in bare(" ".join(example.words or example.texts))]
 
 
-def test_tasks_have_names_that_find_them():
-    assert all(find_task(name).name == name for name in TASKS)
-    assert {task.kind for task in TASKS.values()} == {"sentence", "token"}
-    with pytest.raises(UserError, match=r"task 'glue' is not known; choose one of package, code_spans"):
-        find_task("glue")
+def test_a_tagging_example_has_a_label_a_word(monkeypatch, tmp_path):
+    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
+    task = pydocs_task("stub", "tagging", ("f1",), lambda: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)]))
+    examples = load_task(task, options(tmp_path)).examples["train"]
+    assert {(example.words, example.label, example.texts) for example in examples} == {(("a", "b"), (0, i), ()) for i in (0, 1)}
+
+
+def test_these_tasks_read_no_files(tmp_path):
+    for name in COLLECT:
+        with pytest.raises(UserError, match=rf"config.task_data.directory='.*': task '{name}' reads no files; leave it empty"):
+            load_task(find_task(name), {"directory": str(tmp_path)})

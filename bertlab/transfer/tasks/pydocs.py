@@ -1,20 +1,20 @@
-"""Downstream tasks with real labels from real text: what they ask, and their examples split by document."""
+"""Tasks with real labels from real text, Python's documentation: what they ask, and their examples split by document."""
 
-import dataclasses
+import functools
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from bertlab.data.prepare import cache_directory, split_of
 from bertlab.data.prose import paragraphs
 from bertlab.data.pydocs import PydocsCorpus, modules
 from bertlab.errors import UserError
-
-SPLITS = ("train", "valid", "test")
+from bertlab.transfer.tasks.base import SPLITS, Example, Task, TaskData
 
 # Changed with every change of the code below that changes the examples.
-VERSION = 2
+VERSION = 3
 PACKAGES = 8
 EXAMPLES_PER_PACKAGE = 1000
 CODE_SENTENCES = 8000
@@ -24,74 +24,53 @@ Labelled = tuple[str, list[str], int | list[int]]
 """Document id, words, and one label or one per word."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What a task asks.
+def pydocs_task(
+    name: str, kind: str, metrics: tuple[str, ...], collect: Callable[[], tuple[list[str], list[Labelled]]]
+) -> Task:
+    """A task whose examples are collected from the installed packages once, and kept beside the prepared corpora.
 
-    Attributes:
-        kind: "sentence" (one label an example) or "token" (one a word; `f1` is class 1's).
-        metric: the one that is reported.
-        collect: () -> (class names, labelled examples).
-    """
-
-    name: str
-    kind: str
-    metric: str
-    collect: Callable[[], tuple[list[str], list[Labelled]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskData:
-    """A task's examples.
-
-    Attributes:
-        labels: class names.
-        examples: by split; an example is (words, label or labels).
-    """
-
-    task: Task
-    labels: tuple[str, ...]
-    examples: dict[str, list[tuple[list[str], int | list[int]]]]
-
-
-def find_task(name: str) -> Task:
-    """The task of that name.
-
-    Raises:
-        UserError: there is none.
-    """
-    if name not in TASKS:
-        raise UserError(f"task '{name}' is not known; choose one of {', '.join(TASKS)}")
-    return TASKS[name]
-
-
-def load_task(task: Task, data) -> TaskData:
-    """A task's examples, collected once and kept beside the prepared corpora.
+    A document is in the same split as in pretraining (`config.task_data.pretraining`), so that test examples were never read.
 
     Args:
-        task: from `find_task`.
-        data: `config.data` of the pretraining run: cache directory and split fractions. A document is in the same split
-            as in pretraining, so that test examples were never read.
-
-    Raises:
-        UserError: a split without examples.
+        name, kind, metrics: the task's; kind is "classification" or "tagging".
+        collect: () -> (class names, labelled examples).
     """
-    fractions = (data.valid_fraction, data.test_fraction)
-    key = f"{task.name}-{VERSION}-{PydocsCorpus().fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
-    path = cache_directory(data.directory) / "tasks" / f"{key}.json"
+    return Task(name, kind, metrics, functools.partial(_load, name, kind, collect))
+
+
+def _load(name: str, kind: str, collect: Callable, directory: Path | None, options: Mapping) -> TaskData:
+    """Raises: UserError: a directory is given, or a split has no examples."""
+    if directory is not None or options["directory"]:
+        raise UserError(f"config.task_data.directory='{options['directory']}': task '{name}' reads no files; leave it empty")
+    pretraining = options["pretraining"]
+    fractions = (pretraining["valid_fraction"], pretraining["test_fraction"])
+    key = f"{name}-{VERSION}-{PydocsCorpus().fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
+    path = cache_directory(pretraining["directory"]) / "tasks" / f"{key}.json"
     if not path.exists():
-        labels, collected = task.collect()
+        labels, collected = collect()
         examples = {split: [] for split in SPLITS}
-        for document, words, label in collected:
-            examples[split_of(document, *fractions)].append((words, label))
+        for labelled in collected:
+            examples[split_of(labelled[0], *fractions)].append(labelled)
         if empty := [split for split in SPLITS if not examples[split]]:
-            raise UserError(f"task '{task.name}' has no {empty[0]} examples; raise config.data.{empty[0]}_fraction")
+            raise UserError(
+                f"task '{name}' has no {empty[0]} examples; raise the pretraining run's config.data.{empty[0]}_fraction"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         partial.write_text(json.dumps({"labels": labels, "examples": examples}))
         os.replace(partial, path)
     held = json.loads(path.read_text())
-    return TaskData(task, tuple(held["labels"]), held["examples"])
+    examples = {
+        split: [_example(kind, str(number), *labelled) for number, labelled in enumerate(held["examples"][split])]
+        for split in SPLITS
+    }
+    return TaskData(tuple(held["labels"]), examples)
+
+
+def _example(kind: str, id: str, document: str, words: list[str], label: int | list[int]) -> Example:
+    if kind == "tagging":
+        return Example(id=id, where=document, words=tuple(words), label=tuple(label))
+    return Example(id=id, where=document, texts=(" ".join(words),), label=label)
 
 
 def collect_packages() -> tuple[list[str], list[Labelled]]:
@@ -166,10 +145,7 @@ def unmark(sentence: str) -> tuple[list[str], list[int]]:
     return words, labels
 
 
-TASKS = {
-    task.name: task
-    for task in (
-        Task("package", "sentence", "accuracy", collect_packages),
-        Task("code_spans", "token", "f1", collect_code_spans),
-    )
-}
+TASKS = (
+    pydocs_task("package", "classification", ("accuracy",), collect_packages),
+    pydocs_task("code_spans", "tagging", ("f1",), collect_code_spans),
+)

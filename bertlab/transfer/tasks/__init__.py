@@ -1,0 +1,111 @@
+"""Downstream tasks: `TASKS`, and what a user's own is made with (`table`, `labelled_lines`, `conll`, `conllu`, ...).
+
+A user's own task is a Python file, its data files beside it:
+
+    from bertlab.transfer.tasks import table
+
+    TASK = table("reviews", train="train.tsv", valid="dev.tsv", text="review", label="stars")
+"""
+
+import dataclasses
+import difflib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.tasks import catalogue, glue, pydocs
+from bertlab.transfer.tasks.assemble import draw
+from bertlab.transfer.tasks.base import KINDS, OPTIONS, SPLITS, Answer, Example, Task, TaskData
+from bertlab.transfer.tasks.conll import UPOS, XPOS, conll, conllu
+from bertlab.transfer.tasks.multiple_choice import multiple_choice
+from bertlab.transfer.tasks.squad import squad
+from bertlab.transfer.tasks.table import labelled_lines, table
+from bertlab.transfer.tasks.word_in_context import word_in_context
+
+__all__ = [
+    "KINDS",
+    "OPTIONS",
+    "SPLITS",
+    "TASKS",
+    "UPOS",
+    "XPOS",
+    "Answer",
+    "Example",
+    "Task",
+    "TaskData",
+    "conll",
+    "conllu",
+    "find_task",
+    "labelled_lines",
+    "load_task",
+    "multiple_choice",
+    "squad",
+    "table",
+    "word_in_context",
+]
+
+TASKS = {task.name: task for task in (*glue.TASKS, *catalogue.TASKS, *pydocs.TASKS)}
+
+
+def find_task(name: str) -> Task:
+    """The task of that name, or the one that a Python file defines as `TASK`.
+
+    Args:
+        name: a key of `TASKS`, or a path that ends in .py; the files of such a task are relative to it.
+
+    Raises:
+        UserError: there is no such task or file, or the file defines none.
+    """
+    if name.endswith(".py"):
+        return _own_task(Path(name).expanduser())
+    if name not in TASKS:
+        near = difflib.get_close_matches(name, TASKS, n=3, cutoff=0.5)
+        known = f"the nearest are {', '.join(near)}" if near else f"choose one of {', '.join(TASKS)}"
+        raise UserError(f"task '{name}' is not known; {known}; or give the path of a .py file that defines TASK")
+    return TASKS[name]
+
+
+def _own_task(path: Path) -> Task:
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file; give a task's name, or the path of a .py file that defines TASK")
+    specification = importlib.util.spec_from_file_location(f"own_task_{path.stem}", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    task = getattr(module, "TASK", None)
+    if not isinstance(task, Task):
+        raise UserError(f"{path}: it defines no TASK; write TASK = table(...), from bertlab.transfer.tasks")
+    folder = path.resolve().parent
+    return dataclasses.replace(task, load=lambda directory, options: task.load(directory or folder, options))
+
+
+def load_task(task: Task, options: Mapping) -> TaskData:
+    """A task's examples, checked: train and valid are labelled and have examples.
+
+    Args:
+        task: from `find_task`.
+        options: `config.task_data`, or a part of it; `OPTIONS` has the keys and the defaults of the others.
+
+    Raises:
+        UserError: an option is not known or out of range, or whatever is wrong with the files.
+    """
+    for key in options:
+        if key not in OPTIONS:
+            raise UserError(f"config.task_data.{key} is not known; choose one of {', '.join(OPTIONS)}")
+    options = {**OPTIONS, **options}
+    options["pretraining"] = {**OPTIONS["pretraining"], **options["pretraining"]}
+    for key in ("valid_fraction", "test_fraction"):
+        if not 0 < options[key] < 0.5:
+            raise UserError(f"config.task_data.{key}={options[key]} must be above 0 and below 0.5")
+    if options["dev"] not in ("test", "valid"):
+        raise UserError(f"config.task_data.dev='{options['dev']}' is not known; choose test or valid")
+    if options["limit"] < 0:
+        raise UserError(f"config.task_data.limit={options['limit']} must be 0 (all) or a number of training examples")
+    directory = None
+    if options["directory"] not in ("", "tfds"):
+        directory = Path(options["directory"]).expanduser()
+        if not directory.is_dir():
+            raise UserError(f"config.task_data.directory={directory} is no folder; give the one that holds task '{task.name}'")
+    data = task.load(directory, options)
+    train = draw(data.examples["train"], options["limit"], options["seed"])
+    return dataclasses.replace(data, examples={**data.examples, "train": train})

@@ -1,0 +1,198 @@
+"""From published files to a task's examples: labels become numbers, and what is not published is held out of train.
+
+A reader gives examples whose `label` is still as in the file (a string, or one a word); `number_labels` numbers them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bertlab.errors import UserError
+from bertlab.transfer.tasks.base import KINDS, SPLITS, Example, Task, TaskData
+from bertlab.transfer.tasks.files import find_files
+
+Reader = Callable[[Path, str], Iterable[Example]]
+"""(File, split) -> its examples. A test file may lack labels; `label` is then None."""
+
+MOST_VALID = 2000
+"""Examples that are held out for selection at most."""
+
+
+def file_task(
+    name: str,
+    kind: str,
+    metrics: tuple[str, ...],
+    read: Reader,
+    files: Mapping[str, str | tuple[str, ...]],
+    *,
+    folder: str = "",
+    label_names: tuple[str, ...] = (),
+    may_lack_answer: bool = False,
+    stored: Callable[[str], Iterable[Example]] | None = None,
+) -> Task:
+    """A task whose examples are in files, one a split.
+
+    Args:
+        name: letters, digits, "_", "-" and ".".
+        kind: one of `KINDS`.
+        metrics: names in `bertlab.transfer.scorers.METRICS`; the first selects.
+        read: one file's reader.
+        files: split -> names or patterns of its file; what has none is held out of train.
+        folder: see `find_files`.
+        label_names: the classes in their order; () for those of train, sorted.
+        may_lack_answer: span: whether a question may have no answer.
+        stored: (split) -> examples, from TFDS.
+
+    Raises:
+        UserError: no such kind, or an impossible name.
+    """
+    if kind not in KINDS:
+        raise UserError(f"task '{name}': kind '{kind}' is not known; choose one of {', '.join(KINDS)}")
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(f"task '{name}': the name is a directory's too; use letters, digits, '_', '-' and '.'")
+    wanted = {split: (names,) if isinstance(names, str) else tuple(names) for split, names in files.items() if names}
+
+    def load(directory: Path | None, options: Mapping) -> TaskData:
+        if options["directory"] == "tfds":
+            if stored is None:
+                raise UserError(f"config.task_data.directory='tfds': task '{name}' is read from files only; give their folder")
+            published = {split: list(stored(split)) for split in wanted}
+        else:
+            given = {split: (options[f"{split}_file"],) for split in SPLITS if options[f"{split}_file"]}
+            if directory is None:
+                raise UserError(
+                    f"config.task_data.directory is empty; give the folder that holds task '{name}' ({wanted['train'][0]})"
+                )
+            published = {}
+            for split, path in find_files(name, directory, wanted | given, folder).items():
+                published[split] = list(read(path, split))
+                if not published[split]:
+                    raise UserError(f"{path}: there are no examples in it; task '{name}' needs at least one")
+        labels = ()
+        if kind in ("classification", "tagging", "word_pair"):
+            labels, published = number_labels(published, label_names)
+        return TaskData(labels, divide(published, options))
+
+    return Task(name, kind, tuple(metrics), load, may_lack_answer)
+
+
+def number_labels(
+    published: Mapping[str, list[Example]], names: tuple[str, ...] = ()
+) -> tuple[tuple[str, ...], dict[str, list[Example]]]:
+    """Labels as numbers.
+
+    Args:
+        published: examples with labels as in their files.
+        names: the classes in their order; () for those of train, sorted.
+
+    Returns:
+        The names, and the examples.
+
+    Raises:
+        UserError: a label that is not among them; without `names` and unless they are tags also one that train has and a
+            published development or test set has not.
+    """
+    seen = {split: _first_places(examples) for split, examples in published.items()}
+    labels = tuple(names) or tuple(sorted(seen["train"]))
+    source = "label_names" if names else "train's"
+    for places in seen.values():
+        for label, place in places.items():
+            if label not in labels:
+                raise UserError(f"{place} '{label}', which is not one of {source} ({_some(labels)}); correct one of them")
+    tagging = any(isinstance(example.label, tuple) for example in published["train"])
+    for split, places in seen.items():
+        missing = [label for label in labels if label not in places]
+        if places and missing and not names and not tagging:
+            file = published[split][0].where.rpartition(":")[0]
+            raise UserError(
+                f"{seen['train'][missing[0]]} '{missing[0]}', which no example of {file} has; correct one of them, or "
+                "give the task label_names if that is as it should be"
+            )
+    number = {label: i for i, label in enumerate(labels)}
+
+    def numbered(example: Example) -> Example:
+        if example.label is None:
+            return example
+        label = tuple(number[tag] for tag in example.label) if isinstance(example.label, tuple) else number[example.label]
+        return dataclasses.replace(example, label=label)
+
+    return labels, {split: [numbered(example) for example in examples] for split, examples in published.items()}
+
+
+def _first_places(examples: list[Example]) -> dict[str, str]:
+    """Each label, and where it is first, as the beginning of a sentence."""
+    places = {}
+    for example in examples:
+        if isinstance(example.label, tuple):
+            for i, tag in enumerate(example.label):
+                if tag not in places:
+                    places[tag] = f"{example.where}: word {i + 1} of the sentence, '{example.words[i]}', has the tag"
+        elif example.label is not None and example.label not in places:
+            places[example.label] = f"{example.where}: the example has the label"
+    return places
+
+
+def _some(labels: tuple[str, ...]) -> str:
+    return ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "")
+
+
+def divide(published: Mapping[str, list[Example]], options: Mapping) -> dict[str, list[Example]]:
+    """Train, valid (selects) and test (reported).
+
+    What is published is used as it is. A development set alone becomes the test (see `OPTIONS["dev"]`), for a number that
+    was also selected by is too good. What is then missing is held out of train, equal texts always on one side.
+
+    Raises:
+        UserError: too few different texts.
+    """
+    train, valid, test = (published.get(split) for split in SPLITS)
+    if valid is not None and test is None:
+        test = valid
+        if options["dev"] == "test":
+            valid = None
+    whole = len(train)
+    if test is None:
+        train, test = hold_out(train, round(options["test_fraction"] * whole), (options["seed"], 1))
+    if valid is None:
+        train, valid = hold_out(train, min(MOST_VALID, round(options["valid_fraction"] * whole)), (options["seed"], 2))
+    return {"train": train, "valid": valid, "test": test}
+
+
+def hold_out(examples: list[Example], number: int, seed: tuple[int, ...]) -> tuple[list[Example], list[Example]]:
+    """(The rest, about `number` examples and at least one); those of equal text stay together, the order is kept.
+
+    Raises:
+        UserError: there are no two different texts.
+    """
+    groups = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(_text(example), []).append(i)
+    groups = list(groups.values())
+    if len(groups) < 2:
+        raise UserError(f"{examples[0].where}: all examples have this text, so none can be held out of train; give more")
+    held = set()
+    for group in np.random.default_rng(seed).permutation(len(groups)):
+        if not held or len(held) + len(groups[group]) <= number:
+            held.update(groups[group])
+    return (
+        [example for i, example in enumerate(examples) if i not in held],
+        [example for i, example in enumerate(examples) if i in held],
+    )
+
+
+def _text(example: Example) -> tuple[str, ...]:
+    """By which equal texts are told, whatever their case and spaces: the words, a span's context, else the first text."""
+    texts = example.words or (example.texts[-1:] if example.label is None else example.texts[:1])
+    if not any(texts):
+        texts = example.texts + example.choices
+    return tuple(" ".join(text.casefold().split()) for text in texts)
+
+
+def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
+    """At most `limit` of the examples at random, in their order; 0 for all. A smaller limit gives a part of a larger one's."""
+    if not limit or limit >= len(examples):
+        return examples
+    return [examples[i] for i in sorted(np.random.default_rng((seed, 3)).permutation(len(examples))[:limit])]

@@ -1,0 +1,122 @@
+"""Columns, one word a line and an empty line after each sentence: CoNLL's, and CoNLL-U (universaldependencies.org/format)."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.tasks.assemble import file_task
+from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.files import read_lines
+
+UPOS, XPOS = 3, 4
+"""Columns of CoNLL-U with part-of-speech tags: the universal ones, and the treebank's own."""
+
+
+def conll(
+    name: str,
+    *,
+    train: str | tuple[str, ...],
+    valid: str | tuple[str, ...] = (),
+    test: str | tuple[str, ...] = (),
+    word: int = 0,
+    tag: int = -1,
+    metrics: tuple[str, ...] = ("entity_f1", "accuracy"),
+    label_names: tuple[str, ...] = (),
+    language_prefix: bool = False,
+    encoding: str = "utf-8",
+) -> Task:
+    """A tagging task whose files have one word a line, columns separated by tabs or else by spaces. -DOCSTART- is left out.
+
+    Args:
+        name, train, valid, test, metrics, label_names, encoding: as in `bertlab.transfer.tasks.table`.
+        word, tag: which columns, from 0; −1 is the last.
+        language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
+
+    Raises:
+        UserError: loading: lines of unequal numbers of columns, no such column, or a tag that train has not.
+    """
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        del split
+        columns = number = 0
+        for block in _blocks(path, encoding):
+            # In columns by tabs a word may be any other space, such as U+00A0.
+            rows = [(at, line.split("\t" if "\t" in line else None)) for at, line in block if not line.startswith("-DOCSTART-")]
+            for at, row in rows:
+                columns = columns or max(len(row), 2, word + 1, tag + 1)
+                if len(row) != columns:
+                    raise UserError(f"{path}:{at}: {len(row)} columns where there should be {columns}; every word needs a tag")
+            if rows:
+                words = [row[word].partition(":")[2] if language_prefix and ":" in row[word] else row[word] for _, row in rows]
+                yield _example(str(number), f"{path}:{rows[0][0]}", words, [row[tag] for _, row in rows])
+                number += 1
+
+    return file_task(name, "tagging", metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
+
+
+def conllu(
+    name: str,
+    *,
+    train: str | tuple[str, ...],
+    valid: str | tuple[str, ...] = (),
+    test: str | tuple[str, ...] = (),
+    tag: int = UPOS,
+    metrics: tuple[str, ...] = ("accuracy",),
+    label_names: tuple[str, ...] = (),
+) -> Task:
+    """A tagging task in CoNLL-U: syntactic words; the ranges of multiword tokens (1-2) and empty nodes (1.1) are left out.
+
+    Args:
+        name, train, valid, test, metrics, label_names: as in `bertlab.transfer.tasks.table`.
+        tag: `UPOS` or `XPOS`.
+
+    Raises:
+        UserError: loading: a line without ten columns or with an impossible id, a word without a tag, two sentences of one
+            sent_id, or a tag that train has not.
+    """
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        del split
+        ids = {}
+        for number, block in enumerate(_blocks(path, "utf-8")):
+            where, own, words, tags = f"{path}:{block[0][0]}", str(number), [], []
+            for at, line in block:
+                if line.startswith("#"):
+                    key, _, value = line[1:].partition("=")
+                    own = value.strip() if key.strip() == "sent_id" else own
+                    continue
+                row = line.split("\t")
+                if len(row) != 10:
+                    raise UserError(
+                        f"{path}:{at}: {len(row)} columns where CoNLL-U has 10, separated by tabs; correct the line"
+                    )
+                if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", row[0]):
+                    raise UserError(f"{path}:{at}: '{row[0]}' is no word's id; CoNLL-U has 1, 1-2 or 1.1 in the first column")
+                if row[0].isdigit():
+                    if row[tag] in ("_", ""):
+                        raise UserError(
+                            f"{path}:{at}: the word '{row[1]}' has no tag in column {tag + 1}; every word needs one"
+                        )
+                    words.append(row[1])
+                    tags.append(row[tag])
+            if (first := ids.setdefault(own, where)) != where:
+                raise UserError(f"{where}: the sent_id '{own}' is that of {first} too; ids are all different")
+            if words:
+                yield _example(own, where, words, tags)
+
+    return file_task(name, "tagging", metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
+
+
+def _blocks(path: Path, encoding: str) -> Iterator[list[tuple[int, str]]]:
+    """(Number, line) of each run of lines that are not empty; WNUT's train file has empty lines that hold a tab."""
+    for filled, lines in itertools.groupby(read_lines(path, encoding), lambda numbered: bool(numbered[1].strip())):
+        if filled:
+            yield list(lines)
+
+
+def _example(id: str, where: str, words: list[str], tags: list[str]) -> Example:
+    if "" in words:
+        raise UserError(f"{where}: word {words.index('') + 1} of the sentence is empty; correct the line")
+    return Example(id=id, where=where, words=tuple(words), label=tuple(tags))

@@ -1,0 +1,64 @@
+"""Finding a task's files, and reading them as text."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bertlab.errors import UserError
+
+
+def find_files(task: str, directory: Path, wanted: Mapping[str, tuple[str, ...]], folder: str = "") -> dict[str, Path]:
+    """The file of each split.
+
+    Args:
+        task: for messages.
+        directory: where to look.
+        wanted: split -> names or glob patterns, in order of preference.
+        folder: a folder in the directory where they may be instead, as in GLUE's CoLA/train.tsv.
+
+    Raises:
+        UserError: none or several fit.
+    """
+    places = [directory / folder, directory] if folder and (directory / folder).is_dir() else [directory]
+    return {split: _find(task, split, places, patterns) for split, patterns in wanted.items() if patterns}
+
+
+def _find(task: str, split: str, places: list[Path], patterns: tuple[str, ...]) -> Path:
+    for place in places:
+        for pattern in patterns:
+            if (place / pattern).is_file():
+                return place / pattern
+            found = [] if Path(pattern).is_absolute() else sorted(path for path in place.glob(pattern) if path.is_file())
+            if len(found) > 1:
+                names = ", ".join(path.name for path in found)
+                raise UserError(f"{place}: several files fit {pattern} ({names}); name one as config.task_data.{split}_file")
+            if found:
+                return found[0]
+    raise UserError(
+        f"{places[0]}: task '{task}' looked for {' or '.join(patterns)} and found no such file; put it there, or give its "
+        f"name as config.task_data.{split}_file"
+    )
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """A file's text, without a byte order mark.
+
+    Raises:
+        UserError: it cannot be decoded.
+    """
+    data = path.read_bytes()
+    try:
+        return data.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}:{line}: byte {error.start} (0x{data[error.start]:02x}) is not {encoding} text; convert the file to "
+            f"{encoding}"
+        ) from error
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """(Number from 1, line without its end), split at line feeds alone: texts hold U+0085 and U+2028, which are no ends."""
+    lines = read_text(path, encoding).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return ((number, line.removesuffix("\r")) for number, line in enumerate(lines, 1))

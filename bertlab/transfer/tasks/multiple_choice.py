@@ -1,0 +1,63 @@
+"""Multiple choice from tables: SWAG's (Zellers et al. 2018) and CODAH's (Chen et al. 2019) form."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.tasks.assemble import file_task
+from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.table import read_rows
+
+
+def multiple_choice(
+    name: str,
+    *,
+    train: str | tuple[str, ...],
+    valid: str | tuple[str, ...] = (),
+    test: str | tuple[str, ...] = (),
+    text: str,
+    choices: tuple[str, ...],
+    label: str,
+    stem: str = "",
+    columns: tuple[str, ...] = (),
+    metrics: tuple[str, ...] = ("accuracy",),
+    encoding: str = "utf-8",
+) -> Task:
+    """A task that asks which of a row's choices is right.
+
+    Args:
+        name, train, valid, test, columns, metrics, encoding: as in `bertlab.transfer.tasks.table`.
+        text: the column that stands before each choice.
+        choices: their columns.
+        label: the column with the right choice's number, from 0.
+        stem: a column that begins each choice, as SWAG's `sent2`.
+
+    Raises:
+        UserError: fewer than two choices; loading: as in `table`, or a label that is no choice's number.
+    """
+    if len(choices) < 2:
+        raise UserError(f"task '{name}': {len(choices)} choices; name the columns of two or more")
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        comma = path.suffix == ".csv"
+        needed = (text, *choices, *([stem] if stem else []), *([label] if split != "test" else []))
+        rows = read_rows(
+            path, needed=needed, columns=columns, delimiter=(",", "\t")[not comma], quoted=comma, encoding=encoding
+        )
+        for number, (where, row) in enumerate(rows):
+            begins = f"{row[stem]} " if stem else ""
+            yield Example(
+                id=str(number),
+                where=where,
+                texts=(row[text],),
+                choices=tuple(begins + row[choice] for choice in choices),
+                label=_choice(row[label], where, len(choices)) if label in row else None,
+            )
+
+    return file_task(name, "choice", metrics, read, {"train": train, "valid": valid, "test": test})
+
+
+def _choice(field: str, where: str, choices: int) -> int:
+    if field.strip() not in map(str, range(choices)):
+        raise UserError(f"{where}: '{field}' is no choice's number; the label is from 0 to {choices - 1}")
+    return int(field)

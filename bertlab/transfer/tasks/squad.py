@@ -1,0 +1,84 @@
+"""SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0 (2018): json of articles, paragraphs and questions."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.tasks.assemble import file_task
+from bertlab.transfer.tasks.base import Answer, Example, Task
+from bertlab.transfer.tasks.files import read_text
+
+
+def squad(
+    name: str,
+    *,
+    train: str | tuple[str, ...],
+    valid: str | tuple[str, ...] = (),
+    test: str | tuple[str, ...] = (),
+    may_lack_answer: bool = False,
+) -> Task:
+    """A span task. What is held out of train is whole paragraphs.
+
+    Args:
+        name, train, valid, test: as in `bertlab.transfer.tasks.table`.
+        may_lack_answer: questions may have `is_impossible`, and then no answer (2.0).
+
+    Raises:
+        UserError: loading: no json, a missing key, an id that occurs twice, an answer that is not where `answer_start` says,
+            or a question without an answer that should have one.
+    """
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        del split
+        ids = set()
+        for context, question in _questions(path):
+            id = _get(question, "id", str, f"{path}: a question")
+            where = f"{path}: question {id}"
+            if id in ids:
+                raise UserError(f"{where}: the id occurs twice; ids are all different")
+            ids.add(id)
+            answers = tuple(_answer(answer, context, where) for answer in _get(question, "answers", list, where))
+            impossible = question.get("is_impossible", False)
+            if impossible and not may_lack_answer:
+                raise UserError(f"{where} has no answer (is_impossible); read the file as task 'squad2'")
+            if bool(answers) == bool(impossible):
+                state = "has answers and is_impossible" if answers else "has no answer"
+                raise UserError(f"{where} {state}; give an answer, or none and is_impossible (SQuAD 2.0)")
+            yield Example(id=id, where=where, texts=(_get(question, "question", str, where), context), answers=answers)
+
+    files = {"train": train, "valid": valid, "test": test}
+    return file_task(name, "span", ("span_f1", "exact_match"), read, files, may_lack_answer=may_lack_answer)
+
+
+def _questions(path: Path) -> Iterator[tuple[str, dict]]:
+    """(Context, question as in the file)."""
+    try:
+        held = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: this is no json ({error.msg}); give a file as SQuAD publishes them") from error
+    for number, article in enumerate(_get(held, "data", list, str(path)), 1):
+        for paragraph in _get(article, "paragraphs", list, f"{path}: article {number}"):
+            context = _get(paragraph, "context", str, f"{path}: a paragraph of article {number}")
+            for question in _get(paragraph, "qas", list, f"{path}: a paragraph of article {number}"):
+                yield context, question
+
+
+def _answer(answer: dict, context: str, where: str) -> Answer:
+    text, start = _get(answer, "text", str, where), _get(answer, "answer_start", int, where)
+    if not text.strip():
+        raise UserError(f"{where}: an answer is empty; leave it out")
+    if start < 0 or not context.startswith(text, start):
+        places = [i for i in range(len(context)) if context.startswith(text, i)]
+        found = f"but at {', '.join(map(str, places[:5]))}" if places else "nor anywhere else in it"
+        raise UserError(
+            f"{where}: the answer '{text}' is not at character {start} of its context, {found}; correct answer_start or text"
+        )
+    return Answer(text, start)
+
+
+def _get(record: dict, key: str, kind: type, where: str):
+    value = record.get(key) if isinstance(record, dict) else None
+    if not isinstance(value, kind):
+        raise UserError(f"{where}: '{key}' is missing or no {kind.__name__}; give a file as SQuAD publishes them")
+    return value

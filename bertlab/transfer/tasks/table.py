@@ -1,0 +1,231 @@
+"""Delimited tables, csv and tsv, and lines of a label and a text: one row an example."""
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.tasks.assemble import file_task
+from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.files import read_lines, read_text
+
+Rows = Iterable[tuple[str, dict[str, str]]]
+"""("FILE:LINE", field by column)."""
+
+_METRICS = {"classification": ("accuracy", "macro_f1"), "regression": ("pearson", "spearman"), "tagging": ("accuracy",)}
+
+
+def table(
+    name: str,
+    *,
+    train: str | tuple[str, ...],
+    valid: str | tuple[str, ...] = (),
+    test: str | tuple[str, ...] = (),
+    text: str,
+    label: str,
+    pair: str = "",
+    id: str = "",
+    kind: str = "classification",
+    metrics: tuple[str, ...] = (),
+    label_names: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
+    delimiter: str = "",
+    quoted: bool | None = None,
+    encoding: str = "utf-8",
+    skip_short_rows: bool = False,
+    folder: str = "",
+    stored: Callable[[str], Rows] | None = None,
+) -> Task:
+    """A task whose files are tables.
+
+    Args:
+        name: the task's.
+        train, valid, test: the files' names or patterns, relative to the task's directory (of a user's own task: to the
+            Python file). Without valid or test that part is held out of train; `divide` says how. A test file without the
+            column `label` gives examples without labels.
+        text: the column with the text; tagging: with the words, separated by spaces.
+        label: the column with the class; regression: a number; tagging: one tag a word, separated by spaces.
+        pair: the column with the second text, if there is one.
+        id: a column whose fields are all different; "" for the example's number in its file.
+        kind: "classification", "regression" or "tagging".
+        metrics: () for accuracy and macro_f1 (classification), pearson and spearman (regression), accuracy (tagging).
+        label_names: the classes in their order; () for those of train, sorted.
+        columns: names, for files without a header.
+        delimiter: "" for a comma in files that end in .csv, else a tab.
+        quoted: fields may stand in double quotes; None for True in files that end in .csv. GLUE's tables are not quoted.
+        encoding: of the files.
+        skip_short_rows: leaves out rows with too few fields, where the published file is known to have such.
+        folder: where in the directory the files may be.
+        stored: (split) -> rows, for `config.task_data.directory="tfds"`.
+
+    Raises:
+        UserError: at once if the kind is not one of a table; loading: whatever is wrong in a file, with its line.
+    """
+    if kind not in _METRICS:
+        raise UserError(f"task '{name}': kind '{kind}' is not one of a table; choose one of {', '.join(_METRICS)}")
+    label_of = {"classification": _class, "regression": _number, "tagging": _tags}[kind]
+    texts = (text, pair) if pair else (text,)
+
+    def to_examples(rows: Rows) -> Iterator[Example]:
+        ids = {}
+        for number, (where, row) in enumerate(rows):
+            own = row[id] if id else str(number)
+            if (first := ids.setdefault(own, where)) != where:
+                raise UserError(f"{where}: the id '{own}' is that of {first} too; ids are all different")
+            words = tuple(row[text].split()) if kind == "tagging" else ()
+            yield Example(
+                id=own,
+                where=where,
+                texts=() if kind == "tagging" else tuple(row[column] for column in texts),
+                words=words,
+                label=label_of(row[label], where, words) if label in row else None,
+            )
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        comma = path.suffix == ".csv"
+        yield from to_examples(
+            read_rows(
+                path,
+                needed=(*texts, *([id] if id else []), *([label] if split != "test" else [])),
+                columns=columns,
+                delimiter=delimiter or (",", "\t")[not comma],
+                quoted=comma if quoted is None else quoted,
+                encoding=encoding,
+                skip_short_rows=skip_short_rows,
+            )
+        )
+
+    return file_task(
+        name,
+        kind,
+        metrics or _METRICS[kind],
+        read,
+        {"train": train, "valid": valid, "test": test},
+        folder=folder,
+        label_names=label_names,
+        stored=stored and (lambda split: to_examples(stored(split))),
+    )
+
+
+def labelled_lines(
+    name: str,
+    *,
+    train: str | tuple[str, ...],
+    valid: str | tuple[str, ...] = (),
+    test: str | tuple[str, ...] = (),
+    metrics: tuple[str, ...] = ("accuracy",),
+    label_names: tuple[str, ...] = (),
+    encoding: str = "utf-8",
+) -> Task:
+    """A classification task whose lines are a label, a space and the text. Of a label "COARSE:fine" the first part is taken.
+
+    Args:
+        name, train, valid, test, metrics, label_names, encoding: as in `table`.
+    """
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        del split
+        for number, line in read_lines(path, encoding):
+            label, space, text = line.partition(" ")
+            if line and not (label and space):
+                raise UserError(f"{path}:{number}: a line is a label, a space and a text; correct '{line[:40]}'")
+            if line:
+                where = f"{path}:{number}"
+                yield Example(str(number - 1), where, (text,), _class(label.partition(":")[0], where))
+
+    files = {"train": train, "valid": valid, "test": test}
+    return file_task(name, "classification", metrics, read, files, label_names=label_names)
+
+
+def read_rows(
+    path: Path,
+    *,
+    needed: tuple[str, ...],
+    columns: tuple[str, ...] = (),
+    delimiter: str = "\t",
+    quoted: bool = False,
+    encoding: str = "utf-8",
+    skip_short_rows: bool = False,
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """("FILE:LINE", field by column) of each row; empty lines are left out.
+
+    Args:
+        path: the table.
+        needed: columns that must be there.
+        columns, delimiter, quoted, encoding, skip_short_rows: as in `table`.
+
+    Raises:
+        UserError: the file is empty or not in that encoding, a column is missing, a row has too few or too many fields, or
+            its quotes do not close.
+    """
+    records = _quoted_records(path, delimiter, encoding) if quoted else _plain_records(path, delimiter, encoding)
+    if not columns:
+        line, columns = next(records, (0, None))
+        if columns is None:
+            raise UserError(f"{path}: the file is empty; its first line should name the columns")
+        for column in needed:
+            if columns.count(column) != 1:
+                several = "several columns are" if column in columns else "no column is"
+                raise UserError(
+                    f"{path}:{line}: {several} called '{column}' (there are {', '.join(filter(None, columns))}); correct the "
+                    "first line, or the column's name in the task"
+                )
+    for line, fields in records:
+        if len(fields) < len(columns) and skip_short_rows:
+            continue
+        if len(fields) != len(columns):
+            kept = "are" if quoted else "are not"
+            raise UserError(
+                f"{path}:{line}: the row has {len(fields)} fields and there are {len(columns)} columns; correct it (the "
+                f"delimiter is {delimiter!r}, and fields {kept} read as quoted)"
+            )
+        yield f"{path}:{line}", dict(zip(columns, fields))
+
+
+def _plain_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split(delimiter)) for number, line in read_lines(path, encoding) if line)
+
+
+def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
+    """(First line, fields); a quoted field may hold delimiters and line ends."""
+    # The limit, of 128 KiB a field, is the module's, not the reader's; whole documents are longer.
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    reader = csv.reader(io.StringIO(read_text(path, encoding), newline=""), delimiter=delimiter, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"{path}:{line}: the row that begins here is not well quoted ({error}); correct it") from error
+        if fields is None:
+            return
+        if fields:
+            yield line, fields
+
+
+def _class(field: str, where: str, words: tuple[str, ...] = ()) -> str:
+    del words
+    if not field.strip():
+        raise UserError(f"{where}: the label is empty; every example needs one")
+    return field.strip()
+
+
+def _number(field: str, where: str, words: tuple[str, ...]) -> float:
+    del words
+    try:
+        number = float(field)
+    except ValueError as error:
+        raise UserError(f"{where}: '{field}' is not a number; the label of a regression is one") from error
+    if not math.isfinite(number):
+        raise UserError(f"{where}: '{field}' is not finite; the label of a regression is a finite number")
+    return number
+
+
+def _tags(field: str, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    tags = tuple(field.split())
+    if not words or len(tags) != len(words):
+        raise UserError(f"{where}: there are {len(words)} words and {len(tags)} tags; every word needs one tag")
+    return tags

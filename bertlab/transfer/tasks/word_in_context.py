@@ -1,0 +1,68 @@
+"""Word in context (WiC, Pilehvar and Camacho-Collados 2019): has a word the same meaning in two sentences?
+
+Two files a split: SPLIT.data.txt with WORD, part of speech, I-J (the word's number in each sentence, from 0), and two
+sentences, separated by tabs; SPLIT.gold.txt with T or F a line.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.tasks.assemble import file_task
+from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.files import read_lines
+
+
+def word_in_context(
+    name: str,
+    *,
+    train: str | tuple[str, ...],
+    valid: str | tuple[str, ...] = (),
+    test: str | tuple[str, ...] = (),
+    metrics: tuple[str, ...] = ("accuracy",),
+) -> Task:
+    """A word_pair task with classes F and T.
+
+    Args:
+        name, train, valid, test, metrics: as in `bertlab.transfer.tasks.table`; the files are those called *.data.txt. A test
+            file without its *.gold.txt has no labels.
+
+    Raises:
+        UserError: loading: no gold file, another number of lines in it, a line that is not as above, or no such word.
+    """
+    files = {"train": train, "valid": valid, "test": test}
+    return file_task(name, "word_pair", metrics, _read, files, label_names=("F", "T"))
+
+
+def _read(path: Path, split: str) -> Iterator[Example]:
+    rows = [(number, line.split("\t")) for number, line in read_lines(path) if line]
+    answers = _answers(path, len(rows), split)
+    for i, ((line, fields), answer) in enumerate(zip(rows, answers)):
+        where = f"{path}:{line}"
+        if len(fields) != 5:
+            raise UserError(f"{where}: {len(fields)} fields where there should be 5 (word, part of speech, I-J, two sentences)")
+        if not (places := re.fullmatch(r"([0-9]+)-([0-9]+)", fields[2])):
+            raise UserError(f"{where}: '{fields[2]}' should be the numbers of the word in both sentences, as 0-3")
+        targets = tuple(_place(sentence, int(place), where) for sentence, place in zip(fields[3:], places.groups()))
+        yield Example(id=str(i), where=where, texts=tuple(fields[3:]), targets=targets, label=answer)
+
+
+def _answers(path: Path, number: int, split: str) -> list[str | None]:
+    gold = path.with_name(path.name.replace(".data.", ".gold."))
+    if gold == path or not gold.is_file():
+        if split == "test":
+            return [None] * number
+        raise UserError(f"{path}: its labels should be in {gold.name.replace('.data.', '.gold.')} beside it; put them there")
+    answers = [line.strip() for _, line in read_lines(gold) if line.strip()]
+    if len(answers) != number:
+        raise UserError(f"{gold}: {len(answers)} labels for the {number} examples of {path.name}; give one a line")
+    return answers
+
+
+def _place(sentence: str, number: int, where: str) -> tuple[int, int]:
+    """(Start, end) in characters of a word by its number."""
+    words = [match.span() for match in re.finditer(r"\S+", sentence)]
+    if number >= len(words):
+        raise UserError(f"{where}: there is no word {number} in '{sentence}', which has {len(words)}; correct the number")
+    return words[number]

@@ -1,0 +1,205 @@
+"""The registry, a user's own task, options, finding files, and which examples select and which are reported."""
+
+import collections
+
+import pytest
+from ml_collections import ConfigDict
+
+from bertlab.errors import UserError
+from bertlab.transfer import tasks
+from bertlab.transfer.tasks import KINDS, OPTIONS, TASKS, find_task, load_task, table
+from bertlab.transfer.tasks.assemble import MOST_VALID, divide, draw, hold_out
+from bertlab.transfer.tasks.base import Answer, Example
+
+SPLIT = {**OPTIONS}
+
+
+def examples(texts, **fields):
+    return [Example(id=str(i), where=f"f:{i}", texts=(text,), label=0, **fields) for i, text in enumerate(texts)]
+
+
+def test_what_is_published_is_used_as_it_is():
+    train, valid, test = (examples(name) for name in ("abc", "de", "f"))
+    for dev in ("test", "valid"):
+        divided = divide({"train": train, "valid": valid, "test": test}, {**SPLIT, "dev": dev})
+        assert divided == {"train": train, "valid": valid, "test": test}
+
+
+def test_a_development_set_alone_is_reported_and_does_not_select():
+    train, dev = examples(f"{i}" for i in range(100)), examples("xyz")
+    divided = divide({"train": train, "valid": dev}, SPLIT)
+    assert divided["test"] == dev and len(divided["valid"]) == 10 and len(divided["train"]) == 90
+    assert sorted(divided["train"] + divided["valid"], key=lambda e: int(e.id)) == train
+    assert divide({"train": train, "valid": dev}, {**SPLIT, "dev": "valid"}) == {"train": train, "valid": dev, "test": dev}
+
+
+def test_what_is_missing_is_held_out_of_train():
+    train, test = examples(f"{i}" for i in range(50)), examples("xyz")
+    divided = divide({"train": train, "test": test}, {**SPLIT, "valid_fraction": 0.2})
+    assert divided["test"] == test and len(divided["valid"]) == 10
+    options = {**SPLIT, "valid_fraction": 0.2, "test_fraction": 0.3}
+    divided = divide({"train": train}, options)
+    assert [len(divided[split]) for split in ("train", "valid", "test")] == [25, 10, 15]
+    assert sorted(sum(map(list, divided.values()), start=[]), key=lambda e: int(e.id)) == train  # noqa: RUF017
+    assert divide({"train": train}, options) == divided
+    assert divide({"train": train}, {**options, "seed": 1})["test"] != divided["test"]
+    assert divide({"train": train}, {**options, "valid_fraction": 0.1})["test"] == divided["test"], "test is drawn first"
+
+
+def test_held_out_examples_are_one_at_least_and_2000_at_most():
+    rest, held = hold_out(examples("abc"), 0, (0, 0))
+    assert len(rest) == 2 and len(held) == 1
+    divided = divide({"train": examples(str(i) for i in range(30_000)), "test": examples("x")}, SPLIT)
+    assert len(divided["valid"]) == MOST_VALID == 2000 and len(divided["train"]) == 28_000
+
+
+def sides(train, key, **options):
+    """How many splits each key is in."""
+    found = collections.defaultdict(set)
+    divided = divide({"train": train}, {**SPLIT, "valid_fraction": 0.3, "test_fraction": 0.3, **options})
+    for split, part in divided.items():
+        assert part
+        for example in part:
+            found[key(example)].add(split)
+    return {len(splits) for splits in found.values()}
+
+
+def test_equal_texts_are_on_one_side():
+    texts = [f"{('text', 'Text ', ' text')[i % 3]} number {i // 6}" for i in range(180)]
+    assert sides(examples(texts), lambda e: e.texts[0].split()[-1]) == {1}
+    tagged = [Example(str(i), "f:1", words=("w", str(i // 6)), label=(0, 0)) for i in range(120)]
+    assert sides(tagged, lambda e: e.words) == {1}
+    span = [Example(str(i), "f:1", texts=(f"q {i}", f"c {i // 6}"), answers=(Answer("c", 0),)) for i in range(120)]
+    assert sides(span, lambda e: e.texts[1]) == {1}
+    pair = [Example(str(i), "f:1", texts=(f"premise {i // 6}", f"{i}"), label=0) for i in range(120)]
+    assert sides(pair, lambda e: e.texts[0]) == {1}
+    choice = [Example(str(i), "f:1", texts=("",), choices=(f"{i // 6}", "b"), label=0) for i in range(120)]
+    assert sides(choice, lambda e: e.choices) == {1}
+    with pytest.raises(UserError, match=r"f:0: all examples have this text, so none can be held out of train"):
+        divide({"train": examples(["a", "A "]), "test": examples("x")}, SPLIT)
+
+
+def test_low_shot_examples_are_nested_in_file_order_and_drawn_as_the_classes_are():
+    train = [Example(str(i), "f:1", label=int(i < 800)) for i in range(1000)]
+    drawn = {limit: draw(train, limit, 5) for limit in (10, 100, 200, 1000, 0)}
+    assert [len(part) for part in drawn.values()] == [10, 100, 200, 1000, 1000]
+    for part in drawn.values():
+        numbers = [int(example.id) for example in part]
+        assert numbers == sorted(set(numbers))
+    assert {e.id for e in drawn[10]} < {e.id for e in drawn[100]} < {e.id for e in drawn[200]}
+    # 200 of 1000 without replacement: mean 160, standard deviation 5.
+    assert 140 < sum(example.label for example in drawn[200]) < 180
+    assert draw(train, 10, 6) != drawn[10]
+
+
+OWN = """from bertlab.transfer.tasks import table
+TASK = table("reviews", train="train.tsv", valid="dev.tsv", text="review", label="stars")
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    rows = "".join(f"text {i}\t{i % 2}\n" for i in range(20))
+    (tmp_path / "train.tsv").write_text("review\tstars\n" + rows)
+    (tmp_path / "dev.tsv").write_text("review\tstars\na\t0\nb\t1\n")
+    return tmp_path
+
+
+def test_a_users_own_task_finds_its_files_beside_it(own, monkeypatch):
+    task = find_task(str(own / "own.py"))
+    assert (task.name, task.kind, task.metrics) == ("reviews", "classification", ("accuracy", "macro_f1"))
+    data = load_task(task, {})
+    assert [len(data.examples[split]) for split in ("train", "valid", "test")] == [18, 2, 2]
+    monkeypatch.chdir(own)
+    assert load_task(find_task("own.py"), {}) == data
+    assert len(load_task(task, {"limit": 5}).examples["train"]) == 5
+    for split in ("valid", "test"):
+        assert load_task(task, {"limit": 5}).examples[split] == data.examples[split]
+    # Another folder with such files is read instead.
+    (own / "other").mkdir()
+    for file in ("train.tsv", "dev.tsv"):
+        (own / "other" / file).write_text((own / "dev.tsv").read_text())
+    assert len(load_task(task, {"directory": str(own / "other"), "dev": "valid"}).examples["train"]) == 2
+
+
+def test_tasks_that_are_not_there(own):
+    with pytest.raises(UserError, match=r"task 'sst-2' is not known; the nearest are sst2"):
+        find_task("sst-2")
+    with pytest.raises(UserError, match=r"task 'zzzzz' is not known; choose one of cola, .*code_spans; or give the path of"):
+        find_task("zzzzz")
+    with pytest.raises(UserError, match=r"none\.py: there is no such file"):
+        find_task(str(own / "none.py"))
+    (own / "own.py").write_text("TASKS = ()\n")
+    with pytest.raises(UserError, match=r"own\.py: it defines no TASK; write TASK = table"):
+        find_task(str(own / "own.py"))
+
+
+def test_the_catalogue():
+    glue = {"cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"}
+    others = {
+        "squad1",
+        "squad2",
+        "swag",
+        "codah",
+        "ner",
+        "ud",
+        "sms_spam",
+        "trec",
+        "mr",
+        "subj",
+        "wic",
+        "package",
+        "code_spans",
+    }
+    assert glue | others <= set(TASKS)
+    assert all(task.kind in KINDS and task.metrics and find_task(name).name == name for name, task in TASKS.items())
+    assert {task.kind for task in TASKS.values()} == set(KINDS)
+    known = {"accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "entity_f1", "exact_match", "span_f1"}
+    assert {metric for task in TASKS.values() for metric in task.metrics} <= known
+    assert set(tasks.__all__) <= set(dir(tasks))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limits": 3}, r"config\.task_data\.limits is not known; choose one of directory, "),
+        ({"limit": -1}, r"config\.task_data\.limit=-1 must be 0"),
+        ({"valid_fraction": 0.0}, r"config\.task_data\.valid_fraction=0\.0 must be above 0 and below 0\.5"),
+        ({"test_fraction": 1}, r"config\.task_data\.test_fraction=1 must be above 0"),
+        ({"dev": "train"}, r"config\.task_data\.dev='train' is not known; choose test or valid"),
+        ({"directory": "/none/such"}, r"config\.task_data\.directory=/none/such is no folder"),
+        ({}, r"config\.task_data\.directory is empty; give the folder that holds task 'mr' \(rt-polarity\.all\)"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(UserError, match=message):
+        load_task(find_task("mr"), options)
+
+
+def test_options_may_be_a_config(own):
+    task = find_task(str(own / "own.py"))
+    assert load_task(task, ConfigDict(OPTIONS)) == load_task(task, {})
+    assert load_task(task, ConfigDict({"dev": "valid", "pretraining": {"directory": "x"}})).examples["valid"][0].texts == ("a",)
+
+
+def test_files_are_found_by_name_or_pattern_or_as_an_option_says(own):
+    several = table("own", train=("one.tsv", "tr*.tsv"), text="review", label="stars")
+    options = {"directory": str(own)}
+    assert "train.tsv:" in load_task(several, options).examples["train"][0].where
+    (own / "trial.tsv").write_text((own / "dev.tsv").read_text())
+    with pytest.raises(UserError, match=r"several files fit tr\*\.tsv \(train\.tsv, trial\.tsv\); name one as .*train_file"):
+        load_task(several, options)
+    assert "train.tsv:" in load_task(several, options | {"train_file": "train.tsv"}).examples["train"][0].where
+    assert "train.tsv:" in load_task(several, options | {"train_file": str(own / "train.tsv")}).examples["train"][0].where
+    # A name that is exact comes before patterns, and an option adds a split that the task did not name.
+    (own / "one.tsv").write_text((own / "train.tsv").read_text())
+    found = load_task(several, options | {"test_file": "dev.tsv"}).examples
+    assert "one.tsv:" in found["train"][0].where and [e.texts for e in found["test"]] == [("a",), ("b",)]
+    (own / "one.tsv").unlink()
+    (own / "train.tsv").unlink()
+    (own / "trial.tsv").unlink()
+    with pytest.raises(UserError, match=r"task 'own' looked for one\.tsv or tr\*\.tsv and found no such file; .*train_file"):
+        load_task(several, options)
+    with pytest.raises(UserError, match=r"looked for /none and found no such file"):
+        load_task(several, options | {"train_file": "/none"})
