@@ -1,0 +1,265 @@
+"""Hidden states of many texts, computed once and kept on disk: what feature-based transfer reads in place of running a model.
+
+A directory holds `shard-00000.safetensors` and so on, each with `states` [tokens, n, D] of whole texts one after the other
+and `offsets` [texts + 1], and `manifest.json`. Memory is that of one shard and one batch, however many texts there are.
+An extraction that was stopped goes on after its last whole shard and ends with the same bytes.
+
+Letters: T tokens (or words) of a text, n chosen layers, D width of the widest (a narrower layer is followed by zeros).
+"""
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+from jaxtyping import Float
+
+from bertlab.errors import UserError
+from bertlab.files import read_json, write_json
+from bertlab.transfer.pretrained import Pretrained
+from bertlab.transfer.rows import ROWS, padded_length, power_of_two
+
+DTYPES = ("float16", "float32")
+MANIFEST = "manifest.json"
+READ_AHEAD = 256  # texts whose lengths are asked for together
+BATCH_POSITIONS = 1024  # padding included; a longer text is a batch of its own
+
+Text = str | Sequence[str]
+
+
+def extract(
+    model: Pretrained,
+    texts: Iterable[Text],
+    directory: str | os.PathLike,
+    layers: str | Sequence[int] = "all",
+    dtype: str = "float16",
+    pretokenized: bool = False,
+    special_tokens: bool = False,
+    shard_bytes: int = 64 << 20,
+) -> "Features":
+    """Writes the hidden states of texts, as `Pretrained.encode` gives them; what is there already is not computed again.
+
+    Args:
+        model: whose parameters stay as they are.
+        texts: strings, or with `pretokenized` lists of words; read once, in order, a shard at a time. To go on after a stop,
+            give the same ones from the first.
+        directory: new, or of an extraction with the same arguments.
+        layers, pretokenized, special_tokens: as for `Pretrained.encode`.
+        dtype: "float16" or "float32".
+        shard_bytes: a shard holds as many texts as fit, one at least.
+
+    Raises:
+        UserError: as for `Pretrained.encode`; the directory holds another extraction; there are no texts; or a state is not
+            finite in `dtype`.
+    """
+    directory = Path(directory).expanduser()
+    if dtype not in DTYPES:
+        raise UserError(f"dtype={dtype}: expected one of {', '.join(DTYPES)}")
+    ask = {"layers": layers, "pretokenized": pretokenized, "special_tokens": special_tokens}
+    sample = model.encode([["a"] if pretokenized else "a"], **ask)[0]
+    settings = {
+        "format": 1,
+        "model": model_digest(model),
+        "layers": list(sample.layers),
+        "widths": list(sample.widths),
+        "dtype": dtype,
+        "pretokenized": pretokenized,
+        "special_tokens": special_tokens,
+        "shard_bytes": shard_bytes,
+    }
+    finished = _open_directory(directory, settings)
+    room = shard_bytes // (len(sample.widths) * max(sample.widths) * np.dtype(dtype).itemsize)
+    reader, shards, first = _Reader(model, texts, pretokenized), [], 0
+    while True:
+        path = directory / f"shard-{len(shards):05d}.safetensors"
+        if len(shards) < len(finished):
+            made = finished[len(shards)]
+        else:
+            made = _about(path) if path.exists() else None
+        held = reader.take(texts=made["texts"]) if made else reader.take(positions=room)
+        of = f"texts {first} to {first + max(len(held), 1) - 1}"
+        if (made and made["sha256"] != texts_digest(held)) or (held and finished and not made):
+            raise UserError(f"{directory} was not made of {of} as they are now ({path.name}); give another directory")
+        if not held:
+            break
+        shards.append(made if path.exists() else _write_shard(path, model, held, ask, dtype, of))
+        first += len(held)
+    if not shards:
+        raise UserError(f"{directory}: there are no texts to extract features of; give at least one")
+    write_json(directory / MANIFEST, {**settings, "shards": shards})
+    return Features(directory)
+
+
+class Features(Sequence):
+    """Features on disk: `features[i]` is text i's [T, n, D], read when it is asked for.
+
+    Attributes:
+        manifest: what `extract` wrote: `layers` (their numbers in the model), `widths`, `dtype`, `model`, `shards` and more.
+        lengths: T of each text, int64.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        """Opens a directory.
+
+        Raises:
+            UserError: it is none of features, not finished, or damaged.
+        """
+        self._directory = Path(directory).expanduser()
+        self.manifest = read_json(self._directory / MANIFEST)
+        if "shards" not in self.manifest:
+            raise UserError(f"{self._directory}: the extraction has not come to its end; run it again to go on")
+        files = [shard["file"] for shard in self.manifest["shards"]]
+        self._offsets = [_read(self._directory / file, "offsets") for file in files]
+        self._first = np.cumsum([0, *(len(offsets) - 1 for offsets in self._offsets)])
+        self.lengths = np.concatenate([np.diff(offsets) for offsets in self._offsets])
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of each layer; what `states` hold beyond it is zeros."""
+        return tuple(self.manifest["widths"])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Float[np.ndarray, "T n D"]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"text {index} of {len(self)}")
+        index %= len(self)
+        shard = int(np.searchsorted(self._first, index, "right")) - 1
+        begin, end = map(int, self._offsets[shard][index - self._first[shard] :][:2])
+        if begin == end:
+            return np.zeros((0, len(self.widths), max(self.widths)), self.manifest["dtype"])
+        return _read(self._directory / self.manifest["shards"][shard]["file"], "states", slice(begin, end))
+
+
+def model_digest(model: Pretrained) -> str:
+    """A hash of all that features depend on: every parameter's name and bytes, the model's shape and the vocabulary."""
+    digest = hashlib.sha256(json.dumps(model.config.model.to_dict(), sort_keys=True).encode())
+    tokenizer = model.tokenizer
+    digest.update(json.dumps([tokenizer.kind, tokenizer.lowercase, list(tokenizer.pieces())]).encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
+        digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        digest.update(np.ascontiguousarray(leaf).data)
+    return digest.hexdigest()
+
+
+def texts_digest(texts: Iterable[Text]) -> str:
+    """A hash of texts that knows where each, and each given word, begins."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode() + b"\n")
+    return digest.hexdigest()
+
+
+class _Reader:
+    """The stream of texts, a shard at a time, with a few read ahead."""
+
+    def __init__(self, model: Pretrained, texts: Iterable[Text], pretokenized: bool):
+        self._model, self._pretokenized = model, pretokenized
+        self._texts = self._checked(texts)
+        self._ahead: list[Text] = []
+        self._lengths: list[int] = []
+
+    def take(self, texts: int = 0, positions: int = 0) -> list[Text]:
+        """The next ones: so many texts, or as many as have no more positions than that (one at least)."""
+        if texts:
+            taken, self._ahead, self._lengths = self._ahead[:texts], self._ahead[texts:], self._lengths[texts:]
+            return taken + list(itertools.islice(self._texts, texts - len(taken)))
+        taken, left = [], positions
+        while self._fill() and (not taken or self._lengths[0] <= left):
+            taken.append(self._ahead.pop(0))
+            left -= self._lengths.pop(0)
+        return taken
+
+    def _fill(self) -> bool:
+        if not self._ahead:
+            self._ahead = list(itertools.islice(self._texts, READ_AHEAD))
+            self._lengths = self._model.lengths(self._ahead, self._pretokenized)
+            longest = self._model.longest
+            if long := [i for i, length in enumerate(self._lengths) if length > longest]:
+                number, length = self._read - len(self._ahead) + long[0], self._lengths[long[0]]
+                raise UserError(
+                    f"text {number} has {length} tokens, special ones included, and the model {longest} positions; split it"
+                )
+        return bool(self._ahead)
+
+    def _checked(self, texts: Iterable[Text]) -> Iterator[Text]:
+        for number, text in enumerate(texts):
+            self._read = number + 1
+            if isinstance(text, str) == self._pretokenized:
+                expected = "a list of words" if self._pretokenized else "a string"
+                raise UserError(
+                    f"text {number} is a {type(text).__name__} and pretokenized={self._pretokenized}; give {expected}"
+                )
+            yield text
+
+
+def _open_directory(directory: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Makes the directory or compares its manifest with what is asked for now; its shards, if they were all made."""
+    if not (directory / MANIFEST).exists():
+        if any(directory.glob("shard-*")):
+            raise UserError(f"{directory} has shards and no {MANIFEST}; delete it, or give another directory")
+        write_json(directory / MANIFEST, settings)
+        return []
+    there = read_json(directory / MANIFEST)
+    for key, value in settings.items():
+        if there.get(key) != value:
+            raise UserError(
+                f"{directory} holds features with {key}={there.get(key)}, and {key}={value} is wanted; give another directory"
+            )
+    return there.get("shards", [])
+
+
+def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dtype: str, of: str) -> dict[str, Any]:
+    found: dict[int, np.ndarray] = {}
+    for indices in _batches(model.lengths(texts, ask["pretokenized"]), model.longest):
+        for index, embedding in zip(indices, model.encode([texts[i] for i in indices], **ask)):
+            with np.errstate(over="ignore"):
+                found[index] = np.ascontiguousarray(embedding.states.swapaxes(0, 1), dtype)
+            if not np.isfinite(found[index]).all():
+                raise UserError(f"a state of {of} is not finite as {dtype}; choose float32, or look at the model's parameters")
+    offsets = np.cumsum([0, *(len(found[i]) for i in range(len(texts)))])
+    states = np.concatenate([found.pop(i) for i in range(len(texts))])
+    about = {"file": path.name, "texts": len(texts), "tokens": len(states), "sha256": texts_digest(texts)}
+    partial = path.with_suffix(".partial")
+    # One entry, as the order of several is not the same each time.
+    safetensors.numpy.save_file({"states": states, "offsets": offsets}, partial, {"about": json.dumps(about)})
+    os.replace(partial, path)
+    return about
+
+
+def _batches(lengths: Sequence[int], longest: int) -> Iterator[list[int]]:
+    """Numbers of texts, those of about one length together, so that a batch has at most BATCH_POSITIONS with its padding."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        positions = power_of_two(len(batch) + 1) * padded_length(lengths[index], longest)
+        if batch and (len(batch) == ROWS or positions > BATCH_POSITIONS):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _about(path: Path) -> dict[str, Any]:
+    with _opened(path) as file:
+        return json.loads(file.metadata()["about"])
+
+
+def _read(path: Path, name: str, part: slice = slice(None)) -> np.ndarray:
+    with _opened(path) as file:
+        return file.get_slice(name)[part]
+
+
+def _opened(path: Path):
+    try:
+        return safetensors.safe_open(path, "numpy")
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} cannot be read ({error}); delete it and extract again, which makes it alone anew") from None

@@ -1,0 +1,350 @@
+"""What feature-based transfer puts on frozen hidden states: mixes of layers, a biLSTM, a CRF, character features, an MLP.
+
+Inputs are rows of words or tokens. Letters: B rows, L positions (W where they are words), D width, n layers, F cell width,
+C classes.
+"""
+
+import re
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.errors import UserError
+from bertlab.models.base import Dense, Norm, lookup, normal, param, rows_apart
+from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
+from bertlab.models.recurrent import borders, through_time, uniform
+from bertlab.transfer import crf
+
+MIXES = "last, layer:K, sum_last_N, concat_last_N, weighted_sum, weighted_sum_last_N, scalar_mix, hypercolumns"
+PLACES = ("input", "after_first", "output", "input_output")
+
+
+def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
+    """The numbers of the layers that a mix reads.
+
+    Args:
+        kind: one of MIXES, see `LayerMix`.
+        widths: of all layers, embeddings first.
+
+    Raises:
+        UserError: there is no such mix or layer, or layers to be added up differ in width.
+    """
+    count = len(widths)
+    if kind in ("weighted_sum", "scalar_mix", "hypercolumns"):
+        layers = list(range(count))
+    elif kind == "last":
+        layers = [count - 1]
+    elif found := re.fullmatch(r"layer:(-?\d+)", kind):
+        number = int(found[1])
+        if not -count <= number < count:
+            raise UserError(f"layers={kind}: there is no such layer; the features have 0 (embeddings) to {count - 1}")
+        layers = [number % count]
+    elif found := re.fullmatch(r"(?:sum|concat|weighted_sum)_last_(\d+)", kind):
+        number = int(found[1])
+        if not 1 <= number <= count:
+            raise UserError(f"layers={kind}: the features have {count} layers, embeddings included; ask for 1 to {count}")
+        layers = list(range(count - number, count))
+    else:
+        raise UserError(f"layers={kind}: expected one of {MIXES}")
+    if not _joins(kind) and len({widths[i] for i in layers}) > 1:
+        raise UserError(
+            f"layers={kind}: layers {layers[0]} to {layers[-1]} are {', '.join(str(widths[i]) for i in layers)} wide and"
+            " cannot be added up; choose concat_last_N or hypercolumns, or layers of one width"
+        )
+    return layers
+
+
+def mixed_width(kind: str, widths: Sequence[int]) -> int:
+    """Width of what `LayerMix` gives; arguments and errors as for `chosen_layers`."""
+    chosen = [widths[i] for i in chosen_layers(kind, widths)]
+    return sum(chosen) if _joins(kind) else chosen[0]
+
+
+def split_layers(features: Float[Array, "... n D"], widths: Sequence[int]) -> tuple[Float[Array, "..."], ...]:
+    """Features as they are stored (`bertlab.transfer.features`) to one array a layer, each of its own width."""
+    return tuple(features[..., i, :width] for i, width in enumerate(widths))
+
+
+def _joins(kind: str) -> bool:
+    return kind == "hypercolumns" or kind.startswith("concat_last_")
+
+
+class LayerMix(nn.Module):
+    """One vector a position from all of a model's layers.
+
+    Attributes:
+        kind: "last"; "layer:K" (0 the embeddings, −2 the last but one); "sum_last_N" and "concat_last_N" (Devlin et al. 2018,
+            section 5.3: N = 4); "weighted_sum" Σ s_j h_j over all layers, the embeddings too, and "weighted_sum_last_N", with
+            s = softmax(w) and w at first 0; "scalar_mix" γ Σ s_j h_j over all layers, with γ at first 1 (Peters et al. 2018,
+            equation 1); "hypercolumns": all layers side by side.
+        regulariser: λ of the penalty λ‖w‖² on the weights. The first version of ELMo's text has λ‖w − 1/n‖², which is the
+            same: softmax does not see a constant added to every w. 1 keeps near the mean of the layers, 0.001 lets them differ.
+        layer_norm: each layer before the sum is shifted and scaled to mean 0 and variance 1 over all elements of all filled
+            positions of the batch together, without parameters (a row's result then depends on its batch).
+        dropout: of the result (AllenNLP's ELMo: 0.5).
+    """
+
+    kind: str
+    regulariser: float = 0.0
+    layer_norm: bool = False
+    dropout: float = 0.0
+
+    @nn.compact
+    def __call__(
+        self, layers: tuple[Float[Array, "B L D"], ...], filled: Bool[Array, "B L"], deterministic: bool
+    ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
+        """The mix in float32, and the penalty to be added to the loss (0 without weights).
+
+        Raises:
+            UserError: as for `chosen_layers`.
+        """
+        chosen = chosen_layers(self.kind, [layer.shape[-1] for layer in layers])
+        layers = [layers[i].astype(jnp.float32) for i in chosen]
+        if self.layer_norm:
+            layers = [normalised_together(layer, filled) for layer in layers]
+        penalty = jnp.zeros((), jnp.float32)
+        if _joins(self.kind):
+            mixed = jnp.concatenate(layers, -1)
+        elif self.kind.startswith(("weighted_sum", "scalar_mix")):
+            weights = self.param("weights", param(nn.initializers.zeros, None), (len(layers),))
+            penalty = self.regulariser * jnp.sum(weights**2)
+            mixed = sum(share * layer for share, layer in zip(jax.nn.softmax(weights), layers))
+            if self.kind == "scalar_mix":
+                mixed = self.param("gamma", param(nn.initializers.ones), ()) * mixed
+        else:
+            mixed = sum(layers)
+        return nn.Dropout(self.dropout)(mixed, deterministic), penalty
+
+
+def normalised_together(x: Float[Array, "B L D"], filled: Bool[Array, "B L"], epsilon: float = 1e-12) -> Float[Array, "B L D"]:
+    """Mean 0 and variance 1 over all elements of filled positions (bilm-tf's and AllenNLP's `do_layer_norm`), 0 elsewhere."""
+    inside = filled[:, :, None]
+    count = jnp.maximum(inside.sum() * x.shape[-1], 1)
+    centred = jnp.where(inside, x - jnp.where(inside, x, 0).sum() / count, 0)
+    return centred * jax.lax.rsqrt((centred**2).sum() / count + epsilon)
+
+
+class Lstm(nn.Module):
+    """One direction of a plain LSTM, gates in the order input, forget, candidate, output.
+
+    Initial values U(±1/√F) for kernels and bias, as torch's, and 1 more for the forget gate's bias.
+    """
+
+    hidden: int
+    reverse: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
+        """States after every position; they begin at zero with every document."""
+        f = self.hidden
+        init = uniform(f**-0.5)
+        forget_more = lambda key, shape, dtype=jnp.float32: init(key, shape, dtype).at[1].add(1)
+        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 4, f))
+        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 4, f))
+        bias = self.param("bias", param(forget_more, None, "hidden"), (4, f))
+        flat = lambda w: w.reshape(*w.shape[:-2], 4 * f)
+        gates, wh = x @ flat(wx) + flat(bias), flat(wh)
+
+        def step(state, gate):
+            enter, forget, candidate, leave = jnp.split(gate + state["state"] @ wh, 4, axis=-1)
+            cell = jax.nn.sigmoid(forget) * state["cell"] + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
+            return {"cell": cell, "state": jax.nn.sigmoid(leave) * jnp.tanh(cell)}
+
+        zeros = jnp.zeros((x.shape[1], f), gates.dtype)
+        rows = borders(documents, self.reverse, stateful=False)
+        return rows_apart(through_time(step, {"cell": zeros, "state": zeros}, gates, *rows, self.reverse)[1], axis=1)
+
+
+class BiLstmEncoder(nn.Module):
+    """A task's bidirectional LSTM over words, with a language model's states at one or two places.
+
+    Attributes:
+        layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM (Peters et al. 2017).
+        hidden: F of each direction; what comes out is 2F wide. (Whether BERT's 768 is one direction's or both's is not said.)
+        dropout: of each layer's input (TagLM: 0.25), element by element.
+        place: where the states s go: "input" [x; s], "after_first" joined to the first layer's output (TagLM), "output"
+            [h; s] (ELMo), "input_output" both, with two arrays, as their mixes have weights of their own.
+    """
+
+    layers: int
+    hidden: int
+    dropout: float = 0.0
+    place: str = "input"
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"] | None,
+        states: Sequence[Float[Array, "B L E"]],
+        documents: Int[Array, "B L"],
+        deterministic: bool,
+    ) -> Float[Array, "B L F"]:
+        """Encodings, zero at padding.
+
+        Args:
+            x: features of the words themselves, or None, if there are states at the input.
+            states: of the language model: none, one array, or for "input_output" two.
+            documents: each position's document, which no state crosses; 0 for padding, at the end or anywhere.
+
+        Raises:
+            UserError: there is no such place, or the number of layers or of arrays does not suit it.
+        """
+        if self.place not in PLACES:
+            raise UserError(f"place={self.place}: expected one of {', '.join(PLACES)}")
+        if self.layers < 1 + (self.place == "after_first"):
+            raise UserError(f"layers={self.layers}: place={self.place} needs at least {1 + (self.place == 'after_first')}")
+        if states and len(states) != 1 + (self.place == "input_output"):
+            raise UserError(f"place={self.place} was given {len(states)} arrays of states; expected one for each place")
+        if x is None and not (states and self.place.startswith("input")):
+            raise UserError(f"place={self.place} leaves the first layer without input; give word features or place=input")
+        filled = documents[:, :, None] > 0
+        # Padding holds zeros, whatever it held: the reverse direction reads it first.
+        joined = lambda *parts: jnp.where(filled, jnp.concatenate([p for p in parts if p is not None], -1), 0)
+        at = dict(zip(self.place.split("_") if self.place == "input_output" else [self.place], states))
+        x = joined(x, at.get("input"))
+        for i in range(self.layers):
+            x = nn.Dropout(self.dropout)(x, deterministic)
+            x, row = x.transpose(1, 0, 2), documents.T
+            both = [Lstm(self.hidden, side == "backward", name=f"{side}_{i}")(x, row) for side in ("forward", "backward")]
+            x = joined(*(h.transpose(1, 0, 2) for h in both), at.get("after_first") if i == 0 else None)
+        return joined(x, at.get("output"))
+
+
+class Crf(nn.Module):
+    """Tags from word encodings: a dense layer and a linear-chain CRF (see `bertlab.transfer.crf`), trained by its likelihood.
+
+    Attributes:
+        classes: C.
+        tags: their names, if tags that BIO does not allow shall not be decoded; training is the same.
+    """
+
+    classes: int
+    tags: tuple[str, ...] = ()
+
+    def setup(self):
+        self.dense = Dense(self.classes, ("embed", None))
+        self.transitions = self.param("transitions", param(nn.initializers.zeros, None, None), (self.classes, self.classes))
+        self.start = self.param("start", param(nn.initializers.zeros, None), (self.classes,))
+        self.end = self.param("end", param(nn.initializers.zeros, None), (self.classes,))
+
+    def __call__(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"], labels: Int[Array, "B W"]) -> Float[Array, "B"]:
+        """log p(labels) of each row in nats; `mask` and `labels` as in `crf.log_likelihood`."""
+        return crf.log_likelihood(self.dense(x), mask, labels, self.transitions, self.start, self.end)
+
+    def decode(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"]) -> Int[Array, "B W"]:
+        """The best tags, −1 beyond the words."""
+        transitions, start = self.transitions, self.start
+        if self.tags:
+            allowed, first = crf.allowed_transitions(self.tags)
+            transitions, start = jnp.where(allowed, transitions, crf.FORBIDDEN), jnp.where(first, start, crf.FORBIDDEN)
+        return crf.viterbi(self.dense(x), mask, transitions, start, self.end)[0]
+
+
+class WordFeatures(nn.Module):
+    """A word from its spelling, and from a table of trained vectors.
+
+    The size is that of Ma and Hovy 2016 (30 filters over 3 characters of 25 dimensions, highest value of each); characters
+    and their maximum over padding too are those of `bertlab.models.characters`.
+
+    Attributes:
+        vocab_size: of the table of word vectors; 0: none.
+        width: of the word vectors.
+        filters: of the convolution; 0: no spelling.
+        filter_width, character_width: in characters, and of a character's vector.
+    """
+
+    vocab_size: int = 0
+    width: int = 50
+    filters: int = 30
+    filter_width: int = 3
+    character_width: int = 25
+
+    @nn.compact
+    def __call__(
+        self, characters: Int[Array, "B W 50"] | None = None, words: Int[Array, "B W"] | None = None
+    ) -> Float[Array, "B W D"]:
+        """Spelling's features and word vector, side by side.
+
+        Args:
+            characters: ids of `bertlab.data.characters`.
+            words: ids below `vocab_size`.
+        """
+        found = []
+        if self.filters:
+            e = self.character_width
+            embedding = self.param("character_embedding", param(uniform((3 / e) ** 0.5), None, None), (ALPHABET, e))
+            config = CharactersConfig(self.filters, 0, ((self.filter_width, self.filters),), e, activation="tanh")
+            x = rows_apart(embedding[characters.reshape(-1, characters.shape[-1])])
+            x = Convolution(config, self.filter_width, self.filters, name="filters")(x)
+            found.append(x.reshape(*characters.shape[:-1], self.filters))
+        if self.vocab_size:
+            table = self.param(
+                "word_embedding", param(normal(self.width**-0.5), "vocab", "embed"), (self.vocab_size, self.width)
+            )
+            found.append(lookup(table, words))
+        return jnp.concatenate(found, -1)
+
+
+class Mlp(nn.Module):
+    """ULMFiT's classifier blocks (Howard and Ruder 2018, section 3.3): norm, dropout, dense and ReLU, the last without ReLU.
+
+    The published norm is batch normalisation; its running statistics are state beside the parameters, of which training here
+    has none. In its place is layer normalisation, or nothing.
+
+    Attributes:
+        classes: C.
+        hidden: widths between; (): a linear probe.
+        dropout: before each dense layer, one more than `hidden` (the released script: 0.4 and 0.1).
+        norm: "layer_norm" or "none".
+    """
+
+    classes: int
+    hidden: tuple[int, ...] = (50,)
+    dropout: tuple[float, ...] = (0.4, 0.1)
+    norm: str = "layer_norm"
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
+        """Logits in float32."""
+        if self.norm not in ("layer_norm", "none"):
+            raise UserError(f"norm={self.norm}: expected layer_norm or none")
+        if len(self.dropout) != len(self.hidden) + 1:
+            raise UserError(f"dropout={self.dropout}: expected {len(self.hidden) + 1} rates, one for each dense layer")
+        x = x.astype(jnp.float32)
+        for i, (width, rate) in enumerate(zip((*self.hidden, self.classes), self.dropout)):
+            if self.norm == "layer_norm":
+                x = Norm(1e-5, name=f"norm_{i}")(x)
+            x = nn.Dropout(rate)(x, deterministic)
+            x = Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
+            x = jax.nn.relu(x) if i < len(self.hidden) else x
+        return x
+
+
+def concat_pool(
+    states: Float[Array, "B L D"],
+    filled: Bool[Array, "B L"],
+    last: Int[Array, "B"] | None = None,
+    last_n: int | None = None,
+) -> Float[Array, "B D"]:
+    """[h_last; highest; mean] over the filled positions, 3D wide (Howard and Ruder 2018, section 3.3); 0 for an empty row.
+
+    Args:
+        states: of the last layer.
+        filled: false at padding, which has no influence.
+        last: the position that was read last; default the last filled one, as it is left to right (right to left: the first).
+        last_n: pool over those fewer than so many positions from `last` alone (the released script: 20 · 70).
+    """
+    places = jnp.arange(states.shape[1])
+    if last is None:
+        last = jnp.max(jnp.where(filled, places, 0), axis=1)
+    if last_n is not None:
+        filled = filled & (jnp.abs(places - last[:, None]) < last_n)
+    inside, count = filled[:, :, None], filled.sum(axis=1)[:, None]
+    states = jnp.where(inside, states, 0)
+    lowest = jnp.finfo(states.dtype).min
+    highest = jnp.where(count > 0, jnp.where(inside, states, lowest).max(axis=1), 0)
+    at_last = jnp.take_along_axis(states, last[:, None, None], axis=1)[:, 0]
+    return jnp.concatenate([at_last, highest, states.sum(axis=1) / jnp.maximum(count, 1)], -1)

@@ -1,0 +1,338 @@
+"""Task models equal NumPy versions (float64) of what is published; padding has no influence, and gradients stay finite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bertlab.data.characters import character_ids
+from bertlab.errors import UserError
+from bertlab.models.base import unbox
+from bertlab.transfer import crf
+from bertlab.transfer.task_models import (
+    BiLstmEncoder,
+    Crf,
+    LayerMix,
+    Lstm,
+    Mlp,
+    WordFeatures,
+    chosen_layers,
+    concat_pool,
+    mixed_width,
+    split_layers,
+)
+from tests.recurrent_references import walk
+from tests.references import dense, quick_jit, sigmoid
+
+DOCUMENTS = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0], [0] * 6, [1] * 6], np.int32)
+FILLED = DOCUMENTS > 0
+ROWS, LENGTH = DOCUMENTS.shape
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def random_variables(module, *arguments, seed=1, **settings):
+    """Variables of the right shapes, none of them 0 or 1."""
+    shapes = unbox(jax.eval_shape(lambda: module.init(jax.random.key(0), *arguments, **settings)))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda s: rng.normal(scale=0.5, size=s.shape).astype(s.dtype), shapes)
+
+
+def applied(module, variables, *arguments, **settings):
+    return jax.tree.map(np.asarray, quick_jit(lambda v: module.apply(v, *arguments, **settings))(variables))
+
+
+def assert_finite_gradients(module, variables, *arguments):
+    total = lambda v: sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(module.apply(v, *arguments)))
+    gradients = jax.tree.leaves(quick_jit(jax.grad(total))(variables))
+    assert all(np.isfinite(g).all() for g in gradients) and all(np.any(g) for g in gradients)
+
+
+# --- mixes of layers
+
+
+def softmax(w):
+    return np.exp(w) / np.exp(w).sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("last", lambda h, w, g: h[-1]),
+        ("layer:0", lambda h, w, g: h[0]),
+        ("layer:-2", lambda h, w, g: h[-2]),
+        ("sum_last_4", lambda h, w, g: h[1] + h[2] + h[3] + h[4]),
+        ("concat_last_4", lambda h, w, g: np.concatenate(h[1:], -1)),
+        ("concat_last_2", lambda h, w, g: np.concatenate(h[3:], -1)),
+        ("weighted_sum", lambda h, w, g: np.einsum("n,nbld->bld", softmax(w), h)),
+        ("weighted_sum_last_3", lambda h, w, g: np.einsum("n,nbld->bld", softmax(w), h[2:])),
+        ("scalar_mix", lambda h, w, g: g * np.einsum("n,nbld->bld", softmax(w), h)),
+        ("hypercolumns", lambda h, w, g: np.concatenate(h, -1)),
+    ],
+)
+def test_a_mix_is_what_its_name_says(kind, expected):
+    layers = normal(5, ROWS, LENGTH, 3)
+    module = LayerMix(kind, regulariser=0.25)
+    arguments = (tuple(layers.astype(np.float16)), FILLED, True)
+    variables = random_variables(module, *arguments)
+    mixed, penalty = applied(module, variables, *arguments)
+    params = variables.get("params", {})
+    weights = np.float64(params.get("weights", []))
+    assert bool(params) == ("weighted" in kind or "scalar" in kind) and ("gamma" in params) == (kind == "scalar_mix")
+    layers = layers.astype(np.float16).astype(np.float64)
+    expected = expected(list(layers) if "concat" in kind else layers, weights, params.get("gamma"))
+    assert mixed.dtype == np.float32 and mixed.shape[-1] == mixed_width(kind, [3] * 5)
+    np.testing.assert_allclose(mixed, expected, atol=1e-6)
+    np.testing.assert_allclose(penalty, 0.25 * np.sum(weights**2), rtol=1e-6)
+
+
+def test_a_fresh_scalar_mix_is_the_mean_and_its_regulariser_holds_it_there():
+    layers = normal(3, ROWS, LENGTH, 4)
+    module = LayerMix("scalar_mix", regulariser=1.0, dropout=0.5)
+    variables = {"params": {"weights": np.zeros(3, np.float32), "gamma": np.float32(1)}}
+    fresh = quick_jit(lambda key: module.init(key, tuple(layers), FILLED, True))(jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, unbox(fresh), variables)
+    mixed, penalty = applied(module, variables, tuple(layers), FILLED, True)
+    np.testing.assert_allclose(mixed, layers.mean(0), atol=1e-6)
+    assert penalty == 0
+    # The earlier text's λ‖v − 1/n‖² with softmax(v): v = w + 1/n is the same mix at the same price.
+    w = variables["params"]["weights"] = normal(3, seed=3)
+    _, penalty = applied(module, variables, tuple(layers), FILLED, True)
+    np.testing.assert_allclose(penalty, np.sum(((w + 1 / 3) - 1 / 3) ** 2), rtol=1e-5)
+    np.testing.assert_allclose(softmax(w), softmax(w + 1 / 3), rtol=1e-6)
+    dropped, _ = applied(module, variables, tuple(layers), FILLED, False, rngs={"dropout": jax.random.key(1)})
+    kept, _ = applied(module, variables, tuple(layers), FILLED, True)
+    assert 0.3 < np.mean(dropped == 0) < 0.7
+    np.testing.assert_allclose(dropped[dropped != 0], 2 * kept[dropped != 0], rtol=1e-5)
+
+
+def test_a_mix_normalises_each_layer_over_all_filled_elements_together():
+    layers = normal(2, ROWS, LENGTH, 4) * np.float32(3) + np.array([5, -2], np.float32)[:, None, None, None]
+    layers[:, ~FILLED] = 1e4
+    module = LayerMix("scalar_mix", layer_norm=True)
+    variables = random_variables(module, tuple(layers), FILLED, True)
+    mixed, _ = applied(module, variables, tuple(layers), FILLED, True)
+    inside = np.float64(layers[:, FILLED])
+    normed = (inside - inside.mean((1, 2), keepdims=True)) / inside.std((1, 2), keepdims=True)
+    p = variables["params"]
+    expected = p["gamma"] * np.einsum("n,nkd->kd", softmax(np.float64(p["weights"])), normed)
+    np.testing.assert_allclose(mixed[FILLED], expected, atol=1e-5)
+    assert_finite_gradients(module, variables, tuple(layers), FILLED, True)
+    nothing, _ = applied(module, variables, tuple(layers), np.zeros_like(FILLED), True)
+    assert np.isfinite(nothing).all()
+
+
+def test_layers_of_several_widths_are_joined_but_not_added():
+    widths = [4, 6, 6, 4]
+    features = normal(ROWS, LENGTH, 4, 6)
+    layers = split_layers(features, widths)
+    mixed, _ = applied(LayerMix("hypercolumns"), {}, layers, FILLED, True)
+    expected = np.concatenate([features[:, :, i, :width] for i, width in enumerate(widths)], -1)
+    np.testing.assert_array_equal(mixed, expected)
+    assert mixed_width("concat_last_3", widths) == 16 and mixed_width("last", widths) == 4
+    with pytest.raises(UserError, match=r"layers=sum_last_2: layers 2 to 3 are 6, 4 wide .* choose concat_last_N"):
+        LayerMix("sum_last_2").init(jax.random.key(0), layers, FILLED, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("layer:4", r"layers=layer:4: there is no such layer; the features have 0 \(embeddings\) to 3"),
+        ("layer:-5", "no such layer"),
+        ("concat_last_5", "the features have 4 layers, embeddings included; ask for 1 to 4"),
+        ("sum_last_0", "ask for 1 to 4"),
+        ("mean", "layers=mean: expected one of last, layer:K, sum_last_N"),
+        ("scalar_mix", "4, 6, 6, 4 wide and cannot be added up"),
+    ],
+)
+def test_mixes_that_do_not_exist_are_refused(kind, message):
+    with pytest.raises(UserError, match=message):
+        chosen_layers(kind, [4, 6, 6, 4])
+
+
+# --- the biLSTM
+
+
+def lstm(x, p, documents, reverse):
+    """Torch's LSTM of one row: [L, F]."""
+    p = {name: np.float64(value) for name, value in p.items()}
+
+    def step(t, before):
+        gate = lambda g: x[t] @ p["input_kernel"][:, g] + before["state"] @ p["recurrent_kernel"][:, g] + p["bias"][g]
+        enter, forget, candidate, leave = map(gate, range(4))
+        cell = sigmoid(forget) * before["cell"] + sigmoid(enter) * np.tanh(candidate)
+        return {"cell": cell, "state": sigmoid(leave) * np.tanh(cell)}
+
+    width = p["bias"].shape[-1]
+    states, _ = walk(documents, reverse, None, {"cell": np.zeros(width), "state": np.zeros(width)}, step)
+    return np.stack([s["state"] if s else np.zeros(width) for s in states])
+
+
+PLACED = [("input", 1), ("after_first", 1), ("output", 1), ("input_output", 2), ("output", 0)]
+
+
+@pytest.mark.parametrize(("place", "count"), PLACED)
+def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
+    x, states = normal(ROWS, LENGTH, 3), [normal(ROWS, LENGTH, 2, seed=i + 1) for i in range(count)]
+    module = BiLstmEncoder(2, 4, place=place)
+    variables = random_variables(module, x, states, DOCUMENTS, True)
+    found = applied(module, variables, x, states, DOCUMENTS, True)
+    for row, documents in enumerate(DOCUMENTS):
+        h = x[row].astype(np.float64)
+        extra = [s[row] for s in states]
+        if place.startswith("input"):
+            h = np.concatenate([h, extra[0]], -1)
+        for i in range(2):
+            sides = [
+                lstm(h, variables["params"][f"{side}_{i}"], documents, side == "backward") for side in ("forward", "backward")
+            ]
+            h = np.concatenate(sides, -1)
+            if place == "after_first" and i == 0:
+                h = np.concatenate([h, extra[0]], -1)
+        if place.endswith("output") and extra:
+            h = np.concatenate([h, extra[-1]], -1)
+        np.testing.assert_allclose(found[row], np.where(documents[:, None] > 0, h, 0), atol=1e-5)
+
+
+def test_one_direction_equals_flax_lstm_on_rows_padded_at_the_end():
+    x, lengths = normal(ROWS, LENGTH, 3), np.array([6, 4, 1, 5])
+    documents = (np.arange(LENGTH) < lengths[:, None]).astype(np.int32)
+    for reverse in (False, True):
+        variables = random_variables(Lstm(4, reverse), x.transpose(1, 0, 2), documents.T)
+        found = applied(Lstm(4, reverse), variables, x.transpose(1, 0, 2), documents.T).transpose(1, 0, 2)
+        p = variables["params"]
+        cell = {f"i{gate}": {"kernel": p["input_kernel"][:, g]} for g, gate in enumerate("ifgo")}
+        cell |= {f"h{gate}": {"kernel": p["recurrent_kernel"][:, g], "bias": p["bias"][g]} for g, gate in enumerate("ifgo")}
+        other = nn.RNN(nn.OptimizedLSTMCell(4), reverse=reverse, keep_order=True)
+        expected = quick_jit(other.apply)({"params": {"cell": cell}}, x, seq_lengths=lengths)
+        np.testing.assert_allclose(found[documents > 0], expected[documents > 0], atol=1e-6)
+
+
+def test_padding_changes_nothing_in_a_bilstm_and_an_empty_row_has_finite_gradients():
+    x, states = normal(ROWS, LENGTH, 3), normal(ROWS, LENGTH, 2, seed=1)
+    module = BiLstmEncoder(2, 4, place="after_first")
+    variables = random_variables(module, x, [states], DOCUMENTS, True)
+    found = applied(module, variables, x, [states], DOCUMENTS, True)
+    wide = lambda array: np.pad(array, ((0, 0), (0, 3)) + ((0, 0),) * (array.ndim - 2), constant_values=0)
+    garbage = lambda array: np.where(wide(DOCUMENTS)[:, :, None] > 0, wide(array), np.float32(np.nan))
+    other = applied(module, variables, garbage(x), [garbage(states)], wide(DOCUMENTS), True)
+    np.testing.assert_allclose(other[:, :LENGTH], found, atol=1e-6)
+    assert not other[:, LENGTH:].any() and not found[~FILLED].any()
+    assert_finite_gradients(module, variables, garbage(x), [garbage(states)], wide(DOCUMENTS), True)
+
+
+def test_bilstm_drops_each_element_of_a_layer_input_by_itself():
+    """One layer without recurrence on ones: its cells' inputs differ as their inputs' masks do, from position to position."""
+    x, documents = np.ones((2, 40, 3), np.float32), np.arange(1, 41, dtype=np.int32)[None].repeat(2, 0)
+    module = BiLstmEncoder(1, 8, dropout=0.5)
+    variables = random_variables(module, x, [], documents, True)
+    run = lambda key: applied(module, variables, x, [], documents, False, rngs={"dropout": jax.random.key(key)})
+    first = run(0)
+    kinds = len({tuple(row) for row in np.round(first.reshape(80, -1), 4)})
+    assert kinds == 8, "each of 3 elements is dropped or kept"
+    assert np.any(first[0] != first[1]) and np.any(first != run(1))
+    np.testing.assert_array_equal(first, run(0))
+
+
+def test_bilstm_initial_values_are_small_with_forget_gates_open():
+    arguments = np.zeros((2, 1, 5), np.float32), np.ones((2, 1), np.int32)
+    p = jax.tree.map(np.asarray, unbox(quick_jit(Lstm(100, False).init)(jax.random.key(0), *arguments))["params"])
+    assert p["bias"][1].mean() == pytest.approx(1, abs=0.03) and np.abs(p["bias"][[0, 2, 3]]).max() <= 0.1
+    assert 0.09 < np.abs(p["recurrent_kernel"]).max() <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "x", "count", "message"),
+    [
+        ({"place": "middle"}, True, 1, "place=middle: expected one of input, after_first"),
+        ({"place": "after_first", "layers": 1}, True, 1, "layers=1: place=after_first needs at least 2"),
+        ({"place": "input_output"}, True, 1, "place=input_output was given 1 arrays"),
+        ({"place": "output"}, False, 1, "place=output leaves the first layer without input"),
+        ({"place": "input"}, False, 0, "place=input leaves the first layer without input"),
+    ],
+)
+def test_bilstms_that_cannot_be_are_refused(settings, x, count, message):
+    module = BiLstmEncoder(**{"layers": 2, "hidden": 4, **settings})
+    states = [normal(ROWS, LENGTH, 2)] * count
+    with pytest.raises(UserError, match=message):
+        module.init(jax.random.key(0), normal(ROWS, LENGTH, 3) if x else None, states, DOCUMENTS, True)
+
+
+# --- CRF module, word features, MLP, pooling
+
+
+def test_crf_module_scores_and_decodes_with_its_own_parameters():
+    tags = ("O", "B-x", "I-x")
+    x, labels = normal(ROWS, LENGTH, 4) * 5, np.where(FILLED, np.random.default_rng(2).integers(0, 3, FILLED.shape), -1)
+    free, bound = Crf(3), Crf(3, tags)
+    variables = random_variables(free, x, FILLED, labels)
+    p = variables["params"]
+    scores = np.float32(dense(np.float64(x), p["dense"])), FILLED
+    expected = quick_jit(crf.log_likelihood)(*scores, labels, p["transitions"], p["start"], p["end"])
+    for module in (free, bound):
+        np.testing.assert_allclose(applied(module, variables, x, FILLED, labels), expected, rtol=1e-5, atol=1e-5)
+    best = applied(free, variables, x, FILLED, method="decode")
+    np.testing.assert_array_equal(best, quick_jit(crf.viterbi)(*scores, p["transitions"], p["start"], p["end"])[0])
+    pairs = lambda found: {(a, b) for row in found for a, b in zip([0, *row[:-1]], row)}
+    assert (0, 2) in pairs(best), "left to itself it breaks the scheme"
+    assert (0, 2) not in pairs(applied(bound, variables, x, FILLED, method="decode"))
+    assert_finite_gradients(free, variables, x, FILLED, labels)
+
+
+def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
+    spelled = ["a", "Bank", "x" * 60, "naïve"]
+    characters, words = character_ids(spelled)[None].astype(np.int32), np.array([[3, 0, 6, 6]], np.int32)
+    module = WordFeatures(vocab_size=7, width=5, filters=30)
+    variables = random_variables(module, characters, words)
+    found = applied(module, variables, characters, words)
+    p = jax.tree.map(np.float64, variables["params"])
+    assert found.shape == (1, 4, 35) and p["filters"]["kernel"].shape == (3, 25, 30)
+    for i, word in enumerate(words[0]):
+        x = p["character_embedding"][characters[0, i]]
+        windows = [np.einsum("we,wen->n", x[at : at + 3], p["filters"]["kernel"]) for at in range(48)]
+        expected = np.tanh(np.max(windows, 0) + p["filters"]["bias"])
+        np.testing.assert_allclose(found[0, i], np.concatenate([expected, p["word_embedding"][word]]), atol=1e-5)
+    only_words = applied(
+        WordFeatures(7, 5, filters=0), {"params": {"word_embedding": variables["params"]["word_embedding"]}}, words=words
+    )
+    np.testing.assert_array_equal(only_words, found[:, :, 30:])
+    assert_finite_gradients(module, variables, characters, words)
+
+
+def test_mlp_equals_numpy_and_a_linear_probe_is_one_dense_layer():
+    x = normal(5, 7)
+    module = Mlp(3, hidden=(6,), dropout=(0.4, 0.1))
+    variables = random_variables(module, x, True)
+    p = jax.tree.map(np.float64, variables["params"])
+    norm = lambda y, q: (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5) * q["scale"] + q["bias"]
+    h = np.maximum(dense(norm(np.float64(x), p["norm_0"]), p["dense_0"]), 0)
+    np.testing.assert_allclose(applied(module, variables, x, True), dense(norm(h, p["norm_1"]), p["dense_1"]), atol=1e-5)
+    probe = Mlp(3, hidden=(), dropout=(0.0,), norm="none")
+    variables = random_variables(probe, x, True)
+    assert set(variables["params"]) == {"dense_0"}
+    np.testing.assert_allclose(applied(probe, variables, x, True), dense(x, variables["params"]["dense_0"]), atol=1e-5)
+    with pytest.raises(UserError, match=r"dropout=\(0.4, 0.1\): expected 1 rates"):
+        Mlp(3, hidden=()).init(jax.random.key(0), x, True)
+    with pytest.raises(UserError, match="norm=batch: expected layer_norm or none"):
+        Mlp(3, norm="batch").init(jax.random.key(0), x, True)
+
+
+@pytest.mark.parametrize("last_n", [None, 2])
+@pytest.mark.parametrize("reads", ["forward", "backward"])
+def test_concat_pool_equals_numpy_and_ignores_padding(reads, last_n):
+    states = normal(ROWS, LENGTH, 3) - 4  # a maximum over zeros of padding would be seen
+    states[~FILLED] = 100
+    lengths = FILLED.sum(1)
+    last = None if reads == "forward" else np.zeros(ROWS, np.int32)
+    found = np.asarray(quick_jit(concat_pool, static_argnames="last_n")(states, FILLED, last, last_n=last_n))
+    for row, length in enumerate(lengths):
+        h = np.float64(states[row, :length])
+        pooled = h if last_n is None else h[-last_n:] if reads == "forward" else h[:last_n]
+        at = -1 if reads == "forward" else 0
+        expected = np.concatenate([h[at], pooled.max(0), pooled.mean(0)]) if length else np.zeros(9)
+        np.testing.assert_allclose(found[row], expected, rtol=1e-5)
+    gradient = quick_jit(jax.grad(lambda s: jnp.sum(concat_pool(s, FILLED, last, last_n) ** 2)))(states)
+    assert np.isfinite(gradient).all() and not np.any(np.asarray(gradient)[~FILLED])
