@@ -67,11 +67,14 @@ def _add_training(add) -> None:
     train.add_argument("--workdir", required=True, type=Path, help="run directory")
 
     tune = add(
-        "finetune", _finetune, "fine-tune a pretrained run on a downstream task",
-        "bertlab finetune --run=runs/x --task=package --workdir=runs/x/finetune/package", overrides=True,
+        "finetune", _finetune, "train a pretrained run on a task, wholly, in part or its head alone",
+        "bertlab finetune --run=runs/x --task=sst2 --recipe=bert --config.task_data.directory=glue"
+        " --workdir=runs/x/finetune/sst2",
+        overrides=True,
     )  # fmt: skip
-    tune.add_argument("--run", required=True, type=Path, help="pretraining run directory")
-    tune.add_argument("--task", required=True, help="package or code_spans")
+    tune.add_argument("--run", required=True, type=Path, help="pretrained, imported or fine-tuned run directory")
+    tune.add_argument("--task", required=True, help="a task's name, FILE.py with a task of your own, or several joined by +")
+    tune.add_argument("--recipe", default="small", help="small, bert, gpt, ulmfit, fitlam, probe, elmo, taglm, bert_features")
     tune.add_argument("--workdir", required=True, type=Path, help="run directory of the fine-tuning")
 
 
@@ -181,10 +184,19 @@ def _add_weights(add) -> None:
     embed.add_argument("--run", required=True, type=Path, help="run or imported directory")
     embed.add_argument("--text", required=True, type=Path, help="UTF-8 text, one text a line")
     embed.add_argument("--pretokenized", action="store_true", help="words are split at spaces already: one vector a word")
-    embed.add_argument("--layers", default="all", help="all, or numbers such as 0,-1 (0: embeddings; default all)")
+    embed.add_argument(
+        "--layers", default=None, help="all, or numbers such as 0,-1 (0: embeddings; default all, and -1 with --pooling)"
+    )
+    embed.add_argument(
+        "--pooling", default=None, help="one vector a line: mean, cls, last, max or pooler; special tokens count"
+    )
     embed.add_argument("--special_tokens", action="store_true", help="keep [CLS], [SEP] and their like")
     embed.add_argument(
-        "--out", required=True, type=Path, help="FILE.npz: array [layers, tokens, D] a line, by line number from 0"
+        "--out",
+        required=True,
+        type=Path,
+        help='FILE.npz or FILE.safetensors: array [layers, tokens, D] a line, by line number from 0, or "vectors" [lines, D]'
+        " with --pooling; FILE.csv: a table",
     )
 
     add("models", _models, "print the families, their sizes and parameter counts", "bertlab models")
@@ -211,7 +223,7 @@ def _finetune(given, overrides: list[str]) -> None:
     from bertlab.transfer.finetune import finetune
 
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
-    result = finetune(given.run, given.task, given.workdir, {name: value for name, _, value in pairs})
+    result = finetune(given.run, given.task, given.workdir, {name: value for name, _, value in pairs}, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
     print(f"finished: {given.workdir / 'result.json'}; test: {scores}")
 
@@ -339,9 +351,10 @@ def _embed(given, _) -> None:
         given.run,
         given.text,
         given.out,
-        layers=parse_layers(given.layers),
+        layers=parse_layers(given.layers or ("-1" if given.pooling else "all")),
         pretokenized=given.pretokenized,
         special_tokens=given.special_tokens,
+        pooling=given.pooling,
     )
 
 

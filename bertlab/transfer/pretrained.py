@@ -10,12 +10,14 @@ import json
 import operator
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
+import pandas as pd
+import safetensors.numpy
+from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
@@ -26,12 +28,17 @@ from bertlab.errors import UserError
 from bertlab.models.base import Encoded, View, sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
+from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.phases import phase_configs, weights_of
+from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, predictions_of
 from bertlab.transfer.rows import Compiled, batches
+
+POOLINGS = ("mean", "cls", "last", "max", "pooler")
+SUFFIXES = (".npz", ".safetensors", ".csv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +49,23 @@ class Embedding:
         tokens: the strings of the positions; with `pretokenized`, the words.
         states: [n, T, D], with D the widest layer's; what a narrower one (of an AWD-LSTM) lacks is zeros.
         widths: of each of the n layers.
+        layers: their numbers in the model, the embeddings being 0.
     """
 
     tokens: tuple[str, ...]
     states: Float[np.ndarray, "n T D"]
     widths: tuple[int, ...]
+    layers: tuple[int, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """A table with a row for each token of each layer: `layer`, `position` (from 0), `token`, then `d0` to `d{D−1}`."""
+        count, length, width = self.states.shape
+        where = {
+            "layer": np.repeat(np.array(self.layers, np.int64), length),
+            "position": np.tile(np.arange(length), count),
+            "token": pd.Series(list(self.tokens) * count, dtype="str"),
+        }
+        return pd.concat([pd.DataFrame(where), _columns(self.states.reshape(-1, width))], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +117,7 @@ class Pretrained:
             raise UserError("special_tokens: with pretokenized there is one vector a word, and special tokens are no words")
         rows = self._rows(texts, pretokenized)
         embeddings: dict[int, Embedding] = {}
-        for indices, view in batches(rows, self._longest, self.tokenizer.pad_id):
-            found = self._compiled(_widest, view)
-            found = [np.asarray(found[i], np.float32) for i in _chosen(layers, len(found))]
+        for indices, _, numbers, found in self._states(rows, layers):
             widths = tuple(layer.shape[-1] for layer in found)
             states = np.zeros((len(found), *found[0].shape[:2], max(widths)), np.float32)
             for layer, of_layer in zip(states, found):
@@ -111,8 +128,66 @@ class Pretrained:
                 if special_tokens:
                     places = np.arange(len(row.tokens))
                     names = tuple(self._pieces[i] for i in row.tokens)
-                embeddings[index] = Embedding(names, row_states[:, places], widths)
+                embeddings[index] = Embedding(names, row_states[:, places], widths, numbers)
         return [embeddings[index] for index in range(len(rows))]
+
+    def sentence_vectors(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[str]],
+        layer: int = -1,
+        pooling: str = "mean",
+        pretokenized: bool = False,
+    ) -> Float[np.ndarray, "N D"]:
+        """One vector a text, float32, on the side that has seen most; D is the layer's own width.
+
+        Special tokens count in all of these, as in Sentence-BERT's poolings (Reimers and Gurevych 2019, section 3):
+        - "mean", "max": over the text's positions, of each number by itself; padding is left out.
+        - "cls", "last": the first position ([CLS], where the tokenizer puts one), or the last. Of a model that reads left to
+          right the first has seen nothing of the text but itself, and right to left the last.
+        - "pooler": what next-sentence prediction reads, a dense layer and tanh (BERT, section 3.1).
+
+        Args:
+            texts: strings; with `pretokenized`, lists of words, of whose pieces every one counts.
+            layer: 0 is the embeddings, −1 the last one, which alone has a pooler.
+            pooling: one of the above.
+            pretokenized: texts are lists of words.
+
+        Raises:
+            UserError: there is no such layer or pooling; the pooler was not trained; or a text has no tokens, or too many.
+        """
+        self.check_pooling(pooling)
+        if pooling == "pooler" and layer != -1:
+            raise UserError(f"layer={layer}: the pooler reads the last layer alone; leave layer at -1")
+        rows = self._rows(texts, pretokenized)
+        if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
+            raise UserError(f"text {empty[0]} has no tokens, and so no vector; leave it out")
+        vectors = {}
+        for indices, view, _, (states,) in self._states(rows, [layer]):
+            if pooling == "pooler":
+                pooled = np.asarray(self._compiled(_pooler, view), np.float32)
+            else:
+                pooled = pool(states, np.asarray(view["documents"]) > 0, pooling)
+            vectors.update(zip(indices, pooled))
+        return np.stack([vectors[index] for index in range(len(rows))]) if rows else np.zeros((0, 0), np.float32)
+
+    def check_pooling(self, pooling: str) -> None:
+        """Refuses what `sentence_vectors` cannot do.
+
+        Raises:
+            UserError: there is no such pooling, or the model's pooler was not trained.
+        """
+        if pooling not in POOLINGS:
+            raise UserError(f"pooling={pooling!r} is not known; choose one of {', '.join(POOLINGS)}")
+        readers = [name for name, objective in self.program.objectives.items() if isinstance(objective, NextSentence)]
+        untrained = readers and not any(name in self._trained for name in readers)
+        if pooling == "pooler" and ("pooler" not in self.params["body"] or untrained):
+            raise UserError(
+                "pooling='pooler': this model's pooler was never trained (nsp and sop do); choose mean, cls, last or max"
+            )
+
+    def lengths(self, texts: Sequence[str] | Sequence[Sequence[str]], pretokenized: bool = False) -> list[int]:
+        """Positions that each text takes, special tokens included; those beyond `longest` cannot be encoded."""
+        return [len(row.tokens) for row in self._encoded(texts, pretokenized)]
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -157,14 +232,24 @@ class Pretrained:
         rows = self._rows(texts, pretokenized=False)
         return bits_per_byte(texts, rows, self._scorer.score(rows, kind), self.tokenizer)
 
-    def _rows(self, texts, pretokenized: bool) -> list[TextRow]:
+    def _encoded(self, texts, pretokenized: bool) -> list[TextRow]:
         _check_texts(texts, pretokenized)
         encoder = RowEncoder(self.tokenizer, self.config.model.token_encoder == "characters")
-        rows = [encoder.words(text) if pretokenized else encoder.text(text) for text in texts]
+        return [encoder.words(text) if pretokenized else encoder.text(text) for text in texts]
+
+    def _states(self, rows: list[TextRow], layers) -> Iterator[tuple[list[int], View, tuple[int, ...], list[np.ndarray]]]:
+        """(indices of rows, view, numbers of the layers, states [B, L, D] of each layer) of a batch after the other."""
+        for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
+            found = self._compiled(_widest, view)
+            numbers = tuple(_chosen(layers, len(found)))
+            yield indices, view, numbers, [np.asarray(found[i], np.float32) for i in numbers]
+
+    def _rows(self, texts, pretokenized: bool) -> list[TextRow]:
+        rows = self._encoded(texts, pretokenized)
         for number, row in enumerate(rows):
-            if len(row.tokens) > self._longest:
+            if len(row.tokens) > self.longest:
                 raise UserError(
-                    f"text {number} has {len(row.tokens)} tokens, special ones included, and the model {self._longest}"
+                    f"text {number} has {len(row.tokens)} tokens, special ones included, and the model {self.longest}"
                     " positions; split it"
                 )
         return rows
@@ -175,7 +260,7 @@ class Pretrained:
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        return Scorer(self._compiled, self.tokenizer, self._longest, predictions_of(self._trained))
+        return Scorer(self._compiled, self.tokenizer, self.longest, predictions_of(self._trained))
 
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:
@@ -193,13 +278,30 @@ class Pretrained:
         return "both" in sides_of(self.config.model.family, model_direction(self.config.model))
 
     @property
-    def _longest(self) -> int:
+    def longest(self) -> int:
+        """Positions that a text may take, special tokens included; 2^20 where the model has no limit of its own."""
         shape = self.program.body.config
         return shape.max_positions if getattr(shape, "position_encoding", "") == "learned" else 1 << 20
 
 
 def _widest(program: Program, params, view: View) -> tuple[Float[Array, "B L D"], ...]:
     return program.encode(params, view).widest()[1]
+
+
+def _pooler(program: Program, params, view: View) -> Float[Array, "B D"]:
+    encoded = program.encode(params, view)
+    return program.body.apply({"params": program.plain(params)["body"]}, encoded, view, method="pool")
+
+
+def pool(states: Float[np.ndarray, "B L D"], filled: Bool[np.ndarray, "B L"], pooling: str) -> Float[np.ndarray, "B D"]:
+    """One vector a row, by "mean", "cls", "last" or "max" over its filled positions, which come first; no row is empty."""
+    if pooling == "cls":
+        return states[:, 0]
+    if pooling == "last":
+        return states[np.arange(len(states)), filled.sum(1) - 1]
+    if pooling == "max":
+        return np.where(filled[:, :, None], states, -np.inf).max(1)
+    return np.where(filled[:, :, None], states, 0).sum(1) / np.maximum(filled.sum(1), 1)[:, None].astype(states.dtype)
 
 
 def _check_texts(texts, pretokenized: bool) -> None:
@@ -246,7 +348,7 @@ def load(path: str | os.PathLike) -> Pretrained:
     # A fine-tuned run's objective is its task's head, of which there is nothing to ask here.
     asked = {} if "task" in saved or not config.objectives else objectives.build(config.objectives)
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
-    body = build_body(model_shape(config.model, tokenizer.vocab_size))
+    body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
     return Pretrained(config, tokenizer, Program(body, asked, vocabulary_of(tokenizer)), load_params(run))
 
 
@@ -260,20 +362,81 @@ def parse_layers(text: str) -> str | list[int]:
         raise UserError(f"--layers={text}: expected all, or numbers joined by commas such as 0,-1") from None
 
 
-def embed_file(run: Path, text: Path, out: Path, layers: str | Sequence[int], pretokenized: bool, special_tokens: bool) -> None:
-    """Writes the hidden states of every line of a text file: one array [n, T, D] a line, by its number from 0.
+def to_frame(embeddings: Sequence[Embedding]) -> pd.DataFrame:
+    """The tables of several texts (`Embedding.frame`) under each other, with a first column `text`: its number from 0."""
+    frames = [embedding.frame() for embedding in embeddings]
+    together = pd.concat(frames, ignore_index=True)
+    together.insert(0, "text", np.repeat(np.arange(len(frames)), [len(frame) for frame in frames]))
+    return together
+
+
+def _columns(vectors: Float[np.ndarray, "N D"]) -> pd.DataFrame:
+    return pd.DataFrame(vectors, columns=[f"d{number}" for number in range(vectors.shape[1])])
+
+
+def embed_file(
+    run: Path,
+    text: Path,
+    out: Path,
+    layers: str | Sequence[int],
+    pretokenized: bool,
+    special_tokens: bool,
+    pooling: str | None = None,
+) -> None:
+    """Writes the hidden states, or one vector, of every line of a text file.
 
     Args:
         run: run or imported directory.
         text: UTF-8, one text a line.
-        out: FILE.npz; written whole or not at all.
+        out: written whole or not at all. FILE.npz and FILE.safetensors hold one array [n, T, D] a line, by its number from 0,
+            and with `pooling` one array "vectors" [lines, D]; FILE.csv is the table of `to_frame`, and with `pooling` has a
+            row a line: `text`, then `d0`, `d1`, ….
         layers, pretokenized, special_tokens: as for `Pretrained.encode`; words are parted by spaces and tabs.
+        pooling: one vector a line, of the one layer that is named, as `Pretrained.sentence_vectors` has it.
 
     Raises:
-        UserError: a file cannot be read, or as for `Pretrained.encode`.
+        UserError: a file cannot be read, or as for `Pretrained.encode` or `sentence_vectors`.
     """
-    if out.suffix != ".npz":
-        raise UserError(f"--out={out}: the file is a NumPy archive; give it a name that ends in .npz")
+    if out.suffix not in SUFFIXES:
+        raise UserError(
+            f"--out={out}: the file is a NumPy archive, a safetensors file or a table; give it a name that ends in .npz,"
+            " .safetensors or .csv"
+        )
+    if pooling is not None and pooling not in POOLINGS:
+        raise UserError(f"--pooling={pooling} is not known; choose one of {', '.join(POOLINGS)}")
+    if pooling is not None and (layers == "all" or len(layers) != 1):
+        raise UserError(f"--layers={layers}: --pooling makes one vector a line; name one layer, such as --layers=-1")
+    if pooling is not None and special_tokens:
+        raise UserError("--special_tokens: with --pooling they always count; leave the flag out")
+    texts = _lines(text)
+    texts = [re.findall(r"[^ \t]+", line) for line in texts] if pretokenized else texts
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"--out={out}: {out.parent} cannot be written to; name another directory")
+    model = load(run)
+    if pooling is None:
+        embeddings = model.encode(texts, layers, pretokenized, special_tokens)
+        arrays = {str(number): embedding.states for number, embedding in enumerate(embeddings)}
+        sizes = embeddings[0].states.shape
+        said = f"{len(texts)} lines, arrays [{sizes[0]} layers, tokens, {sizes[2]}], the first of {sizes[1]} tokens"
+        table = lambda: to_frame(embeddings)
+    else:
+        vectors = model.sentence_vectors(texts, layers[0], pooling, pretokenized)
+        arrays, said = {"vectors": vectors}, f"{len(texts)} lines, one vector of {vectors.shape[1]} each"
+        table = lambda: _columns(vectors).rename_axis("text").reset_index()
+    partial = out.with_suffix(f".partial{out.suffix}")
+    if out.suffix == ".npz":
+        np.savez(partial, **arrays)
+    elif out.suffix == ".safetensors":
+        # A slice of a batch need not be contiguous, and the format writes memory as it lies.
+        safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial)
+    else:
+        table().to_csv(partial, index=False)
+    os.replace(partial, out)
+    print(f"{out}: {said}")
+
+
+def _lines(text: Path) -> list[str]:
     try:
         lines = text.read_bytes().decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -281,14 +444,4 @@ def embed_file(run: Path, text: Path, out: Path, layers: str | Sequence[int], pr
     lines = lines[:-1] if lines and not lines[-1] else lines
     if not lines:
         raise UserError(f"--text={text} is empty; give one text a line")
-    lines = [line.removesuffix("\r") for line in lines]
-    texts = [re.findall(r"[^ \t]+", line) for line in lines] if pretokenized else lines
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(out.parent, os.W_OK):
-        raise UserError(f"--out={out}: {out.parent} cannot be written to; name another directory")
-    embeddings = load(run).encode(texts, layers, pretokenized, special_tokens)
-    partial = out.with_suffix(".partial.npz")
-    np.savez(partial, **{str(number): embedding.states for number, embedding in enumerate(embeddings)})
-    os.replace(partial, out)
-    sizes = embeddings[0].states.shape
-    print(f"{out}: {len(embeddings)} lines, arrays [{sizes[0]} layers, tokens, {sizes[2]}], the first of {sizes[1]} tokens")
+    return [line.removesuffix("\r") for line in lines]

@@ -1,12 +1,16 @@
 """`bertlab.load`: hidden states and scores equal what the program computes on views made by hand."""
 
+import dataclasses
 import json
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
+import safetensors.numpy
 
 import bertlab
+from bertlab import objectives
 from bertlab.cli import main
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
@@ -14,6 +18,7 @@ from bertlab.interop import import_weights
 from bertlab.interop.base import Imported, save_imported
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
+from bertlab.transfer.pretrained import Embedding, to_frame
 from tests.conftest import ROOT
 from tests.interop import published
 from tests.references import initial, log_softmax, quick_jit
@@ -114,6 +119,57 @@ def test_a_model_of_characters_tells_words_apart_that_its_vocabulary_lacks(opene
     _, layers = quick_jit(model.apply)(model.params, table | {"segments": view["segments"]}).widest()
     np.testing.assert_allclose(embedding.states, np.stack(layers)[:, 0, first:last], atol=1e-5)
     assert np.abs(embedding.states[:, 0] - embedding.states[:, 1]).max() > 1e-3
+
+
+def test_sentence_vectors_are_pooled_by_hand(opened):
+    model = opened("bert")
+    texts = [*TEXTS, "a b " * 9]  # rows of several lengths in one batch: padding must not count
+    by_hand = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
+    for layer in (0, -1):
+        expected = [embedding.states[0] for embedding in model.encode(texts, layers=[layer], special_tokens=True)]
+        for pooling, pooled in by_hand.items():
+            found = model.sentence_vectors(texts, layer, pooling)
+            assert found.shape == (4, 16) and found.dtype == np.float32
+            np.testing.assert_allclose(found, [pooled(states) for states in expected], atol=1e-5)
+    dense = model.params["body"]["pooler"]
+    expected = np.tanh(np.stack([states[0] for states in expected]) @ dense["kernel"] + dense["bias"])
+    np.testing.assert_allclose(model.sentence_vectors(texts, pooling="pooler"), expected, atol=1e-5)
+    words = model.sentence_vectors([text.split() for text in texts], pretokenized=True)
+    np.testing.assert_allclose(words, model.sentence_vectors(texts), atol=1e-5)
+    with pytest.raises(UserError, match=r"layer=0: the pooler reads the last layer alone"):
+        model.sentence_vectors(texts, layer=0, pooling="pooler")
+    with pytest.raises(UserError, match=r"pooling='sum' is not known; choose one of mean, cls, last, max, pooler"):
+        model.sentence_vectors(texts, pooling="sum")
+    with pytest.raises(UserError, match=r"there is no layer 3; the model has 0 \(embeddings\) to 2"):
+        model.sentence_vectors(texts, layer=3)
+    program = dataclasses.replace(model.program, objectives={"nsp": objectives.find("nsp")()})
+    model.config.objectives.nsp.weight = 0.0
+    with pytest.raises(UserError, match=r"pooling='pooler': this model's pooler was never trained"):
+        dataclasses.replace(model, program=program).sentence_vectors(texts, pooling="pooler")
+
+
+def test_a_model_without_pooler_or_special_tokens_says_so(tmp_path, monkeypatch):
+    plain_words(monkeypatch)
+    import_weights("huggingface", published.write_directory("gpt2", tmp_path / "source"), tmp_path / "run")
+    model = bertlab.load(tmp_path / "run")
+    with pytest.raises(UserError, match=r"text 1 has no tokens, and so no vector; leave it out"):
+        model.sentence_vectors(["a b", ""])
+    with pytest.raises(UserError, match=r"this model's pooler was never trained"):
+        model.sentence_vectors(["a b"], pooling="pooler")
+    assert model.lengths(["a b c", "a"]) == [3, 1] and model.longest == model.program.body.config.max_positions
+    (states,) = model.encode(["a b c"])
+    np.testing.assert_allclose(model.sentence_vectors(["a b c"], -1, "last")[0], states.states[-1, -1], atol=1e-5)
+
+
+def test_a_frame_has_a_row_for_each_token_of_each_layer():
+    states = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    embeddings = [Embedding(("a", "NA", "b"), states, (2, 2), (0, 4)), Embedding(("c",), states[:, :1], (2, 2), (0, 4))]
+    frame = embeddings[0].frame()
+    assert frame.columns.tolist() == ["layer", "position", "token", "d0", "d1"]
+    assert frame.layer.tolist() == [0, 0, 0, 4, 4, 4] and frame.position.tolist() == [0, 1, 2] * 2
+    assert frame.token.tolist() == ["a", "NA", "b"] * 2 and frame.d1.tolist() == [1, 3, 5, 7, 9, 11]
+    both = to_frame(embeddings)
+    assert both.text.tolist() == [0] * 6 + [1] * 2 and both.query("text == 1 and layer == 4").d0.tolist() == [6.0]
 
 
 @pytest.mark.parametrize(("recipe", "sides"), [("gpt", ["ltr"]), ("elmo", ["ltr", "rtl"]), ("awd_lstm backward", ["rtl"])])
@@ -236,10 +292,45 @@ def test_embed_writes_one_array_a_line(small_config, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["x.npz"]
 
 
+def test_embed_writes_tables_safetensors_and_one_vector_a_line(opened, tmp_path):
+    model = opened("skip_gram")
+    lines = ["with a block", "", "yield it"]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+
+    def embed(name, *arguments):
+        given = [f"--run={tmp_path / 'run'}", f"--text={tmp_path / 'lines.txt'}", f"--out={tmp_path / 'o' / name}", *arguments]
+        assert main(["embed", *given]) == 0
+        assert [path.name for path in (tmp_path / "o").iterdir()] == [name]
+        path = (tmp_path / "o" / name).rename(tmp_path / name)
+        return safetensors.numpy.load_file(path) if name.endswith("s") else pd.read_csv(path, keep_default_na=False)
+
+    expected, vectors = model.encode(lines), model.sentence_vectors(lines, 0, "max")
+    arrays = embed("x.safetensors")
+    assert sorted(arrays) == ["0", "1", "2"]
+    for number, embedding in enumerate(expected):
+        np.testing.assert_array_equal(arrays[str(number)], embedding.states)
+    table = embed("x.csv")
+    assert table.columns[:4].tolist() == ["text", "layer", "position", "token"]
+    assert table.token.tolist() == [token for embedding in expected for token in embedding.tokens]
+    of_last = table[table.text == 2].iloc[:, 4:].to_numpy()
+    np.testing.assert_allclose(of_last, expected[2].states[0], rtol=1e-6)
+    np.testing.assert_array_equal(embed("p.safetensors", "--pooling=max", "--layers=0")["vectors"], vectors)
+    pooled = embed("p.csv", "--pooling=max")
+    assert pooled.text.tolist() == [0, 1, 2] and pooled.columns[1] == "d0"
+    np.testing.assert_allclose(pooled.iloc[:, 1:], vectors, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--out=x.npy"], "--out=x.npy: the file is a NumPy archive; give it a name that ends in .npz"),
+        (["--pooling=mean", "--layers=0,1"], "--layers=[0, 1]: --pooling makes one vector a line; name one layer"),
+        (["--pooling=mean", "--layers=all"], "--layers=all: --pooling makes one vector a line; name one layer"),
+        (["--pooling=mean", "--special_tokens"], "--special_tokens: with --pooling they always count"),
+        (["--pooling=sum"], "--pooling=sum is not known; choose one of mean, cls, last, max, pooler"),
+        (
+            ["--out=x.npy"],
+            "--out=x.npy: the file is a NumPy archive, a safetensors file or a table; give it a name that ends in .npz",
+        ),
         (["--text=nothing.txt"], "--text=nothing.txt: "),
         (["--layers=last"], "--layers=last: expected all, or numbers joined by commas"),
         (["--run=nowhere"], "nowhere has no config.json"),
@@ -248,7 +339,10 @@ def test_embed_writes_one_array_a_line(small_config, tmp_path, capsys):
 def test_embed_says_which_flag_is_wrong(given, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lines.txt").write_text("a\n")
-    flags = {"--run": "nowhere", "--text": "lines.txt", "--out": "x.npz"} | dict(flag.split("=") for flag in given)
-    assert main(["embed", *(f"{name}={value}" for name, value in flags.items())]) == 2
+    flags = {"--run": "nowhere", "--text": "lines.txt", "--out": "x.npz"} | dict(
+        flag.split("=") for flag in given if "=" in flag
+    )
+    switches = [flag for flag in given if "=" not in flag]
+    assert main(["embed", *(f"{name}={value}" for name, value in flags.items()), *switches]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("*.np*"))

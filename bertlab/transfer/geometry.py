@@ -1,0 +1,199 @@
+"""How a model's vectors lie: self-similarity and anisotropy by layer, and how alike layers and runs are.
+
+The measures are functions of arrays, in float64; `layer_geometry` and `cka_layers` take models and sentences of words.
+
+Letters: N words in context, T words of a sentence, D width, a and b two models' layers.
+"""
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from bertlab.errors import UserError
+from bertlab.transfer.inspect import Sentences, in_context
+from bertlab.transfer.pretrained import Pretrained
+
+
+def self_similarity(vectors: Float[np.ndarray, "N D"]) -> float:
+    """Mean cosine between the occurrences of one word, over all pairs (Ethayarajh 2019, definition 1).
+
+    Raises:
+        UserError: there are less than two.
+    """
+    if len(vectors) < 2:
+        raise UserError(f"self-similarity compares occurrences of a word, and there is {len(vectors)}; give at least two")
+    return _mean_cosine(_unit(vectors), np.arange(len(vectors)))
+
+
+def intra_sentence_similarity(vectors: Float[np.ndarray, "T D"]) -> float:
+    """Mean cosine of a sentence's words with the mean of their vectors (Ethayarajh 2019, definition 2).
+
+    Raises:
+        UserError: the sentence is empty.
+    """
+    if not len(vectors):
+        raise UserError("a sentence without words has no intra-sentence similarity; leave it out")
+    mean = np.mean(vectors, axis=0, dtype=np.float64, keepdims=True)
+    return float(np.mean(_unit(vectors) @ _unit(mean)[0]))
+
+
+def anisotropy(vectors: Float[np.ndarray, "N D"], sentence: Int[np.ndarray, "N"] | None = None) -> float:
+    """Mean cosine of words in different contexts: 0 in expectation where directions are uniform (Ethayarajh 2019, section 3.4).
+
+    The paper draws pairs at random; this is the mean over every pair, which the sum of the unit vectors gives without
+    visiting them: Σ_{i≠j} cos = ‖Σ u‖² − Σ ‖u‖².
+
+    Args:
+        vectors: of words of any kind.
+        sentence: only pairs of different numbers count; None: every pair.
+
+    Raises:
+        UserError: there are no two words in different sentences.
+    """
+    sentence = np.arange(len(vectors)) if sentence is None else np.asarray(sentence)
+    if len(np.unique(sentence)) < 2:
+        raise UserError("anisotropy compares words of different sentences; give at least two sentences")
+    return _mean_cosine(_unit(vectors), sentence)
+
+
+def _unit(vectors) -> Float[np.ndarray, "N D"]:
+    """In float64, of length 1; a vector of zeros stays, and has cosine 0 with everything."""
+    vectors = np.asarray(vectors, np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1)
+
+
+def _mean_cosine(unit: Float[np.ndarray, "N D"], group: Int[np.ndarray, "N"]) -> float:
+    """Mean product of pairs of different groups."""
+    _, group, counts = np.unique(group, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), unit.shape[1]))
+    np.add.at(sums, group, unit)
+    return float((np.sum(sums.sum(0) ** 2) - np.sum(sums**2)) / (len(unit) ** 2 - np.sum(counts**2)))
+
+
+def layer_geometry(
+    model: Pretrained, sentences: Sentences, least: int = 5, max_words: int = 10_000, seed: int = 0
+) -> pd.DataFrame:
+    """Contextuality by layer over a sample of sentences (Ethayarajh 2019, sections 3 and 4).
+
+    `self_similarity` is a mean over words, `intra_sentence_similarity` one over sentences of two words or more. The adjusted
+    ones have the layer's anisotropy taken away, without which a narrow cone passes for a lack of context.
+
+    Args:
+        model: from `bertlab.load`.
+        sentences: lists of words, compared as they are.
+        least: a word counts that stands in so many of the sampled sentences (the paper's 5).
+        max_words: of the sample, in whole sentences.
+        seed: of the sample.
+
+    Returns:
+        By `layer`: `anisotropy`, `self_similarity`, `self_similarity_adjusted`, `intra_sentence_similarity`,
+        `intra_sentence_similarity_adjusted`, and `words`, `sentences` and `tokens`, over which they were taken.
+
+    Raises:
+        UserError: no word stands in so many sentences; otherwise as for `in_context`.
+    """
+    if least < 2:
+        raise UserError(f"least={least}: occurrences are compared with each other; set it to at least 2")
+    layers = in_context(model, sentences, "all", max_words, seed)
+    sentence = layers[0].sentence
+    places: dict[str, list[int]] = {}
+    for number, word in enumerate(layers[0].words):
+        places.setdefault(word, []).append(number)
+    frequent = [of_word for of_word in places.values() if len(np.unique(sentence[of_word])) >= least]
+    if not frequent:
+        raise UserError(f"no word stands in {least} of the {len(np.unique(sentence))} sentences; give more or lower `least`")
+    several = [np.flatnonzero(sentence == number) for number in np.unique(sentence)]
+    several = [of_sentence for of_sentence in several if len(of_sentence) > 1]
+    if not several:
+        raise UserError("every sentence has one word; give sentences of two words or more")
+    rows = {}
+    for layer in layers:
+        cone = anisotropy(layer.vectors, sentence)
+        of_words = float(np.mean([self_similarity(layer.vectors[of_word]) for of_word in frequent]))
+        of_sentences = float(np.mean([intra_sentence_similarity(layer.vectors[places]) for places in several]))
+        rows[layer.layer] = {
+            "anisotropy": cone,
+            "self_similarity": of_words,
+            "self_similarity_adjusted": of_words - cone,
+            "intra_sentence_similarity": of_sentences,
+            "intra_sentence_similarity_adjusted": of_sentences - cone,
+            "words": len(frequent),
+            "sentences": len(several),
+            "tokens": len(sentence),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layer")
+
+
+def cka(x: Float[np.ndarray, "N a"], y: Float[np.ndarray, "N b"], debiased: bool = False) -> float:
+    """Linear centred kernel alignment of two representations of the same N words (Kornblith et al. 2019, section 3).
+
+    ‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) in Frobenius norms, features centred: the normalised HSIC of the Gram matrices XXᵀ and YYᵀ. From 0
+    to 1; rotations and a common factor of the features do not change it, other linear maps do. With few words for the width
+    it is far above 0 even for unrelated vectors, which the debiased form mends.
+
+    Args:
+        x, y: rows of the same words.
+        debiased: with the unbiased HSIC estimator (Song et al. 2012; Nguyen et al. 2021, section 2): about 0 for unrelated
+            representations, and possibly below it.
+
+    Raises:
+        UserError: the rows differ in number or are too few, or a representation is the same for all words.
+    """
+    x, y = _centred(x), _centred(y)
+    _check_rows(x, y, debiased)
+    return _product(x, y, debiased) / _norms(_product(x, x, debiased), _product(y, y, debiased))
+
+
+def _centred(x) -> Float[np.ndarray, "N D"]:
+    x = np.asarray(x, np.float64)
+    return x - x.mean(axis=0)
+
+
+def _check_rows(x, y, debiased: bool) -> None:
+    least = 4 if debiased else 2
+    if len(x) != len(y) or len(x) < least:
+        raise UserError(f"CKA compares the same words: got {len(x)} and {len(y)} rows; give equally many, {least} or more")
+
+
+def _norms(of_x: float, of_y: float) -> float:
+    if of_x <= 0 or of_y <= 0:
+        raise UserError("a representation is the same for all words, so that CKA is not defined; leave that layer out")
+    return float(np.sqrt(of_x) * np.sqrt(of_y))
+
+
+def _product(x: Float[np.ndarray, "N a"], y: Float[np.ndarray, "N b"], debiased: bool) -> float:
+    """HSIC of centred features, up to a factor that depends on N alone."""
+    total = float(np.sum((y.T @ x) ** 2))
+    if not debiased:
+        return total
+    count, of_x, of_y = len(x), np.sum(x**2, axis=1), np.sum(y**2, axis=1)
+    total -= float(count / (count - 2) * (of_x @ of_y))
+    return total + float(of_x.sum() * of_y.sum() / ((count - 1) * (count - 2)))
+
+
+def cka_layers(
+    model_a: Pretrained,
+    model_b: Pretrained,
+    sentences: Sentences,
+    max_words: int = 4000,
+    debiased: bool = False,
+    seed: int = 0,
+) -> Float[np.ndarray, "a b"]:
+    """CKA of every layer of one model with every layer of another, or of itself, on the same words.
+
+    Args:
+        model_a, model_b: from `bertlab.load`; tokenizers may differ, since a word has one vector in each.
+        sentences: lists of words.
+        max_words: of the sample, in whole sentences.
+        debiased: as for `cka`.
+        seed: of the sample.
+
+    Raises:
+        UserError: as for `in_context` and `cka`.
+    """
+    of_a, of_b = ([_centred(layer.vectors) for layer in in_context(model, sentences, "all", max_words, seed)]
+                  for model in (model_a, model_b))  # fmt: skip
+    _check_rows(of_a[0], of_b[0], debiased)
+    own_a, own_b = ([_product(x, x, debiased) for x in layers] for layers in (of_a, of_b))
+    return np.array([[_product(x, y, debiased) / _norms(i, j) for y, j in zip(of_b, own_b)] for x, i in zip(of_a, own_a)])

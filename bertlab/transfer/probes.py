@@ -1,0 +1,170 @@
+"""What layers know: linear probes, and word senses by the nearest neighbour.
+
+Letters: N and M words of training and test, D width.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from bertlab.errors import UserError
+from bertlab.transfer.inspect import in_context
+from bertlab.transfer.pretrained import Pretrained
+
+_HELD_OUT = 0.2  # of a probe's training groups
+
+
+def sense_neighbours(
+    vectors: Float[np.ndarray, "N D"],
+    words: Sequence[str],
+    senses: Sequence[str],
+    test_vectors: Float[np.ndarray, "M D"],
+    test_words: Sequence[str],
+    first_sense: Mapping[str, str],
+) -> list[str]:
+    """Word senses by the nearest neighbour (Peters et al. 2018, section 5.3, after Melamud et al. 2016).
+
+    A sense is the mean of its training vectors; a test word gets the sense of its own with the nearest mean, by cosine. A word
+    without a training vector gets its first sense.
+
+    Args:
+        vectors, words, senses: of training: what is looked up (a lemma, or lemma and part of speech) and its sense.
+        test_vectors, test_words: what is to be told.
+        first_sense: of the words that training may lack, such as WordNet's first.
+
+    Returns:
+        M senses.
+
+    Raises:
+        UserError: a test word is neither in training nor in first_sense.
+    """
+    if not len(vectors) == len(words) == len(senses) or len(test_vectors) != len(test_words):
+        raise UserError("vectors, words and senses are not of one length; give a word and a sense for every vector")
+    sums: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
+    for vector, word, sense in zip(np.asarray(vectors, np.float64), words, senses):
+        sums[word][sense] = sums[word].get(sense, 0) + vector
+    found = []
+    for vector, word in zip(np.asarray(test_vectors, np.float64), test_words):
+        if word in sums:
+            # A sense's sum points where its mean does.
+            cosine = {sense: vector @ total / np.linalg.norm(total) for sense, total in sums[word].items()}
+            found.append(max(cosine, key=cosine.get))
+        elif word in first_sense:
+            found.append(first_sense[word])
+        else:
+            raise UserError(f"the test word {word!r} is not in training and has no first_sense; give it one or leave it out")
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """What a linear probe reached on test words.
+
+    Attributes:
+        accuracy: share of the test words.
+        standard_error: of the accuracy, √(a(1−a)/N) over N test words; those of one sentence are not independent, so it is a
+            lower bound.
+        majority: accuracy of always answering the training words' most frequent class.
+        c: scikit-learn's C, the inverse of the L2 penalty, that was chosen on words held out of the training ones.
+    """
+
+    accuracy: float
+    standard_error: float
+    majority: float
+    c: float
+
+
+def probe(
+    features: Float[np.ndarray, "N D"],
+    labels: Sequence,
+    test_features: Float[np.ndarray, "M D"],
+    test_labels: Sequence,
+    groups: Sequence[int] | None = None,
+    choices: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0),
+    seed: int = 0,
+) -> Probe:
+    """A linear probe: multinomial logistic regression on standardised features (Peters et al. 2018, section 5.3).
+
+    Of `choices`, C is the one with the highest accuracy on a fifth of the training groups, the smallest of equals; the probe is
+    then fitted on all of them. Test words have no part in it.
+
+    Args:
+        features, labels: of training.
+        test_features, test_labels: only scored; a class that training lacks is an error of the probe.
+        groups: [N], what is held out together, such as a word's sentence; None: each for itself.
+        choices: of C.
+        seed: of what is held out.
+
+    Raises:
+        UserError: there are less than two classes or groups in training, or nothing to test on.
+    """
+    labels, test_labels, choices = np.asarray(labels), np.asarray(test_labels), sorted(choices)
+    if len(features) != len(labels) or len(test_features) != len(test_labels) or not len(test_labels):
+        raise UserError(
+            f"{len(features)} and {len(test_features)} vectors with {len(labels)} and {len(test_labels)} labels:"
+            " give one label for each vector, and at least one test vector"
+        )
+    groups = np.arange(len(labels)) if groups is None else np.asarray(groups)
+    if len(np.unique(groups)) < 2:
+        raise UserError("a probe needs at least two training groups (sentences), to hold one out; give more")
+    fitted, held = next(GroupShuffleSplit(1, test_size=_HELD_OUT, random_state=seed).split(features, labels, groups))
+    if len(classes := np.unique(labels[fitted])) < 2:
+        raise UserError(f"a probe needs at least two classes, and the training words have {classes.tolist()}; give more")
+    fit = lambda c, rows: make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000)).fit(
+        features[rows], labels[rows]
+    )
+    # max takes the first of equals: the strongest penalty.
+    best = max(choices, key=lambda c: fit(c, fitted).score(features[held], labels[held]))
+    accuracy = float(fit(best, np.arange(len(labels))).score(test_features, test_labels))
+    names, counts = np.unique(labels, return_counts=True)
+    majority = float(np.mean(test_labels == names[np.argmax(counts)]))
+    return Probe(accuracy, float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))), majority, best)
+
+
+def probe_layers(
+    model: Pretrained,
+    tagged: Sequence[tuple[Sequence[str], Sequence]],
+    test: Sequence[tuple[Sequence[str], Sequence]],
+    layers: str | Sequence[int] = "all",
+    max_words: int = 10_000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """A linear probe for the words' tags on every layer: which knows the most of parts of speech.
+
+    Args:
+        model: from `bertlab.load`.
+        tagged, test: sentences as (words, tags); a word whose tag is None is only context.
+        layers: as for `Pretrained.encode`.
+        max_words: of each of the two, in whole sentences.
+        seed: of the samples.
+
+    Returns:
+        By `layer`: the columns of `Probe`, `train_words` and `test_words`.
+
+    Raises:
+        UserError: as for `in_context` and `probe`, or a sentence has not one tag for each word.
+    """
+    sides = []
+    for name, part in (("tagged", tagged), ("test", test)):
+        for number, (words, tags) in enumerate(part):
+            if len(words) != len(tags):
+                raise UserError(f"{name} sentence {number} has {len(words)} words and {len(tags)} tags; give each word one")
+        found = in_context(model, [words for words, _ in part], layers, max_words, seed)
+        tags = [part[s][1][p] for s, p in zip(found[0].sentence, found[0].position)]
+        known = np.array([tag is not None for tag in tags])
+        sides.append(([layer.where(known) for layer in found], [tag for tag in tags if tag is not None]))
+    (train, train_tags), (tested, test_tags) = sides
+    rows = {}
+    for ours, theirs in zip(train, tested):
+        result = probe(ours.vectors, train_tags, theirs.vectors, test_tags, ours.sentence, seed=seed)
+        sizes = {"train_words": len(train_tags), "test_words": len(test_tags)}
+        rows[ours.layer] = dataclasses.asdict(result) | sizes
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layer")
