@@ -45,10 +45,12 @@ class RowEncoder:
         tokenizer: its `prefix_ids` and `suffix_ids` go around each text.
         characters: add each word's characters (a "words" tokenizer); a given word is then one token, however it is spelled.
         room: at most so many positions are filled: what is beyond is cut off, the special ids stay.
+        special: put the special ids around.
     """
 
-    def __init__(self, tokenizer: Tokenizer, characters: bool = False, room: int | None = None):
+    def __init__(self, tokenizer: Tokenizer, characters: bool = False, room: int | None = None, special: bool = True):
         self._tokenizer, self._room = tokenizer, room
+        self._around = (tokenizer.prefix_ids, tokenizer.suffix_ids) if special else ((), ())
         self._table = character_table(tokenizer) if characters else None
         self._names = tokenizer.pieces()
 
@@ -75,8 +77,12 @@ class RowEncoder:
         places = np.arange(len(ids))
         return self._row(ids, words, places, places, character_ids(words))
 
+    def characters(self, ids: Sequence[int]) -> Int[np.ndarray, "T 50"] | None:
+        """The characters of special ids; None for a model that does not read characters."""
+        return None if self._table is None else self._table[list(ids)].astype(np.int32)
+
     def _row(self, ids, names, first, last, characters) -> TextRow:
-        prefix, suffix = self._tokenizer.prefix_ids, self._tokenizer.suffix_ids
+        prefix, suffix = self._around
         if self._room is not None:
             ids = ids[: self._room - len(prefix) - len(suffix)]
         begun = first < len(ids)

@@ -39,16 +39,17 @@ class RunSpec:
     Attributes:
         name: Directory name under the study's workdir, e.g. "mlm+nsp-seed=1".
         labels: Axis name -> label, in the order of the study's axes.
-        config: Config file with its arguments, e.g. "experiments/pretrain/bert.py:size=tiny".
-        overrides: Dotted config name -> value, laid over the config.
-        downstream: Names of the tasks to fine-tune on after pretraining.
+        config: Config file with its arguments, e.g. "experiments/pretrain/bert.py:size=tiny"; or "run:DIRECTORY", a run that
+            is there already and is not trained any more.
+        overrides: Dotted config name -> value, laid over the config; with "run:DIRECTORY", over each task's.
+        downstream: Task directory -> settings of its fine-tuning, see `Study`.
     """
 
     name: str
     labels: Mapping[str, str]
     config: str
     overrides: Mapping[str, Any]
-    downstream: tuple[str, ...]
+    downstream: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,11 @@ class Study:
         question: What the study asks, one or two sentences for the report.
         config: Base config file with its arguments.
         axes: Axis name -> (label -> overrides), where overrides maps dotted config names to values and the reserved
-            key "config" replaces the base config file. A plain sequence under a dotted config name, such as
-            `"seed": [1, 2]`, is short for `{"1": {"seed": 1}, "2": {"seed": 2}}`.
+            key "config" replaces the base config file ("run:DIRECTORY" for a run that is there already). A plain sequence
+            under a dotted config name, such as `"seed": [1, 2]`, is short for `{"1": {"seed": 1}, "2": {"seed": 2}}`.
         overrides: Overrides shared by all runs; an axis may override them.
-        downstream: Names of the tasks each run is fine-tuned on.
+        downstream: The tasks each run is fine-tuned on: names, or name -> overrides of the fine-tuning's config, with the
+            reserved keys "recipe" and "task" (default: the name, which is then only that of a directory and a column).
     """
 
     name: str
@@ -73,7 +75,13 @@ class Study:
     config: str
     axes: Mapping[str, Mapping[str, Mapping[str, Any]] | Sequence[Any]]
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    downstream: tuple[str, ...] = ()
+    downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
+
+    @property
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Task directory -> settings of its fine-tuning."""
+        given = self.downstream
+        return {name: dict(given[name]) if isinstance(given, Mapping) else {} for name in given}
 
     def runs(self) -> list[RunSpec]:
         """The product over the axes; the last axis varies fastest.
@@ -101,7 +109,7 @@ class Study:
                 labels={axis: label for axis, label, _, _ in choice},
                 config=config,
                 overrides=shared | settings,
-                downstream=tuple(self.downstream),
+                downstream=self.tasks,
             )
             if spec.name in specs or spec.name in ("", REPORT_DIRECTORY):
                 raise UserError(
@@ -109,7 +117,7 @@ class Study:
                     f'"{spec.name}", which is taken; rename a label'
                 )
             try:
-                json.dumps(spec.overrides)
+                json.dumps([spec.overrides, spec.downstream])
             except TypeError as error:
                 raise UserError(
                     f"study {self.name}: an override of run {spec.name} is not plain data ({error}); "

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,34 +35,52 @@ RUNNER = "bertlab.studies.sweep:run_one"
 POLL_SECONDS = 0.1
 
 
-def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream: Sequence[str]) -> None:
+def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream: Mapping[str, Mapping[str, Any]]) -> None:
     """Pretrains one run and fine-tunes it on each downstream task; parts that are finished are left alone.
 
     Args:
-        config: Config file with its arguments.
-        overrides: Dotted config name -> value.
+        config: Config file with its arguments, or "run:DIRECTORY".
+        overrides: Dotted config name -> value; of every task's config, where a run is given.
         workdir: The run's directory.
-        downstream: Task names; each is fine-tuned in `workdir/finetune/TASK`.
+        downstream: Task directory -> settings (`Study.downstream`); each is fine-tuned in `workdir/finetune/NAME`.
     """
     from bertlab.config import load_config
     from bertlab.transfer.finetune import finetune
     from bertlab.transfer.pretrain import pretrain
 
+    given = existing_run(config)
     for phase, directory in phases(workdir, downstream):
-        if directory == workdir:
+        if (directory / "result.json").exists() and (directory != workdir or given):
+            continue
+        if directory != workdir:
+            run, more = (given, overrides) if given else (workdir, {})
+            finetune(run, workdir=directory, **finetuning(phase, downstream[phase], more))
+        elif given:
+            write_json(workdir / "measured.json", {})
+            write_json(workdir / "result.json", {"run": str(given), "step": 0, "metrics": {}})
+        else:
             pretrain(load_config(config, dict(overrides)), workdir)
-        elif not (directory / "result.json").exists():
-            finetune(run=workdir, task=phase, workdir=directory)
         if not (directory / "result.json").exists():
             return  # stopped by SIGTERM after saving: the next sweep goes on from here
 
 
-def phases(workdir: Path, downstream: Sequence[str]) -> list[tuple[str, Path]]:
+def existing_run(config: str) -> Path | None:
+    """The directory that "run:DIRECTORY" names; None for a config file."""
+    return Path(config.removeprefix("run:")).expanduser() if config.startswith("run:") else None
+
+
+def finetuning(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """`finetune`'s arguments for a study's task: `task`, `recipe` and `overrides`, the run's own (`more`) last."""
+    overrides = {**settings, **more}
+    return {"task": overrides.pop("task", name), "recipe": overrides.pop("recipe", "small"), "overrides": overrides}
+
+
+def phases(workdir: Path, downstream: Iterable[str]) -> list[tuple[str, Path]]:
     """What a run consists of, in order: ("pretrain", RUN), then (TASK, RUN/finetune/TASK) for each task."""
     return [("pretrain", workdir)] + [(task, workdir / "finetune" / task) for task in downstream]
 
 
-def is_finished(workdir: Path, downstream: Sequence[str]) -> bool:
+def is_finished(workdir: Path, downstream: Iterable[str]) -> bool:
     """Whether pretraining and every downstream task have written their result.json, and pretraining was measured."""
     return (workdir / "measured.json").exists() and all(
         (directory / "result.json").exists() for _, directory in phases(workdir, downstream)
@@ -131,7 +149,7 @@ def sweep(
         running: list[Job] = []
         try:
             if pending:
-                prepare = prepare or functools.partial(prepare_text_and_tasks, tasks=study.downstream)
+                prepare = prepare or functools.partial(prepare_text_and_tasks, runs=pending)
                 prepare_data([configs[run.name] for run in pending], prepare, console)
             failures = run_all(pending, running, configs, workdir, cores, runner, lock, console)
         except KeyboardInterrupt:
@@ -207,7 +225,7 @@ def start(run: RunSpec, workdir: Path, cores: list[int], runner: str, lock: int)
     (directory / "failed.txt").unlink(missing_ok=True)
     write_json(
         directory / "job.json",
-        {"runner": runner, "config": run.config, "overrides": dict(run.overrides), "downstream": list(run.downstream)},
+        {"runner": runner, "config": run.config, "overrides": dict(run.overrides), "downstream": run.downstream},
     )
     command = [
         sys.executable,
@@ -358,29 +376,55 @@ def last_step(path: Path) -> int:
 
 def load_checked(spec: str, overrides: Mapping[str, Any]) -> Any:
     """A config that is known to be possible, so that no run of a sweep fails for what could be seen before it began."""
-    from bertlab.config import load_config
+    from bertlab.config import base_config, load_config
     from bertlab.train.build import begun_from, check_config
 
+    if given := existing_run(spec):
+        if not (given / "config.json").is_file():
+            raise UserError(f"{spec}: there is no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
+        config = base_config()
+        config.data.corpus, config.train.steps = "", 0  # nothing is read or trained but the tasks
+        return config
     config = begun_from(load_config(spec, overrides))
     check_config(config)
     return config
 
 
-def prepare_text_and_tasks(data: Any, tasks: Sequence[str]) -> None:
-    """Prepares a corpus and collects the downstream tasks' examples."""
+def prepare_text_and_tasks(data: Any, runs: Sequence[RunSpec]) -> None:
+    """Prepares a corpus; checks the fine-tunings of runs that are there already, and collects the others' examples.
+
+    Raises:
+        UserError: a task or its files, or a setting of a fine-tuning, are wrong.
+    """
     from bertlab.data.prepare import prepare
+    from bertlab.transfer.finetune import finetune_config, overridden, pretraining_options, resolved
     from bertlab.transfer.tasks import find_task, load_task
 
-    prepare(data)
-    for task in tasks:
-        load_task(find_task(task), data)
+    if data.corpus:
+        prepare(data)
+    checked = set()
+    for run, name in [(spec, name) for spec in runs for name in spec.downstream]:
+        given = existing_run(run.config)
+        if bool(data.corpus) == bool(given):
+            continue
+        arguments = finetuning(name, run.downstream[name], run.overrides if given else {})
+        arguments["overrides"].pop("seed", None)
+        if (key := json.dumps([str(given), arguments], sort_keys=True)) in checked:
+            continue
+        checked.add(key)
+        if given:
+            resolved(overridden(finetune_config(given, arguments["task"], arguments["recipe"]), arguments["overrides"]))
+        else:
+            options = {key.removeprefix("task_data."): v for key, v in run.downstream[name].items() if "task_data." in key}
+            for task in arguments["task"].split("+"):
+                load_task(find_task(task), {**options, "pretraining": pretraining_options(data)})
 
 
 def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any], console: Console) -> None:
     """Prepares each distinct data config once, here, so that parallel runs do not all begin with it."""
     distinct = {json.dumps(config.data.to_dict(), sort_keys=True, default=str): config.data for config in configs}
     for data in distinct.values():
-        print_line(console, f"preparing corpus {data.corpus}")
+        print_line(console, f"preparing corpus {data.corpus}" if data.corpus else "reading the tasks")
         prepare(data)
 
 
@@ -405,7 +449,7 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
         "question": study.question,
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "axes": axes,
-        "downstream": study.downstream,
+        "downstream": list(study.tasks),
         "runs": [
             {
                 "name": run.name,

@@ -1,150 +1,349 @@
-"""Fine-tuning a pretrained run on a task: the same loop, with the task's head as the objective."""
+"""Transfer of a pretrained run to tasks: the same loop, with a task's head as the objective.
 
+What is trained (everything, layer by layer, the head alone) is said by `config.optimizer`, what the head reads and is by
+`config.objectives.TASK`; so fine-tuning and feature-based use are differences of a few keys, and a recipe names the papers'.
+"""
+
+import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import grain
+import jax
 import numpy as np
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.data.batches import pad_batch
-from bertlab.data.text_rows import RowEncoder
+from bertlab.data.formats import Row
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
-from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import Experiment, build_phases, check_devices, check_shape, vocabulary_of, warm_start
-from bertlab.transfer.heads import NO_LABEL, SentenceClassification, TokenClassification
-from bertlab.transfer.tasks import TaskData, find_task, load_task
+from bertlab.train.build import Experiment, build_phases, check_devices, check_shape, grafted, vocabulary_of
+from bertlab.train.checkpoint import load_params
+from bertlab.train.layer_groups import layer_groups
+from bertlab.train.lora import build_adapter
+from bertlab.transfer import heads
+from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout, transfer_of, vocabulary_size
+from bertlab.transfer.recipes import find_recipe
+from bertlab.transfer.scoring import Scoring
+from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_task
+
+# What a head is told and not asked.
+_DERIVED = ("classes", "texts", "word_types", "number")
 
 
-def finetune(run, task: str, workdir, overrides: dict | None = None) -> dict:
-    """Fine-tunes a run on a task; called again with the same arguments, it goes on where it stopped.
+def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "small") -> dict:
+    """Trains a run on a task; called again with the same arguments, it goes on where it stopped.
 
     Args:
-        run: the directory of a pretraining run with a checkpoint.
-        task: a key of `bertlab.transfer.tasks.TASKS`.
+        run: the directory of a run with a checkpoint, pretrained, imported or itself fine-tuned (STILTs).
+        task: a key of `bertlab.transfer.tasks.TASKS` or a file that defines one; several joined by "+" share the body.
         workdir: the fine-tuning's own run directory.
-        overrides: dotted names to values, over `finetune_config`'s defaults.
+        overrides: dotted names to values (or their text), over the recipe's.
+        recipe: a key of `bertlab.transfer.recipes.RECIPES`.
 
     Returns:
-        The result, as written to result.json.
+        The result, as written to result.json; beside it lies predictions/SPLIT.jsonl.
 
     Raises:
-        UserError: the run has no checkpoint, the task is unknown, or the workdir holds something else.
+        UserError: the run has no checkpoint, the task is unknown or its files are wrong, or the workdir holds something else.
     """
-    run, workdir = Path(run), Path(workdir)
-    config = finetune_config(run, task)
-    for name, value in (overrides or {}).items():
-        set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
-    if (result := loop.finished(config, workdir)) is not None:
-        return result
-    return loop.run(build_finetuning(config, run), workdir)
+    return finetune_by(overridden(finetune_config(Path(run), task, recipe), overrides or {}), Path(workdir))
 
 
-# Of the pretraining's data config, what a task's rows still depend on.
-_DATA_KEYS = (
-    "corpus", "directory", "valid_fraction", "test_fraction", "seq_len", "batch_size", "seed", "characters"
-)  # fmt: skip
+def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
+    """A fine-tuning's config with keys set; `head.SETTING` is each task's `objectives.TASK.SETTING`.
 
-
-def finetune_config(run_directory: Path, task: str) -> ConfigDict:
-    """The config of a fine-tuning: the run's model and data keys, and defaults in the manner of Devlin et al. 2018, A.3.
-
-    Three epochs' worth of steps are the paper's; a small model needs a larger rate than its 5e-5.
+    Raises:
+        UserError: there is no such key, or a value is of the wrong type.
     """
-    path = run_directory / "config.json"
-    if not path.exists():
-        raise UserError(f"{run_directory} is not a run (there is no config.json); give the --workdir of a `bertlab train`")
-    pretrained = json.loads(path.read_text())
-    config = base_config()
-    config.init_from = str(run_directory)
-    config.task = task
-    config.seed = pretrained["seed"]
-    config.model.update(pretrained["model"])
-    config.model.stateful = False
-    for key in ("corpus", "directory", "valid_fraction", "test_fraction"):
-        config.data[key] = pretrained["data"][key]
-    config.data.characters = pretrained["data"].get("characters", False)
-    for key in [key for key in config.data if key not in _DATA_KEYS]:
-        del config.data[key]
-    config.data.seq_len = min(48, pretrained["data"]["seq_len"])
-    config.data.batch_size = 16
-    settings = {"pooling": "mean"} if find_task(task).kind == "sentence" else {}
-    config.objectives = {task: {"weight": 1.0, "dropout": 0.1, **settings}}
-    config.optimizer.learning_rate = 5e-4
-    config.optimizer.warmup_steps = 30
-    config.train.update(steps=400, log_every=50, eval_every=200, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
+    for name, value in overrides.items():
+        names = [name]
+        if name.startswith("head."):
+            leaf = name.removeprefix("head.")
+            names = [f"objectives.{task}.{leaf}" for task, entry in config.objectives.items() if leaf in entry]
+            if not names:
+                raise UserError(f"{name}: the heads of {config.task} have no setting '{leaf}'")
+        for key in names:
+            set_key(config, key, parse_override(config, key, value) if isinstance(value, str) else value)
     return config
 
 
-def build_finetuning(config: ConfigDict, run_directory: Path) -> Experiment:
-    """Composes a fine-tuning run: the task's rows, the pretrained body, a fresh head."""
-    tokenizer = load_tokenizer(run_directory / "tokenizer")
-    shape = model_shape(config.model, tokenizer.vocab_size)
-    check_shape(config, shape)
+def finetune_by(config: ConfigDict, workdir: Path) -> dict:
+    """`finetune` by a whole config."""
+    config, tasks = resolved(config)
+    if (result := loop.finished(config, workdir)) is not None:
+        return result
+    return loop.run(build_finetuning(config, tasks, workdir), workdir)
+
+
+def finetune_config(run: Path, task: str, recipe: str = "small") -> ConfigDict:
+    """The config of a fine-tuning: the run's model, and a recipe's keys. `resolved` fills in what depends on the task's size.
+
+    Raises:
+        UserError: the directory is no run, or there is no such task or recipe.
+    """
+    path = run / "config.json"
+    if not path.exists():
+        raise UserError(f"{run} is not a run (there is no config.json); give the --workdir of a `bertlab train`")
+    pretrained = json.loads(path.read_text())
+    tasks = [find_task(name) for name in task.split("+")]
+    settings = find_recipe(recipe, tasks[0].kind)
+    config = base_config()
+    config.init_from = str(run)
+    config.task, config.recipe = task, recipe
+    config.seed = pretrained["seed"]
+    config.model.update(pretrained["model"])
+    config.model.stateful = False
+    characters = pretrained["data"].get("characters", False)
+    order = config_dict.placeholder(int)  # of the training examples; None: `seed`
+    config.data = ConfigDict({"seq_len": 48, "batch_size": 16, "seed": order, "characters": characters})
+    config.task_data = ConfigDict({**OPTIONS, "pretraining": pretraining_options(pretrained["data"])})
+    config.transfer = ConfigDict(
+        {
+            "epochs": 0.0,  # where train.steps is 0: that many passes over the training examples
+            "warmup": 0.0,  # share of the steps, instead of optimizer.warmup_steps; 0: those
+            "layout": transfer_of(pretrained).get("layout", "pair"),  # pair | delimited: see bertlab/transfer/inputs.py
+            "random": False,  # begin with random parameters of the run's shape, not with its own
+            "layers": config_dict.placeholder(int),  # layers that are transferred, from the embeddings up; None: all
+            "doc_stride": 128,  # span: pieces between two windows
+            "max_query": 64,
+            "n_best": 20,
+            "max_answer_length": 30,
+            "null_threshold": 0.0,  # SQuAD 2.0: no answer where its score is higher than the best answer's by more
+        }
+    )
+    config.objectives = ConfigDict()
+    for of_task in tasks:
+        head = heads.OF_KIND[of_task.kind]
+        fields = {f.name: f.default for f in dataclasses.fields(head) if f.name not in _DERIVED}
+        weight = {"weight": 1.0, "final_weight": config_dict.placeholder(float)}
+        config.objectives[of_task.name] = ConfigDict({**weight, **fields})
+    config.train.update(steps=400, log_every=50, eval_every=0, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
+    for name, value in settings.items():
+        _set(config, name, value)
+    return config
+
+
+def pretraining_options(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a pretraining's `config.data` what the tasks need that are made of its documents."""
+    defaults = OPTIONS["pretraining"]
+    return {key: data.get(key, default) for key, default in defaults.items()}
+
+
+def _set(config: ConfigDict, name: str, value) -> None:
+    """Sets a key of a recipe."""
+    if name == "language_model":
+        weight = {"weight": value, "final_weight": config_dict.placeholder(float)}
+        config.objectives.language_model = ConfigDict(weight)
+    elif name.startswith("head."):
+        leaf = name.removeprefix("head.")
+        for entry in (entry for entry in config.objectives.values() if leaf in entry):
+            entry[leaf] = value
+    else:
+        set_key(config, name, value)
+
+
+def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, TaskData]]]:
+    """The config with its steps, and the tasks' examples, by the name of each task's objective.
+
+    Raises:
+        UserError: a task's files are wrong, or it has no labels to learn from.
+    """
+    config = config.copy_and_resolve_references()
+    options, tasks = config.task_data.to_dict(), {}
+    for name in config.task.split("+"):
+        task = find_task(name)
+        tasks[task.name] = task, load_task(task, options)
+    if len(tasks) < len(config.task.split("+")):
+        raise UserError(f"config.task={config.task!r} names one task twice")
+    examples = sum(len(data.examples["train"]) for _, data in tasks.values())
+    epoch = max(1, examples // config.data.batch_size)
+    if config.data.seed is None:
+        config.data.seed = config.seed
+    if not config.train.steps and config.transfer.epochs:
+        config.train.steps = max(1, int(examples / config.data.batch_size * config.transfer.epochs))  # as run_classifier.py
+    if config.transfer.warmup:
+        config.optimizer.warmup_steps = int(config.train.steps * config.transfer.warmup)
+    if config.lora.rank and not config.optimizer.frozen:
+        config.optimizer.frozen = "^body/"
+    if config.optimizer.thaw in ("gradual", "chain") and not config.optimizer.thaw_steps:
+        config.optimizer.thaw_steps = epoch
+    return config, tasks
+
+
+def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], workdir: Path | None = None) -> Experiment:
+    """Composes a fine-tuning: the tasks' rows, the pretrained body, fresh heads.
+
+    Args:
+        config, tasks: from `resolved`.
+        workdir: where predictions are written; None: nowhere.
+
+    Raises:
+        UserError: from any of the checks.
+    """
+    run = Path(config.init_from).expanduser()
+    tokenizer = load_tokenizer(run / "tokenizer")
+    shape = model_shape(config.model, vocabulary_size(config, tokenizer))
+    _check(config, shape, tasks)
+    inputs = {name: Inputs(tokenizer, layout_of(config, name, data)) for name, (_, data) in tasks.items()}
+    rows, scoring = {}, Scoring(config.transfer, workdir)
+    for split in ("train", "valid", "test"):
+        parts = []
+        for number, (name, (task, data)) in enumerate(tasks.items()):
+            made, windows = inputs[name].rows(task, data.examples[split])
+            if split != "train":
+                scoring.expect(split, name, task, data, len(made), windows)
+            parts.append([row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made)
+        rows[split] = _alike(parts)
+    program = Program(
+        build_body(shape), _heads(config, tasks, inputs), vocabulary_of(tokenizer), adapter=build_adapter(config.lora)
+    )
     check_devices(config)
-    for key in ("budget", "phases"):
-        if config.train[key]:
-            raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
-    data = load_task(find_task(config.task), config.data)
-    first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
-    options = (tokenizer, config.data.seq_len, first_piece, config.data.characters)
-    rows = {split: encode(data, split, *options) for split in data.examples}
-    settings = {k: v for k, v in config.objectives[config.task].items() if k != "weight"}
-    if settings.get("pooling", "mean") not in ("mean", "pooler"):
-        raise UserError(f"config.objectives.{config.task}.pooling={settings['pooling']!r} is not known; choose mean or pooler")
-    kind = {"sentence": SentenceClassification, "token": TokenClassification}[data.task.kind]
-    head = kind(classes=len(data.labels), **settings)
-    program = Program(build_body(shape), {config.task: head}, vocabulary_of(tokenizer))
+    size = config.data.batch_size
+    if len(rows["train"]) < size:
+        raise UserError(
+            f"config.data.batch_size={size} is more than the {len(rows['train'])} training rows there are; lower it"
+        )
     return Experiment(
         config=config,
         program=program,
         phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data)),
         tokenizer=tokenizer,
-        evaluations={split: _in_batches(rows[split], config.data.batch_size) for split in ("valid", "test")},
-        warm_start=lambda fresh: warm_start(fresh, run_directory),
+        evaluations={split: _in_batches(rows[split], size) for split in ("valid", "test")},
+        warm_start=None if config.transfer.random else (lambda fresh: begin(fresh, config, run)),
+        score=scoring,
     )
 
 
-def encode(
-    data: TaskData, split: str, tokenizer, seq_len: int, first_piece: bool, characters: bool = False
-) -> list[dict[str, np.ndarray]]:
-    """Words between what the tokenizer puts around a text ([CLS] and [SEP]), with `label` (sentence tasks) or `labels` [L].
+def _heads(config: ConfigDict, tasks, inputs: Mapping[str, Inputs]) -> dict[str, Any]:
+    """The tasks' objectives, and what is trained beside them."""
+    built = {}
+    for number, (name, (task, data)) in enumerate(tasks.items()):
+        settings = {k: v for k, v in config.objectives[name].items() if k not in ("weight", "final_weight")}
+        derived = {"number": number}
+        if task.kind in ("classification", "tagging", "word_pair"):
+            derived["classes"] = len(data.labels)
+        if task.kind in ("classification", "regression", "choice"):
+            derived["texts"] = inputs[name].layout.texts_of(task, data.examples["train"])
+        if task.kind == "tagging":
+            derived["word_types"] = 1 + len(inputs[name].layout.words or {})
+        try:
+            built[name] = heads.OF_KIND[task.kind](**settings, **derived)
+        except UserError as error:
+            raise UserError(f"config.objectives.{name}.{error}") from None
+    if "language_model" in config.objectives:
+        built["language_model"] = heads.AuxiliaryLanguageModel()
+    return built
 
-    In token tasks −1 says that a position has no label.
 
-    Args:
-        data: the examples.
-        split: "train", "valid" or "test".
-        tokenizer: the pretrained run's.
-        seq_len: words beyond it are cut off, and their labels with them.
-        first_piece: a word's label lies on its first piece, as in Devlin et al. 2018, section 5.3; otherwise on its last,
-            since a model that reads one way has not seen the word before.
-        characters: the model reads characters.
+def layout_of(config: ConfigDict, name: str, data: TaskData) -> Layout:
+    """How a task's examples are to be shown to the config's model."""
+    entry, words = config.objectives[name], None
+    if entry.get("word_width"):
+        seen = sorted({word for example in data.examples["train"] for word in example.words})
+        words = {word: number for number, word in enumerate(seen, 1)}
+    return Layout(
+        kind=config.transfer.layout,
+        seq_len=config.data.seq_len,
+        first_piece="both" in sides_of(config.model.family, model_direction(config.model)),
+        characters=config.data.characters,
+        double_separator=bool(config.model.position_offset),
+        doc_stride=config.transfer.doc_stride,
+        max_query=config.transfer.max_query,
+        spelling=entry.get("spelling", False),
+        words=words,
+    )
+
+
+def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]]) -> None:
+    check_shape(config, shape)
+    for key in ("budget", "phases"):
+        if config.train[key]:
+            raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
+    transfer = config.transfer
+    if transfer.layout not in LAYOUTS:
+        raise UserError(f"config.transfer.layout={transfer.layout!r} is not known; choose {' or '.join(LAYOUTS)}")
+    if transfer.layout == "delimited" and config.model.token_encoder == "characters":
+        raise UserError("config.transfer.layout='delimited' adds tokens, which a model of characters has not; set 'pair'")
+    if transfer.layers is not None and not 0 <= transfer.layers <= shape.layers:
+        raise UserError(f"config.transfer.layers={transfer.layers} must be 0 (embeddings alone) to {shape.layers}")
+    for name in tasks:
+        if config.objectives[name].get("chunk") and not _reads_in_chunks(config):
+            raise UserError(
+                f"config.objectives.{name}.chunk={config.objectives[name].chunk} cuts a recurrence in one direction, and"
+                f" config.model.family={config.model.family!r} has none; set it to 0"
+            )
+
+
+def _reads_in_chunks(config: ConfigDict) -> bool:
+    return family_of(config.model).recurrent and model_direction(config.model) != "bidirectional"
+
+
+def begin(fresh, config: ConfigDict, run: Path):
+    """Fresh parameters, of which the run's own layers (`config.transfer.layers`), or all that it has, are replaced by its.
+
+    Raises:
+        UserError: a parameter has another shape there.
     """
-    encoder = RowEncoder(tokenizer, characters, room=seq_len)
-    rows = []
-    for number, (words, label) in enumerate(data.examples[split]):
-        text = encoder.words(words)
-        row = text.padded(seq_len, tokenizer.pad_id, (number, 0))
-        if data.task.kind == "sentence":
-            row["label"] = np.int32(label)
-        else:
-            places = text.first if first_piece else text.last
-            row["labels"] = np.full(seq_len, NO_LABEL, np.int32)
-            row["labels"][places] = np.array(label)[: len(places)]
-        rows.append(row)
-    return rows
+    pretrained = load_params(run)
+    if config.transfer.layout == "delimited":
+        pretrained = _with_new_tokens(pretrained, fresh)
+    params, kept_fresh = grafted(fresh, pretrained, run)
+    if kept_fresh:
+        print(f"not in {run}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
+    if config.transfer.layers is None:
+        return params
+    groups, names = layer_groups(params)
+    top = len(names) - 1
+    keep = lambda group, ours, new: np.where((group <= config.transfer.layers) & (group < top), ours, new).astype(ours.dtype)
+    return jax.tree.map(keep, groups, params, fresh)
 
 
-def _train_batches(rows: list[dict], data) -> grain.IterDataset:
+def _with_new_tokens(pretrained, fresh):
+    """A pretrained tree whose tables over the vocabulary end with the fresh rows of the delimited layout's tokens."""
+
+    def extend(path, leaf):
+        node = fresh
+        for key in path:
+            node = node.get(key.key) if isinstance(node, dict) else None
+        more = 0 if node is None or not leaf.ndim else node.shape[0] - leaf.shape[0]
+        is_table = more == len(NEW_TOKENS) and node.shape[1:] == leaf.shape[1:]
+        return np.concatenate([leaf, node[-more:]]) if is_table else leaf
+
+    return jax.tree_util.tree_map_with_path(extend, pretrained)
+
+
+def _alike(parts: Sequence[list[Row]]) -> list[Row]:
+    """Rows of several tasks with the same fields; what a task does not have is as where nothing is known, or zero.
+
+    Raises:
+        UserError: their rows are of unequal length.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    models = {name: value for part in parts for row in part[:1] for name, value in row.items()}
+    lengths = {len(row["tokens"]) for part in parts for row in part[:1]}
+    if len(lengths) > 1:
+        raise UserError(f"tasks that are trained together must have rows of one length, not {sorted(lengths)}")
+    unknown = ("label", "labels", "word_at", "start", "end")
+    empty = {
+        name: np.full_like(value, np.nan if name == "target" else heads.NO_LABEL if name in unknown else 0)
+        for name, value in models.items()
+    }
+    return [{**empty, **row} for part in parts for row in part]
+
+
+def _train_batches(rows: list[Row], data) -> grain.IterDataset:
     shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
     return shuffled.to_iter_dataset().batch(data.batch_size, drop_remainder=True)
 
 
-def _in_batches(rows: list[dict], size: int) -> list[dict[str, np.ndarray]]:
+def _in_batches(rows: list[Row], size: int) -> list[dict[str, np.ndarray]]:
     return [pad_batch(rows[i : i + size], size) for i in range(0, len(rows), size)]

@@ -1,0 +1,121 @@
+"""How the papers use a pretrained model: named sets of overrides of `finetune_config`'s keys.
+
+`small` is for the small models that a laptop trains; the others carry published numbers. What a recipe says of a head
+(`head.`) goes to the task's own objective where that has the setting.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertlab.errors import UserError
+
+SMALL = {
+    "data.seq_len": 48,
+    "data.batch_size": 16,
+    "optimizer.learning_rate": 5e-4,
+    "optimizer.warmup_steps": 30,
+    "train.steps": 400,
+    "train.eval_every": 200,
+    "head.pooling": "mean",
+}
+
+# google-research/bert run_classifier.py; Devlin et al. 2018, A.3: batch 16 or 32, rate 5e-5, 3e-5 or 2e-5, 2 to 4 epochs.
+BERT = {
+    "data.seq_len": 128,
+    "data.batch_size": 32,
+    "optimizer.learning_rate": 5e-5,
+    "transfer.warmup": 0.1,
+    "transfer.epochs": 3.0,
+    "train.steps": 0,
+    "head.pooling": "pooler",
+}
+BERT_SPAN = {
+    "data.seq_len": 384,
+    "data.batch_size": 12,
+    "optimizer.learning_rate": 3e-5,
+    "transfer.epochs": 2.0,
+}  # run_squad.py
+BERT_CHOICE = {"data.batch_size": 16, "optimizer.learning_rate": 2e-5}  # section 4.4
+
+# openai/finetune-transformer-lm train.py; Radford et al. 2018, section 4.1.
+GPT = {
+    "transfer.layout": "delimited",
+    "data.seq_len": 128,
+    "data.batch_size": 32,
+    "optimizer.learning_rate": 6.25e-5,
+    "optimizer.decay": "warmup_linear",
+    "optimizer.bias_correction": "rate",
+    "optimizer.epsilon": 1e-8,
+    "transfer.warmup": 0.002,
+    "transfer.epochs": 3.0,
+    "train.steps": 0,
+    "head.pooling": "last",
+    "language_model": 0.5,
+}
+
+# Howard and Ruder 2018, sections 3.3 and 4.1; weight decay as in the released scripts.
+ULMFIT = {
+    "data.seq_len": 280,
+    "data.batch_size": 64,
+    "optimizer.learning_rate": 0.01,
+    "optimizer.b1": 0.7,
+    "optimizer.b2": 0.99,
+    "optimizer.bias_correction": "moments",
+    "optimizer.epsilon": 1e-8,
+    "optimizer.weight_decay": 1e-6,
+    "optimizer.decay": "slanted_triangular",
+    "optimizer.warmup_steps": 0,
+    "optimizer.layer_decay": 1 / 2.6,
+    "optimizer.thaw": "gradual",
+    "optimizer.thaw_restarts": True,
+    "transfer.epochs": 8.0,
+    "train.steps": 0,
+    "head.pooling": "concat",
+    "head.blocks": 50,
+    "head.chunk": 70,
+    "head.dropout": 0.4,
+}
+# Howard and Ruder 2018, first version (FitLaM): another factor between layers, cosine annealing.
+FITLAM = ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"}
+
+# Feature-based: nothing but the task's model is trained.
+FROZEN = SMALL | {"optimizer.frozen": "^body/", "optimizer.learning_rate": 1e-3}
+PROBE = FROZEN | {"head.dropout": 0.0}
+# Peters et al. 2018, section 3.3: all layers, mixed with weights of the task's own.
+ELMO = FROZEN | {"head.layers": "scalar_mix", "head.mix_penalty": 0.001, "head.mix_dropout": 0.5, "head.bilstm": 2}
+# Peters et al. 2017: language model states join after the first layer of a tagger that spells, with a CRF.
+TAGLM = FROZEN | {
+    "head.bilstm": 2,
+    "head.hidden": 300,
+    "head.place": "after_first",
+    "head.spelling": True,
+    "head.word_width": 50,
+    "head.crf": True,
+    "head.dropout": 0.25,
+}
+# Devlin et al. 2018, section 5.3: the last four layers side by side under a biLSTM.
+BERT_FEATURES = FROZEN | {"head.layers": "concat_last_4", "head.bilstm": 2, "head.hidden": 384}
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "small": SMALL,
+    "bert": BERT,
+    "gpt": GPT,
+    "ulmfit": ULMFIT,
+    "fitlam": FITLAM,
+    "probe": PROBE,
+    "elmo": ELMO,
+    "taglm": TAGLM,
+    "bert_features": BERT_FEATURES,
+}
+_OF_KIND = {("bert", "span"): BERT_SPAN, ("bert", "choice"): BERT_CHOICE}
+
+
+def find_recipe(name: str, kind: str) -> dict[str, Any]:
+    """The overrides of a recipe for a kind of task.
+
+    Raises:
+        UserError: there is no such recipe.
+    """
+    if name not in RECIPES:
+        raise UserError(f"recipe '{name}' is not known; choose one of {', '.join(RECIPES)}")
+    return {**RECIPES[name], **_OF_KIND.get((name, kind), {})}

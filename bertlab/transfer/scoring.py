@@ -1,0 +1,133 @@
+"""From a head's outputs to predictions, and from those to the task's metrics, as its published scorer counts."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from bertlab.transfer.heads import NO_LABEL
+from bertlab.transfer.scorers import score
+from bertlab.transfer.spans import Window, predict
+from bertlab.transfer.tasks import Example, Task, TaskData
+
+
+@dataclasses.dataclass(frozen=True)
+class _Expected:
+    """What is known of one task's rows of a split."""
+
+    name: str
+    task: Task
+    data: TaskData
+    examples: list[Example]
+    rows: int
+    windows: list[Window]
+
+
+class Scoring:
+    """(split, a head's outputs by batch) -> the task's metrics; predictions are kept in predictions/SPLIT.jsonl."""
+
+    def __init__(self, transfer, workdir: Path | None):
+        """Args: transfer: `config.transfer`; workdir: the run directory, or None to write nothing."""
+        self._transfer, self._workdir = transfer, workdir
+        self._expected: dict[str, list[_Expected]] = {}
+
+    def expect(self, split: str, name: str, task: Task, data: TaskData, rows: int, windows: list[Window]) -> None:
+        """Says what the next rows of a split are: one an example, or the windows of a span task."""
+        expected = _Expected(name, task, data, data.examples[split], rows, windows)
+        self._expected.setdefault(split, []).append(expected)
+
+    def __call__(self, split: str, outputs: Sequence[Mapping[str, Mapping[str, np.ndarray]]]) -> dict[str, float]:
+        """Metrics as "TASK/METRIC"; none where the split's labels are not known."""
+        metrics, lines, begin = {}, [], 0
+        for part in self._expected[split]:
+            joined = {key: np.concatenate([batch[part.name][key] for batch in outputs]) for key in outputs[0][part.name]}
+            found = {key: value[begin : begin + part.rows] for key, value in joined.items()}
+            begin += part.rows
+            predictions = predictions_of(part.task, part.data, part.examples, found, part.windows, self._transfer)
+            lines += [{"task": part.name, **line} for line in predictions]
+            metrics |= {
+                f"{part.name}/{name}": value for name, value in scores_of(part.task, part.data.labels, predictions).items()
+            }
+        if self._workdir is not None:
+            path = self._workdir / "predictions" / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            os.replace(partial, path)
+        return metrics
+
+
+def predictions_of(
+    task: Task,
+    data: TaskData,
+    examples: Sequence[Example],
+    outputs: Mapping[str, np.ndarray],
+    windows: Sequence[Window],
+    transfer,
+) -> list[dict[str, Any]]:
+    """One line an example: `id`, `gold` (None where it is not known), `predicted`, and what that was decided by.
+
+    Classes, choices and tags go by their names (choices by their numbers); `probabilities` are the softmax of the logits, so
+    that predictions of several runs can be averaged.
+    """
+    name = lambda number: data.labels[number] if data.labels else int(number)
+    if task.kind == "regression":
+        return [
+            {"id": e.id, "gold": e.label, "predicted": float(value)}
+            for e, value in zip(examples, outputs["value"], strict=True)
+        ]
+    if task.kind == "span":
+        return _span_predictions(task, examples, outputs, windows, transfer)
+    if task.kind == "tagging":
+        # Words that did not fit into the row have no prediction: they count as outside of any entity, or as wrong.
+        beyond = "O" if "O" in data.labels else ""
+        lines = []
+        for example, tags in zip(examples, outputs["tags"], strict=True):
+            shown = [data.labels[tag] if tag != NO_LABEL else beyond for tag in tags[: len(example.words)]]
+            shown += [beyond] * (len(example.words) - len(shown))
+            gold = None if example.label is None else [data.labels[tag] for tag in example.label]
+            lines.append({"id": example.id, "gold": gold, "predicted": shown})
+        return lines
+    lines = []
+    for example, logits in zip(examples, outputs["logits"], strict=True):
+        probabilities = softmax(logits.astype(np.float64))
+        gold = None if example.label is None else name(example.label)
+        predicted = name(int(np.argmax(logits)))
+        lines.append({"id": example.id, "gold": gold, "predicted": predicted, "probabilities": probabilities.tolist()})
+    return lines
+
+
+def _span_predictions(task, examples, outputs, windows, transfer) -> list[dict[str, Any]]:
+    options = {"n_best": transfer.n_best, "max_answer_length": transfer.max_answer_length}
+    found = predict(windows, outputs["start"], outputs["end"], **options)
+    threshold = transfer.null_threshold if task.may_lack_answer else None
+    return [
+        {
+            "id": example.id,
+            "gold": [answer.text for answer in example.answers],
+            "predicted": found[example.id].answer(threshold),
+            "null_odds": found[example.id].null_odds if task.may_lack_answer else None,
+        }
+        for example in examples
+    ]
+
+
+def scores_of(task: Task, labels: Sequence[str], predictions: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The task's metrics of predictions (lines of `predictions_of`), where the right answers are known; else {}."""
+    known = [line for line in predictions if line["gold"] is not None]
+    if not known:
+        return {}
+    gold, predicted = [line["gold"] for line in known], [line["predicted"] for line in known]
+    numbers = {label: number for number, label in enumerate(labels)}
+    by_number = lambda given: [[numbers.get(tag, -1) for tag in x] if isinstance(x, list) else numbers[x] for x in given]
+    values = {}
+    for metric in task.metrics:
+        as_names = not labels or metric.startswith("entity")
+        pair = (gold, predicted) if as_names else (by_number(gold), by_number(predicted))
+        values |= score([metric], *pair)
+    return values
