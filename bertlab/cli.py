@@ -57,6 +57,9 @@ def build_parser() -> argparse.ArgumentParser:
 _CONFIG_HELP = "config file with arguments: FILE.py:key=value,key=value; set any of its keys with --config.KEY=VALUE"
 
 
+_RECIPES = "small (default), bert, gpt, ulmfit, fitlam, probe, stored, elmo, taglm or bert_features"
+
+
 def _add_training(add) -> None:
     train = add(
         "train", _train, "pretrain; the same command again goes on where it stopped",
@@ -74,7 +77,7 @@ def _add_training(add) -> None:
     )  # fmt: skip
     tune.add_argument("--run", required=True, type=Path, help="pretrained, imported or fine-tuned run directory")
     tune.add_argument("--task", required=True, help="a task's name, FILE.py with a task of your own, or several joined by +")
-    tune.add_argument("--recipe", default="small", help="small, bert, gpt, ulmfit, fitlam, probe, elmo, taglm, bert_features")
+    tune.add_argument("--recipe", default="small", help=_RECIPES)
     tune.add_argument("--workdir", required=True, type=Path, help="run directory of the fine-tuning")
 
 

@@ -5,8 +5,9 @@ What is trained (everything, layer by layer, the head alone) is said by `config.
 """
 
 import dataclasses
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ from bertlab.train.layer_groups import layer_groups
 from bertlab.train.lora import build_adapter
 from bertlab.transfer import heads
 from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout, transfer_of, vocabulary_size
+from bertlab.transfer.pretrained import load
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.scoring import Scoring
+from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
 from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_task
 
 # What a head is told and not asked.
@@ -111,6 +114,7 @@ def finetune_config(run: Path, task: str, recipe: str = "small") -> ConfigDict:
             "warmup": 0.0,  # share of the steps, instead of optimizer.warmup_steps; 0: those
             "layout": transfer_of(pretrained).get("layout", "pair"),  # pair | delimited: see bertlab/transfer/inputs.py
             "random": False,  # begin with random parameters of the run's shape, not with its own
+            "features": False,  # the body's states are taken once, from disk: see bertlab/transfer/stored.py
             "layers": config_dict.placeholder(int),  # layers that are transferred, from the embeddings up; None: all
             "doc_stride": 128,  # span: pieces between two windows
             "max_query": 64,
@@ -192,6 +196,8 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
     tokenizer = load_tokenizer(run / "tokenizer")
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
     _check(config, shape, tasks)
+    if config.transfer.features:
+        return _on_stored_states(config, tasks, tokenizer, workdir)
     inputs = {name: Inputs(tokenizer, layout_of(config, name, data)) for name, (_, data) in tasks.items()}
     rows, scoring = {}, Scoring(config.transfer, workdir)
     for split in ("train", "valid", "test"):
@@ -202,15 +208,12 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
                 scoring.expect(split, name, task, data, len(made), windows)
             parts.append([row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made)
         rows[split] = _alike(parts)
+    texts = {name: made.layout.texts_of(tasks[name][0], tasks[name][1].examples["train"]) for name, made in inputs.items()}
     program = Program(
-        build_body(shape), _heads(config, tasks, inputs), vocabulary_of(tokenizer), adapter=build_adapter(config.lora)
+        build_body(shape), _heads(config, tasks, texts), vocabulary_of(tokenizer), adapter=build_adapter(config.lora)
     )
-    check_devices(config)
+    _check_rows(rows["train"], config)
     size = config.data.batch_size
-    if len(rows["train"]) < size:
-        raise UserError(
-            f"config.data.batch_size={size} is more than the {len(rows['train'])} training rows there are; lower it"
-        )
     return Experiment(
         config=config,
         program=program,
@@ -222,8 +225,60 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
     )
 
 
-def _heads(config: ConfigDict, tasks, inputs: Mapping[str, Inputs]) -> dict[str, Any]:
-    """The tasks' objectives, and what is trained beside them."""
+def _on_stored_states(config: ConfigDict, tasks, tokenizer, workdir: Path | None) -> Experiment:
+    """A head on hidden states that are extracted once, and read from disk a batch at a time."""
+    if len(tasks) > 1 or config.transfer.random or config.transfer.layers is not None or "language_model" in config.objectives:
+        raise UserError(
+            "config.transfer.features=True trains one task's head on the run's own states; leave out other tasks, random,"
+            " layers and language_model"
+        )
+    [(name, (task, data))] = tasks.items()
+    model, layout = load(config.init_from), layout_of(config, name, data)
+    cache = config.task_data.pretraining.directory
+    rows, states, scoring = {}, {}, Scoring(config.transfer, workdir)
+    for split in ("train", "valid", "test"):
+        states[split] = store(model, task, data.examples[split], layout, cache)
+        rows[split] = stored_rows(states[split], task, data.examples[split], layout)
+        if split != "train":
+            scoring.expect(split, name, task, data, len(rows[split]), [])
+    program = Program(stored_body(model, states["train"]), _heads(config, tasks, {name: 1}), vocabulary_of(tokenizer))
+    _check_rows(rows["train"], config)
+    add = {split: functools.partial(with_features, features=states[split]) for split in states}
+    return Experiment(
+        config=config,
+        program=program,
+        phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data, add["train"])),
+        tokenizer=tokenizer,
+        evaluations={split: StoredBatches(rows[split], config.data.batch_size, add[split]) for split in ("valid", "test")},
+        score=scoring,
+    )
+
+
+class StoredBatches(Sequence):
+    """Evaluation batches whose states are read when they are asked for."""
+
+    def __init__(self, rows: list[Row], size: int, add: Callable[[Row], Row]):
+        self._rows, self._size, self._add = rows, size, add
+
+    def __len__(self) -> int:
+        return -(-len(self._rows) // self._size)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return pad_batch([self._add(row) for row in self._rows[index * self._size : (index + 1) * self._size]], self._size)
+
+
+def _check_rows(rows: list[Row], config: ConfigDict) -> None:
+    check_devices(config)
+    if len(rows) < config.data.batch_size:
+        raise UserError(
+            f"config.data.batch_size={config.data.batch_size} is more than the {len(rows)} training rows there are; lower it"
+        )
+
+
+def _heads(config: ConfigDict, tasks, texts: Mapping[str, int]) -> dict[str, Any]:
+    """The tasks' objectives, and what is trained beside them; `texts` of a row, by task."""
     built = {}
     for number, (name, (task, data)) in enumerate(tasks.items()):
         settings = {k: v for k, v in config.objectives[name].items() if k not in ("weight", "final_weight")}
@@ -231,9 +286,9 @@ def _heads(config: ConfigDict, tasks, inputs: Mapping[str, Inputs]) -> dict[str,
         if task.kind in ("classification", "tagging", "word_pair"):
             derived["classes"] = len(data.labels)
         if task.kind in ("classification", "regression", "choice"):
-            derived["texts"] = inputs[name].layout.texts_of(task, data.examples["train"])
+            derived["texts"] = texts[name]
         if task.kind == "tagging":
-            derived["word_types"] = 1 + len(inputs[name].layout.words or {})
+            derived["word_types"] = 1 + len(layout_of(config, name, data).words or {})
         try:
             built[name] = heads.OF_KIND[task.kind](**settings, **derived)
         except UserError as error:
@@ -340,8 +395,9 @@ def _alike(parts: Sequence[list[Row]]) -> list[Row]:
     return [{**empty, **row} for part in parts for row in part]
 
 
-def _train_batches(rows: list[Row], data) -> grain.IterDataset:
+def _train_batches(rows: list[Row], data, add: Callable[[Row], Row] | None = None) -> grain.IterDataset:
     shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
+    shuffled = shuffled.map(add) if add else shuffled
     return shuffled.to_iter_dataset().batch(data.batch_size, drop_remainder=True)
 
 

@@ -80,6 +80,7 @@ FITLAM = ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"}
 
 # Feature-based: nothing but the task's model is trained.
 FROZEN = SMALL | {"optimizer.frozen": "^body/", "optimizer.learning_rate": 1e-3}
+STORED = SMALL | {"transfer.features": True, "optimizer.learning_rate": 1e-3}
 PROBE = FROZEN | {"head.dropout": 0.0}
 # Peters et al. 2018, section 3.3: all layers, mixed with weights of the task's own.
 ELMO = FROZEN | {"head.layers": "scalar_mix", "head.mix_penalty": 0.001, "head.mix_dropout": 0.5, "head.bilstm": 2}
@@ -103,6 +104,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "ulmfit": ULMFIT,
     "fitlam": FITLAM,
     "probe": PROBE,
+    "stored": STORED,
     "elmo": ELMO,
     "taglm": TAGLM,
     "bert_features": BERT_FEATURES,

@@ -15,7 +15,7 @@ def test_runs_are_the_product_of_the_axes_in_order():
     assert runs[1].labels == {"objective": "MLM+NSP", "seed": "2"}
     assert runs[1].overrides == {"train.steps": 1500, "objectives.mlm.weight": 1.0, "objectives.nsp.weight": 1.0, "seed": 2}
     assert runs[1].config == "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"
-    assert runs[1].downstream == ("package", "code_spans")
+    assert runs[1].downstream == {"package": {}, "code_spans": {}}
 
 
 def test_config_in_a_label_replaces_the_base_config_and_is_no_override():

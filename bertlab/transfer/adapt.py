@@ -1,0 +1,99 @@
+"""Going on with pretraining on a task's own text, before its head is trained; labels are not read.
+
+ULMFiT's second stage (Howard and Ruder 2018, section 3.2), ELMo's fine-tuned biLM (Peters et al. 2018, section 3.4), and what
+others call task-adaptive pretraining.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertlab.config import base_config, parse_override, set_key
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.train import loop
+from bertlab.train.build import begun_from
+from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task
+
+_SLANTED = {
+    "optimizer.name": "adam",
+    "optimizer.learning_rate": 0.004,
+    "optimizer.b1": 0.7,
+    "optimizer.b2": 0.99,
+    "optimizer.bias_correction": "moments",
+    "optimizer.epsilon": 1e-8,
+    "optimizer.warmup_steps": 0,
+    "optimizer.average_after": 0,
+    "optimizer.decay": "slanted_triangular",
+    "optimizer.layer_decay": 1 / 2.6,
+}
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "same": {},  # the run's own optimiser
+    "ulmfit": _SLANTED,
+    # The first version thaws the language model layer by layer, with cosine annealing.
+    "fitlam": _SLANTED | {"optimizer.decay": "cosine", "optimizer.layer_decay": 0.3, "optimizer.thaw": "gradual"},
+}
+
+
+def adapt(
+    run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "same", epochs: float = 1.0
+) -> dict:
+    """Trains a run's own objectives on the texts of a task's training examples; called again, it goes on where it stopped.
+
+    Args:
+        run: the directory of a run with a checkpoint.
+        task: as for `bertlab.transfer.finetune.finetune`.
+        workdir: the new run's directory; the texts are kept in it as task_text.jsonl.
+        overrides: dotted names to values (or their text), over the run's config and the recipe; `task_data.` ones too.
+        recipe: a key of RECIPES.
+        epochs: passes over the text, where `train.steps` is not among the overrides.
+
+    Returns:
+        The result, as written to result.json.
+
+    Raises:
+        UserError: as for training, or there is no such run, task or recipe.
+    """
+    if recipe not in RECIPES:
+        raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
+    run, workdir, overrides = Path(run).expanduser(), Path(workdir), dict(overrides or {})
+    saved = read_json(run / "config.json")
+    options = {k.removeprefix("task_data."): overrides.pop(k) for k in list(overrides) if k.startswith("task_data.")}
+    described = find_task(task)
+    examples = load_task(described, {**OPTIONS, **options}).examples["train"]
+    text = workdir / "task_text.jsonl"
+    if not text.exists():
+        workdir.mkdir(parents=True, exist_ok=True)
+        partial = text.with_suffix(".partial")
+        lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
+        partial.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        os.replace(partial, text)
+    config = base_config()
+    config.update(ConfigDict({key: saved[key] for key in ("model", "data", "objectives", "optimizer")}))
+    config.seed, config.init_from = saved["seed"], str(run)
+    config.data.corpus, config.data.tokenizer.path = f"text:{text}", str(run / "tokenizer")
+    for name, value in {**RECIPES[recipe], **overrides}.items():
+        set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
+    if "train.steps" not in overrides:
+        config.train.steps = steps_of(config, examples, epochs)
+    if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
+        config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
+    return loop.train(begun_from(config), workdir)
+
+
+def texts_of(example: Example) -> Iterator[str]:
+    """The texts that an example shows, a list of words as one."""
+    yield from example.texts
+    yield from example.choices
+    if example.words:
+        yield " ".join(example.words)
+
+
+def steps_of(config: ConfigDict, examples: list[Example], epochs: float) -> int:
+    """Steps that read the texts so many times, at about one and a half pieces a word."""
+    words = sum(len(text.split()) for example in examples for text in texts_of(example))
+    return max(20, int(1.5 * words * epochs / (config.data.batch_size * config.data.seq_len)))

@@ -1,0 +1,141 @@
+"""Feature-based transfer from hidden states on disk: the body runs once over a task's texts, heads are trained on the result.
+
+The states of all layers are kept (`bertlab.transfer.features`), beside the prepared corpora and by what they are of, so that
+seeds, learning rates and mixes of layers share them. A head trained so differs from one on a frozen body (`optimizer.frozen`)
+in nothing but that special tokens are left out and that the states were rounded to float16.
+
+Letters: B rows, L positions (a piece of a text, or a word of a tagging task), n layers, D width.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from flax import linen as nn
+
+from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids
+from bertlab.data.formats import Row, make_row
+from bertlab.data.prepare import cache_directory
+from bertlab.data.text_rows import RowEncoder
+from bertlab.errors import UserError
+from bertlab.models.base import Carry, Encoded, View
+from bertlab.models.presets import model_direction
+from bertlab.transfer.features import Features, extract, model_digest, texts_digest
+from bertlab.transfer.heads import NO_LABEL
+from bertlab.transfer.inputs import Layout, filled
+from bertlab.transfer.pretrained import Pretrained
+from bertlab.transfer.spans import piece_offsets
+from bertlab.transfer.task_models import split_layers
+from bertlab.transfer.tasks import Example, Task
+
+KINDS = ("classification", "regression", "tagging")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredShape:
+    """Shape of a body whose layers are read and not computed.
+
+    Attributes:
+        widths: of the layers, embeddings first.
+        direction: of the model that made them.
+    """
+
+    widths: tuple[int, ...]
+    direction: str
+
+    def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
+        """None: nothing is computed."""
+        del seq_len, sides
+        return 0.0
+
+
+class StoredBody(nn.Module):
+    """A body without parameters, which gives the layers that the view holds as `features` [B, L, n, D]."""
+
+    config: StoredShape
+
+    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
+        """The stored layers; the side is called `both`, whatever they have seen."""
+        del deterministic, carry
+        return Encoded(both=split_layers(view["features"], self.config.widths)), {}
+
+    def predict_tokens(self, hidden, side: str, among=None):
+        """Refused: the output layer was not stored."""
+        raise UserError("config.transfer.features=True keeps hidden states alone, which predict no tokens; set it to False")
+
+    def pool(self, encoded: Encoded, view: View, documents: int | None = None):
+        """Refused: the pooler was not stored."""
+        raise UserError(
+            "pooling='pooler' needs the body, and config.transfer.features=True keeps its states alone; choose another"
+        )
+
+
+def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: Layout, cache: str) -> Features:
+    """The hidden states of a task's examples, extracted where they are not on disk yet.
+
+    Raises:
+        UserError: the task is not one of single texts or of words.
+    """
+    if task.kind not in KINDS or any(len(example.texts) > 1 for example in examples):
+        raise UserError(
+            f"config.transfer.features=True keeps states of single texts and of words, and task '{task.name}' has pairs,"
+            " choices or contexts; set config.optimizer.frozen='^body/' instead, which trains the same head on a frozen body"
+        )
+    texts = [shown(model, example, layout) for example in examples]
+    key = json.dumps([model_digest(model), texts_digest(texts), task.kind])
+    name = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+    directory = cache_directory(cache) / "features" / f"{task.name}-{name}"
+    return extract(model, texts, directory, pretokenized=task.kind == "tagging")
+
+
+def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str]:
+    """An example's text or words, cut to what the layout and the model have room for."""
+    room = min(layout.seq_len, model.longest)
+    if example.words:
+        encoder = RowEncoder(model.tokenizer, layout.characters, room=room)
+        row = encoder.words(example.words)
+        return list(example.words[: len(row.first if layout.first_piece else row.last)])
+    (text,) = example.texts
+    _, offsets = piece_offsets(text, model.tokenizer)
+    room -= len(model.tokenizer.prefix_ids) + len(model.tokenizer.suffix_ids)
+    return text if len(offsets) <= room else text[: offsets[room][0]]
+
+
+def stored_rows(features: Features, task: Task, examples: Sequence[Example], layout: Layout) -> list[Row]:
+    """Rows as `bertlab.transfer.inputs` makes them, without the states, which `with_features` adds when a batch is made."""
+    rows = []
+    for number, example in enumerate(examples):
+        size = min(features.lengths[number], layout.seq_len)
+        nothing = np.zeros(size, np.int32)
+        row = make_row(layout.seq_len, 0, nothing, nothing, nothing + 1, -1, (number, 0))
+        if task.kind == "tagging":
+            labels = np.full(size, NO_LABEL) if example.label is None else np.asarray(example.label, np.int32)[:size]
+            row |= {"word_at": filled(np.arange(size), layout.seq_len), "labels": filled(labels, layout.seq_len)}
+            if layout.spelling:
+                row["spelling"] = np.full((layout.seq_len, WORD_LENGTH), PADDING, np.int32)
+                row["spelling"][:size] = character_ids(example.words[:size])
+            if layout.words is not None:
+                row["word_ids"] = np.zeros(layout.seq_len, np.int32)
+                row["word_ids"][:size] = [layout.words.get(word, 0) for word in example.words[:size]]
+        elif task.kind == "regression":
+            row["target"] = np.float32(np.nan if example.label is None else example.label)
+        else:
+            row["label"] = np.int32(NO_LABEL if example.label is None else example.label)
+        rows.append(row)
+    return rows
+
+
+def with_features(row: Row, features: Features) -> Row:
+    """A row with its layers' states, zeros at padding; `example_id` says which they are."""
+    states = features[int(row["example_id"][0])]
+    size = min(len(states), len(row["tokens"]))
+    padded = np.zeros((len(row["tokens"]), *states.shape[1:]), np.float32)
+    padded[:size] = states[:size]
+    return {**row, "features": padded}
+
+
+def stored_body(model: Pretrained, features: Features) -> StoredBody:
+    """The body that goes with stored states."""
+    return StoredBody(StoredShape(tuple(features.widths), model_direction(model.config.model)))

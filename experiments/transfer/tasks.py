@@ -1,0 +1,74 @@
+"""What pretraining gives downstream: a pretrained model, the same model from random values, and static vectors, on ten tasks.
+
+    bertlab sweep --study=experiments/transfer/tasks.py:pretrained=RUN,static=RUN,data=DIR --workdir=runs/transfer --jobs=2
+    bertlab report runs/transfer
+
+`pretrained` and `static` are run directories of models that read the same text with the same tokenizer; `data` holds one
+folder a task, in its published layout (the names below). Selection is by a part of train, and what is reported is the published
+test or development set, which nothing was selected by; see `bertlab/transfer/tasks`. The rows, rates and steps are those that
+two cores work through in about an hour; they are the same for all three models but for the learning rate, higher for static
+vectors. Seeds change the head's initial values, dropout and the order of the examples (and, from random values, the body).
+"""
+
+from bertlab.config import parse_arguments
+from bertlab.errors import UserError
+from bertlab.studies.study import Study
+
+# Folder below `data`, pieces of a text, passes over train, and what else is said of the task.
+TASKS = {
+    "sst2": ("glue", 32, 3, {"task_data.limit": 6400}),
+    "cola": ("glue", 24, 3, {}),
+    "rte": ("glue", 96, 3, {}),
+    "stsb": ("glue", 64, 3, {}),
+    "sms_spam": ("sms_spam", 48, 2, {}),
+    "trec": ("sentences", 24, 4, {}),
+    "ud": ("ud_english_ewt", 48, 2, {"task_data.limit": 4000}),
+    "wnut17": ("wnut17", 48, 4, {}),
+    "squad1": ("squad", 128, 2, {"transfer.doc_stride": 64, "transfer.max_query": 32}),
+    "codah": ("codah", 32, 3, {}),
+}
+SHARED = {
+    "data.batch_size": 32,
+    "train.steps": 0,
+    "train.eval_every": 0,
+    "train.log_every": 100,
+    "transfer.warmup": 0.1,
+    "optimizer.learning_rate": 1e-3,
+}
+
+
+def get_study(arguments=None):
+    values = parse_arguments(arguments, pretrained="", static="", data="", seeds=3, tasks="+".join(TASKS), squad_train="")
+    for key in ("pretrained", "static", "data"):
+        if not values[key]:
+            raise UserError(f"{key}= is missing; write tasks.py:pretrained=RUN,static=RUN,data=DIR")
+    if unknown := [name for name in values["tasks"].split("+") if name not in TASKS]:
+        raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is none of {', '.join(TASKS)}")
+    downstream = {}
+    for name in values["tasks"].split("+"):
+        folder, length, epochs, more = TASKS[name]
+        settings = {
+            "task_data.directory": f"{values['data']}/{folder}",
+            "data.seq_len": length,
+            "transfer.epochs": float(epochs),
+        }
+        downstream[name] = settings | more
+    if values["squad_train"] and "squad1" in downstream:
+        downstream["squad1"]["task_data.train_file"] = values["squad_train"]
+    pretrained = f"run:{values['pretrained']}"
+    return Study(
+        name="transfer",
+        title="What pretraining gives on ten tasks",
+        question="Is a pretrained model better than the same one from random values, and than static vectors?",
+        config=pretrained,
+        axes={
+            "model": {
+                "pretrained": {},
+                "random": {"transfer.random": True},
+                "static": {"config": f"run:{values['static']}", "optimizer.learning_rate": 5e-3},
+            },
+            "seed": list(range(1, values["seeds"] + 1)),
+        },
+        overrides=SHARED,
+        downstream=downstream,
+    )
