@@ -130,10 +130,9 @@ class TaskHead(Objective):
         return getattr(self, "spelling", False) or getattr(self, "word_width", 0) > 0
 
     def asked(self, view: View) -> Bool[Array, "B"]:
-        """Which rows are this task's."""
-        if "task" not in view:
-            return jnp.ones(len(view["tokens"]), bool)
-        return view["task"] == self.number
+        """Which rows are this task's; those that only fill a batch are none's."""
+        filled = (view["documents"] > 0).any(axis=1)
+        return filled if "task" not in view else filled & (view["task"] == self.number)
 
     def layers_of(self, model: Bound, view: View) -> tuple[Float[Array, "B L D"], ...]:
         """The states that the head reads, embeddings first."""

@@ -1,0 +1,86 @@
+"""ULMFiT's second and third stage: pretraining goes on on a task's own text, then the classifier is thawed layer by layer."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from bertlab.config import load_config
+from bertlab.errors import UserError
+from bertlab.train import loop
+from bertlab.train.checkpoint import load_params
+from bertlab.transfer.adapt import adapt
+from bertlab.transfer.finetune import finetune
+from tests.conftest import RECIPES, ROOT
+
+TABLE = 'from bertlab.transfer.tasks import table\n\nTASK = table("words", train="table.tsv", text="text", label="label")\n'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Compilation is most of what these runs cost."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, corpus, cache):
+    """The directory of an AWD-LSTM pretrained for two steps."""
+    settings = {"data.corpus": corpus, "data.directory": cache, "data.workers": 1, "data.tokenizer.vocab_size": 400}
+    settings |= {"data.seq_len": 16, "data.batch_size": 8, "model.width": 12, "model.hidden": 16, "model.layers": 2}
+    settings |= {"optimizer.average_after": 0, "train.steps": 2, "train.eval_batches": 1, "mesh.data": 1}
+    settings |= {"evaluate.sentences": 0}
+    directory = tmp_path_factory.mktemp("run") / "pretrained"
+    loop.train(load_config(str(ROOT / RECIPES["awd_lstm"]), settings), directory)
+    return directory
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A table of which most lines are for training."""
+    lines = [f"the value of object {i} is here\tgood" if i % 2 else f"not a module {i} to import\tbad" for i in range(200)]
+    (tmp_path / "table.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    (tmp_path / "words.py").write_text(TABLE)
+    return str(tmp_path / "words.py")
+
+
+def test_language_model_then_classifier(run, task, tmp_path, capsys):
+    overrides = {"train.steps": "10", "data.valid_fraction": 0.2, "data.test_fraction": 0.2, "data.seq_len": 8}
+    overrides |= {"data.workers": 1, "data.batch_size": 2, "train.eval_batches": 1, "mesh.data": 1}
+    result = adapt(run, task, tmp_path / "adapted", overrides, recipe="ulmfit")
+    assert result["step"] == 10
+    texts = [json.loads(line)["text"] for line in (tmp_path / "adapted" / "task_text.jsonl").read_text().splitlines()]
+    assert 150 < len(texts) < 170, "the examples for selection and test are not read"
+    assert all(re.fullmatch(r"(the value of object|not a module) \d+ (is here|to import)", text) for text in texts), "no labels"
+    config = json.loads((tmp_path / "adapted" / "config.json").read_text())
+    assert (config["optimizer"]["decay"], config["model"]["width"]) == ("slanted_triangular", 12)
+    ours, theirs = load_params(tmp_path / "adapted")["body"], load_params(run)["body"]
+    moved = {name: np.abs(ours[name]["input_kernel"] - theirs[name]["input_kernel"]).max() for name in ("layer_0", "layer_1")}
+    assert 0 < moved["layer_0"] < moved["layer_1"], "the lower layer goes by 1/2.6 of the rate above"
+    assert adapt(run, task, tmp_path / "adapted", overrides, recipe="ulmfit") == result
+
+    capsys.readouterr()
+    overrides = {"data.seq_len": 16, "data.batch_size": 8, "train.steps": 80, "mesh.data": 1, "head.chunk": 8}
+    finetune(tmp_path / "adapted", task, tmp_path / "classifier", overrides, "ulmfit")
+    stages = [line for line in capsys.readouterr().out.splitlines() if line.startswith("steps ")]
+    assert [re.match(r"steps (\d+) to (\d+)", line).groups() for line in stages] == [
+        ("0", "19"), ("20", "39"), ("40", "59"), ("60", "79"),
+    ]  # fmt: skip
+    assert [line.count("layer") for line in stages] == [0, 1, 2, 2] and "embeddings" in stages[3]
+    frozen = {"train.steps": 20, "optimizer.thaw": "head", "optimizer.thaw_restarts": False}
+    finetune(tmp_path / "adapted", task, tmp_path / "head", {**overrides, **frozen}, "ulmfit")
+    begun = load_params(tmp_path / "head")["body"]
+    for name in ("layer_0", "layer_1"):
+        np.testing.assert_array_equal(begun[name]["recurrent_kernel"], ours[name]["recurrent_kernel"])
+
+
+def test_wrong_requests_are_refused(run, task, tmp_path):
+    with pytest.raises(UserError, match="recipe 'bert' is not known; choose one of same, ulmfit, fitlam"):
+        adapt(run, task, tmp_path / "out", {}, "bert")
+    with pytest.raises(UserError, match="no config.json"):
+        adapt(tmp_path, task, tmp_path / "out")
+    with pytest.raises(UserError, match="config has no key 'data.lenght'"):
+        adapt(run, task, tmp_path / "out", {"data.lenght": 5})

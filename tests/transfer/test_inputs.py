@@ -1,0 +1,349 @@
+"""Rows of examples: what is shown of each task in the papers' layouts, and where its labels lie; with ids that are letters."""
+
+import numpy as np
+import pytest
+
+from bertlab.data.characters import SENTENCE_BEGIN, SENTENCE_END, character_ids
+from bertlab.data.characters import boundary_ids as boundary
+from bertlab.data.tokenizers import WordsTokenizer, train_tokenizer
+from bertlab.data.vocabularies import SPECIALS
+from bertlab.errors import UserError
+from bertlab.transfer.inputs import Inputs, Layout, shortened, vocabulary_size
+from bertlab.transfer.tasks.base import Answer, Example, Task
+from tests.hostile_text import hostile_texts
+
+NAMES = "." * 10 + "abcdefghijklmnopqrstuvwxyz"
+
+
+class LetterTokenizer:
+    """One id a letter, from 10 for a; white space has none."""
+
+    vocab_size = len(NAMES)
+    pad_id, unk_id, cls_id, sep_id = 0, 1, 2, 3
+    prefix_ids, suffix_ids = (2,), (3,)
+    lowercase = False
+
+    def pieces(self):
+        return list(NAMES)
+
+    def encode(self, text):
+        return [NAMES.index(letter) for letter in "".join(text.split())]
+
+    def encode_words(self, words):
+        ends = np.cumsum([len(word) for word in words])
+        return self.encode("".join(words)), [0, *ends[:-1].tolist()]
+
+    def decode(self, ids):
+        return "".join(NAMES[i] for i in ids)
+
+
+class Unframed(LetterTokenizer):
+    """As GPT-2's: nothing around a text, and one special id for everything."""
+
+    pad_id = unk_id = cls_id = sep_id = 9
+    prefix_ids, suffix_ids = (), ()
+
+
+def task(kind, symmetric=False):
+    return Task("stub", kind, ("accuracy",), lambda directory, options: None, symmetric=symmetric)
+
+
+def example(*texts, **fields):
+    return Example(id="0", where="stub.tsv:2", texts=texts, **fields)
+
+
+def rows_of(kind, *examples, tokenizer=None, layout="pair", seq_len=10, symmetric=False, **settings):
+    inputs = Inputs(tokenizer or LetterTokenizer(), Layout(layout, seq_len, **settings))
+    return inputs.rows(task(kind, symmetric), examples)[0]
+
+
+def row_of(kind, given, **settings):
+    (row,) = rows_of(kind, given, **settings)
+    return row
+
+
+NEW = {len(NAMES): "(", len(NAMES) + 1: "/", len(NAMES) + 2: ")"}
+
+
+def spelled(row, document=1):
+    """The pieces of a document: [ for cls, ] for sep, ( / ) for start, delimiter and extract."""
+    shown = {2: "[", 3: "]"} | NEW
+    return "".join(shown.get(token) or NAMES[token] for token in row["tokens"][row["documents"] == document].tolist())
+
+
+def test_a_text_and_a_pair_are_framed_as_berts():
+    row = row_of("classification", example("ab c", label=1))
+    np.testing.assert_array_equal(row["tokens"], [2, 10, 11, 12, 3, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(row["documents"], [1] * 5 + [0] * 5)
+    np.testing.assert_array_equal(row["positions"], [0, 1, 2, 3, 4, 0, 0, 0, 0, 0])
+    assert not row["segments"].any() and row["label"] == 1 and row["label"].dtype == np.int32
+    np.testing.assert_array_equal(row["example_id"], [0, 0])
+    row = row_of("classification", example("ab", "cde", label=0))
+    np.testing.assert_array_equal(row["tokens"], [2, 10, 11, 3, 12, 13, 14, 3, 0, 0])
+    np.testing.assert_array_equal(row["segments"], [0, 0, 0, 0, 1, 1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(row["documents"], [1] * 8 + [0] * 2)
+    np.testing.assert_array_equal(row["positions"][:8], np.arange(8))
+
+
+def test_rows_come_in_the_order_of_their_examples():
+    rows = rows_of("classification", example("a", label=0), example("b", label=1), example("c"))
+    assert [spelled(row) for row in rows] == ["[a]", "[b]", "[c]"]
+    assert [row["example_id"].tolist() for row in rows] == [[0, 0], [1, 0], [2, 0]]
+    assert [int(row["label"]) for row in rows] == [0, 1, -1]
+    assert rows_of("classification") == []
+
+
+def test_roberta_has_two_separators_in_a_pair_and_one_at_the_end():
+    row = row_of("classification", example("ab", "cd", label=0), double_separator=True)
+    assert spelled(row) == "[ab]]cd]"
+    np.testing.assert_array_equal(row["segments"], [0, 0, 0, 0, 0, 1, 1, 1, 0, 0])
+    assert spelled(row_of("classification", example("ab", label=0), double_separator=True)) == "[ab]"
+    # The second separator takes a position from the longer text.
+    assert spelled(row_of("classification", example("abcd", "cde", label=0), double_separator=True)) == "[abc]]cde]"
+
+
+def truncated_as_run_classifier(a, b, room):
+    """_truncate_seq_pair: the longer list loses its last piece, B where they are equal."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > room:
+        (a if len(a) > len(b) else b).pop()
+    return [len(a), len(b)]
+
+
+def test_the_longer_text_loses_its_end_and_of_equal_ones_the_second():
+    for first in range(9):
+        for second in range(9):
+            for room in range(9):
+                assert shortened([first, second], room) == truncated_as_run_classifier("a" * first, "b" * second, room)
+    assert shortened([9], 4) == [4] and shortened([2], 4) == [2]
+    assert spelled(row_of("classification", example("abcdef", "xyz", label=0))) == "[abcd]xyz]"
+    assert spelled(row_of("classification", example("abcdef", "uvwxyz", label=0))) == "[abcd]uvw]"
+    assert spelled(row_of("classification", example("abc", "uvwxyz", label=0))) == "[abc]uvwx]"
+    assert spelled(row_of("classification", example("abcdefghijkl", label=0))) == "[abcdefgh]"
+
+
+def test_the_delimited_layout_has_three_new_ids_after_the_last():
+    row = row_of("classification", example("ab", label=1), layout="delimited", tokenizer=Unframed())
+    v = len(NAMES)
+    np.testing.assert_array_equal(row["tokens"], [v, 10, 11, v + 2, 9, 9, 9, 9, 9, 9])
+    row = row_of("classification", example("ab", "cd", label=1), layout="delimited", tokenizer=Unframed())
+    np.testing.assert_array_equal(row["tokens"], [v, 10, 11, v + 1, 12, 13, v + 2, 9, 9, 9])
+    assert not row["segments"].any(), "GPT has no segments"
+    config = {"transfer": {"layout": "delimited"}}
+    assert vocabulary_size(config, Unframed()) == v + 3 == row["tokens"].max() + 1
+    assert vocabulary_size({"transfer": {"layout": "pair"}}, Unframed()) == vocabulary_size({}, Unframed()) == v
+
+
+@pytest.mark.parametrize("seq_len", [10, 11])
+def test_the_delimited_layout_clips_each_of_a_pair_at_half_a_row(seq_len):
+    row = lambda *texts: row_of("classification", example(*texts, label=0), layout="delimited", seq_len=seq_len)
+    assert seq_len // 2 - 2 == 3
+    assert spelled(row("abcdef", "x")) == "(abc/x)", "each by itself, though together they would fit"
+    assert spelled(row("abcdef", "uvwxyz")) == "(abc/uvw)"
+    assert spelled(row("abcdefghijkl")) == "(abcdefghijkl"[: seq_len - 1] + ")"
+
+
+def test_a_pair_without_order_is_shown_both_ways_round():
+    given = example("ab", "cde", label=1)
+    row = row_of("classification", given, layout="delimited", symmetric=True)
+    assert [spelled(row, 1), spelled(row, 2), row["tokens"].shape] == ["(ab/cde)", "(cde/ab)", (20,)]
+    np.testing.assert_array_equal(row["documents"], [1] * 8 + [2] * 8 + [0] * 4)
+    np.testing.assert_array_equal(row["positions"][:16], [*range(8), *range(8)])
+    row = row_of("regression", example("ab", "cde", label=2.5), layout="delimited", symmetric=True)
+    assert spelled(row, 2) == "(cde/ab)" and row["target"] == 2.5 and row["target"].dtype == np.float32
+    # One order where it means something, where BERT reads, and of one text.
+    assert row_of("classification", given, layout="delimited")["tokens"].shape == (10,)
+    assert row_of("classification", given, symmetric=True)["documents"].max() == 1
+    assert row_of("classification", example("ab", label=1), layout="delimited", symmetric=True)["documents"].max() == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "shown"), [("pair", ["[ab]c]", "[ab]de]", "[ab]f]"]), ("delimited", ["(ab/c)", "(ab/de)", "(ab/f)"])]
+)
+def test_choices_are_the_documents_of_one_row(layout, shown):
+    row = row_of("choice", example("ab", choices=("c", "de", "f"), label=2), layout=layout)
+    assert [spelled(row, n) for n in (1, 2, 3)] == shown
+    assert row["tokens"].shape == (30,) and row["label"] == 2
+    np.testing.assert_array_equal(row["documents"], [1] * 6 + [2] * 7 + [3] * 6 + [0] * 11)
+    np.testing.assert_array_equal(row["positions"][:19], [*range(6), *range(7), *range(6)])
+    if layout == "pair":
+        np.testing.assert_array_equal(row["segments"][:19], [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1])
+    # Full choices fill the row to its last position.
+    full = row_of("choice", example("a" * 9, choices=("b" * 9, "c" * 9), label=0))
+    np.testing.assert_array_equal(full["documents"], [1] * 10 + [2] * 10)
+
+
+def test_questions_with_unequal_numbers_of_choices_are_refused():
+    odd = Example(id="1", where="stub.tsv:3", texts=("a",), choices=("b",), label=0)
+    with pytest.raises(UserError, match=r"stub.tsv:3: 1 choices, and stub.tsv:2 has 2; give as many"):
+        rows_of("choice", example("a", choices=("b", "c"), label=0), odd)
+
+
+def test_what_is_not_known_has_no_label():
+    assert row_of("classification", example("ab"))["label"] == -1
+    assert row_of("choice", example("ab", choices=("c", "d")))["label"] == -1
+    assert np.isnan(row_of("regression", example("ab", "c"))["target"])
+    assert row_of("regression", example("ab", "c", label=0.0))["target"] == 0
+    assert row_of("word_pair", example("ab", "cd", targets=((0, 1), (0, 1))))["label"] == -1
+    row = row_of("tagging", Example("0", "f:1", words=("ab", "c")))
+    assert (row["labels"] == -1).all() and row["word_at"].tolist()[:3] == [1, 3, -1]
+
+
+@pytest.mark.parametrize(
+    ("first_piece", "seq_len", "word_at"),
+    [
+        # [CLS] a b c d e f [SEP] and padding: words ab, c, def.
+        (True, 10, [1, 3, 4]),
+        (False, 10, [2, 3, 6]),
+        # Cut after e: the first piece of def is there, its last is not.
+        (True, 7, [1, 3, 4]),
+        (False, 7, [2, 3]),
+        # Cut after a.
+        (True, 3, [1]),
+        (False, 3, []),
+    ],
+)
+def test_labels_lie_on_the_first_or_last_piece_of_their_word(first_piece, seq_len, word_at):
+    given = Example("0", "f:1", words=("ab", "c", "def"), label=(5, 6, 7))
+    row = row_of("tagging", given, seq_len=seq_len, first_piece=first_piece)
+    rest = [-1] * (seq_len - len(word_at))
+    np.testing.assert_array_equal(row["word_at"], word_at + rest)
+    np.testing.assert_array_equal(row["labels"], [5, 6, 7][: len(word_at)] + rest)
+    assert row["tokens"][np.flatnonzero(row["documents"])[-1]] == 3 and "spelling" not in row and "word_ids" not in row
+
+
+def test_tagging_rows_spell_their_words_and_number_them():
+    given = Example("0", "f:1", words=("ab", "c", "def"), label=(0, 0, 0))
+    row = row_of("tagging", given, spelling=True, words={"ab": 1, "def": 2})
+    assert row["spelling"].shape == (10, 50) and row["spelling"].dtype == np.int32
+    np.testing.assert_array_equal(row["spelling"][:3], character_ids(("ab", "c", "def")))
+    assert (row["spelling"][3:] == 260).all()
+    np.testing.assert_array_equal(row["word_ids"], [1, 0, 2, 0, 0, 0, 0, 0, 0, 0])
+    # Of a word without its labelled piece nothing is there.
+    row = row_of("tagging", given, seq_len=7, first_piece=False, spelling=True, words={"ab": 1, "def": 2})
+    assert (row["spelling"][2:] == 260).all() and row["word_ids"].tolist() == [1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("first_piece", "seq_len", "word_at"),
+    [
+        # [ a b c d ] x y z ]: words bc and yz.
+        (True, 12, (2, 7)),
+        (False, 12, (3, 8)),
+        # [ a b c ] x y z ], [ a b ] x y ], [ a b ] x ]: a word that is cut off is the last piece that is left.
+        (False, 9, (3, 7)),
+        (True, 7, (2, 5)),
+        (False, 7, (2, 5)),
+        (True, 6, (2, 4)),
+    ],
+)
+def test_word_pairs_say_where_their_words_are_after_truncation(first_piece, seq_len, word_at):
+    given = example("a bc d", "x yz", targets=((2, 4), (2, 4)), label=1)
+    row = row_of("word_pair", given, seq_len=seq_len, first_piece=first_piece)
+    np.testing.assert_array_equal(row["word_at"], word_at)
+    assert row["label"] == 1 and row["word_at"].dtype == np.int32
+    if seq_len == 12:
+        assert spelled(row) == "[abcd]xyz]" and (row["segments"][6:10] == 1).all()
+
+
+def test_a_word_of_which_no_piece_is_left_is_refused():
+    with pytest.raises(UserError, match=r"stub.tsv:2: no piece of the text holds its word ' '"):
+        row_of("word_pair", example("ab c", "d", targets=((2, 3), (0, 1)), label=0))
+
+
+WORDS = WordsTokenizer([*SPECIALS, "the", "cat", "sat"], lowercase=False)
+
+
+def test_models_of_characters_read_every_word_and_special_ids_as_their_own():
+    row = row_of("classification", example("the dog", "sat", label=0), tokenizer=WORDS, characters=True)
+    np.testing.assert_array_equal(row["tokens"][:7], [2, 5, 1, 3, 7, 3, 0])
+    begin, end = boundary(SENTENCE_BEGIN), boundary(SENTENCE_END)
+    the, dog, sat = character_ids(("the", "dog", "sat"))
+    np.testing.assert_array_equal(row["characters"][:6], [begin, the, dog, end, sat, end])
+    assert row["characters"].shape == (10, 50) and (row["characters"][6:] == 260).all()
+    # Cut with the pieces.
+    row = row_of("classification", example("the cat sat", "dog", label=0), tokenizer=WORDS, characters=True, seq_len=6)
+    np.testing.assert_array_equal(row["characters"], [begin, the, character_ids(("cat",))[0], end, dog, end])
+    row = row_of("tagging", Example("0", "f:1", words=("the", "dog"), label=(0, 1)), tokenizer=WORDS, characters=True)
+    np.testing.assert_array_equal(row["characters"][:4], [begin, the, dog, end])
+    np.testing.assert_array_equal(row["word_at"][:3], [1, 2, -1])
+    row = row_of("choice", example("the", choices=("cat", "dog"), label=0), tokenizer=WORDS, characters=True)
+    np.testing.assert_array_equal(row["characters"][5:10], [begin, the, end, dog, end])
+    spans = example("who", "the cat", answers=(Answer("cat", 4),))
+    with pytest.raises(UserError, match="spans are found in pieces, and this model reads characters"):
+        row_of("span", spans, tokenizer=WORDS, characters=True)
+
+
+def test_a_span_task_has_a_row_for_every_window_of_every_question():
+    questions = (
+        Example("p", "f:1", texts=("qq", "abcdefgh"), answers=(Answer("ef", 4),)),
+        Example("q", "f:2", texts=("r", "xyz"), answers=()),
+    )
+    layout = Layout("pair", 10, doc_stride=3, max_query=1)
+    rows, windows = Inputs(LetterTokenizer(), layout).rows(task("span"), questions)
+    # [ q ] and the last ] leave six positions for the context: from a and from d; one for the second question.
+    assert [spelled(row) for row in rows] == ["[q]abcdef]", "[q]defgh]", "[r]xyz]"]
+    assert [row["example_id"].tolist() for row in rows] == [[0, 0], [0, 1], [1, 0]]
+    assert [(int(row["start"]), int(row["end"])) for row in rows] == [(7, 8), (4, 5), (0, 0)]
+    np.testing.assert_array_equal(rows[1]["context"], [0, 0, 0, 1, 1, 1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(rows[1]["segments"], [0, 0, 0, 1, 1, 1, 1, 1, 1, 0])
+    assert [window.id for window in windows] == ["p", "p", "q"]
+    delimited, _ = Inputs(LetterTokenizer(), Layout("delimited", 10, max_query=1)).rows(task("span"), questions[1:])
+    assert spelled(delimited[0]) == "(r/xyz)"
+
+
+# Anything may be written in a file.
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return train_tokenizer("wordpiece", ["a small set of words, to be cut into pieces again and again"] * 3, 60, seed=0)
+
+
+def assert_whole(row, layout, texts, length):
+    """The row holds its documents one after the other, then padding, with every special id in place."""
+    documents = row["documents"]
+    assert documents.shape == (length,)
+    filled = np.count_nonzero(documents)
+    assert (documents[:filled] > 0).all() and (np.diff(documents[:filled]) >= 0).all()
+    for number in range(1, texts + 1):
+        inside = documents == number
+        size = np.count_nonzero(inside)
+        assert 2 <= size <= length // texts
+        np.testing.assert_array_equal(row["positions"][inside], np.arange(size))
+        first, last = row["tokens"][inside][[0, -1]]
+        assert (first, last) == layout
+
+
+@pytest.mark.parametrize(("kind", "frame"), [("pair", (2, 3)), ("delimited", (60, 62))])
+def test_hostile_texts_make_whole_rows(kind, frame, wordpiece):
+    texts = hostile_texts(40, seed=5)
+    v = wordpiece.vocab_size
+    frame = frame if kind == "pair" else (v, v + 2)
+    inputs = Inputs(wordpiece, Layout(kind, 16))
+    for text, other in zip(texts, texts[1:] + texts[:1]):
+        for given, symmetric in ((example(text, label=0), False), (example(text, other, label=0), True)):
+            (row,) = inputs.rows(task("classification", symmetric), [given])[0]
+            orders = 2 if kind == "delimited" and symmetric else 1
+            assert_whole(row, frame, orders, 16 * orders)
+            separators = np.isin(row["tokens"], [wordpiece.sep_id, v + 1, v + 2]).sum()
+            assert separators == orders * len(given.texts), "a text never brings a special id"
+        (row,) = inputs.rows(task("choice"), [example(text, choices=(other, text, ""), label=0)])[0]
+        assert_whole(row, frame, 3, 48)
+
+
+def test_hostile_words_keep_their_places(wordpiece):
+    words = tuple(word for text in hostile_texts(40, seed=6) for word in text.split())
+    for first_piece in (True, False):
+        inputs = Inputs(wordpiece, Layout("pair", 64, first_piece=first_piece, spelling=True, words={}))
+        for begin in range(0, len(words), 12):
+            some = words[begin : begin + 12]
+            (row,) = inputs.rows(task("tagging"), [Example("0", "f:1", words=some, label=tuple(range(len(some))))])[0]
+            at, labels = row["word_at"][row["word_at"] >= 0], row["labels"][row["labels"] >= 0]
+            assert_whole(row, (2, 3), 1, 64)
+            np.testing.assert_array_equal(labels, np.arange(len(at)))
+            assert (np.diff(at) > 0).all() and (row["documents"][at] == 1).all()
+            assert not np.isin(row["tokens"][at], (0, 2, 3)).any()
+            for number, place in enumerate(at):
+                pieces = wordpiece.encode(some[number]) or [wordpiece.unk_id]
+                assert row["tokens"][place] == pieces[0 if first_piece else -1]

@@ -1,0 +1,195 @@
+"""From outputs to predictions and metrics: made-up outputs whose scores are counted by hand."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bertlab.transfer.scoring import Scoring, predictions_of, scores_of
+from bertlab.transfer.spans import encode_question
+from bertlab.transfer.tasks.base import Answer, Example, Task, TaskData
+from tests.transfer.test_inputs import LetterTokenizer
+
+TRANSFER = SimpleNamespace(n_best=20, max_answer_length=30, null_threshold=0.0)
+
+
+def task_of(kind, *metrics, **fields):
+    return Task("stub", kind, metrics, lambda directory, options: None, **fields)
+
+
+def labelled(*labels, **fields):
+    return [Example(id=f"x{number}", where="f:1", label=label, **fields) for number, label in enumerate(labels)]
+
+
+def predicted(task, names, examples, outputs, windows=(), transfer=TRANSFER):
+    data = TaskData(names, {"test": examples})
+    lines = predictions_of(task, data, examples, {k: np.asarray(v) for k, v in outputs.items()}, windows, transfer)
+    return lines, scores_of(task, names, lines)
+
+
+def test_classes_go_by_their_names_and_f1_is_that_of_class_number_one():
+    # Class 1 (yes): two right, one missed, one too many; so precision and recall are 2/3.
+    gold, guess = [1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 0, 0]
+    logits = np.float32([[0, 2] if g else [2, 0] for g in guess])
+    task = task_of("classification", "f1", "accuracy")
+    lines, scores = predicted(task, ("no", "yes"), labelled(*gold), {"logits": logits})
+    assert scores == pytest.approx({"f1": 2 / 3, "accuracy": 4 / 6})
+    assert [line["predicted"] for line in lines] == ["yes", "yes", "no", "yes", "no", "no"]
+    assert lines[0]["id"] == "x0" and lines[0]["gold"] == "yes"
+    np.testing.assert_allclose(lines[0]["probabilities"], [1 / (1 + np.e**2), 1 / (1 + np.e**-2)], rtol=1e-12)
+    # Names that sort the other way round change nothing.
+    _, other = predicted(task, ("zebra", "ant"), labelled(*gold), {"logits": logits})
+    assert other == scores
+
+
+def test_probabilities_of_large_logits_are_finite_and_average_over_runs():
+    lines, _ = predicted(
+        task_of("classification", "accuracy"), ("a", "b", "c"), labelled(0), {"logits": np.float32([[1e4, 0, -1e38]])}
+    )
+    assert lines[0]["probabilities"] == [1, 0, 0]
+    json.dumps(lines, allow_nan=False)
+
+
+def test_choices_are_numbers():
+    logits = np.float32([[0, 1, 3], [2, 0, -3e38]])
+    lines, scores = predicted(task_of("choice", "accuracy"), (), labelled(2, 1), {"logits": logits})
+    assert [(line["gold"], line["predicted"]) for line in lines] == [(2, 2), (1, 0)]
+    assert scores == {"accuracy": 0.5} and len(lines[1]["probabilities"]) == 3
+    json.dumps(lines)
+
+
+def test_numbers_are_scored_as_they_are():
+    task = task_of("regression", "pearson", "spearman")
+    lines, scores = predicted(task, (), labelled(0.0, 2.0, 5.0), {"value": np.float32([1, 9, 4])})
+    assert [(line["gold"], line["predicted"]) for line in lines] == [(0.0, 1.0), (2.0, 9.0), (5.0, 4.0)]
+    expected = np.corrcoef([0, 2, 5], [1, 9, 4])[0, 1]
+    assert scores["pearson"] == pytest.approx(expected) and scores["spearman"] == pytest.approx(0.5)
+
+
+WORDS = Example("s", "f:1", words=("a", "b", "c"), label=(1, 2, 1))
+
+
+def test_words_that_were_cut_off_are_outside_of_every_entity():
+    names = ("O", "B-X", "I-X")
+    task = task_of("tagging", "entity_f1", "accuracy")
+    lines, scores = predicted(task, names, [WORDS], {"tags": [[1, 2, -1, -1]]})
+    assert lines[0]["gold"] == ["B-X", "I-X", "B-X"] and lines[0]["predicted"] == ["B-X", "I-X", "O"]
+    # Of two entities one is found, and nothing else: precision 1, recall 1/2.
+    assert scores == pytest.approx({"entity_f1": 2 / 3, "accuracy": 2 / 3})
+    _, whole = predicted(task, names, [WORDS], {"tags": [[1, 2, 1, -1]]})
+    assert whole == {"entity_f1": 1, "accuracy": 1}
+    # A row that is shorter than its sentence.
+    lines, _ = predicted(task, names, [WORDS], {"tags": [[1]]})
+    assert lines[0]["predicted"] == ["B-X", "O", "O"]
+
+
+def test_words_that_were_cut_off_are_wrong_where_nothing_is_outside():
+    task = task_of("tagging", "accuracy", "f1")
+    lines, scores = predicted(task, ("NOUN", "VERB", "X"), [WORDS], {"tags": [[1, 2, -1, -1]]})
+    assert lines[0]["predicted"] == ["VERB", "X", ""]
+    assert scores == pytest.approx({"accuracy": 2 / 3, "f1": 2 / 3}), "one of two VERBs is found"
+
+
+# --- spans
+
+
+def span_outputs(windows, picks, nulls, length=16):
+    """Logits 5 at each window's (start, end) pick, and `nulls` at position 0; both halves of a sum."""
+    start, end = np.zeros((2, len(windows), length), np.float32)
+    for number, (pick, null) in enumerate(zip(picks, nulls)):
+        start[number, 0] = end[number, 0] = null / 2
+        if pick:
+            start[number, pick[0]] = end[number, pick[1]] = 5
+    return {"start": start, "end": end}
+
+
+QUESTIONS = [
+    Example("p", "f:1", texts=("q", "ab cd ef"), answers=(Answer("cd", 3), Answer("ab cd", 0))),
+    Example("n", "f:2", texts=("q", "xy zu"), answers=()),
+]
+# [ q ] and then the context from position 3.
+WINDOWS = [w for n, q in enumerate(QUESTIONS) for w in encode_question(q, LetterTokenizer(), index=n, max_seq=16)]
+
+
+def test_spans_are_slices_of_the_context_and_no_answer_is_for_the_threshold_to_say():
+    task = task_of("span", "exact_match", "span_f1", may_lack_answer=True)
+    outputs = span_outputs(WINDOWS, [(5, 6), (3, 6)], [9, 12])
+    at = lambda threshold: predicted(
+        task, (), QUESTIONS, outputs, WINDOWS, SimpleNamespace(**{**vars(TRANSFER), "null_threshold": threshold})
+    )
+    lines, scores = at(0.0)
+    assert [line["predicted"] for line in lines] == ["cd", ""] and scores == {"exact_match": 1, "span_f1": 1}
+    assert [line["gold"] for line in lines] == [["cd", "ab cd"], []]
+    np.testing.assert_allclose([line["null_odds"] for line in lines], [9 - 10, 12 - 10])
+    lines, scores = at(2.5)
+    assert [line["predicted"] for line in lines] == ["cd", "xy zu"] and scores["exact_match"] == 0.5
+    lines, scores = at(-1.5)
+    assert [line["predicted"] for line in lines] == ["", ""] and scores["exact_match"] == 0.5
+    # SQuAD 1.1 always answers.
+    lines, _ = predicted(
+        task_of("span", "exact_match"), (), QUESTIONS[:1], span_outputs(WINDOWS[:1], [(3, 6)], [99]), WINDOWS[:1]
+    )
+    assert lines[0]["predicted"] == "ab cd" and lines[0]["null_odds"] is None
+
+
+def test_answers_keep_to_the_settings_of_the_transfer():
+    task = task_of("span", "exact_match")
+    outputs = span_outputs(WINDOWS[:1], [(3, 6)], [0])
+    short = SimpleNamespace(n_best=20, max_answer_length=2, null_threshold=0.0)
+    lines, _ = predicted(task, (), QUESTIONS[:1], outputs, WINDOWS[:1], short)
+    assert len(lines[0]["predicted"].replace(" ", "")) <= 2
+
+
+# --- what is not known, several tasks, and the file
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "outputs"),
+    [
+        ("classification", ("a", "b"), {"logits": [[0.0, 1.0]]}),
+        ("choice", (), {"logits": [[0.0, 1.0]]}),
+        ("regression", (), {"value": [1.5]}),
+        ("tagging", ("a", "b"), {"tags": [[0, 1, -1]]}),
+    ],
+)
+def test_hidden_labels_are_predicted_and_not_scored(kind, names, outputs):
+    examples = [Example("x", "f:1", words=("a", "b") if kind == "tagging" else ())]
+    lines, scores = predicted(task_of(kind, "accuracy"), names, examples, outputs)
+    assert scores == {} and lines[0]["gold"] is None and lines[0]["predicted"] in ("b", 1, 1.5, ["a", "b"])
+
+
+def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
+    scoring = Scoring(TRANSFER, tmp_path)
+    first, second = task_of("classification", "accuracy"), task_of("regression", "pearson")
+    of_first = labelled(0, 1, 1)
+    of_second = labelled(1.0, 2.0, None, 4.0)
+    scoring.expect("test", "one", first, TaskData(("no", "yes"), {"test": of_first}), 3, [])
+    scoring.expect("test", "two", second, TaskData((), {"test": of_second}), 4, [])
+    # Rows 0 to 2 are the first task's, 3 to 6 the second's; batches of 4, of which the last has a row of padding.
+    guesses, values = [0, 1, 0, 9, 9, 9, 9, 9], [9, 9, 9, 1.0, 2.5, 7.0, 3.5, 9]
+    logits = np.float32([[1, 0] if g == 0 else [0, 1] for g in guesses])
+    values = np.float32(values)
+    batches = [{"one": {"logits": logits[i : i + 4]}, "two": {"value": values[i : i + 4]}} for i in (0, 4)]
+    metrics = scoring("test", batches)
+    assert metrics == pytest.approx({"one/accuracy": 2 / 3, "two/pearson": np.corrcoef([1, 2, 4], [1, 2.5, 3.5])[0, 1]})
+    lines = [json.loads(line) for line in (tmp_path / "predictions" / "test.jsonl").read_text().splitlines()]
+    assert [(line["task"], line["id"]) for line in lines] == [("one", f"x{i}") for i in range(3)] + [
+        ("two", f"x{i}") for i in range(4)
+    ]
+    assert lines[3] == {"task": "two", "id": "x0", "gold": 1.0, "predicted": 1.0}
+    assert lines[5]["gold"] is None and lines[5]["predicted"] == 7.0
+    assert set(lines[0]) == {"task", "id", "gold", "predicted", "probabilities"}
+    assert [path.name for path in (tmp_path / "predictions").iterdir()] == ["test.jsonl"]
+    # A second evaluation takes the place of the first.
+    scoring("test", [{"one": {"logits": logits[::-1]}, "two": {"value": values}}])
+    lines = [json.loads(line) for line in (tmp_path / "predictions" / "test.jsonl").read_text().splitlines()]
+    assert len(lines) == 7 and lines[0]["predicted"] == "yes"
+
+
+def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scoring = Scoring(TRANSFER, None)
+    scoring.expect("valid", "one", task_of("classification", "accuracy"), TaskData(("a", "b"), {"valid": labelled(1)}), 1, [])
+    assert scoring("valid", [{"one": {"logits": np.float32([[0, 1]])}}]) == {"one/accuracy": 1}
+    assert not list(tmp_path.iterdir())
