@@ -80,6 +80,26 @@ def _add_training(add) -> None:
     tune.add_argument("--recipe", default="small", help=_RECIPES)
     tune.add_argument("--workdir", required=True, type=Path, help="run directory of the fine-tuning")
 
+    more = add(
+        "adapt", _adapt, "go on with pretraining on a task's own text (ULMFiT's second stage); labels are not read",
+        "bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.directory=trec --workdir=runs/awd-trec",
+        overrides=True,
+    )  # fmt: skip
+    more.add_argument("--run", required=True, type=Path, help="pretrained or imported run directory")
+    more.add_argument("--task", required=True, help="a task's name, or FILE.py with a task of your own")
+    more.add_argument("--recipe", default="same", help="same (the run's own optimiser, default), ulmfit or fitlam")
+    more.add_argument(
+        "--epochs", type=float, default=1.0, help="passes over the text, without --config.train.steps (default 1)"
+    )
+    more.add_argument("--workdir", required=True, type=Path, help="run directory of the adapted model")
+
+    mean = add(
+        "average", _average, "average the predictions of several fine-tunings on one task (forward and backward, seeds)",
+        "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec",
+    )  # fmt: skip
+    mean.add_argument("runs", nargs="+", type=Path, help="run directories of finished fine-tunings")
+    mean.add_argument("--split", default="test", choices=("valid", "test"), help="default test")
+
 
 def _add_studies(add) -> None:
     sweep = add(
@@ -229,6 +249,22 @@ def _finetune(given, overrides: list[str]) -> None:
     result = finetune(given.run, given.task, given.workdir, {name: value for name, _, value in pairs}, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
     print(f"finished: {given.workdir / 'result.json'}; test: {scores}")
+
+
+def _adapt(given, overrides: list[str]) -> None:
+    from bertlab.transfer.adapt import adapt
+
+    pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
+    values = {name: value for name, _, value in pairs}
+    adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
+    print(f"finished: {given.workdir / 'result.json'}; next: bertlab finetune --run={given.workdir} --task={given.task}")
+
+
+def _average(given, _) -> None:
+    from bertlab.transfer.average import average
+
+    for name, scores in average(given.runs, given.split).items():
+        print(f"{name}: " + ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
 
 
 def _sweep(given, _) -> int:

@@ -78,9 +78,9 @@ def test_language_model_then_classifier(run, task, tmp_path, capsys):
 
 
 def test_wrong_requests_are_refused(run, task, tmp_path):
-    with pytest.raises(UserError, match="recipe 'bert' is not known; choose one of same, ulmfit, fitlam"):
+    with pytest.raises(UserError, match=r"recipe 'bert' is not known; choose one of same, ulmfit, fitlam"):
         adapt(run, task, tmp_path / "out", {}, "bert")
-    with pytest.raises(UserError, match="no config.json"):
+    with pytest.raises(UserError, match=r"no config\.json"):
         adapt(tmp_path, task, tmp_path / "out")
-    with pytest.raises(UserError, match="config has no key 'data.lenght'"):
+    with pytest.raises(UserError, match=r"config has no key 'data.lenght'"):
         adapt(run, task, tmp_path / "out", {"data.lenght": 5})

@@ -1,0 +1,67 @@
+"""Predictions of several fine-tunings averaged, as ULMFiT's forward and backward classifiers (Howard and Ruder 2018, 3.3)."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.transfer.scoring import scores_of
+from bertlab.transfer.tasks import find_task, load_task
+
+
+def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, float]]:
+    """Metrics of each run and of all together: class probabilities, or numbers, are averaged example by example.
+
+    Args:
+        runs: directories of finished fine-tunings on one task; models and tokenizers may differ.
+        split: "valid" or "test".
+
+    Returns:
+        By run directory, and "average", the task's metrics.
+
+    Raises:
+        UserError: a run has no predictions, they are of other examples, or the task is none of classes or numbers.
+    """
+    if len(runs) < 2:
+        raise UserError("give at least two fine-tuned runs to average")
+    lines = {run: read_predictions(run, split) for run in runs}
+    config = read_json(runs[0] / "config.json")
+    if "+" in config["task"]:
+        raise UserError(f"{runs[0]} was trained on several tasks ({config['task']}); average runs on one")
+    task = find_task(config["task"])
+    labels = load_task(task, config["task_data"]).labels
+    first = lines[runs[0]]
+    for run in runs[1:]:
+        if [(line["id"], line["gold"]) for line in lines[run]] != [(line["id"], line["gold"]) for line in first]:
+            raise UserError(f"{run} predicts other examples than {runs[0]}; average runs on the same task and task_data")
+    found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
+    together = [_mean([lines[run][i] for run in runs], labels, task.kind) for i in range(len(first))]
+    return found | {"average": scores_of(task, labels, together)}
+
+
+def _mean(of_runs: Sequence[dict[str, Any]], labels: Sequence[str], kind: str) -> dict[str, Any]:
+    first = of_runs[0]
+    if kind == "regression":
+        return {**first, "predicted": float(np.mean([line["predicted"] for line in of_runs]))}
+    if "probabilities" not in first:
+        raise UserError(f"predictions of a {kind} task have no probabilities to average; take one of classes or numbers")
+    best = int(np.argmax(np.mean([line["probabilities"] for line in of_runs], axis=0)))
+    return {**first, "predicted": labels[best] if labels else best}
+
+
+def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
+    """The lines of a fine-tuning's predictions/SPLIT.jsonl.
+
+    Raises:
+        UserError: there are none.
+    """
+    path = run / "predictions" / f"{split}.jsonl"
+    if not path.is_file():
+        raise UserError(
+            f"{path}: there is no such file; give the --workdir of a finished `bertlab finetune`, and valid or test"
+        )
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
