@@ -36,11 +36,12 @@ def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tm
 def test_readme_names_commands_and_keys_that_exist():
     from bertlab.cli import build_parser
     from bertlab.config import base_config, flatten
+    from bertlab.transfer.tasks import OPTIONS
 
     commands = set(re.findall(r"^\| `bertlab (\w+)", README, re.M))
     known = next(action for action in build_parser()._actions if action.dest == "command").choices
     assert commands == set(known)
-    keys = flatten(base_config())
+    keys = flatten(base_config()) | {f"task_data.{name}": default for name, default in OPTIONS.items()}
     groups = {".".join(key.split(".")[:n]) for key in keys for n in range(1, 4)}
     for name in re.findall(r"--config\.([a-z_.]+)=", README):
         assert name in keys or name.startswith("objectives."), name

@@ -265,8 +265,12 @@ def parameter_names(params) -> list[str]:
 
 
 def decay_mask(params, exclude: str):
-    """True for the parameters that are decayed: those whose path the pattern does not match ("" excludes none)."""
-    decayed = [not (exclude and re.search(exclude, name)) for name in parameter_names(params)]
+    """True for the parameters that are decayed: those whose path the pattern does not match ("" excludes none).
+
+    A head's name is its task's or its objective's, which may hold a "norm", and is not part of the path here.
+    """
+    paths = [re.sub(r"^heads_[^/]*/", "", name) for name in parameter_names(params)]
+    decayed = [not (exclude and re.search(exclude, path)) for path in paths]
     return jax.tree.unflatten(jax.tree.structure(params), decayed)
 
 

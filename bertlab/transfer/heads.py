@@ -352,9 +352,10 @@ class Tagging(TaskHead):
 
 @dataclasses.dataclass(frozen=True)
 class Span(TaskHead):
-    """(−log p(start) − log p(end)) / 2 over all positions of a window (Devlin et al. 2018, section 4.2; run_squad.py).
+    """(−log p(start) − log p(end)) / 2 over the positions of a window (Devlin et al. 2018, section 4.2).
 
-    `start`, `end` [B]: 0 ([CLS]) where the window does not hold the answer. Padding is not masked, as there.
+    `start`, `end` [B]: 0 ([CLS]) where the window does not hold the answer. run_squad.py's softmax goes over padding too, whose
+    states depend on the text there and mean nothing; here padding sees no text, and has no part in it.
     """
 
     dropout: float = 0.0
@@ -366,6 +367,7 @@ class Span(TaskHead):
     def _logits(self, model, view):
         x, penalty = model.head.states(self.layers_of(model, view), view["documents"], model.deterministic, view)
         logits = model.head.scores(x, model.deterministic)
+        logits = jnp.where((view["documents"] > 0)[..., None], logits, jnp.finfo(jnp.float32).min)
         return logits[..., 0], logits[..., 1], penalty
 
     def loss(self, model: Bound, view: View) -> Metrics:

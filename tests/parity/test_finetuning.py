@@ -1,0 +1,252 @@
+"""Fine-tuning equals transformers' on PyTorch for 20 steps: same weights, batches, schedule, clipping and decay; no dropout.
+
+Our side is the loop as `bertlab finetune` runs it. transformers' is the usual script: its class for the task, AdamW without
+decay of norms and biases, its linear schedule with warm-up, clipping by the global norm.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bertlab.interop import import_weights
+from bertlab.train import loop
+from bertlab.transfer.finetune import build_finetuning, finetune_config, overridden, resolved
+
+STEPS, WARMUP, LENGTH, RATE, DECAY, CLIP = 20, 4, 32, 5e-3, 0.1, 1.0
+SYLLABLES = [consonant + vowel for consonant in "bdfgklmn" for vowel in "aeiou"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SYLLABLES, *(f"##{syllable}" for syllable in SYLLABLES[::2])]
+SETTINGS = {
+    "data.seq_len": LENGTH,
+    "data.batch_size": 8,
+    "mesh.data": 1,
+    "model.dropout": 0.0,
+    "head.dropout": 0.0,
+    "optimizer.learning_rate": RATE,
+    "optimizer.warmup_steps": WARMUP,
+    "optimizer.decay_from_start": False,
+    "optimizer.bias_correction": "moments",
+    "optimizer.epsilon": 1e-8,
+    "optimizer.weight_decay": DECAY,
+    "optimizer.clip_norm": CLIP,
+    "transfer.warmup": 0.0,
+    "transfer.epochs": 0.0,
+    "transfer.doc_stride": 8,
+    "train.steps": STEPS,
+    "train.log_every": 1,
+}
+
+
+def texts(rng, kind: int, least: int = 4, most: int = 12) -> str:
+    """Words of one to three pieces; those of each kind begin with other syllables."""
+    firsts = SYLLABLES[kind * 10 : kind * 10 + 10]
+    word = lambda: rng.choice(firsts) + "".join(rng.choice(SYLLABLES[::2], rng.choice(3, p=[0.6, 0.3, 0.1])))
+    return " ".join(word() for _ in range(rng.integers(least, most)))
+
+
+def write_table(folder: Path, columns: tuple[str, ...], rows) -> None:
+    lines = ["\t".join(map(str, row)) for row in [columns, *rows]]
+    (folder / "train.tsv").write_text("\n".join(lines) + "\n")
+
+
+def classification(folder: Path, rng) -> str:
+    write_table(folder, ("a", "b", "y"), [(texts(rng, i % 2), texts(rng, i % 3), f"class{i % 3}") for i in range(100)])
+    return 'table("classes", train="train.tsv", text="a", pair="b", label="y")'
+
+
+def regression(folder: Path, rng) -> str:
+    rows = [(texts(rng, i % 4), texts(rng, i % 3), i % 3 + rng.normal(scale=0.3)) for i in range(100)]
+    write_table(folder, ("a", "b", "y"), rows)
+    return 'table("values", train="train.tsv", text="a", pair="b", label="y", kind="regression")'
+
+
+def choice(folder: Path, rng) -> str:
+    rows = []
+    for i in range(100):
+        right = int(rng.integers(3))
+        rows.append([texts(rng, i % 2, most=8), *(texts(rng, (i + (n != right)) % 2, most=9) for n in range(3)), right])
+    write_table(folder, ("a", "c0", "c1", "c2", "y"), rows)
+    return 'multiple_choice("choices", train="train.tsv", text="a", choices=("c0", "c1", "c2"), label="y")'
+
+
+def tagging(folder: Path, rng) -> str:
+    sentences = [" ".join(texts(rng, kind, 2, 5) for kind in rng.permutation(4)[:2]).split() for _ in range(100)]
+    columns = lambda word: f"{word} {word[0].upper()}\n"
+    (folder / "train.txt").write_text("\n".join("".join(map(columns, words)) for words in sentences))
+    return 'conll("tags", train="train.txt", metrics=("accuracy",))'
+
+
+def full_span(folder: Path, rng) -> str:
+    """Windows without padding, for the loss as transformers computes it: over padding too."""
+    return span(folder, rng, least=27)
+
+
+def span(folder: Path, rng, least: int = 24) -> str:
+    paragraphs = []
+    for number in range(100):
+        words = list(rng.choice(SYLLABLES, least + 8 * rng.integers(2), replace=False))
+        place, size = rng.integers(len(words) - 3), rng.integers(1, 4)
+        before = len(" ".join([*words[:place], ""]))
+        answer = {"text": " ".join(words[place : place + size]), "answer_start": before}
+        question = {"id": str(number), "question": f"{words[place]} {rng.choice(SYLLABLES)}xx", "answers": [answer]}
+        paragraphs.append({"context": " ".join(words), "qas": [question]})
+    (folder / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    return 'squad("answers", train="train.json")'
+
+
+def tensors(**arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(array, dtype=torch.long) for name, array in arrays.items()}
+
+
+def rows_of(batch) -> dict[str, torch.Tensor]:
+    return tensors(input_ids=batch["tokens"], token_type_ids=batch["segments"], attention_mask=batch["documents"] > 0)
+
+
+def labelled_rows(batch) -> dict[str, torch.Tensor]:
+    return rows_of(batch) | tensors(labels=batch["label"])
+
+
+def rows_with_targets(batch) -> dict[str, torch.Tensor]:
+    return rows_of(batch) | {"labels": torch.tensor(batch["target"])}
+
+
+def tagged_rows(batch) -> dict[str, torch.Tensor]:
+    labels = np.full(batch["tokens"].shape, -100)
+    rows, words = np.nonzero(batch["word_at"] >= 0)
+    labels[rows, batch["word_at"][rows, words]] = batch["labels"][rows, words]
+    return rows_of(batch) | tensors(labels=labels)
+
+
+def windows(batch) -> dict[str, torch.Tensor]:
+    return rows_of(batch) | tensors(start_positions=batch["start"], end_positions=batch["end"])
+
+
+def choices(batch) -> dict[str, torch.Tensor]:
+    """[B, 3, L] of rows that hold the choices one after the other."""
+    apart = {name: np.zeros((len(batch["tokens"]), 3, LENGTH), int) for name in ("tokens", "segments", "documents")}
+    for row, document in np.ndindex(len(batch["tokens"]), 3):
+        inside = batch["documents"][row] == document + 1
+        for name, array in apart.items():
+            array[row, document, : inside.sum()] = batch[name][row, inside]
+    return rows_of(apart) | tensors(labels=batch["label"])
+
+
+class SpansWithoutPadding(transformers.BertForQuestionAnswering):
+    """Its logits, and its loss over those that are not padding's."""
+
+    def forward(self, start_positions=None, end_positions=None, attention_mask=None, **inputs):
+        found = super().forward(attention_mask=attention_mask, **inputs)
+        masked = lambda logits: logits.masked_fill(attention_mask == 0, torch.finfo(torch.float32).min)
+        losses = [
+            torch.nn.functional.cross_entropy(masked(logits), places)
+            for logits, places in ((found.start_logits, start_positions), (found.end_logits, end_positions))
+        ]
+        found.loss = sum(losses) / 2
+        return found
+
+
+CASES = {
+    "classification": (classification, transformers.BertForSequenceClassification, {"num_labels": 3}, labelled_rows),
+    "tagging": (tagging, transformers.BertForTokenClassification, {"num_labels": 8}, tagged_rows),
+    "span": (span, SpansWithoutPadding, {"num_labels": 2}, windows),
+    "full span": (full_span, transformers.BertForQuestionAnswering, {"num_labels": 2}, windows),
+    "regression": (regression, transformers.BertForSequenceClassification, {"num_labels": 1}, rows_with_targets),
+    "choice": (choice, transformers.BertForMultipleChoice, {}, choices),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Compilation is most of what these runs cost."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """A directory as transformers saves a pretrained BERT."""
+    directory = tmp_path_factory.mktemp("source")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(PIECES),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.2,
+    )
+    model = transformers.BertModel(config)
+    with torch.no_grad():  # no bias is 0 and no norm's scale 1, as after pretraining
+        for vector in (parameter for parameter in model.parameters() if parameter.ndim == 1):
+            vector += 0.2 * torch.randn_like(vector)
+    model.save_pretrained(directory)
+    (directory / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    return directory
+
+
+def torch_losses(model, batches) -> list[float]:
+    """Of each step, before its update."""
+    plain = [p for name, p in model.named_parameters() if "LayerNorm" in name or name.endswith("bias")]
+    decayed = [p for p in model.parameters() if all(p is not other for other in plain)]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}], lr=RATE, eps=1e-8
+    )
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, WARMUP, STEPS)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_twenty_steps_have_the_losses_of_transformers(kind, source, tmp_path):
+    write, architecture, sizes, inputs = CASES[kind]
+    definition = write(tmp_path, np.random.default_rng(1))
+    (tmp_path / "task.py").write_text(f"from bertlab.transfer.tasks import *\n\nTASK = {definition}\n")
+    import_weights("huggingface", source, tmp_path / "run")
+    config = finetune_config(tmp_path / "run", str(tmp_path / "task.py"), "bert")
+    config, tasks = resolved(overridden(config, SETTINGS))
+    experiment, start = build_finetuning(config, tasks), {}
+
+    def warm_start(fresh):
+        start.update(experiment.warm_start(fresh))
+        return start
+
+    loop.run(dataclasses.replace(experiment, warm_start=warm_start), tmp_path / "finetuned")
+    (name,) = tasks
+    lines = map(json.loads, (tmp_path / "finetuned" / "metrics.jsonl").read_text().splitlines())
+    lines = [line for line in lines if line["split"] == "train"]
+
+    with contextlib.closing(iter(experiment.phases[0].train)) as iterator:
+        batches = list(itertools.islice(iterator, STEPS))
+    model = architecture.from_pretrained(source, attn_implementation="eager", **sizes)
+    head = start[f"heads_{name}"]["dense"]
+    classifier = model.qa_outputs if "span" in kind else model.classifier
+    classifier.load_state_dict({"weight": torch.tensor(head["kernel"].T), "bias": torch.tensor(head["bias"])})
+    batches = [inputs(batch) for batch in batches]
+    with torch.no_grad():
+        untrained = [model(**batch).loss.item() for batch in batches]
+    theirs = torch_losses(model, batches)
+
+    ours = [line[f"{name}/loss"] for line in lines]
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    moved = np.abs(np.divide(theirs, untrained) - 1)[STEPS // 2 :].mean()
+    assert moved > 0.01, "what the steps change is a hundred times the tolerance"
