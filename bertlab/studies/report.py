@@ -30,6 +30,7 @@ from bertlab.studies.results import (
     primary_metric,
     summarise,
 )
+from bertlab.studies.selection import selections
 from bertlab.studies.study import REPORT_DIRECTORY
 from bertlab.transfer.evaluations import BIASES
 
@@ -50,6 +51,11 @@ FLOORS = "Beside the exact floors (test)"
 FLOORS_NOTE = (
     "A floor is the best loss that any model can have on these very rows, in nats. Nats above it are paired with them, row by"
     " row; ± is their standard error over documents. They compare across objectives; one below 0 by more than chance is a leak."
+)
+SELECTED = "Selected on held-out training examples (test)"
+SELECTED_NOTE = (
+    "What was selected, was by valid alone. The interval is Student's, 95 %, of the mean over seeds of the chosen; best is the"
+    " highest test score among them, which nobody could have chosen; failed counts the chosen runs that did."
 )
 BOUND_NOTE = "≥ marks a lower bound that no model may be able to reach; nats above it are then at most those."
 COST_LABELS = {
@@ -183,9 +189,31 @@ def floor_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def selection_table(results: Results) -> pd.DataFrame:
+    """A row for each variant and task, as text; empty for a study without seeds or `select` to choose by."""
+    found = selections(results)
+    if found.empty or not (results.study.get("select") or found["seeds"].max() > 1):
+        return pd.DataFrame()
+    rows = {}
+    for row in found.to_dict("records"):
+        factor = plots.percent_factor(row["metric"])
+        text = lambda value, factor=factor: MISSING if math.isnan(value) else f"{factor * value:.{1 if factor == 100 else 3}f}"
+        rows[f"{row['variant']}: {row['task']}"] = {
+            ("", "seeds"): str(row["seeds"]),
+            (SELECTED, "metric"): score_label(row["metric"]),
+            **({(SELECTED, "chosen"): row["chosen"]} if row["chosen"] else {}),
+            (SELECTED, "valid"): text(row["valid"]),
+            (SELECTED, "test"): f"{text(row['test'])} ± {text(row['interval'])}" if row["seeds"] > 1 else text(row["test"]),
+            (SELECTED, "sd"): text(row["sd"]),
+            (SELECTED, "best"): text(row["best"]),
+            (SELECTED, "failed"): str(row["failed"]),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def grouped_tables(results: Results) -> list[pd.DataFrame]:
-    """`table` in parts that fit on a page: scores with losses, the common scale, floors, and cost; each with the seeds."""
-    frame, floors = table(results), floor_table(results)
+    """`table` in parts that fit on a page: scores with losses, selection, common scale, floors, and cost; with the seeds."""
+    frame, floors, selected = table(results), floor_table(results), selection_table(results)
     groups = [group for group, _ in frame.columns]
     parts = {
         wanted: frame.loc[:, [group in ("", *wanted) for group in groups]]
@@ -193,7 +221,8 @@ def grouped_tables(results: Results) -> list[pd.DataFrame]:
         if set(wanted) & set(groups)
     }
     cost = parts.pop((COST,), None)
-    return [*parts.values(), *([] if floors.empty else [floors]), *([] if cost is None else [cost])]
+    last = [frame for frame in (selected, floors) if not frame.empty]
+    return [*parts.values(), *last, *([] if cost is None else [cost])]
 
 
 def notes(results: Results) -> dict[str, str]:
@@ -209,7 +238,7 @@ def notes(results: Results) -> dict[str, str]:
             of_scales.append(f"In {'; '.join(dict.fromkeys(biased))}: {sentence}.")
     if not floors.empty and floors[FLOORS, "floor"].str.startswith("≥").any():
         of_floors.append(BOUND_NOTE)
-    return {SCALES: " ".join(of_scales), FLOORS: " ".join(of_floors)}
+    return {SCALES: " ".join(of_scales), FLOORS: " ".join(of_floors), SELECTED: SELECTED_NOTE}
 
 
 def score_label(metric: str) -> str:
@@ -415,9 +444,10 @@ def escape_latex(text: str) -> str:
 
 def print_report(results: Results, html: Path, console: Console) -> None:
     """Prints the tables and findings on the terminal."""
-    whole, floors, said = table(results), floor_table(results), notes(results)
-    for group in (SCORES, LOSSES, SCALES, FLOORS, COST):
-        frame = floors if group == FLOORS else whole
+    whole, said = table(results), notes(results)
+    apart = {FLOORS: floor_table(results), SELECTED: selection_table(results)}
+    for group in (SCORES, LOSSES, SELECTED, SCALES, FLOORS, COST):
+        frame = apart.get(group, whole)
         columns = [c for c in frame.columns if c[0] == group]
         if not columns:
             continue

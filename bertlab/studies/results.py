@@ -1,10 +1,11 @@
 """Reads the directories of runs and studies into tidy pandas tables, and summarises them over seeds."""
 
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ class Results:
             in evaluation.json of the test split (`bits_per_byte/pseudo`; `biases`: names, with spaces between) and of files of
             minimal pairs (`minimal_pairs/pseudo/blimp.jsonl`, 0 to 1), each with its `bits_per_byte_error/pseudo`, and what
             was asked (`text_hash/minimal_pairs/blimp.jsonl`), what stands in floor.json (`floor/mlm` and `above/mlm`, nats;
-            `floor_exact/mlm`, else it is a lower bound), and test metrics of downstream tasks such as `package/accuracy`
-            (0 to 1).
+            `floor_exact/mlm`, else it is a lower bound), test metrics of downstream tasks such as `package/accuracy`
+            (0 to 1), and those on held-out training examples (`selected_by/package/accuracy`).
         metrics: One row per number in a metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`,
             `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
         environments: Run name -> the content of its environment.json.
+        first_metrics: Downstream task -> the metric that it is reported by.
     """
 
     path: Path
@@ -45,6 +47,7 @@ class Results:
     metrics: pd.DataFrame
     data_hashes: pd.DataFrame
     environments: Mapping[str, Mapping[str, Any]]
+    first_metrics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -133,6 +136,7 @@ def load(path: str | os.PathLike) -> Results:
         metrics=pd.DataFrame(metrics, columns=metric_columns),
         data_hashes=pd.DataFrame(hashes, columns=["run", "step", "data_hash"]).drop_duplicates(),
         environments=environments,
+        first_metrics=read_first_metrics(directories.values(), study["downstream"]),
     )
     for table, columns in ((results.runs, COSTS), (results.metrics, (*X_AXES, "value"))):
         for column in columns:
@@ -161,13 +165,26 @@ def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
         if not path.exists():
             missing = True
             continue
-        for metric, value in read_json(path)["metrics"].get("test", {}).items():
-            row[metric if metric.startswith(f"{task}/") else f"{task}/{metric}"] = value
+        named = lambda metric, task=task: metric if metric.startswith(f"{task}/") else f"{task}/{metric}"
+        metrics = read_json(path)["metrics"]
+        row |= {named(metric): value for metric, value in metrics.get("test", {}).items()}
+        row |= {f"selected_by/{named(metric)}": value for metric, value in metrics.get("valid", {}).items()}
     if missing:
         row["status"] = "unfinished"
         if failed.exists():
             row |= {"status": "failed", "error": failed.read_text(encoding="utf-8").strip()}
     return row
+
+
+def read_first_metrics(directories: Iterable[Path], downstream: Sequence[str]) -> dict[str, str]:
+    """The metric that each downstream task is reported by, as the first run that has one says."""
+    found = {}
+    for directory, task in itertools.product(directories, downstream):
+        path = directory / "finetune" / task / "config.json"
+        if task not in found and path.exists():
+            metrics = read_json(path).get("metrics") or {}
+            found |= {task: next(iter(metrics.values()))} if metrics else {}
+    return found
 
 
 def _likelihoods(evaluations: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,8 +239,10 @@ def is_score(column: str, downstream: list[str]) -> bool:
 
 
 def primary_metric(results: Results, task: str) -> str | None:
-    """The column that stands for a task in tables: F1 where there is one, else accuracy, else the first metric."""
+    """The column that stands for a task in tables: its first metric; in runs that do not say, F1, else accuracy."""
     columns = [c for c in results.runs.columns if c.startswith(f"{task}/") and is_score(c, [task])]
+    if known := [c for c in columns if c.endswith(f"/{results.first_metrics.get(task)}")]:
+        return known[0]
     ranked = [f"{task}/{metric}" for metric in ("f1", "accuracy") if f"{task}/{metric}" in columns]
     return (ranked + columns + [None])[0]
 

@@ -67,6 +67,7 @@ class Study:
         overrides: Overrides shared by all runs; an axis may override them.
         downstream: The tasks each run is fine-tuned on: names, or name -> overrides of the fine-tuning's config, with the
             reserved keys "recipe" and "task" (default: the name, which is then only that of a directory and a column).
+        select: Axes whose best label is chosen, for each variant and task, by the score on held-out training examples.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Study:
     axes: Mapping[str, Mapping[str, Mapping[str, Any]] | Sequence[Any]]
     overrides: Mapping[str, Any] = field(default_factory=dict)
     downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
+    select: Sequence[str] = ()
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
@@ -90,6 +92,8 @@ class Study:
             UserError: An axis is empty or has a reserved name, two axes set the same or nested config names, two
                 runs get the same name, or a value cannot be written as JSON.
         """
+        if unknown := [axis for axis in self.select if axis not in self.axes]:
+            raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axes)}')
         specs: dict[str, RunSpec] = {}
         for choice in itertools.product(*(self._choices(axis) for axis in self.axes)):
             settings = {}

@@ -450,6 +450,7 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "axes": axes,
         "downstream": list(study.tasks),
+        "select": list(study.select),
         "runs": [
             {
                 "name": run.name,

@@ -123,6 +123,7 @@ def finetune_config(run: Path, task: str, recipe: str = "small") -> ConfigDict:
             "null_threshold": 0.0,  # SQuAD 2.0: no answer where its score is higher than the best answer's by more
         }
     )
+    config.metrics = ConfigDict({of_task.name: of_task.metrics[0] for of_task in tasks})  # by which each is reported
     config.objectives = ConfigDict()
     for of_task in tasks:
         head = heads.OF_KIND[of_task.kind]
