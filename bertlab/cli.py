@@ -78,7 +78,14 @@ def _add_training(add) -> None:
     tune.add_argument("--run", required=True, type=Path, help="pretrained, imported or fine-tuned run directory")
     tune.add_argument("--task", required=True, help="a task's name, FILE.py with a task of your own, or several joined by +")
     tune.add_argument("--recipe", default="small", help=_RECIPES)
-    tune.add_argument("--workdir", required=True, type=Path, help="run directory of the fine-tuning")
+    tune.add_argument("--workdir", required=True, type=Path, help="run directory; of a study, with --seeds or --rates")
+    tune.add_argument("--seeds", default="", help="several, as 1,2,3: a study, whose report has mean, deviation and interval")
+    tune.add_argument("--rates", default="", help="learning rates, as 1e-4,3e-4, of which `valid` selects one")
+    tune.add_argument("--jobs", type=int, default=1, help="runs of such a study at a time (default 1)")
+    tune.add_argument(
+        "--together", default="auto", choices=("auto", "yes", "no"),
+        help="such a study as one vectorised program: auto is yes on an accelerator, no on CPU, where processes are faster",
+    )  # fmt: skip
 
     more = add(
         "adapt", _adapt, "go on with pretraining on a task's own text (ULMFiT's second stage); labels are not read",
@@ -242,11 +249,18 @@ def _train(given, overrides: list[str]) -> None:
     print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
 
 
-def _finetune(given, overrides: list[str]) -> None:
+def _finetune(given, overrides: list[str]) -> int | None:
+    from bertlab.studies.grid import grid
     from bertlab.transfer.finetune import finetune
 
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
-    result = finetune(given.run, given.task, given.workdir, {name: value for name, _, value in pairs}, given.recipe)
+    values = {name: value for name, _, value in pairs}
+    if given.seeds or given.rates:
+        together = {"auto": None, "yes": True, "no": False}[given.together]
+        return grid(
+            given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs, together
+        )  # fmt: skip
+    result = finetune(given.run, given.task, given.workdir, values, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
     print(f"finished: {given.workdir / 'result.json'}; test: {scores}")
 

@@ -161,11 +161,16 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
     Raises:
         UserError: a task's files are wrong, or it has no labels to learn from.
     """
-    config = config.copy_and_resolve_references()
     options, tasks = config.task_data.to_dict(), {}
     for name in config.task.split("+"):
         task = find_task(name)
         tasks[task.name] = task, load_task(task, options)
+    return sized(config, tasks), tasks
+
+
+def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> ConfigDict:
+    """The config with what depends on the number of training examples: steps, warm-up, stages; and the order's seed."""
+    config = config.copy_and_resolve_references()
     if len(tasks) < len(config.task.split("+")):
         raise UserError(f"config.task={config.task!r} names one task twice")
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
@@ -180,7 +185,7 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
         config.optimizer.frozen = "^body/"
     if config.optimizer.thaw in ("gradual", "chain") and not config.optimizer.thaw_steps:
         config.optimizer.thaw_steps = epoch
-    return config, tasks
+    return config
 
 
 def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], workdir: Path | None = None) -> Experiment:

@@ -2,7 +2,7 @@
 
     python experiments/transfer/extract.py RUN TEXT DIRECTORY [TOKENS]
 
-RUN is a run directory, TEXT a file with a paragraph a line (read again from its start where it is too short), DIRECTORY is made.
+RUN is a run directory, TEXT a file with a paragraph a line (read again from its start if it is short), DIRECTORY is made.
 Killed and started again it goes on after the last shard that was whole.
 """
 
@@ -38,12 +38,9 @@ def main(run: str, text: str, directory: str, tokens: str = "1000000") -> None:
     before, began = peak(), time.perf_counter()
     features = extract(model, paragraphs(model, Path(text), int(tokens)), directory)
     size = sum(path.stat().st_size for path in Path(directory).glob("*.safetensors")) / 2**20
-    print(
-        f"{len(features):,} texts, {int(features.lengths.sum()):,} tokens, layers {list(features.widths)}, {size:,.0f} MB on disk"
-    )
-    print(
-        f"peak memory {before:,.0f} MB with the model loaded, {peak():,.0f} MB at the end; {time.perf_counter() - began:.0f} s"
-    )
+    tokens = int(features.lengths.sum())
+    print(f"{len(features):,} texts, {tokens:,} tokens, layers {list(features.widths)}, {size:,.0f} MB on disk")
+    print(f"peak {before:,.0f} MB with the model loaded, {peak():,.0f} MB at the end; {time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

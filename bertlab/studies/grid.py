@@ -1,0 +1,108 @@
+"""Many small fine-tunings as one study: seeds and learning rates, of which held-out training examples select one."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.files import write_json
+from bertlab.studies.study import Study, file_name
+from bertlab.studies.sweep import check_same_study, describe, existing_run, finetuning, load_checked, sweep
+
+RATE = "optimizer.learning_rate"
+
+
+def grid(
+    run: str | os.PathLike,
+    task: str,
+    workdir: Path,
+    seeds: str = "",
+    rates: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    recipe: str = "small",
+    jobs: int = 1,
+    together: bool | None = None,
+) -> int:
+    """Fine-tunes a run on a task with every seed and rate; the same call again goes on with what is not finished.
+
+    Args:
+        run, task, overrides, recipe: as for `bertlab.transfer.finetune.finetune`.
+        workdir: of the study; see it with `bertlab report`.
+        seeds: "1,2,3"; "" is the run's own.
+        rates: "1e-4,3e-4"; "" is the recipe's.
+        jobs: runs at a time, in processes of their own.
+        together: all as one vectorised program on one device; None: on an accelerator.
+
+    Returns:
+        The exit status, as `sweep`'s.
+
+    Raises:
+        UserError: a list cannot be read, or as for `sweep`.
+    """
+    axes = {}
+    if rates:
+        axes[RATE] = numbers("rates", rates, float)
+    if seeds:
+        axes["seed"] = numbers("seeds", seeds, int)
+    study = Study(
+        name="grid",
+        title=f"{task} on {Path(run).name}",
+        question=f"What does {Path(run).name} reach on {task}, and how much does it vary?",
+        config=f"run:{run}",
+        axes=axes,
+        downstream={file_name([Path(task).stem]): {"task": task, "recipe": recipe, **(overrides or {})}},
+        select=[axis for axis in axes if axis == RATE],
+    )
+    if together is None:
+        import jax
+
+        together = jax.default_backend() != "cpu"
+    return train_together(study, workdir) if together else sweep(study, workdir, jobs=jobs)
+
+
+def train_together(study: Study, workdir: Path) -> int:
+    """What `sweep` would run one by one, as one program; the same files come of it."""
+    from bertlab.transfer.finetune import finetune_config, overridden
+    from bertlab.transfer.replicas import finetune_replicas
+
+    runs = study.runs()
+    description = describe(study, runs)
+    check_same_study(workdir, description)
+    configs, directories = [], {}
+    for run in runs:
+        load_checked(run.config, run.overrides)
+        [(name, settings)] = run.downstream.items()
+        arguments = finetuning(name, settings, run.overrides)
+        config = finetune_config(existing_run(run.config), arguments["task"], arguments["recipe"])
+        configs.append(overridden(config, arguments["overrides"]))
+        directories[workdir / run.name / "finetune" / name] = workdir / run.name
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_json(workdir / "study.json", description)
+    results = finetune_replicas(configs, list(directories))
+    for directory, result in results.items():
+        whole = directories[directory]
+        if result is None:
+            os.replace(directory / "failed.txt", whole / "failed.txt")
+            continue
+        (whole / "failed.txt").unlink(missing_ok=True)
+        write_json(whole / "measured.json", {})
+        write_json(whole / "result.json", {"run": str(existing_run(study.config)), "step": 0, "metrics": {}})
+    failed = sum(result is None for result in results.values())
+    print(f"{len(results) - failed} of {len(results)} runs are finished; see them with: bertlab report {workdir}", flush=True)
+    return int(failed > 0)
+
+
+def numbers(name: str, text: str, kind: type) -> list:
+    """The values of "1,2,3".
+
+    Raises:
+        UserError: one is no number, or there twice.
+    """
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--{name}={text}: expected numbers joined by commas") from None
+    if len(set(values)) < len(values):
+        raise UserError(f"--{name}={text}: a value is there twice")
+    return values
