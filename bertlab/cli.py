@@ -218,7 +218,7 @@ def _add_weights(add) -> None:
         "--layers", default=None, help="all, or numbers such as 0,-1 (0: embeddings; default all, and -1 with --pooling)"
     )
     embed.add_argument(
-        "--pooling", default=None, help="one vector a line: mean, cls, last, max or pooler; special tokens count"
+        "--pooling", default=None, help="one vector a line: mean, first ([CLS]), last, max or pooler; special tokens count"
     )
     embed.add_argument("--special_tokens", action="store_true", help="keep [CLS], [SEP] and their like")
     embed.add_argument(

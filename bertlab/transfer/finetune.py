@@ -29,6 +29,7 @@ from bertlab.train.build import Experiment, build_phases, check_devices, check_s
 from bertlab.train.checkpoint import load_params
 from bertlab.train.layer_groups import layer_groups
 from bertlab.train.lora import build_adapter
+from bertlab.train.phases import weights_of
 from bertlab.transfer import heads
 from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout, transfer_of, vocabulary_size
 from bertlab.transfer.pretrained import load
@@ -299,7 +300,7 @@ def _heads(config: ConfigDict, tasks, texts: Mapping[str, int]) -> dict[str, Any
             built[name] = heads.OF_KIND[task.kind](**settings, **derived)
         except UserError as error:
             raise UserError(f"config.objectives.{name}.{error}") from None
-    if "language_model" in config.objectives:
+    if "language_model" in config.objectives and any(weights_of(config.objectives.language_model)):
         built["language_model"] = heads.AuxiliaryLanguageModel()
     return built
 

@@ -37,7 +37,7 @@ from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, predictions_of
 from bertlab.transfer.rows import Compiled, batches
 
-POOLINGS = ("mean", "cls", "last", "max", "pooler")
+POOLINGS = ("mean", "first", "last", "max", "pooler")
 SUFFIXES = (".npz", ".safetensors", ".csv")
 
 
@@ -142,7 +142,7 @@ class Pretrained:
 
         Special tokens count in all of these, as in Sentence-BERT's poolings (Reimers and Gurevych 2019, section 3):
         - "mean", "max": over the text's positions, of each number by itself; padding is left out.
-        - "cls", "last": the first position ([CLS], where the tokenizer puts one), or the last. Of a model that reads left to
+        - "first", "last": the first position ([CLS], where the tokenizer puts one), or the last. Of a model that reads left to
           right the first has seen nothing of the text but itself, and right to left the last.
         - "pooler": what next-sentence prediction reads, a dense layer and tanh (BERT, section 3.1).
 
@@ -294,8 +294,8 @@ def _pooler(program: Program, params, view: View) -> Float[Array, "B D"]:
 
 
 def pool(states: Float[np.ndarray, "B L D"], filled: Bool[np.ndarray, "B L"], pooling: str) -> Float[np.ndarray, "B D"]:
-    """One vector a row, by "mean", "cls", "last" or "max" over its filled positions, which come first; no row is empty."""
-    if pooling == "cls":
+    """One vector a row, by "mean", "first", "last" or "max" over its filled positions, which come first; no row is empty."""
+    if pooling == "first":
         return states[:, 0]
     if pooling == "last":
         return states[np.arange(len(states)), filled.sum(1) - 1]

@@ -124,7 +124,7 @@ def test_a_model_of_characters_tells_words_apart_that_its_vocabulary_lacks(opene
 def test_sentence_vectors_are_pooled_by_hand(opened):
     model = opened("bert")
     texts = [*TEXTS, "a b " * 9]  # rows of several lengths in one batch: padding must not count
-    by_hand = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
+    by_hand = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "first": lambda x: x[0], "last": lambda x: x[-1]}
     for layer in (0, -1):
         expected = [embedding.states[0] for embedding in model.encode(texts, layers=[layer], special_tokens=True)]
         for pooling, pooled in by_hand.items():
@@ -138,7 +138,7 @@ def test_sentence_vectors_are_pooled_by_hand(opened):
     np.testing.assert_allclose(words, model.sentence_vectors(texts), atol=1e-5)
     with pytest.raises(UserError, match=r"layer=0: the pooler reads the last layer alone"):
         model.sentence_vectors(texts, layer=0, pooling="pooler")
-    with pytest.raises(UserError, match=r"pooling='sum' is not known; choose one of mean, cls, last, max, pooler"):
+    with pytest.raises(UserError, match=r"pooling='sum' is not known; choose one of mean, first, last, max, pooler"):
         model.sentence_vectors(texts, pooling="sum")
     with pytest.raises(UserError, match=r"there is no layer 3; the model has 0 \(embeddings\) to 2"):
         model.sentence_vectors(texts, layer=3)
@@ -326,7 +326,7 @@ def test_embed_writes_tables_safetensors_and_one_vector_a_line(opened, tmp_path)
         (["--pooling=mean", "--layers=0,1"], "--layers=[0, 1]: --pooling makes one vector a line; name one layer"),
         (["--pooling=mean", "--layers=all"], "--layers=all: --pooling makes one vector a line; name one layer"),
         (["--pooling=mean", "--special_tokens"], "--special_tokens: with --pooling they always count"),
-        (["--pooling=sum"], "--pooling=sum is not known; choose one of mean, cls, last, max, pooler"),
+        (["--pooling=sum"], "--pooling=sum is not known; choose one of mean, first, last, max, pooler"),
         (
             ["--out=x.npy"],
             "--out=x.npy: the file is a NumPy archive, a safetensors file or a table; give it a name that ends in .npz",
