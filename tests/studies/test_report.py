@@ -168,7 +168,7 @@ def test_page_escapes_what_a_study_says(tmp_path):
 
 def test_latex_is_booktabs_and_escaped(study_directory):
     text = latex_table(load(study_directory))
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 2
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 3
     assert r"code\_spans f1 (\%)" in text and r"$\pm$" in text
     assert "±" not in text and "–" not in text
     blocks = re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.DOTALL)
