@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.transfer.recipes import RECIPES
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,9 +58,6 @@ def build_parser() -> argparse.ArgumentParser:
 _CONFIG_HELP = "config file with arguments: FILE.py:key=value,key=value; set any of its keys with --config.KEY=VALUE"
 
 
-_RECIPES = "small (default), bert, gpt, ulmfit, fitlam, probe, stored, elmo, taglm or bert_features"
-
-
 def _add_training(add) -> None:
     train = add(
         "train", _train, "pretrain; the same command again goes on where it stopped",
@@ -77,7 +75,7 @@ def _add_training(add) -> None:
     )  # fmt: skip
     tune.add_argument("--run", required=True, type=Path, help="pretrained, imported or fine-tuned run directory")
     tune.add_argument("--task", required=True, help="a task's name, FILE.py with a task of your own, or several joined by +")
-    tune.add_argument("--recipe", default="small", help=_RECIPES)
+    tune.add_argument("--recipe", default="small", help=f"{', '.join(RECIPES)} (default small)")
     tune.add_argument("--workdir", required=True, type=Path, help="run directory; of a study, with --seeds or --rates")
     tune.add_argument("--seeds", default="", help="several, as 1,2,3: a study, whose report has mean, deviation and interval")
     tune.add_argument("--rates", default="", help="learning rates, as 1e-4,3e-4, of which `valid` selects one")

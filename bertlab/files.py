@@ -1,4 +1,4 @@
-"""JSON files, written whole or not at all."""
+"""Text and JSON files, written whole or not at all."""
 
 import json
 import os
@@ -14,9 +14,14 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         ValueError: a number is not finite.
     """
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 file in one move, so that a reader never sees half of it; makes its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
 
 

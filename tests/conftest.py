@@ -13,6 +13,7 @@ import pytest
 
 from bertlab.config import load_config
 from bertlab.models.presets import FAMILIES
+from bertlab.train import loop
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -62,6 +63,14 @@ def cache(tmp_path_factory) -> str:
     return str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """For modules whose runs cost mostly compilation (`usefixtures`)."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session")
 def small_config(corpus, cache):
     """A function (recipe, **overrides) -> config of a very small run on one device; `__` in names stands for a dot."""
@@ -94,6 +103,25 @@ def small_config(corpus, cache):
         return load_config(path, small | {k.replace("__", "."): v for k, v in overrides.items()})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def bert_run(small_config, tmp_path_factory) -> Path:
+    """The directory of a BERT pretrained for two steps, to be read by every test that fine-tunes one."""
+    directory = tmp_path_factory.mktemp("bert") / "pretrained"
+    settings = {"model__layers": 1, "optimizer__warmup_steps": 0, "optimizer__learning_rate": 0.01, "train__steps": 2}
+    loop.train(small_config("bert", **settings, train__eval_batches=1), directory)
+    return directory
+
+
+@pytest.fixture
+def words_task(tmp_path) -> str:
+    """A task of one's own, of a table that is easy to learn: its FILE.py."""
+    lines = [f"the value of object {i} is here\tgood" if i % 2 else f"not a module {i} to import\tbad" for i in range(200)]
+    (tmp_path / "table.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    own = 'from bertlab.transfer.tasks import table\n\nTASK = table("words", train="table.tsv", text="text", label="label")\n'
+    (tmp_path / "words.py").write_text(own)
+    return str(tmp_path / "words.py")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tests.conftest import ROOT
 from tests.interop import published
 
 COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
-COMMANDS += ["import", "export", "embed", "models", "evaluate", "doctor", "floor"]
+COMMANDS += ["import", "export", "embed", "models", "evaluate", "doctor", "floor", "adapt", "average"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,10 @@ def test_help_lists_every_command(capsys):
     assert end.value.code == 0
     for command in COMMANDS:
         assert command.split()[0] in text
+    with pytest.raises(SystemExit):
+        main(["no such command"])
+    choices = capsys.readouterr().err.split("choose from")[1]
+    assert set(re.findall(r"\w+", choices)) == {command.split()[0] for command in COMMANDS}, "none is left out of this list"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

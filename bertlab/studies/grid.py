@@ -8,7 +8,7 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.studies.study import Study, file_name
-from bertlab.studies.sweep import check_same_study, describe, existing_run, finetuning, load_checked, sweep
+from bertlab.studies.sweep import check_same_study, describe, existing_run, finetuning, load_checked, stand_on, sweep
 
 RATE = "optimizer.learning_rate"
 
@@ -86,8 +86,7 @@ def train_together(study: Study, workdir: Path) -> int:
             os.replace(directory / "failed.txt", whole / "failed.txt")
             continue
         (whole / "failed.txt").unlink(missing_ok=True)
-        write_json(whole / "measured.json", {})
-        write_json(whole / "result.json", {"run": str(existing_run(study.config)), "step": 0, "metrics": {}})
+        stand_on(existing_run(study.config), whole)
     failed = sum(result is None for result in results.values())
     print(f"{len(results) - failed} of {len(results)} runs are finished; see them with: bertlab report {workdir}", flush=True)
     return int(failed > 0)

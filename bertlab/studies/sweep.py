@@ -56,8 +56,7 @@ def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream
             run, more = (given, overrides) if given else (workdir, {})
             finetune(run, workdir=directory, **finetuning(phase, downstream[phase], more))
         elif given:
-            write_json(workdir / "measured.json", {})
-            write_json(workdir / "result.json", {"run": str(given), "step": 0, "metrics": {}})
+            stand_on(given, workdir)
         else:
             pretrain(load_config(config, dict(overrides)), workdir)
         if not (directory / "result.json").exists():
@@ -67,6 +66,12 @@ def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream
 def existing_run(config: str) -> Path | None:
     """The directory that "run:DIRECTORY" names; None for a config file."""
     return Path(config.removeprefix("run:")).expanduser() if config.startswith("run:") else None
+
+
+def stand_on(given: Path, workdir: Path) -> None:
+    """Notes in a run of a study that it trains nothing of its own before its tasks."""
+    write_json(workdir / "measured.json", {})
+    write_json(workdir / "result.json", {"run": str(given), "step": 0, "metrics": {}})
 
 
 def finetuning(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -450,13 +450,13 @@ def begun_from(config: ConfigDict) -> ConfigDict:
 _OWN = {"direction", "dtype", "remat", "scan_layers", "vocab_size"}
 
 
-def warm_start(fresh, run: Path):
-    """Fresh parameters replaced by a run's wherever it has them; says which it has not.
+def warm_start(fresh, run: Path, change: Callable[[Any], Any] = lambda pretrained: pretrained):
+    """Fresh parameters replaced by a run's, as `change` makes them, wherever it has them; says which it has not.
 
     Raises:
         UserError: a parameter has another shape there.
     """
-    params, kept_fresh = grafted(fresh, load_params(run), run)
+    params, kept_fresh = grafted(fresh, change(load_params(run)), run)
     if kept_fresh:
         print(f"not in {run}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
     return params

@@ -5,7 +5,6 @@ others call task-adaptive pretraining.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from ml_collections import ConfigDict
 
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.files import read_json, write_text
 from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task
@@ -67,11 +66,8 @@ def adapt(
     examples = load_task(described, {**OPTIONS, **options}).examples["train"]
     text = workdir / "task_text.jsonl"
     if not text.exists():
-        workdir.mkdir(parents=True, exist_ok=True)
-        partial = text.with_suffix(".partial")
         lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
-        partial.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        os.replace(partial, text)
+        write_text(text, "".join(json.dumps(line) + "\n" for line in lines))
     config = base_config()
     config.update(ConfigDict({key: saved[key] for key in ("model", "data", "objectives", "optimizer")}))
     config.seed, config.init_from = saved["seed"], str(run)

@@ -25,8 +25,7 @@ from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import Experiment, build_phases, check_devices, check_shape, grafted, vocabulary_of
-from bertlab.train.checkpoint import load_params
+from bertlab.train.build import Experiment, build_phases, check_devices, check_shape, vocabulary_of, warm_start
 from bertlab.train.layer_groups import layer_groups
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
@@ -354,12 +353,8 @@ def begin(fresh, config: ConfigDict, run: Path):
     Raises:
         UserError: a parameter has another shape there.
     """
-    pretrained = load_params(run)
-    if config.transfer.layout == "delimited":
-        pretrained = _with_new_tokens(pretrained, fresh)
-    params, kept_fresh = grafted(fresh, pretrained, run)
-    if kept_fresh:
-        print(f"not in {run}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
+    delimited = config.transfer.layout == "delimited"
+    params = warm_start(fresh, run, lambda pretrained: _with_new_tokens(pretrained, fresh) if delimited else pretrained)
     if config.transfer.layers is None:
         return params
     groups, names = layer_groups(params)

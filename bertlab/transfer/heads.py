@@ -22,7 +22,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Dense, View, inside_documents, mean_state, summary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, check_share, cross_entropy
-from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures
+from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures, concat_pool
 
 NO_LABEL = -1
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
@@ -200,12 +200,10 @@ def pooled(x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backw
     if pooling == "mean":
         return mean_state(x, view, texts)
     inside = inside_documents(view, texts)
-    lowest = jnp.finfo(x.dtype).min
-    highest = jnp.where(inside[..., None], x[:, :, None], lowest).max(axis=1)
-    highest = jnp.where(inside.any(axis=1)[..., None], highest, 0)
-    if pooling == "max":
-        return highest
-    return jnp.concatenate([summary(x, ends["last"], view, texts), highest, mean_state(x, view, texts)], -1)
+    first = jnp.argmax(inside, axis=1)
+    joined = [concat_pool(x, inside[..., i], first[:, i] if backward else None) for i in range(texts)]
+    joined = jnp.stack(joined, axis=1)
+    return joined if pooling == "concat" else jnp.split(joined, 3, axis=-1)[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,16 +241,18 @@ class Regression(TextHead):
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Squared error."""
-        vectors, penalty = self.vectors(model, view)
-        value = model.head.scores(vectors.sum(axis=1), model.deterministic)[:, 0]
+        value, penalty = self._value(model, view)
         known = jnp.isfinite(view["target"]) & self.asked(view)
         error = jnp.where(known, value - jnp.where(known, view["target"], 0), 0)
         return penalised({"loss": ((error**2).sum(), known.sum().astype(jnp.float32))}, penalty)
 
+    def _value(self, model, view):
+        vectors, penalty = self.vectors(model, view)
+        return model.head.scores(vectors.sum(axis=1), model.deterministic)[:, 0], penalty
+
     def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
         """`value` [B]."""
-        vectors, _ = self.vectors(model, view)
-        return {"value": model.head.scores(vectors.sum(axis=1), model.deterministic)[:, 0]}
+        return {"value": self._value(model, view)[0]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,12 +111,7 @@ class Inputs:
             documents = [self._document(example.texts)]
             if texts == 2:
                 documents.append(self._document(example.texts[::-1]))
-        row = self._packed(documents, texts, number)
-        if task.kind == "regression":
-            row["target"] = np.float32(np.nan if example.label is None else example.label)
-        else:
-            row["label"] = np.int32(NO_LABEL if example.label is None else example.label)
-        return row
+        return self._packed(documents, texts, number) | label_of(task, example)
 
     def _document(self, texts: Sequence[str]) -> _Document:
         return self._joined([self._bare.text(text) for text in texts])
@@ -168,20 +163,10 @@ class Inputs:
         text = self._framed.words(example.words)
         row = text.padded(length, self._tokenizer.pad_id, (number, 0))
         places = text.first if self.layout.first_piece else text.last
-        row["word_at"] = filled(places, length)
-        labels = np.full(len(example.words), NO_LABEL) if example.label is None else np.asarray(example.label, np.int32)
-        row["labels"] = filled(labels[: len(places)], length)
-        words = example.words[: len(places)]
-        if self.layout.spelling:
-            row["spelling"] = np.full((length, WORD_LENGTH), PADDING, np.int32)
-            row["spelling"][: len(words)] = character_ids(words)
-        if self.layout.words is not None:
-            row["word_ids"] = np.zeros(length, np.int32)
-            row["word_ids"][: len(words)] = [self.layout.words.get(word, 0) for word in words]
-        return row
+        return row | words_of(example, places, self.layout)
 
     def _word_pair(self, number: int, example: Example, task: Task, texts: int) -> Row:
-        del task, texts
+        del texts
         parts, places = [], []
         for text, (start, end) in zip(example.texts, example.targets):
             ids, offsets = piece_offsets(text, self._tokenizer)
@@ -194,9 +179,7 @@ class Inputs:
         row = self._packed([document], 1, number)
         # A word that was cut off is taken for the last one that was not.
         at = [min(begin + place, end) for begin, end, place in zip(document.begins, document.ends, places)]
-        row["word_at"] = np.asarray(at, np.int32)
-        row["label"] = np.int32(NO_LABEL if example.label is None else example.label)
-        return row
+        return row | {"word_at": np.asarray(at, np.int32)} | label_of(task, example)
 
     def _windows(self, examples: Iterable[Example]) -> tuple[list[Row], list[Window]]:
         """The windows of all questions, and their rows."""
@@ -217,6 +200,27 @@ class Inputs:
             )
         ]
         return [window.row(layout.seq_len, self._tokenizer.pad_id) for window in windows], windows
+
+
+def label_of(task: Task, example: Example) -> Row:
+    """The field of an example that has one label: `target` of a regression, NaN where it is not known, else `label`, −1."""
+    if task.kind == "regression":
+        return {"target": np.float32(np.nan if example.label is None else example.label)}
+    return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
+
+
+def words_of(example: Example, places: Int[np.ndarray, "n"], layout: Layout) -> Row:
+    """The fields [W] of a tagging row whose first n words are at these places: `word_at`, `labels`, and what is asked for."""
+    length, words = layout.seq_len, example.words[: len(places)]
+    labels = np.full(len(words), NO_LABEL) if example.label is None else np.asarray(example.label, np.int32)[: len(words)]
+    row = {"word_at": filled(places, length), "labels": filled(labels, length)}
+    if layout.spelling:
+        row["spelling"] = np.full((length, WORD_LENGTH), PADDING, np.int32)
+        row["spelling"][: len(words)] = character_ids(words)
+    if layout.words is not None:
+        row["word_ids"] = np.zeros(length, np.int32)
+        row["word_ids"][: len(words)] = [layout.words.get(word, 0) for word in words]
+    return row
 
 
 def vocabulary_size(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
+from bertlab.files import write_text
 from bertlab.transfer.heads import NO_LABEL
 from bertlab.transfer.scorers import score
 from bertlab.transfer.spans import Window, predict
@@ -54,11 +54,7 @@ class Scoring:
                 f"{part.name}/{name}": value for name, value in scores_of(part.task, part.data.labels, predictions).items()
             }
         if self._workdir is not None:
-            path = self._workdir / "predictions" / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-            os.replace(partial, path)
+            write_text(self._workdir / "predictions" / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         return metrics
 
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from flax import linen as nn
 
-from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids
 from bertlab.data.formats import Row, make_row
 from bertlab.data.prepare import cache_directory
 from bertlab.data.text_rows import RowEncoder
@@ -23,8 +22,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View
 from bertlab.models.presets import model_direction
 from bertlab.transfer.features import Features, extract, model_digest, texts_digest
-from bertlab.transfer.heads import NO_LABEL
-from bertlab.transfer.inputs import Layout, filled
+from bertlab.transfer.inputs import Layout, label_of, words_of
 from bertlab.transfer.pretrained import Pretrained
 from bertlab.transfer.spans import piece_offsets
 from bertlab.transfer.task_models import split_layers
@@ -110,19 +108,7 @@ def stored_rows(features: Features, task: Task, examples: Sequence[Example], lay
         size = min(features.lengths[number], layout.seq_len)
         nothing = np.zeros(size, np.int32)
         row = make_row(layout.seq_len, 0, nothing, nothing, nothing + 1, -1, (number, 0))
-        if task.kind == "tagging":
-            labels = np.full(size, NO_LABEL) if example.label is None else np.asarray(example.label, np.int32)[:size]
-            row |= {"word_at": filled(np.arange(size), layout.seq_len), "labels": filled(labels, layout.seq_len)}
-            if layout.spelling:
-                row["spelling"] = np.full((layout.seq_len, WORD_LENGTH), PADDING, np.int32)
-                row["spelling"][:size] = character_ids(example.words[:size])
-            if layout.words is not None:
-                row["word_ids"] = np.zeros(layout.seq_len, np.int32)
-                row["word_ids"][:size] = [layout.words.get(word, 0) for word in example.words[:size]]
-        elif task.kind == "regression":
-            row["target"] = np.float32(np.nan if example.label is None else example.label)
-        else:
-            row["label"] = np.int32(NO_LABEL if example.label is None else example.label)
+        row |= words_of(example, np.arange(size), layout) if task.kind == "tagging" else label_of(task, example)
         rows.append(row)
     return rows
 

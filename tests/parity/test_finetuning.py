@@ -10,7 +10,6 @@ import itertools
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import torch
@@ -162,12 +161,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compilation is most of what these runs cost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(scope="module")

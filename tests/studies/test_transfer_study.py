@@ -3,64 +3,39 @@
 import dataclasses
 import json
 
-import jax
 import pytest
 
-from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.studies import results, sweep
 from bertlab.studies.study import Study
-from bertlab.train import loop
-from tests.conftest import RECIPES, ROOT
 
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compilation is most of what these runs cost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, corpus, cache):
-    """The directory of a BERT pretrained for one step."""
-    settings = {"data.corpus": corpus, "data.directory": cache, "data.workers": 1, "data.tokenizer.vocab_size": 400}
-    settings |= {"data.seq_len": 32, "data.batch_size": 8, "model.width": 16, "model.hidden": 24, "model.layers": 1}
-    settings |= {"optimizer.warmup_steps": 0, "train.steps": 1, "train.eval_batches": 1, "mesh.data": 1}
-    directory = tmp_path_factory.mktemp("run") / "pretrained"
-    loop.train(load_config(str(ROOT / RECIPES["bert"]), settings), directory)
-    return directory
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture
-def study(run, tmp_path):
+def study(bert_run, words_task):
     """Two tasks of one table, on a run as it is and from random values."""
-    lines = [f"the value {i}\tgood" if i % 2 else f"not an object {i}\tbad" for i in range(60)]
-    (tmp_path / "table.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
-    own = 'from bertlab.transfer.tasks import table\n\nTASK = table("words", train="table.tsv", text="text", label="label")\n'
-    (tmp_path / "words.py").write_text(own)
-    settings = {"task": str(tmp_path / "words.py"), "train.steps": 3}
+    settings = {"task": words_task, "train.steps": 3}
     return Study(
         name="ways",
         title="Ways",
         question="Which?",
-        config=f"run:{run}",
+        config=f"run:{bert_run}",
         axes={"model": {"pretrained": {}, "random": {"transfer.random": True}}, "seed": [1, 2]},
         overrides={"data.batch_size": 8, "optimizer.warmup_steps": 1, "mesh.data": 1, "data.seq_len": 16},
         downstream={"words": settings, "few words": settings | {"task_data.limit": 16, "recipe": "probe"}},
     )
 
 
-def test_each_run_trains_the_tasks_and_nothing_else(study, run, tmp_path):
+def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, tmp_path):
     spec = study.runs()[3]
-    assert spec.labels == {"model": "random", "seed": "2"} and spec.config == f"run:{run}"
+    assert spec.labels == {"model": "random", "seed": "2"} and spec.config == f"run:{bert_run}"
     workdir = tmp_path / "study" / spec.name
     workdir.mkdir(parents=True)
     sweep.run_one(spec.config, spec.overrides, workdir, spec.downstream)
     assert sweep.is_finished(workdir, spec.downstream)
     assert not (workdir / "checkpoints").exists()
-    assert json.loads((workdir / "result.json").read_text())["run"] == str(run)
+    assert json.loads((workdir / "result.json").read_text())["run"] == str(bert_run)
     of_task = {name: json.loads((workdir / "finetune" / name / "config.json").read_text()) for name in spec.downstream}
     assert all(c["seed"] == c["data"]["seed"] == 2 and c["transfer"]["random"] for c in of_task.values())
     assert [of_task[n]["task_data"]["limit"] for n in ("words", "few words")] == [0, 16]
@@ -78,7 +53,7 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, run, tmp_path):
     assert 0 <= found.loc[spec.name, "few words/words/accuracy"] <= 1
 
 
-def test_mistakes_are_found_before_anything_is_trained(study, run, tmp_path):
+def test_mistakes_are_found_before_anything_is_trained(study, bert_run, tmp_path):
     configs = lambda study: [sweep.load_checked(spec.config, spec.overrides) for spec in study.runs()]
     check = lambda study: sweep.prepare_text_and_tasks(configs(study)[0].data, study.runs())
     check(study)

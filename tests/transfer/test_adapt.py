@@ -3,7 +3,6 @@
 import json
 import re
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,15 +14,7 @@ from bertlab.transfer.adapt import adapt
 from bertlab.transfer.finetune import finetune
 from tests.conftest import RECIPES, ROOT
 
-TABLE = 'from bertlab.transfer.tasks import table\n\nTASK = table("words", train="table.tsv", text="text", label="label")\n'
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compilation is most of what these runs cost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +29,10 @@ def run(tmp_path_factory, corpus, cache):
     return directory
 
 
-@pytest.fixture
-def task(tmp_path):
-    """A table of which most lines are for training."""
-    lines = [f"the value of object {i} is here\tgood" if i % 2 else f"not a module {i} to import\tbad" for i in range(200)]
-    (tmp_path / "table.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
-    (tmp_path / "words.py").write_text(TABLE)
-    return str(tmp_path / "words.py")
-
-
-def test_language_model_then_classifier(run, task, tmp_path, capsys):
+def test_language_model_then_classifier(run, words_task, tmp_path, capsys):
     overrides = {"train.steps": "10", "data.valid_fraction": 0.2, "data.test_fraction": 0.2, "data.seq_len": 8}
     overrides |= {"data.workers": 1, "data.batch_size": 2, "train.eval_batches": 1, "mesh.data": 1}
-    result = adapt(run, task, tmp_path / "adapted", overrides, recipe="ulmfit")
+    result = adapt(run, words_task, tmp_path / "adapted", overrides, recipe="ulmfit")
     assert result["step"] == 10
     texts = [json.loads(line)["text"] for line in (tmp_path / "adapted" / "task_text.jsonl").read_text().splitlines()]
     assert 150 < len(texts) < 170, "the examples for selection and test are not read"
@@ -60,27 +42,27 @@ def test_language_model_then_classifier(run, task, tmp_path, capsys):
     ours, theirs = load_params(tmp_path / "adapted")["body"], load_params(run)["body"]
     moved = {name: np.abs(ours[name]["input_kernel"] - theirs[name]["input_kernel"]).max() for name in ("layer_0", "layer_1")}
     assert 0 < moved["layer_0"] < moved["layer_1"], "the lower layer goes by 1/2.6 of the rate above"
-    assert adapt(run, task, tmp_path / "adapted", overrides, recipe="ulmfit") == result
+    assert adapt(run, words_task, tmp_path / "adapted", overrides, recipe="ulmfit") == result
 
     capsys.readouterr()
     overrides = {"data.seq_len": 16, "data.batch_size": 8, "train.steps": 80, "mesh.data": 1, "head.chunk": 8}
-    finetune(tmp_path / "adapted", task, tmp_path / "classifier", overrides, "ulmfit")
+    finetune(tmp_path / "adapted", words_task, tmp_path / "classifier", overrides, "ulmfit")
     stages = [line for line in capsys.readouterr().out.splitlines() if line.startswith("steps ")]
     assert [re.match(r"steps (\d+) to (\d+)", line).groups() for line in stages] == [
         ("0", "19"), ("20", "39"), ("40", "59"), ("60", "79"),
     ]  # fmt: skip
     assert [line.count("layer") for line in stages] == [0, 1, 2, 2] and "embeddings" in stages[3]
     frozen = {"train.steps": 20, "optimizer.thaw": "head", "optimizer.thaw_restarts": False}
-    finetune(tmp_path / "adapted", task, tmp_path / "head", {**overrides, **frozen}, "ulmfit")
+    finetune(tmp_path / "adapted", words_task, tmp_path / "head", {**overrides, **frozen}, "ulmfit")
     begun = load_params(tmp_path / "head")["body"]
     for name in ("layer_0", "layer_1"):
         np.testing.assert_array_equal(begun[name]["recurrent_kernel"], ours[name]["recurrent_kernel"])
 
 
-def test_wrong_requests_are_refused(run, task, tmp_path):
+def test_wrong_requests_are_refused(run, words_task, tmp_path):
     with pytest.raises(UserError, match=r"recipe 'bert' is not known; choose one of same, ulmfit, fitlam"):
-        adapt(run, task, tmp_path / "out", {}, "bert")
+        adapt(run, words_task, tmp_path / "out", {}, "bert")
     with pytest.raises(UserError, match=r"no config\.json"):
-        adapt(tmp_path, task, tmp_path / "out")
+        adapt(tmp_path, words_task, tmp_path / "out")
     with pytest.raises(UserError, match=r"config has no key 'data.lenght'"):
-        adapt(run, task, tmp_path / "out", {"data.lenght": 5})
+        adapt(run, words_task, tmp_path / "out", {"data.lenght": 5})

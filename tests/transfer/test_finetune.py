@@ -9,18 +9,15 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.config import load_config
 from bertlab.data.formats import make_row
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
-from bertlab.train import loop
 from bertlab.train.build import grafted
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer import tasks
 from bertlab.transfer.finetune import build_finetuning, finetune, finetune_config, overridden, resolved
 from bertlab.transfer.tasks import pydocs
-from tests.conftest import RECIPES, ROOT
 from tests.references import hidden_states, initial
 
 
@@ -36,38 +33,7 @@ def test_grafted_replaces_what_both_have_and_nothing_else():
         grafted(fresh, {"body": {"table": np.ones(5)}}, "runs/x")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compilation is most of what these runs cost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, corpus, cache):
-    """The directory of a BERT pretrained for two steps."""
-    settings = {
-        "data.corpus": corpus,
-        "data.directory": cache,
-        "data.workers": 1,
-        "data.tokenizer.vocab_size": 400,
-        "data.valid_fraction": 0.1,
-        "data.test_fraction": 0.1,
-        "data.seq_len": 32,
-        "data.batch_size": 8,
-        "model.width": 16,
-        "model.hidden": 24,
-        "model.layers": 1,
-        "optimizer.warmup_steps": 0,
-        "optimizer.learning_rate": 0.01,
-        "train.steps": 2,
-        "train.eval_batches": 1,
-        "mesh.data": 1,
-    }
-    directory = tmp_path_factory.mktemp("run") / "pretrained"
-    loop.train(load_config(str(ROOT / RECIPES["bert"]), settings), directory)
-    return directory
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture
@@ -90,9 +56,9 @@ def settings(**changes):
 
 
 @pytest.mark.parametrize(("task", "metric"), [("which", "accuracy"), ("negation", "f1")])
-def test_finetuning_learns_and_writes_a_run_directory(task, metric, run, stub_tasks, tmp_path, capsys):
+def test_finetuning_learns_and_writes_a_run_directory(task, metric, bert_run, stub_tasks, tmp_path, capsys):
     overrides = settings(**{"train.steps": 60, "optimizer.warmup_steps": 5})
-    result = finetune(run, task, tmp_path / task, overrides)
+    result = finetune(bert_run, task, tmp_path / task, overrides)
     assert json.loads((tmp_path / task / "result.json").read_text()) == result
     assert result["step"] == 60
     assert set(result["metrics"]) == {"valid", "test"}
@@ -102,12 +68,12 @@ def test_finetuning_learns_and_writes_a_run_directory(task, metric, run, stub_ta
     assert lines[0][f"{task}/loss"] > 2 * result["metrics"]["valid"][f"{task}/loss"]
     (afresh,) = re.findall(r"not in .*, so begun afresh: (.*)", capsys.readouterr().out)
     assert all(name.startswith(f"heads_{task}/") for name in afresh.split(", ")), "mlm+nsp trained all else that the tasks use"
-    assert finetune(run, task, tmp_path / task, overrides) == result
+    assert finetune(bert_run, task, tmp_path / task, overrides) == result
 
 
-def test_finetuning_starts_from_the_pretrained_parameters(run, stub_tasks, tmp_path):
-    finetune(run, "which", tmp_path / "start", settings(**{"train.steps": 0}))
-    pretrained, start = load_params(run), load_params(tmp_path / "start")
+def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks, tmp_path):
+    finetune(bert_run, "which", tmp_path / "start", settings(**{"train.steps": 0}))
+    pretrained, start = load_params(bert_run), load_params(tmp_path / "start")
     names = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(pretrained["body"])}
     begun = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(start["body"])}
     assert len(begun) > 10 and begun.keys() <= names.keys()
@@ -115,8 +81,8 @@ def test_finetuning_starts_from_the_pretrained_parameters(run, stub_tasks, tmp_p
         np.testing.assert_array_equal(leaf, names[name], err_msg=name)
 
     # The same parameters in the same body: the pretraining's own program gives the same states.
-    program = build_finetuning(*resolved(overridden(finetune_config(run, "which"), settings()))).program
-    recorded = ConfigDict(json.loads((run / "config.json").read_text()))
+    program = build_finetuning(*resolved(overridden(finetune_config(bert_run, "which"), settings()))).program
+    recorded = ConfigDict(json.loads((bert_run / "config.json").read_text()))
     body = build_body(model_shape(recorded.model, program.vocabulary.size))
     original = Program(body, objectives.build(recorded.objectives), program.vocabulary)
     tokens = np.array([2, 20, 30, 40, 3])
@@ -128,7 +94,7 @@ def test_finetuning_starts_from_the_pretrained_parameters(run, stub_tasks, tmp_p
     assert np.abs(hidden_states(original, fresh, view).both[-1] - theirs.both[-1]).max() > 1e-3, "two steps do move it"
 
 
-def test_wrong_requests_are_refused(run, stub_tasks, tmp_path):
+def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
     for task, overrides, message in [
         ("glue", {}, r"task 'glue' is not known; "),
         ("which", {"train.step": "5"}, r"no key 'train.step'; did you mean train.steps"),
@@ -137,7 +103,7 @@ def test_wrong_requests_are_refused(run, stub_tasks, tmp_path):
         ("which", {"data.seq_len": "600"}, r"config.data.seq_len=600 is beyond the model's 512 positions"),
     ]:
         with pytest.raises(UserError, match=message):
-            finetune(run, task, tmp_path / "out", {"mesh.data": 1} | overrides)
+            finetune(bert_run, task, tmp_path / "out", {"mesh.data": 1} | overrides)
     with pytest.raises(UserError, match=r"is not a run with checkpoints|is not a run"):
         finetune(tmp_path, "which", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -6,40 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab.config import load_config
+from bertlab.cli import main
 from bertlab.errors import UserError
 from bertlab.studies.grid import grid
 from bertlab.studies.results import load
 from bertlab.studies.selection import selections
-from bertlab.train import loop
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer.finetune import finetune, finetune_config, overridden
 from bertlab.transfer.replicas import finetune_replicas
-from tests.conftest import RECIPES, ROOT
 
-TABLE = 'from bertlab.transfer.tasks import table\n\nTASK = table("words", train="table.tsv", text="text", label="label")\n'
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compilation is most of what these runs cost."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, corpus, cache):
-    """The directory of a BERT pretrained for one step, beside a task of one table."""
-    settings = {"data.corpus": corpus, "data.directory": cache, "data.workers": 1, "data.tokenizer.vocab_size": 400}
-    settings |= {"data.seq_len": 32, "data.batch_size": 8, "model.width": 16, "model.hidden": 24, "model.layers": 1}
-    settings |= {"optimizer.warmup_steps": 0, "train.steps": 1, "train.eval_batches": 1, "mesh.data": 1}
-    directory = tmp_path_factory.mktemp("run") / "pretrained"
-    loop.train(load_config(str(ROOT / RECIPES["bert"]), settings), directory)
-    lines = [f"the value {i}\tgood" if i % 2 else f"not an object {i}\tbad" for i in range(80)]
-    (directory.parent / "table.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
-    (directory.parent / "words.py").write_text(TABLE)
-    return directory
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 SETTINGS = {"data.batch_size": 8, "data.seq_len": 16, "optimizer.warmup_steps": 1, "train.steps": 6, "mesh.data": 1}
@@ -50,14 +26,13 @@ def lines_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_each_is_the_run_that_it_would_be_alone(run, tmp_path):
-    task = str(run.parent / "words.py")
+def test_each_is_the_run_that_it_would_be_alone(bert_run, words_task, tmp_path):
     of_runs = [{"seed": seed, "optimizer.learning_rate": rate} for seed, rate in ((1, 1e-3), (2, 1e-3), (2, 5e-3))]
-    configs = [overridden(finetune_config(run, task), SETTINGS | own) for own in of_runs]
+    configs = [overridden(finetune_config(bert_run, words_task), SETTINGS | own) for own in of_runs]
     workdirs = [tmp_path / str(i) for i in range(3)]
     together = finetune_replicas(configs, workdirs)
     for own, workdir in zip(of_runs, workdirs):
-        alone = finetune(run, task, tmp_path / "alone" / workdir.name, SETTINGS | own)
+        alone = finetune(bert_run, words_task, tmp_path / "alone" / workdir.name, SETTINGS | own)
         assert together[workdir] == json.loads((workdir / "result.json").read_text())
         for key in ("step", "parameters", "tokens", "data_hash"):
             assert together[workdir][key] == alone[key], key
@@ -76,10 +51,10 @@ def test_each_is_the_run_that_it_would_be_alone(run, tmp_path):
     assert finetune_replicas(configs, workdirs) == together
 
 
-def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(run, tmp_path, capsys):
+def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(bert_run, words_task, tmp_path, capsys):
     overrides = {**SETTINGS, "optimizer.clip_norm": 0.0, "optimizer.weight_decay": 0.0}
-    arguments = {"seeds": "1,2", "rates": "1e-2,1e30", "overrides": overrides, "together": True}
-    assert grid(run, str(run.parent / "words.py"), tmp_path / "grid", **arguments) == 1
+    arguments = ["--seeds=1,2", "--rates=1e-2,1e30", "--together=yes", *(f"--config.{k}={v}" for k, v in overrides.items())]
+    assert main(["finetune", f"--run={bert_run}", f"--task={words_task}", f"--workdir={tmp_path}/grid", *arguments]) == 1
     assert "2 of 4 runs are finished" in capsys.readouterr().out
     results = load(tmp_path / "grid")
     assert results.runs["status"].tolist() == ["finished"] * 2 + ["failed"] * 2
@@ -88,12 +63,11 @@ def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(run, t
     assert (row["chosen"], row["seeds"], row["metric"]) == ("optimizer.learning_rate=0.01", 2, "words/accuracy")
 
 
-def test_wrong_requests_are_refused(run, tmp_path):
-    task = str(run.parent / "words.py")
-    configs = [overridden(finetune_config(run, task), SETTINGS | {"train.steps": n}) for n in (3, 4)]
+def test_wrong_requests_are_refused(bert_run, words_task, tmp_path):
+    configs = [overridden(finetune_config(bert_run, words_task), SETTINGS | {"train.steps": n}) for n in (3, 4)]
     with pytest.raises(UserError, match=r"config.train.steps is 3 in one run and 4 in another"):
         finetune_replicas(configs, [tmp_path / "a", tmp_path / "b"])
     for wrong, message in (({"seeds": "1,x"}, "--seeds=1,x: expected numbers"), ({"rates": "1e-3,1e-3"}, "there twice")):
         with pytest.raises(UserError, match=message):
-            grid(run, task, tmp_path / "grid", **wrong)
-    assert not any(tmp_path.iterdir())
+            grid(bert_run, words_task, tmp_path / "grid", **wrong)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table.tsv", "words.py"]

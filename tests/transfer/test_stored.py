@@ -1,0 +1,92 @@
+"""Heads on stored states: a batch holds the run's own states of its examples, which are extracted once for all runs."""
+
+import numpy as np
+import pytest
+
+import bertlab
+from bertlab.errors import UserError
+from bertlab.train.checkpoint import load_params
+from bertlab.transfer import stored
+from bertlab.transfer.finetune import build_finetuning, finetune, finetune_config, overridden, resolved
+from bertlab.transfer.inputs import Layout
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SETTINGS = {"data.seq_len": 32, "data.batch_size": 8, "mesh.data": 1, "train.steps": 4, "optimizer.warmup_steps": 1}
+TAGS = 'from bertlab.transfer.tasks import conll\n\nTASK = conll("tags", train="tags.conll", metrics=("accuracy",))\n'
+
+PAIRS = (
+    'from bertlab.transfer.tasks import table\n\nTASK = table("pairs", train="pairs.tsv", text="a", pair="b", label="label")\n'
+)
+
+
+@pytest.fixture
+def tags_task(tmp_path) -> str:
+    """A task of one's own that tags words: which are "not"."""
+    lines = [["the O", "value O", "not B", *(["objects O"] * (i % 9))] for i in range(60)]
+    (tmp_path / "tags.conll").write_text("\n\n".join("\n".join(words) for words in lines) + "\n")
+    (tmp_path / "tags.py").write_text(TAGS)
+    return str(tmp_path / "tags.py")
+
+
+def build(run, task, **changes):
+    """A fine-tuning by the recipe `stored`, with the examples it is of."""
+    config, tasks = resolved(overridden(finetune_config(run, task, "stored"), SETTINGS | changes))
+    [(_, data)] = tasks.values()
+    return build_finetuning(config, tasks), data
+
+
+@pytest.mark.parametrize("kind", ["words", "tags"])
+def test_batches_hold_the_states_of_their_examples(kind, bert_run, request):
+    experiment, data = build(bert_run, request.getfixturevalue(f"{kind}_task"))
+    model = bertlab.load(bert_run)
+    for split, batch in (("valid", experiment.evaluations["valid"][0]), ("train", next(iter(experiment.phases[0].train)))):
+        asked = [row for row in range(8) if batch["documents"][row].any()]
+        assert len(asked) > 3
+        for row in asked:
+            number = batch["example_id"][row, 0]
+            example = data.examples[split][number]
+            [expected] = model.encode([example.words or example.texts[0]], pretokenized=bool(example.words))
+            found, size = batch["features"][row], expected.states.shape[1]
+            np.testing.assert_allclose(found[:size], expected.states.swapaxes(0, 1), atol=4e-3)  # half precision
+            assert not found[size:].any()
+            if kind == "tags":
+                assert batch["labels"][row, :size].tolist() == list(example.label)
+
+
+def test_what_is_too_long_is_cut_before_it_is_encoded(bert_run, words_task):
+    experiment, data = build(bert_run, words_task, **{"data.seq_len": 8})
+    batch = experiment.evaluations["valid"][0]
+    assert batch["features"].shape[1] == 8
+    model, example = bertlab.load(bert_run), data.examples["valid"][batch["example_id"][0, 0]]
+    text = stored.shown(model, example, Layout("pair", 8, True, False, False))
+    assert example.texts[0].startswith(text) and len(text) < len(example.texts[0])
+    [expected] = model.encode([text])
+    assert expected.states.shape[1] == 6, "eight places, two of them for [CLS] and [SEP]"
+    np.testing.assert_allclose(batch["features"][0, :6], expected.states.swapaxes(0, 1), atol=4e-3)
+
+
+def test_the_body_is_not_trained_and_not_run_again(bert_run, words_task, tmp_path, monkeypatch):
+    first = finetune(bert_run, words_task, tmp_path / "1", SETTINGS, "stored")
+    monkeypatch.setattr("bertlab.transfer.features._write_shard", lambda *_: pytest.fail("the states are on disk"))
+    again = finetune(bert_run, words_task, tmp_path / "again", SETTINGS, "stored")
+    assert again["metrics"] == first["metrics"]
+    finetune(bert_run, words_task, tmp_path / "2", SETTINGS | {"seed": 2, "head.layers": "last"}, "stored")
+    assert set(load_params(tmp_path / "2")) == {"heads_words"}, "nothing but a head is trained"
+
+
+def test_what_has_no_states_of_its_own_is_refused(bert_run, tmp_path, words_task):
+    lines = [f"the value {i}\tof it\t{'good' if i % 2 else 'bad'}" for i in range(60)]
+    (tmp_path / "pairs.tsv").write_text("a\tb\tlabel\n" + "\n".join(lines) + "\n")
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    for task, changes, message in (
+        (str(tmp_path / "pairs.py"), {}, r"'pairs' has pairs, choices or contexts; set config.optimizer.frozen"),
+        (words_task, {"head.pooling": "pooler"}, r"pooling='pooler' needs the body"),
+        (
+            words_task,
+            {"transfer.random": True},
+            r"trains one task's head on the run's own states; leave out other tasks, random",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            finetune(bert_run, task, tmp_path / "out", SETTINGS | changes, "stored")
