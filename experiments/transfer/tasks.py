@@ -4,10 +4,11 @@
     bertlab report runs/transfer
 
 `pretrained` and `static` are run directories of models that read the same text with the same tokenizer; `data` holds one
-folder a task, in its published layout (the names below). Selection is by a part of train, and what is reported is the published
-test or development set, which nothing was selected by; see `bertlab/transfer/tasks`. The rows, rates and steps are those that
-two cores work through in about an hour; they are the same for all three models but for the learning rate, higher for static
-vectors. Seeds change the head's initial values, dropout and the order of the examples (and, from random values, the body).
+folder a task, in its published layout (the names below). Reported is the published test or, where its labels are hidden,
+development set; see `bertlab/transfer/tasks`. Rows, rates and steps are what two cores work through in an hour and a half, and
+the same for all models, but for a higher rate for static vectors. With `rates=3e-4+1e-3+3e-3` every model has those rates, and
+held-out training examples select one for each task. Seeds change the head's initial values, dropout and the order of the
+examples, and, from random values, the body.
 """
 
 from bertlab.config import parse_arguments
@@ -38,7 +39,9 @@ SHARED = {
 
 
 def get_study(arguments=None):
-    values = parse_arguments(arguments, pretrained="", static="", data="", seeds=3, tasks="+".join(TASKS), squad_train="")
+    values = parse_arguments(
+        arguments, pretrained="", static="", data="", seeds=3, tasks="+".join(TASKS), rates="", squad_train=""
+    )
     for key in ("pretrained", "static", "data"):
         if not values[key]:
             raise UserError(f"{key}= is missing; write tasks.py:pretrained=RUN,static=RUN,data=DIR")
@@ -55,20 +58,23 @@ def get_study(arguments=None):
         downstream[name] = settings | more
     if values["squad_train"] and "squad1" in downstream:
         downstream["squad1"]["task_data.train_file"] = values["squad_train"]
-    pretrained = f"run:{values['pretrained']}"
+    static = {"config": f"run:{values['static']}"}
+    rates = [float(rate) for rate in values["rates"].split("+") if rate]
     return Study(
         name="transfer",
         title="What pretraining gives on ten tasks",
         question="Is a pretrained model better than the same one from random values, and than static vectors?",
-        config=pretrained,
+        config=f"run:{values['pretrained']}",
         axes={
             "model": {
                 "pretrained": {},
                 "random": {"transfer.random": True},
-                "static": {"config": f"run:{values['static']}", "optimizer.learning_rate": 5e-3},
+                "static": static if rates else static | {"optimizer.learning_rate": 5e-3},
             },
+            **({"optimizer.learning_rate": rates} if rates else {}),
             "seed": list(range(1, values["seeds"] + 1)),
         },
+        select=["optimizer.learning_rate"] if rates else [],
         overrides=SHARED,
         downstream=downstream,
     )

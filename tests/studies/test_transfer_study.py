@@ -7,7 +7,9 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.studies import results, sweep
-from bertlab.studies.study import Study
+from bertlab.studies.study import Study, load_study
+from bertlab.transfer.finetune import finetune_config, overridden
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -70,3 +72,19 @@ def test_mistakes_are_found_before_anything_is_trained(study, bert_run, tmp_path
         check(study)
     with pytest.raises(UserError, match=r"run:nowhere: there is no config.json"):
         configs(dataclasses.replace(study, config="run:nowhere"))
+
+
+def test_the_study_of_ten_tasks_asks_for_what_there_is(bert_run):
+    path = f"{ROOT}/experiments/transfer/tasks.py:pretrained={bert_run},static={bert_run},data=data,seeds=2"
+    for more, count in (("", 3 * 2), (",rates=1e-3+3e-3", 3 * 2 * 2)):
+        study = load_study(path + more)
+        runs = study.runs()
+        assert len(runs) == count and len(study.downstream) == 10
+        for run in runs:
+            for name, settings in run.downstream.items():
+                arguments = sweep.finetuning(name, settings, run.overrides)
+                config = overridden(finetune_config(bert_run, arguments["task"], arguments["recipe"]), arguments["overrides"])
+                assert config.transfer.random == (run.labels["model"] == "random")
+                assert config.task_data.directory.startswith("data/")
+                if more:
+                    assert config.optimizer.learning_rate == float(run.labels["optimizer.learning_rate"])
