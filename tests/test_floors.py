@@ -660,14 +660,6 @@ def synthetic_config(cache):
     return make
 
 
-@pytest.fixture
-def quick_compilation():
-    """Programs this small need no optimisation."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def test_floor_command(synthetic_config, tmp_path, capsys, monkeypatch, quick_compilation):
     monkeypatch.setattr(sys, "path", list(sys.path))  # to which `main` adds
     config = synthetic_config("bert.py:objectives=mlm")

@@ -76,17 +76,18 @@ def train_together(study: Study, workdir: Path) -> int:
         arguments = finetuning(name, settings, run.overrides)
         config = finetune_config(existing_run(run.config), arguments["task"], arguments["recipe"])
         configs.append(overridden(config, arguments["overrides"]))
-        directories[workdir / run.name / "finetune" / name] = workdir / run.name
+        directories[workdir / run.name / "finetune" / name] = run
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "study.json", description)
     results = finetune_replicas(configs, list(directories))
     for directory, result in results.items():
-        whole = directories[directory]
+        run = directories[directory]
+        whole = workdir / run.name
         if result is None:
             os.replace(directory / "failed.txt", whole / "failed.txt")
             continue
         (whole / "failed.txt").unlink(missing_ok=True)
-        stand_on(existing_run(study.config), whole)
+        stand_on(existing_run(run.config), whole, run.overrides)
     failed = sum(result is None for result in results.values())
     print(f"{len(results) - failed} of {len(results)} runs are finished; see them with: bertlab report {workdir}", flush=True)
     return int(failed > 0)

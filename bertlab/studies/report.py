@@ -20,7 +20,6 @@ from rich.table import Table
 
 from bertlab.studies import plots
 from bertlab.studies.results import (
-    COSTS,
     X_AXES,
     Results,
     compare_data,
@@ -31,7 +30,7 @@ from bertlab.studies.results import (
     summarise,
 )
 from bertlab.studies.selection import selections
-from bertlab.studies.study import REPORT_DIRECTORY
+from bertlab.studies.study import COSTS, REPORT_DIRECTORY
 from bertlab.transfer.evaluations import BIASES
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
@@ -52,10 +51,13 @@ FLOORS_NOTE = (
     "A floor is the best loss that any model can have on these very rows, in nats. Nats above it are paired with them, row by"
     " row; ± is their standard error over documents. They compare across objectives; one below 0 by more than chance is a leak."
 )
-SELECTED = "Selected on held-out training examples (test)"
+SEEDS = "Test scores over seeds"
+SEEDS_NOTE = (
+    "Accuracies and F1 are in percent. The interval is Student's, 95 %, of the mean over seeds; best is the highest test score of a seed, which nobody could have"
+    " chosen; failed counts the runs that did."
+)
 SELECTED_NOTE = (
-    "What was selected, was by valid alone. The interval is Student's, 95 %, of the mean over seeds of the chosen; best is the"
-    " highest test score among them, which nobody could have chosen; failed counts the chosen runs that did."
+    "Was chosen by the mean over seeds on held-out training examples (valid) alone; what follows is of the chosen runs."
 )
 BOUND_NOTE = "≥ marks a lower bound that no model may be able to reach; nats above it are then at most those."
 COST_LABELS = {
@@ -67,6 +69,7 @@ COST_LABELS = {
     "seconds": "time",
 }
 MISSING = "–"
+WIDEST = 6  # scores side by side
 
 
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
@@ -190,39 +193,42 @@ def floor_table(results: Results) -> pd.DataFrame:
 
 
 def selection_table(results: Results) -> pd.DataFrame:
-    """A row for each variant and task, as text; empty for a study without seeds or `select` to choose by."""
+    """A row for each task and variant, as text; empty for a study without seeds or `select` to choose by."""
     found = selections(results)
     if found.empty or not (results.study.get("select") or found["seeds"].max() > 1):
         return pd.DataFrame()
     rows = {}
-    for row in found.to_dict("records"):
+    tasks = list(results.study["downstream"])
+    for row in sorted(found.to_dict("records"), key=lambda row: tasks.index(row["task"])):
         factor = plots.percent_factor(row["metric"])
         text = lambda value, factor=factor: MISSING if math.isnan(value) else f"{factor * value:.{1 if factor == 100 else 3}f}"
-        rows[f"{row['variant']}: {row['task']}"] = {
+        rows[f"{row['metric'].replace('/', ' ')}: {row['variant']}"] = {
             ("", "seeds"): str(row["seeds"]),
-            (SELECTED, "metric"): score_label(row["metric"]),
-            **({(SELECTED, "chosen"): row["chosen"]} if row["chosen"] else {}),
-            (SELECTED, "valid"): text(row["valid"]),
-            (SELECTED, "test"): f"{text(row['test'])} ± {text(row['interval'])}" if row["seeds"] > 1 else text(row["test"]),
-            (SELECTED, "sd"): text(row["sd"]),
-            (SELECTED, "best"): text(row["best"]),
-            (SELECTED, "failed"): str(row["failed"]),
+            **({(SEEDS, "chosen"): row["chosen"]} if row["chosen"] else {}),
+            (SEEDS, "valid"): text(row["valid"]),
+            (SEEDS, "test"): f"{text(row['test'])} ± {text(row['interval'])}" if row["seeds"] > 1 else text(row["test"]),
+            (SEEDS, "sd"): text(row["sd"]),
+            (SEEDS, "best"): text(row["best"]),
+            (SEEDS, "failed"): str(row["failed"]),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def grouped_tables(results: Results) -> list[pd.DataFrame]:
-    """`table` in parts that fit on a page: scores with losses, selection, common scale, floors, and cost; with the seeds."""
-    frame, floors, selected = table(results), floor_table(results), selection_table(results)
-    groups = [group for group, _ in frame.columns]
-    parts = {
-        wanted: frame.loc[:, [group in ("", *wanted) for group in groups]]
-        for wanted in ((SCORES, LOSSES), (SCALES,), (COST,))
-        if set(wanted) & set(groups)
-    }
-    cost = parts.pop((COST,), None)
-    last = [frame for frame in (selected, floors) if not frame.empty]
-    return [*parts.values(), *last, *([] if cost is None else [cost])]
+    """`table` in parts that fit on a page: scores with losses, common scale, over seeds, floors, and cost; with the seeds."""
+    frame, apart = table(results), (selection_table(results), floor_table(results))
+    whole = lambda wanted: [frame[[("", "seeds"), *columns]] for columns in side_by_side(frame, wanted)]
+    last = [frame for frame in apart if not frame.empty]
+    return [*whole((SCORES, LOSSES)), *whole((SCALES,)), *last, *whole((COST,))]
+
+
+def side_by_side(frame: pd.DataFrame, groups: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """The columns of these groups, cut where more of a kind would stand side by side than a page has room for."""
+    columns = [column for column in frame.columns if column[0] in groups]
+    scores = sum(group == SCORES for group, _ in columns)
+    if scores <= WIDEST + 2:
+        return [columns] if columns else []
+    return [columns[i : i + WIDEST] for i in range(0, len(columns), WIDEST)]
 
 
 def notes(results: Results) -> dict[str, str]:
@@ -238,7 +244,8 @@ def notes(results: Results) -> dict[str, str]:
             of_scales.append(f"In {'; '.join(dict.fromkeys(biased))}: {sentence}.")
     if not floors.empty and floors[FLOORS, "floor"].str.startswith("≥").any():
         of_floors.append(BOUND_NOTE)
-    return {SCALES: " ".join(of_scales), FLOORS: " ".join(of_floors), SELECTED: SELECTED_NOTE}
+    of_seeds = [SELECTED_NOTE, SEEDS_NOTE] if results.study.get("select") else [SEEDS_NOTE]
+    return {SCALES: " ".join(of_scales), FLOORS: " ".join(of_floors), SEEDS: " ".join(of_seeds)}
 
 
 def score_label(metric: str) -> str:
@@ -445,25 +452,23 @@ def escape_latex(text: str) -> str:
 def print_report(results: Results, html: Path, console: Console) -> None:
     """Prints the tables and findings on the terminal."""
     whole, said = table(results), notes(results)
-    apart = {FLOORS: floor_table(results), SELECTED: selection_table(results)}
-    for group in (SCORES, LOSSES, SELECTED, SCALES, FLOORS, COST):
+    apart = {FLOORS: floor_table(results), SEEDS: selection_table(results)}
+    for group in (SCORES, LOSSES, SEEDS, SCALES, FLOORS, COST):
         frame = apart.get(group, whole)
-        columns = [c for c in frame.columns if c[0] == group]
-        if not columns:
-            continue
-        title, counts = group, list(frame["", "seeds"])
-        if len(set(counts)) == 1:  # leaves room for the numbers in a narrow terminal
-            title += f", {counts[0]} {'seed' if counts[0] == '1' else 'seeds'} each"
-        else:
-            columns.insert(0, ("", "seeds"))
-        shown = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        shown.add_column("variant", no_wrap=True)
-        for _, name in columns:
-            shown.add_column(name, justify="right", overflow="fold")
-        for variant, row in frame.iterrows():
-            shown.add_row(variant, *(row[c] for c in columns))
-        console.print(shown, markup=False, highlight=False)
-        if group in said:
+        for columns in side_by_side(frame, (group,)):
+            title, counts = group, list(frame["", "seeds"])
+            if len(set(counts)) == 1:  # leaves room for the numbers in a narrow terminal
+                title += f", {counts[0]} {'seed' if counts[0] == '1' else 'seeds'} each"
+            else:
+                columns = [("", "seeds"), *columns]
+            shown = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+            shown.add_column("variant", no_wrap=True)
+            for _, name in columns:
+                shown.add_column(name, justify="right", overflow="fold", no_wrap=group == SEEDS and name != "chosen")
+            for variant, row in frame.iterrows():
+                shown.add_row(variant, *(row[c] for c in columns))
+            console.print(shown, markup=False, highlight=False)
+        if group in said and side_by_side(frame, (group,)):
             console.print(said[group], markup=False, highlight=False)
     for sentence in [*notices(results), *findings(results)]:
         console.print(sentence, markup=False, highlight=False)

@@ -13,9 +13,9 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.studies.study import COSTS
 from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
 
-COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
 
 

@@ -30,6 +30,7 @@ COLUMNS = (
     "data_hash",
 )
 REPORT_DIRECTORY = "report"
+COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # of a result.json
 
 
 @dataclass(frozen=True)

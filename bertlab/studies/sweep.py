@@ -28,8 +28,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bertlab.errors import UserError
-from bertlab.files import write_json
-from bertlab.studies.study import RunSpec, Study
+from bertlab.files import read_json, write_json
+from bertlab.studies.study import COSTS, RunSpec, Study
 
 RUNNER = "bertlab.studies.sweep:run_one"
 POLL_SECONDS = 0.1
@@ -56,7 +56,7 @@ def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream
             run, more = (given, overrides) if given else (workdir, {})
             finetune(run, workdir=directory, **finetuning(phase, downstream[phase], more))
         elif given:
-            stand_on(given, workdir)
+            stand_on(given, workdir, overrides)
         else:
             pretrain(load_config(config, dict(overrides)), workdir)
         if not (directory / "result.json").exists():
@@ -68,10 +68,14 @@ def existing_run(config: str) -> Path | None:
     return Path(config.removeprefix("run:")).expanduser() if config.startswith("run:") else None
 
 
-def stand_on(given: Path, workdir: Path) -> None:
-    """Notes in a run of a study that it trains nothing of its own before its tasks."""
+def stand_on(given: Path, workdir: Path, overrides: Mapping[str, Any]) -> None:
+    """Notes in a run of a study what its model had cost, which it does not train itself; nothing, if it begins at random."""
+    pretraining = read_json(given / "result.json") if (given / "result.json").exists() else {}
+    costs = {key: pretraining[key] for key in COSTS if key in pretraining}
+    if overrides.get("transfer.random"):
+        costs |= {key: 0 for key in COSTS if key != "parameters"}
     write_json(workdir / "measured.json", {})
-    write_json(workdir / "result.json", {"run": str(given), "step": 0, "metrics": {}})
+    write_json(workdir / "result.json", {"run": str(given), **costs, "metrics": {}})
 
 
 def finetuning(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -452,7 +456,7 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
         "name": study.name,
         "title": study.title,
         "question": study.question,
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name.replace("cli.py", "bertlab"), *sys.argv[1:]]),
         "axes": axes,
         "downstream": list(study.tasks),
         "select": list(study.select),

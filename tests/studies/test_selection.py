@@ -59,9 +59,9 @@ def test_the_best_on_valid_is_reported_on_test(study):
     low, high = scipy.stats.t.interval(0.95, 1, loc=0.62, scale=math.sqrt(0.0008 / 2))
     assert big["interval"] == pytest.approx((high - low) / 2)
     text = selection_table(results)
-    assert list(text.index) == ["big: words", "small: words"]
+    assert list(text.index) == ["words accuracy: big", "words accuracy: small"]
     html = report(study)
-    assert "Selected on held-out training examples" in html.read_text()
+    assert "on held-out training examples (valid) alone" in html.read_text()
 
 
 def test_one_seed_has_no_interval():

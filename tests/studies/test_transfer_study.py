@@ -7,7 +7,7 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.studies import results, sweep
-from bertlab.studies.study import Study, load_study
+from bertlab.studies.study import COSTS, Study, load_study
 from bertlab.transfer.finetune import finetune_config, overridden
 from tests.conftest import ROOT
 
@@ -45,6 +45,12 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("result.json")}
     sweep.run_one(spec.config, spec.overrides, workdir, spec.downstream)
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("result.json")}, "what is finished stays"
+
+    known = workdir.parent / "known"
+    sweep.stand_on(bert_run, known, {})
+    pretraining, ours, at_random = (json.loads((of / "result.json").read_text()) for of in (bert_run, known, workdir))
+    assert ours["step"] == 2 and all(ours[key] == pretraining[key] > 0 for key in COSTS), "what the model had cost"
+    assert at_random["parameters"] == pretraining["parameters"] and at_random["step"] == at_random["seconds"] == 0
 
     # The study reads as any other: a variant a row, a task a column.
     description = sweep.describe(study, study.runs())
