@@ -1,5 +1,7 @@
 """A run that begins with another's parameters has its model and tokenizer too, and says what it begins afresh."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from bertlab.errors import UserError
 from bertlab.interop import import_weights
 from bertlab.train import loop
-from bertlab.train.build import begun_from
+from bertlab.train.build import begun_from, build_pretraining
 from bertlab.train.checkpoint import load_params
 from tests.conftest import ROOT
 from tests.interop import published
@@ -66,30 +68,30 @@ def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
             r"holds a model of family 'bert', and config.model.family is 'modern'; take that family's",
         ),
         ({"model.activation": "relu"}, r"config.model has activation='relu', and the model in config.init_from=.* 'gelu_tanh'"),
-        ({"model.layers": 3}, r"config.model has layers=3, and the model in config.init_from=.* 2; leave it out"),
+        ({"model.layers": 3}, r"config.model has layers=3, and the model in config.init_from=.* 1; leave it out"),
         ({"init_from": "nowhere"}, r"config.init_from=nowhere has no config.json; give the --workdir"),
     ],
 )
-def test_a_model_that_is_not_the_other_runs_is_refused(overrides, message, small_config, tmp_path):
-    loop.train(small_config("bert", train__steps=0), tmp_path / "first")
-    config = small_config("bert", **{"init_from": str(tmp_path / "first")} | overrides)
+def test_a_model_that_is_not_the_other_runs_is_refused(overrides, message, small_config, bert_run, tmp_path):
+    config = small_config("bert", **{"init_from": str(bert_run)} | overrides)
     with pytest.raises(UserError, match=message):
         loop.train(config, tmp_path / "second")
     assert not (tmp_path / "second").exists()
 
 
-def test_another_vocabulary_is_refused(small_config, tmp_path):
-    loop.train(small_config("bert", train__steps=0), tmp_path / "first")
-    loop.train(small_config("bert", train__steps=0, data__tokenizer__vocab_size=380), tmp_path / "other")
-    config = small_config("bert", init_from=str(tmp_path / "first"))
-    config.data.tokenizer.path = str(tmp_path / "other" / "tokenizer")
-    with pytest.raises(UserError, match=r"trained with another vocabulary; set config.data.tokenizer.path=.*first/tokenizer"):
+def test_another_vocabulary_is_refused(small_config, bert_run, tmp_path):
+    build_pretraining(small_config("bert", data__tokenizer__vocab_size=380)).tokenizer.save(tmp_path / "other")
+    config = small_config("bert", init_from=str(bert_run))
+    config.data.tokenizer.path = str(tmp_path / "other")
+    with pytest.raises(UserError, match=rf"another vocabulary; set config.data.tokenizer.path={bert_run}/tokenizer"):
         loop.train(config, tmp_path / "second")
 
 
-def test_how_it_is_computed_stays_its_own(small_config, tmp_path):
-    loop.train(small_config("bert", train__steps=0, model__dropout=0.3), tmp_path / "first")
-    config = small_config("bert", init_from=str(tmp_path / "first"), model__dtype="bfloat16", model__remat="full")
+def test_how_it_is_computed_stays_its_own(small_config, bert_run, tmp_path):
+    recorded = json.loads((bert_run / "config.json").read_text())
+    recorded["model"]["dropout"] = 0.3
+    (tmp_path / "config.json").write_text(json.dumps(recorded))
+    config = small_config("bert", init_from=str(tmp_path), model__dtype="bfloat16", model__remat="full")
     begun = begun_from(config)
     assert (begun.model.dtype, begun.model.remat, begun.model.dropout) == ("bfloat16", "full", 0.3)
     config.model.dropout = 0.0
