@@ -407,7 +407,7 @@ def prepare_text_and_tasks(data: Any, runs: Sequence[RunSpec]) -> None:
     """
     from bertlab.data.prepare import prepare
     from bertlab.transfer.finetune import finetune_config, overridden, pretraining_options, resolved
-    from bertlab.transfer.tasks import find_task, load_task
+    from bertlab.transfer.tasks import load_tasks
 
     if data.corpus:
         prepare(data)
@@ -425,8 +425,7 @@ def prepare_text_and_tasks(data: Any, runs: Sequence[RunSpec]) -> None:
             resolved(overridden(finetune_config(given, arguments["task"], arguments["recipe"]), arguments["overrides"]))
         else:
             options = {key.removeprefix("task_data."): v for key, v in run.downstream[name].items() if "task_data." in key}
-            for task in arguments["task"].split("+"):
-                load_task(find_task(task), {**options, "pretraining": pretraining_options(data)})
+            load_tasks(arguments["task"], {**options, "pretraining": pretraining_options(data)})
 
 
 def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any], console: Console) -> None:

@@ -35,7 +35,7 @@ from bertlab.transfer.pretrained import load
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
-from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_task
+from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
 
 # What a head is told and not asked.
 _DERIVED = ("classes", "texts", "word_types", "number")
@@ -161,18 +161,13 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
     Raises:
         UserError: a task's files are wrong, or it has no labels to learn from.
     """
-    options, tasks = config.task_data.to_dict(), {}
-    for name in config.task.split("+"):
-        task = find_task(name)
-        tasks[task.name] = task, load_task(task, options)
+    tasks = load_tasks(config.task, config.task_data.to_dict())
     return sized(config, tasks), tasks
 
 
 def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> ConfigDict:
     """The config with what depends on the number of training examples: steps, warm-up, stages; and the order's seed."""
     config = config.copy_and_resolve_references()
-    if len(tasks) < len(config.task.split("+")):
-        raise UserError(f"config.task={config.task!r} names one task twice")
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     epoch = max(1, examples // config.data.batch_size)
     if config.data.seed is None:

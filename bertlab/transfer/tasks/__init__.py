@@ -39,6 +39,7 @@ __all__ = [
     "find_task",
     "labelled_lines",
     "load_task",
+    "load_tasks",
     "multiple_choice",
     "squad",
     "table",
@@ -77,6 +78,32 @@ def _own_task(path: Path) -> Task:
         raise UserError(f"{path}: it defines no TASK; write TASK = table(...), from bertlab.transfer.tasks")
     folder = path.resolve().parent
     return dataclasses.replace(task, load=lambda directory, options: task.load(directory or folder, options))
+
+
+def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]:
+    """The tasks of "NAME+NAME", by their own names, with their examples.
+
+    Args:
+        names: as for `find_task`, joined by +.
+        options: as for `load_task`; `directory` is one for all, or as many as there are tasks, joined by + ("glue+sentences";
+            nothing before or after a + is a task's own folder).
+
+    Raises:
+        UserError: as for `find_task` and `load_task`; a task is named twice; or there are not as many directories.
+    """
+    asked, directories = names.split("+"), options.get("directory", "").split("+")
+    if len(directories) not in (1, len(asked)):
+        raise UserError(
+            f"config.task_data.directory={options['directory']} names {len(directories)} folders for the {len(asked)} tasks"
+            f" {names}; give one for all, or one for each"
+        )
+    found = {}
+    for name, directory in zip(asked, directories * (len(asked) if len(directories) == 1 else 1)):
+        task = find_task(name)
+        if task.name in found:
+            raise UserError(f"config.task={names!r} names one task twice")
+        found[task.name] = task, load_task(task, {**options, "directory": directory})
+    return found
 
 
 def load_task(task: Task, options: Mapping) -> TaskData:

@@ -9,6 +9,7 @@ SPLITS = ("train", "valid", "test")
 
 OPTIONS = {
     # The folder of the task's files; "tfds": the prepared TFDS dataset (GLUE); "" for tasks that read none.
+    # Of several tasks: one folder for all, or one for each, joined by + as the tasks are.
     "directory": "",
     # Names of files in the folder, where they are not those that the task looks for.
     "train_file": "",

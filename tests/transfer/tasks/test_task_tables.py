@@ -3,7 +3,7 @@
 import pytest
 
 from bertlab.errors import UserError
-from bertlab.transfer.tasks import find_task, labelled_lines, load_task, multiple_choice, table
+from bertlab.transfer.tasks import find_task, labelled_lines, load_task, load_tasks, multiple_choice, table
 
 REVIEWS = table("reviews", train="train.tsv", valid="dev.tsv", text="review", label="stars")
 
@@ -214,3 +214,22 @@ def test_sms_spam_is_a_quoted_latin_1_table_with_columns_without_names(tmp_path)
     for example in all_of(data):
         number = int(example.id)
         assert example.texts == (f"call {number}, now \xa3",) and example.label == number % 2
+
+
+def test_several_tasks_have_a_folder_each_or_one_for_all(tmp_path):
+    own = 'from bertlab.transfer.tasks import table\n\nTASK = table("{}", train="{}.tsv", text="t", label="y")\n'
+    lines = "t\ty\n" + "".join(f"the {i}\t{'AB'[i % 2]}\n" for i in range(40))
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "task.py").write_text(own.format(name, name))
+        (tmp_path / name / f"{name}.tsv").write_text(lines)
+    first, second = (str(tmp_path / name) for name in ("first", "second"))
+    names = f"{first}/task.py+{second}/task.py"
+    for directory in ("", f"{first}+{second}", f"+{second}"):
+        assert list(load_tasks(names, {"directory": directory})) == ["first", "second"]
+    with pytest.raises(UserError, match=r"first/second.tsv.*no such file|second\.tsv"):
+        load_tasks(names, {"directory": first})
+    with pytest.raises(UserError, match=r"names 3 folders for the 2 tasks .*; give one for all, or one for each"):
+        load_tasks(names, {"directory": "a+b+c"})
+    with pytest.raises(UserError, match=r"names one task twice"):
+        load_tasks(f"{first}/task.py+{first}/task.py", {})
