@@ -66,7 +66,7 @@ def cache(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def quick_compilation():
     """For modules whose runs cost mostly compilation (`usefixtures`); `make test` has it for all, `make parity` for few."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -51,6 +51,7 @@ class _Composite(nn.Module):
     objectives: tuple[tuple[str, Objective], ...]
     vocabulary: Vocabulary
     stream: bool
+    fixed_body: bool = False
 
     def setup(self):
         heads = {}
@@ -80,9 +81,10 @@ class _Composite(nn.Module):
 
     def _ask(self, view, names: tuple[str, ...], deterministic: bool, carry: Carry, key: Array | None, keep_outputs: bool):
         """One forward pass, and the losses (and outputs) of all that share it."""
-        encode = lambda view: self.body.encode(view, deterministic, {})[0]
+        still = deterministic or self.fixed_body
+        encode = lambda view: self.body.encode(view, still, {})[0]
         # Not before it is asked for: an objective may read other views alone.
-        shown = functools.cache(lambda: self.body.encode(view, deterministic, carry))
+        shown = functools.cache(lambda: self.body.encode(view, still, carry))
         states, pool = lambda: shown()[0], lambda documents=None: self.body.pool(shown()[0], view, documents)
         objectives, losses, outputs = dict(self.objectives), {}, {}
         for name in names:
@@ -91,7 +93,7 @@ class _Composite(nn.Module):
             model = Bound(
                 shown=states,
                 encode=encode,
-                encode_chunks=lambda view, length: _in_chunks(self.body, view, length, deterministic),
+                encode_chunks=lambda view, length: _in_chunks(self.body, view, length, still),
                 predict_tokens=self.body.predict_tokens,
                 pool=pool,
                 head=head,
@@ -193,6 +195,7 @@ class Program:
         stream: rows go on where the batch before ended.
         stateful: recurrent states go on with them.
         adapter: adds parameters of its own to the model's, and makes of both those that the model computes with (LoRA).
+        fixed_body: the body is not trained, and without dropout in training too: its states are fixed features.
     """
 
     body: nn.Module
@@ -201,10 +204,11 @@ class Program:
     stream: bool = False
     stateful: bool = False
     adapter: Adapter | None = None
+    fixed_body: bool = False
 
     @property
     def _module(self) -> _Composite:
-        return _Composite(self.body, tuple(self.objectives.items()), self.vocabulary, self.stream)
+        return _Composite(self.body, tuple(self.objectives.items()), self.vocabulary, self.stream, self.fixed_body)
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:

@@ -16,6 +16,7 @@ from bertlab.errors import UserError
 from bertlab.files import read_json, write_text
 from bertlab.train import loop
 from bertlab.train.build import begun_from
+from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task
 
 _SLANTED = {
@@ -61,19 +62,21 @@ def adapt(
         raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
     run, workdir, overrides = Path(run).expanduser(), Path(workdir), dict(overrides or {})
     saved = read_json(run / "config.json")
-    options = {k.removeprefix("task_data."): overrides.pop(k) for k in list(overrides) if k.startswith("task_data.")}
-    described = find_task(task)
-    examples = load_task(described, {**OPTIONS, **options}).examples["train"]
-    text = workdir / "task_text.jsonl"
-    if not text.exists():
-        lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
-        write_text(text, "".join(json.dumps(line) + "\n" for line in lines))
     config = base_config()
     config.update(ConfigDict({key: saved[key] for key in ("model", "data", "objectives", "optimizer")}))
     config.seed, config.init_from = saved["seed"], str(run)
+    text = workdir / "task_text.jsonl"
     config.data.corpus, config.data.tokenizer.path = f"text:{text}", str(run / "tokenizer")
+    config.task, config.task_data = task, ConfigDict({**OPTIONS, "pretraining": pretraining_options(saved["data"])})
     for name, value in {**RECIPES[recipe], **overrides}.items():
         set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
+    examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
+    lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
+    written = "".join(json.dumps(line) + "\n" for line in lines)
+    if not text.exists():
+        write_text(text, written)
+    elif text.read_text(encoding="utf-8") != written:
+        raise UserError(f"{text} holds other texts than those that are asked for now; give another --workdir")
     if "train.steps" not in overrides:
         config.train.steps = steps_of(config, examples, epochs)
     if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:

@@ -7,6 +7,7 @@ What is trained (everything, layer by layer, the head alone) is said by `config.
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,8 @@ def finetune_config(run: Path, task: str, recipe: str = "small") -> ConfigDict:
             "max_query": 64,
             "n_best": 20,
             "max_answer_length": 30,
-            "null_threshold": 0.0,  # SQuAD 2.0: no answer where its score is higher than the best answer's by more
+            # SQuAD 2.0: no answer where its score is higher than the best answer's by more; None: what is best on `valid`.
+            "null_threshold": config_dict.placeholder(float),
         }
     )
     config.metrics = ConfigDict({of_task.name: of_task.metrics[0] for of_task in tasks})  # by which each is reported
@@ -211,7 +213,11 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
         rows[split] = _alike(parts)
     texts = {name: made.layout.texts_of(tasks[name][0], tasks[name][1].examples["train"]) for name, made in inputs.items()}
     program = Program(
-        build_body(shape), _heads(config, tasks, texts), vocabulary_of(tokenizer), adapter=build_adapter(config.lora)
+        build_body(shape),
+        _heads(config, tasks, texts),
+        vocabulary_of(tokenizer),
+        adapter=build_adapter(config.lora),
+        fixed_body=_body_is_fixed(config),
     )
     _check_rows(rows["train"], config)
     size = config.data.batch_size
@@ -224,6 +230,12 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
         warm_start=None if config.transfer.random else (lambda fresh: begin(fresh, config, run)),
         score=scoring,
     )
+
+
+def _body_is_fixed(config: ConfigDict) -> bool:
+    """Whether nothing of the body is ever trained, so that its states are features and have no dropout."""
+    frozen = config.optimizer.frozen and re.search(config.optimizer.frozen, "body/") is not None
+    return not config.lora.rank and (bool(frozen) or config.optimizer.thaw == "head")
 
 
 def _on_stored_states(config: ConfigDict, tasks, tokenizer, workdir: Path | None) -> Experiment:
@@ -295,7 +307,7 @@ def _heads(config: ConfigDict, tasks, texts: Mapping[str, int]) -> dict[str, Any
         except UserError as error:
             raise UserError(f"config.objectives.{name}.{error}") from None
     if "language_model" in config.objectives and any(weights_of(config.objectives.language_model)):
-        built["language_model"] = heads.AuxiliaryLanguageModel()
+        built["language_model"] = heads.AuxiliaryLanguageModel(texts=max(texts.values()))
     return built
 
 

@@ -396,15 +396,20 @@ def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
 class AuxiliaryLanguageModel(Objective):
     """Language modelling of the task's own rows beside its loss (Radford et al. 2018, equation 5).
 
-    The mean over rows of each row's mean loss, special tokens included, as in openai/finetune-transformer-lm, and not over
+    The mean over texts of each text's mean loss, special tokens included, as in openai/finetune-transformer-lm, and not over
     tokens, as in Hugging Face's.
+
+    Attributes:
+        texts: in a row, at most: choices, and both orders of a pair, are texts of their own.
     """
+
+    texts: int = 1
 
     reads: ClassVar[str] = "any"
     predicts_tokens: ClassVar[bool] = True
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy of the next token (right to left: of the one before), a mean a row."""
+        """Cross-entropy of the next token (right to left: of the one before), a mean a text."""
         side, _ = model.encoded.widest()
         if side == "both":
             raise UserError(
@@ -415,11 +420,12 @@ class AuxiliaryLanguageModel(Objective):
         keep = slice(None, -1) if side == "forward" else slice(1, None)
         labels = labels[:, keep]
         logits = model.predict_tokens(model.encoded.output(side)[:, keep], side)
-        inside = labels >= 0
         loss = -jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
-        a_row = (loss * inside).sum(axis=1) / jnp.maximum(inside.sum(axis=1), 1)
-        rows = inside.any(axis=1)
-        return {"loss": ((a_row * rows).sum(), rows.sum().astype(jnp.float32))}
+        of_text = view["documents"][:, keep, None] == 1 + jnp.arange(self.texts)
+        asked = jnp.where(labels[..., None] >= 0, of_text, False).astype(jnp.float32)
+        count = asked.sum(axis=1)
+        a_text = jnp.einsum("bl,blt->bt", loss, asked) / jnp.maximum(count, 1)
+        return {"loss": (a_text.sum(), (count > 0).sum().astype(jnp.float32))}
 
 
 OF_KIND = {

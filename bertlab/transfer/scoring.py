@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from bertlab.files import write_text
 from bertlab.transfer.heads import NO_LABEL
-from bertlab.transfer.scorers import score
+from bertlab.transfer.scorers import best_threshold, score, span_f1_scores
 from bertlab.transfer.spans import Window, predict
 from bertlab.transfer.tasks import Example, Task, TaskData
 
@@ -35,6 +35,7 @@ class Scoring:
         """Args: transfer: `config.transfer`; workdir: the run directory, or None to write nothing."""
         self._transfer, self._workdir = transfer, workdir
         self._expected: dict[str, list[_Expected]] = {}
+        self._thresholds: dict[str, float] = {}
 
     def expect(self, split: str, name: str, task: Task, data: TaskData, rows: int, windows: list[Window]) -> None:
         """Says what the next rows of a split are: one an example, or the windows of a span task."""
@@ -49,13 +50,27 @@ class Scoring:
             found = {key: value[begin : begin + part.rows] for key, value in joined.items()}
             begin += part.rows
             predictions = predictions_of(part.task, part.data, part.examples, found, part.windows, self._transfer)
+            values = {}
+            if part.task.may_lack_answer:
+                predictions, values = self._thresholded(split, part.name, predictions)
             lines += [{"task": part.name, **line} for line in predictions]
-            metrics |= {
-                f"{part.name}/{name}": value for name, value in scores_of(part.task, part.data.labels, predictions).items()
-            }
+            values |= scores_of(part.task, part.data.labels, predictions)
+            metrics |= {f"{part.name}/{name}": value for name, value in values.items()}
         if self._workdir is not None:
             write_text(self._workdir / "predictions" / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         return metrics
+
+    def _thresholded(self, split: str, name: str, lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """Questions left without answer; where no threshold is set, `valid`'s best F1 chooses it, for `test` too."""
+        threshold = self._transfer.null_threshold
+        if threshold is None:
+            if split == "valid":
+                texts, gold = [line["best_answer"] for line in lines], [line["gold"] for line in lines]
+                odds, has_answer = [line["null_odds"] for line in lines], [bool(answers) for answers in gold]
+                self._thresholds[name], _ = best_threshold(span_f1_scores(gold, texts), texts, odds, has_answer)
+            threshold = self._thresholds.get(name, 0.0)
+        left_out = [line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines]
+        return left_out, {"null_threshold": threshold}
 
 
 def predictions_of(
@@ -101,16 +116,12 @@ def predictions_of(
 def _span_predictions(task, examples, outputs, windows, transfer) -> list[dict[str, Any]]:
     options = {"n_best": transfer.n_best, "max_answer_length": transfer.max_answer_length}
     found = predict(windows, outputs["start"], outputs["end"], **options)
-    threshold = transfer.null_threshold if task.may_lack_answer else None
-    return [
-        {
-            "id": example.id,
-            "gold": [answer.text for answer in example.answers],
-            "predicted": found[example.id].answer(threshold),
-            "null_odds": found[example.id].null_odds if task.may_lack_answer else None,
-        }
-        for example in examples
-    ]
+    lines = []
+    for example in examples:
+        best = found[example.id]
+        line = {"id": example.id, "gold": [answer.text for answer in example.answers], "predicted": best.text}
+        lines.append(line | ({"best_answer": best.text, "null_odds": best.null_odds} if task.may_lack_answer else {}))
+    return lines
 
 
 def scores_of(task: Task, labels: Sequence[str], predictions: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -89,15 +89,8 @@ class Prediction:
 
     @property
     def null_odds(self) -> float:
-        """How much rather no answer than this one, in logits."""
+        """How much rather no answer than this one, in logits; run_squad's threshold is on it, minus the paper's tau."""
         return self.null_score - self.score
-
-    def answer(self, threshold: float | None = None) -> str:
-        """The text, or "" where `null_odds` is above the threshold. None (SQuAD 1.1): always the text.
-
-        The threshold is run_squad's, minus the paper's tau; `bertlab.transfer.scorers.best_threshold` finds it.
-        """
-        return "" if threshold is not None and self.null_odds > threshold else self.text
 
 
 # Characters of pieces.

@@ -59,6 +59,18 @@ def test_language_model_then_classifier(run, words_task, tmp_path, capsys):
         np.testing.assert_array_equal(begun[name]["recurrent_kernel"], ours[name]["recurrent_kernel"])
 
 
+def test_settings_of_the_task_are_its_own(run, words_task, tmp_path):
+    overrides = {"train.steps": "0", "data.valid_fraction": 0.2, "data.test_fraction": 0.2, "data.seq_len": 8}
+    overrides |= {"data.workers": 1, "data.batch_size": 2, "mesh.data": 1, "task_data.limit": "40"}
+    adapt(run, words_task, tmp_path / "adapted", overrides)
+    assert len((tmp_path / "adapted" / "task_text.jsonl").read_text().splitlines()) == 40
+    assert json.loads((tmp_path / "adapted" / "config.json").read_text())["task_data"]["limit"] == 40
+    with pytest.raises(UserError, match=r"task_text.jsonl holds other texts than those that are asked for now"):
+        adapt(run, words_task, tmp_path / "adapted", overrides | {"task_data.limit": "30"})
+    with pytest.raises(UserError, match=r"task_data.limit"):
+        adapt(run, words_task, tmp_path / "other", overrides | {"task_data.limit": "few"})
+
+
 def test_wrong_requests_are_refused(run, words_task, tmp_path):
     with pytest.raises(UserError, match=r"recipe 'bert' is not known; choose one of same, ulmfit, fitlam"):
         adapt(run, words_task, tmp_path / "out", {}, "bert")

@@ -313,20 +313,18 @@ def test_spans_compete_with_every_position_but_padding():
 
 
 @pytest.mark.parametrize("side", ["forward", "backward"])
-def test_the_auxiliary_language_model_is_the_mean_over_rows_of_row_means(side):
+def test_the_auxiliary_language_model_is_the_mean_over_texts_of_each_texts_mean(side):
     tokens = np.random.default_rng(3).integers(0, WIDTH, size=DOCUMENTS.shape).astype(np.int32)
-    _, loss, _, _ = ask(AuxiliaryLanguageModel(), side, tokens=tokens)
-    rows = []
+    _, loss, _, _ = ask(AuxiliaryLanguageModel(texts=2), side, tokens=tokens)
+    terms = {}
     for row in range(ROWS):
-        terms = []
         for here, there in zip(range(LENGTH - 1), range(1, LENGTH)):
             if side == "backward":
                 here, there = there, here  # the token before is predicted
-            if DOCUMENTS[row, here] == DOCUMENTS[row, there] > 0:
-                terms.append(-log_softmax(LAST[row, here])[tokens[row, there]])
-        rows += [np.mean(terms)] if terms else []
-    assert len(rows) == 3
-    np.testing.assert_allclose(loss, [sum(rows), 3], rtol=2e-5)
+            if (document := DOCUMENTS[row, here]) == DOCUMENTS[row, there] > 0:
+                terms.setdefault((row, document), []).append(-log_softmax(LAST[row, here])[tokens[row, there]])
+    assert len({len(of_text) for of_text in terms.values()}) > 1 and len(terms) > len({row for row, _ in terms})
+    np.testing.assert_allclose(loss, [sum(map(np.mean, terms.values())), len(terms)], rtol=2e-5)
 
 
 def test_a_body_that_reads_both_ways_has_no_language_model():

@@ -112,25 +112,44 @@ QUESTIONS = [
 WINDOWS = [w for n, q in enumerate(QUESTIONS) for w in encode_question(q, LetterTokenizer(), index=n, max_seq=16)]
 
 
-def test_spans_are_slices_of_the_context_and_no_answer_is_for_the_threshold_to_say():
+def squad2(threshold, tmp_path, picks=((5, 6), (3, 6)), nulls=(9, 12)):
+    """Metrics of valid and of test, and test's predictions; both have the same two questions, the second without an answer."""
     task = task_of("span", "exact_match", "span_f1", may_lack_answer=True)
-    outputs = span_outputs(WINDOWS, [(5, 6), (3, 6)], [9, 12])
-    at = lambda threshold: predicted(
-        task, (), QUESTIONS, outputs, WINDOWS, SimpleNamespace(**{**vars(TRANSFER), "null_threshold": threshold})
-    )
-    lines, scores = at(0.0)
-    assert [line["predicted"] for line in lines] == ["cd", ""] and scores == {"exact_match": 1, "span_f1": 1}
+    scoring = Scoring(SimpleNamespace(**{**vars(TRANSFER), "null_threshold": threshold}), tmp_path)
+    data = TaskData((), {"valid": QUESTIONS, "test": QUESTIONS})
+    for split in ("valid", "test"):
+        scoring.expect(split, "q", task, data, len(WINDOWS), WINDOWS)
+    valid = scoring("valid", [{"q": span_outputs(WINDOWS, picks, nulls)}])
+    test = scoring("test", [{"q": span_outputs(WINDOWS, [(5, 6), (3, 6)], [9, 12])}])
+    return valid, test, [json.loads(line) for line in (tmp_path / "predictions" / "test.jsonl").read_text().splitlines()]
+
+
+def test_spans_are_slices_of_the_context_and_no_answer_is_for_the_threshold_to_say(tmp_path):
+    _, scores, lines = squad2(0.0, tmp_path)
+    assert [line["predicted"] for line in lines] == ["cd", ""]
+    assert scores == {"q/exact_match": 1, "q/span_f1": 1, "q/null_threshold": 0.0}
+    assert [line["best_answer"] for line in lines] == ["cd", "xy zu"]
     assert [line["gold"] for line in lines] == [["cd", "ab cd"], []]
     np.testing.assert_allclose([line["null_odds"] for line in lines], [9 - 10, 12 - 10])
-    lines, scores = at(2.5)
-    assert [line["predicted"] for line in lines] == ["cd", "xy zu"] and scores["exact_match"] == 0.5
-    lines, scores = at(-1.5)
-    assert [line["predicted"] for line in lines] == ["", ""] and scores["exact_match"] == 0.5
+    _, scores, lines = squad2(2.5, tmp_path)
+    assert [line["predicted"] for line in lines] == ["cd", "xy zu"] and scores["q/exact_match"] == 0.5
+    _, scores, lines = squad2(-1.5, tmp_path)
+    assert [line["predicted"] for line in lines] == ["", ""] and scores["q/exact_match"] == 0.5
     # SQuAD 1.1 always answers.
     lines, _ = predicted(
         task_of("span", "exact_match"), (), QUESTIONS[:1], span_outputs(WINDOWS[:1], [(3, 6)], [99]), WINDOWS[:1]
     )
-    assert lines[0]["predicted"] == "ab cd" and lines[0]["null_odds"] is None
+    assert lines[0]["predicted"] == "ab cd" and "null_odds" not in lines[0]
+
+
+def test_where_no_threshold_is_set_valid_chooses_it_for_test(tmp_path):
+    # On valid the answer stands 3 above none, the question without one 1 above: odds -3 and -1; test's are -1 and 2.
+    valid, test, lines = squad2(None, tmp_path, nulls=(7, 9))
+    assert valid == {"q/exact_match": 1, "q/span_f1": 1, "q/null_threshold": -3}
+    assert test["q/null_threshold"] == -3 and [line["predicted"] for line in lines] == ["", ""]
+    # Where nothing is better than no answers at all, it is 0, as in the script.
+    valid, test, lines = squad2(None, tmp_path, picks=((3, 4), (3, 6)), nulls=(9, 2))
+    assert valid["q/null_threshold"] == test["q/null_threshold"] == 0 and test["q/exact_match"] == 1
 
 
 def test_answers_keep_to_the_settings_of_the_transfer():

@@ -243,6 +243,25 @@ def test_what_is_frozen_does_not_change_by_a_bit(settings, moves, runs):
             np.testing.assert_array_equal(leaf, before[name], err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("settings", "fixed"),
+    [
+        ({"optimizer__frozen": "^body/"}, True),
+        ({"optimizer__thaw": "head"}, True),
+        ({"recipe": "probe"}, True),
+        ({}, False),
+        ({"optimizer__frozen": "^body/.*embedding"}, False),
+        ({"optimizer__frozen": "^body/", "lora__rank": 2, "lora__targets": "input_kernel"}, False),
+    ],
+)
+def test_a_body_that_is_not_trained_has_no_dropout_in_training(settings, fixed, runs):
+    experiment = experiment_of(runs["awd_lstm"], **settings, model__hidden_dropout=0.5)
+    params, batch = fresh_of(experiment), experiment.evaluations["valid"][0]
+    views = experiment.program.views(batch, jax.random.key(0))
+    loss = quick_jit(lambda params, views, key: experiment.program.metrics(params, views, key)["half/loss"][0])
+    assert (loss(params, views, jax.random.key(1)) == loss(params, views, jax.random.key(2))) == fixed
+
+
 def test_low_rank_updates_leave_the_kernels_and_change_what_the_body_says(runs, tmp_path):
     experiment = experiment_of(runs["bert"], lora__rank=2, optimizer__frozen="^body/", optimizer__learning_rate=0.05)
     start, end = trained(experiment, begun(experiment)[0])
