@@ -54,7 +54,7 @@ FLOORS_NOTE = (
 SEEDS = "Test scores over seeds"
 SEEDS_NOTE = (
     "Accuracies and F1 are in percent. The interval is Student's, 95 %, of the mean over seeds; best is the highest test score"
-    " of a seed, which nobody could have chosen; failed counts the runs that did."
+    " of a seed, which nobody could have chosen; failed counts all runs that did."
 )
 SELECTED_NOTE = (
     "Was chosen by the mean over seeds on held-out training examples (valid) alone; what follows is of the chosen runs."
