@@ -1,5 +1,6 @@
 """Many small fine-tunings as one study: seeds and learning rates, of which held-out training examples select one."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,15 +95,20 @@ def train_together(study: Study, workdir: Path) -> int:
 
 
 def numbers(name: str, text: str, kind: type) -> list:
-    """The values of "1,2,3".
+    """The values of "1,2,3": seeds if they are int, rates if they are float.
 
     Raises:
-        UserError: one is no number, or there twice.
+        UserError: one is no number, out of range, or there twice.
     """
     try:
         values = [kind(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"--{name}={text}: expected numbers joined by commas") from None
+    for value in values:
+        if kind is int and value < 0:
+            raise UserError(f"--{name}={text}: {value} is below 0; give whole numbers from 0 on")
+        if kind is float and not (math.isfinite(value) and value > 0):
+            raise UserError(f"--{name}={text}: {value} should be finite and above 0; correct it")
     if len(set(values)) < len(values):
         raise UserError(f"--{name}={text}: a value is there twice")
     return values

@@ -3,14 +3,13 @@
     bertlab sweep --study=experiments/transfer/tasks.py:pretrained=RUN,static=RUN,data=DIR --workdir=runs/transfer --jobs=2
     bertlab report runs/transfer
 
-The table that came of it, and why pretraining helps where it does, are in README.md beside this file. `pretrained` and
-`static` are run directories of models that read the same text with the same tokenizer; `data` holds one
-folder a task, in its published layout (the names below); `squad_train` names SQuAD's training file, where it is not
-train-v1.1.json or there are several. Reported is the published test or, where its labels are hidden,
-development set; see `bertlab/transfer/tasks`. Rows, rates and steps are what two cores work through in an hour and a half, and
-the same for all models, but for a higher rate for static vectors. With `rates=3e-4+1e-3+3e-3` every model has those rates, and
-held-out training examples select one for each task. Seeds change the head's initial values, dropout and the order of the
-examples, and, from random values, the body.
+The table that came of it, and why pretraining helps where it does, are in README.md beside this file. `pretrained` and `static`
+are run directories of models that read the same text with the same tokenizer; `data` holds one folder a task, in its published
+layout (the names below); `squad_train` names SQuAD's training file, where it is not train-v1.1.json or there are several.
+Reported is the published test or, where its labels are hidden, development set; see `bertlab/transfer/tasks`. Rows, rates and
+steps are what two cores work through in an hour and a half, and the same for all models, but for a higher rate for static
+vectors. With `rates=3e-4+1e-3+3e-3` every model has those rates, and held-out training examples select one for each task. Seeds
+change the head's initial values, dropout and the order of the examples, and, from random values, the body.
 """
 
 from bertlab.config import parse_arguments

@@ -11,7 +11,7 @@ from bertlab.studies.report import report, selection_table
 from bertlab.studies.results import load, primary_metric
 from bertlab.studies.selection import half_width, selections
 
-# (model, rate, seed) -> valid, test; the rate that is best on test is not best on valid, and one that is better still failed with another seed.
+# (model, rate, seed) -> valid, test. The rate that is best on test is not best on valid; one that is better still there failed.
 SCORES = {
     ("big", "low", "1"): (0.70, 0.90),
     ("big", "low", "2"): (0.72, 0.92),

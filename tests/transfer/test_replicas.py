@@ -67,7 +67,12 @@ def test_wrong_requests_are_refused(bert_run, words_task, tmp_path):
     configs = [overridden(finetune_config(bert_run, words_task), SETTINGS | {"train.steps": n}) for n in (3, 4)]
     with pytest.raises(UserError, match=r"config.train.steps is 3 in one run and 4 in another"):
         finetune_replicas(configs, [tmp_path / "a", tmp_path / "b"])
-    for wrong, message in (({"seeds": "1,x"}, "--seeds=1,x: expected numbers"), ({"rates": "1e-3,1e-3"}, "there twice")):
-        with pytest.raises(UserError, match=message):
-            grid(bert_run, words_task, tmp_path / "grid", **wrong)
+    for axis, text, message in (
+        ("seeds", "1,x", "expected numbers"),
+        ("seeds", "1,-2", "-2 is below 0"),
+        ("rates", "1e-3,1e-3", "there twice"),
+        *(("rates", f"1e-3,{rate}", "should be finite and above 0") for rate in ("nan", "inf", "0", "-1e-3")),
+    ):
+        with pytest.raises(UserError, match=f"--{axis}={text}: .*{message}"):
+            grid(bert_run, words_task, tmp_path / "grid", **{axis: text})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table.tsv", "words.py"]

@@ -10,12 +10,13 @@ A user's own task is a Python file, its data files beside it:
 import dataclasses
 import difflib
 import importlib.util
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
 from bertlab.errors import UserError
 from bertlab.transfer.tasks import catalogue, glue, pydocs
-from bertlab.transfer.tasks.assemble import draw
+from bertlab.transfer.tasks.assemble import check_labels, check_task, draw
 from bertlab.transfer.tasks.base import KINDS, OPTIONS, SPLITS, Answer, Example, Task, TaskData
 from bertlab.transfer.tasks.conll import UPOS, XPOS, conll, conllu
 from bertlab.transfer.tasks.multiple_choice import multiple_choice
@@ -56,7 +57,7 @@ def find_task(name: str) -> Task:
         name: a key of `TASKS`, or a path that ends in .py; the files of such a task are relative to it.
 
     Raises:
-        UserError: there is no such task or file, or the file defines none.
+        UserError: there is no such task or file, or the file cannot be run or defines none.
     """
     if name.endswith(".py"):
         return _own_task(Path(name).expanduser())
@@ -72,12 +73,29 @@ def _own_task(path: Path) -> Task:
         raise UserError(f"{path}: there is no such file; give a task's name, or the path of a .py file that defines TASK")
     specification = importlib.util.spec_from_file_location(f"own_task_{path.stem}", path)
     module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    task = getattr(module, "TASK", None)
-    if not isinstance(task, Task):
-        raise UserError(f"{path}: it defines no TASK; write TASK = table(...), from bertlab.transfer.tasks")
+    try:
+        specification.loader.exec_module(module)
+        task = getattr(module, "TASK", None)
+        if not isinstance(task, Task):
+            raise UserError("it defines no TASK; write TASK = table(...), from bertlab.transfer.tasks")
+        check_task(task)
+    except UserError as error:
+        raise UserError(f"{_whereabouts(path, specification.origin, error)}: {error}") from error
+    except Exception as error:
+        # The file is somebody's own code: whatever it raises is a mistake in it.
+        said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+        where = _whereabouts(path, specification.origin, error)
+        raise UserError(f"{where}: the file cannot be run ({type(error).__name__}: {said}); correct it") from error
     folder = path.resolve().parent
     return dataclasses.replace(task, load=lambda directory, options: task.load(directory or folder, options))
+
+
+def _whereabouts(path: Path, origin: str, error: Exception) -> str:
+    """FILE:LINE where the user's own file, called `origin` in tracebacks, led to the error; FILE if no line did."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
+    if isinstance(error, SyntaxError) and error.filename == origin:
+        lines.append(error.lineno)
+    return f"{path}:{lines[-1]}" if lines and lines[-1] else str(path)
 
 
 def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]:
@@ -114,7 +132,8 @@ def load_task(task: Task, options: Mapping) -> TaskData:
         options: `config.task_data`, or a part of it; `OPTIONS` has the keys and the defaults of the others.
 
     Raises:
-        UserError: an option is not known or out of range, or whatever is wrong with the files.
+        UserError: an option is not known or out of range, a metric is of another number of classes, or whatever is wrong with
+            the files.
     """
     for key in options:
         if key not in OPTIONS:
@@ -128,11 +147,14 @@ def load_task(task: Task, options: Mapping) -> TaskData:
         raise UserError(f"config.task_data.dev='{options['dev']}' is not known; choose test or valid")
     if options["limit"] < 0:
         raise UserError(f"config.task_data.limit={options['limit']} must be 0 (all) or a number of training examples")
+    if options["seed"] < 0:
+        raise UserError(f"config.task_data.seed={options['seed']} must be 0 or more")
     directory = None
     if options["directory"] not in ("", "tfds"):
         directory = Path(options["directory"]).expanduser()
         if not directory.is_dir():
             raise UserError(f"config.task_data.directory={directory} is no folder; give the one that holds task '{task.name}'")
     data = task.load(directory, options)
+    check_labels(task, data.labels)
     train = draw(data.examples["train"], options["limit"], options["seed"])
     return dataclasses.replace(data, examples={**data.examples, "train": train})

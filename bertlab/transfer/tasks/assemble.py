@@ -4,6 +4,7 @@ A reader gives examples whose `label` is still as in the file (a string, or one 
 """
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from bertlab.errors import UserError
-from bertlab.transfer.tasks.base import KINDS, SPLITS, Example, Task, TaskData
+from bertlab.transfer.scorers import METRICS
+from bertlab.transfer.tasks.base import KINDS, METRICS_OF, SPLITS, Example, Task, TaskData
 from bertlab.transfer.tasks.files import find_files
 
 Reader = Callable[[Path, str], Iterable[Example]]
@@ -24,35 +26,36 @@ MOST_VALID = 2000
 def file_task(
     name: str,
     kind: str,
-    metrics: tuple[str, ...],
+    metrics: str | tuple[str, ...],
     read: Reader,
     files: Mapping[str, str | tuple[str, ...]],
     *,
     folder: str = "",
     label_names: tuple[str, ...] = (),
     may_lack_answer: bool = False,
+    symmetric: bool = False,
     stored: Callable[[str], Iterable[Example]] | None = None,
 ) -> Task:
     """A task whose examples are in files, one a split.
 
     Args:
-        name: letters, digits, "_", "-" and ".".
+        name: letters, digits, "_" and "-".
         kind: one of `KINDS`.
-        metrics: names in `bertlab.transfer.scorers.METRICS`; the first selects.
+        metrics: names in `METRICS_OF[kind]`; the first selects.
         read: one file's reader.
         files: split -> names or patterns of its file; what has none is held out of train.
         folder: see `find_files`.
         label_names: the classes in their order; () for those of train, sorted.
         may_lack_answer: span: whether a question may have no answer.
+        symmetric: the order of a pair means nothing.
         stored: (split) -> examples, from TFDS.
 
     Raises:
-        UserError: no such kind, or an impossible name.
+        UserError: as `check_task`, or a name of a class is there twice.
     """
-    if kind not in KINDS:
-        raise UserError(f"task '{name}': kind '{kind}' is not known; choose one of {', '.join(KINDS)}")
-    if not re.fullmatch(r"[\w.-]+", name):
-        raise UserError(f"task '{name}': the name is a directory's too; use letters, digits, '_', '-' and '.'")
+    if twice := [label for i, label in enumerate(label_names) if label in label_names[:i]]:
+        raise UserError(f"task '{name}': label_names has '{twice[0]}' twice; name each class once")
+    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     wanted = {split: (names,) if isinstance(names, str) else tuple(names) for split, names in files.items() if names}
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
@@ -76,7 +79,42 @@ def file_task(
             labels, published = number_labels(published, label_names)
         return TaskData(labels, divide(published, options))
 
-    return Task(name, kind, tuple(metrics), load, may_lack_answer)
+    return check_task(Task(name, kind, metrics, load, may_lack_answer, symmetric))
+
+
+def check_task(task: Task) -> Task:
+    """The task itself.
+
+    Raises:
+        UserError: no such kind, an impossible name, no metric, or one that is not known or not of the kind.
+    """
+    where = f"task '{task.name}'"
+    if task.kind not in KINDS:
+        raise UserError(f"{where}: kind '{task.kind}' is not known; choose one of {', '.join(KINDS)}")
+    if not re.fullmatch(r"\w[\w-]*", task.name):
+        raise UserError(f"{where}: the name is a directory's and a config key's too; use letters, digits, '_' and '-'")
+    if task.name == "language_model":
+        raise UserError(f"{where}: the name is that of the objective beside a task (config.objectives); choose another")
+    known = METRICS_OF[task.kind]
+    if not task.metrics:
+        raise UserError(f"{where} has no metrics; give it some of {', '.join(known)}")
+    for metric in task.metrics:
+        if metric not in METRICS:
+            near = difflib.get_close_matches(metric, known, n=1, cutoff=0.5)
+            advice = f"the nearest is {near[0]}" if near else f"choose some of {', '.join(known)}"
+            raise UserError(f"{where}: metric '{metric}' is not known; {advice}")
+        if metric not in known:
+            raise UserError(f"{where}: metric '{metric}' is not one of kind '{task.kind}'; choose some of {', '.join(known)}")
+    return task
+
+
+def check_labels(task: Task, labels: tuple[str, ...]) -> None:
+    """Raises: UserError: a metric is of one of two classes, and the task has another number of them."""
+    if "f1" in task.metrics and len(labels) != 2:
+        raise UserError(
+            f"task '{task.name}': metric 'f1' is of class 1 of two classes, and there are {len(labels)} ({_some(labels)}); use "
+            "macro_f1"
+        )
 
 
 def number_labels(
@@ -143,7 +181,7 @@ def divide(published: Mapping[str, list[Example]], options: Mapping) -> dict[str
     """Train, valid (selects) and test (reported).
 
     What is published is used as it is. A development set alone becomes the test (see `OPTIONS["dev"]`), for a number that
-    was also selected by is too good. What is then missing is held out of train, equal texts always on one side.
+    was also selected by is too good. What is then missing is held out of train, equal texts always on one side (`hold_out`).
 
     Raises:
         UserError: too few different texts.
@@ -155,39 +193,66 @@ def divide(published: Mapping[str, list[Example]], options: Mapping) -> dict[str
             valid = None
     whole = len(train)
     if test is None:
-        train, test = hold_out(train, round(options["test_fraction"] * whole), (options["seed"], 1))
+        stay = 2 if valid is None else 1
+        train, test = hold_out(train, round(options["test_fraction"] * whole), (options["seed"], 1), stay)
     if valid is None:
         train, valid = hold_out(train, min(MOST_VALID, round(options["valid_fraction"] * whole)), (options["seed"], 2))
     return {"train": train, "valid": valid, "test": test}
 
 
-def hold_out(examples: list[Example], number: int, seed: tuple[int, ...]) -> tuple[list[Example], list[Example]]:
+def hold_out(examples: list[Example], number: int, seed: tuple[int, ...], stay: int = 1) -> tuple[list[Example], list[Example]]:
     """(The rest, about `number` examples and at least one); those of equal text stay together, the order is kept.
 
+    The text of a pair is its first one, for many pairs may ask about one passage or premise; where a first text has on average
+    more than `number` examples (the same question of many passages), it is both.
+
+    Args:
+        examples: train's.
+        number: how many.
+        seed: of the draw.
+        stay: different texts that the rest has at least: 2 if more is to be held out of it.
+
     Raises:
-        UserError: there are no two different texts.
+        UserError: there are no more than `stay` different texts.
     """
-    groups = {}
-    for i, example in enumerate(examples):
-        groups.setdefault(_text(example), []).append(i)
-    groups = list(groups.values())
-    if len(groups) < 2:
-        raise UserError(f"{examples[0].where}: all examples have this text, so none can be held out of train; give more")
-    held = set()
+    groups = _groups(examples, _text)
+    if examples[0].label is not None and len(examples[0].texts) == 2 and len(examples) > max(number, 1) * len(groups):
+        groups = _groups(examples, lambda example: _plain(example.texts))
+    if len(groups) <= stay:
+        held_out = "both valid and test" if stay > 1 else "any"
+        raise UserError(
+            f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold {held_out} out of it; give more,"
+            " or files of their own"
+        )
+    held, left = set(), len(groups)
     for group in np.random.default_rng(seed).permutation(len(groups)):
-        if not held or len(held) + len(groups[group]) <= number:
+        if left > stay and (not held or len(held) + len(groups[group]) <= number):
             held.update(groups[group])
+            left -= 1
     return (
         [example for i, example in enumerate(examples) if i not in held],
         [example for i, example in enumerate(examples) if i in held],
     )
 
 
+def _groups(examples: list[Example], key: Callable[[Example], tuple[str, ...]]) -> list[list[int]]:
+    """Numbers of the examples of each key."""
+    groups = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(key(example), []).append(i)
+    return list(groups.values())
+
+
 def _text(example: Example) -> tuple[str, ...]:
-    """By which equal texts are told, whatever their case and spaces: the words, a span's context, else the first text."""
+    """By which equal texts are told: the words, a span's context, else the first text."""
     texts = example.words or (example.texts[-1:] if example.label is None else example.texts[:1])
     if not any(texts):
         texts = example.texts + example.choices
+    return _plain(texts)
+
+
+def _plain(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts without what does not make them differ: case and spaces."""
     return tuple(" ".join(text.casefold().split()) for text in texts)
 
 

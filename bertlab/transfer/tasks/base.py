@@ -7,6 +7,19 @@ from pathlib import Path
 KINDS = ("classification", "regression", "tagging", "choice", "span", "word_pair")
 SPLITS = ("train", "valid", "test")
 
+_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
+_ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
+METRICS_OF = {
+    "classification": _CLASSES,
+    "regression": ("pearson", "spearman"),
+    "tagging": ("accuracy", "f1", "macro_f1", *_ENTITIES),
+    # f1 is of class 1, and the number of a choice is no class.
+    "choice": ("accuracy", "macro_f1", "matthews"),
+    "span": ("exact_match", "span_f1"),
+    "word_pair": _CLASSES,
+}
+"""Which of `bertlab.transfer.scorers.METRICS` go with a task's kind: they take what its predictions are."""
+
 OPTIONS = {
     # The folder of the task's files; "tfds": the prepared TFDS dataset (GLUE); "" for tasks that read none.
     # Of several tasks: one folder for all, or one for each, joined by + as the tasks are.
@@ -84,9 +97,9 @@ class Task:
     """A task's description.
 
     Attributes:
-        name: of its directory in results.
+        name: of its directory in results, and of its entry in `config.objectives`.
         kind: one of KINDS.
-        metrics: names in `bertlab.transfer.scorers.METRICS`; the first is the one that selects and is reported.
+        metrics: names in `METRICS_OF[kind]`; the first is the one that selects and is reported.
         load: (directory or None, options) -> TaskData; the directory holds its files in their published layout. Options
             are `config.task_data`, all of `OPTIONS`' keys (`load_task` calls it so, and applies `limit`).
         symmetric: the order of a pair means nothing (similarity, paraphrase).

@@ -43,11 +43,13 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     """A file's text, without a byte order mark.
 
     Raises:
-        UserError: it cannot be decoded.
+        UserError: it cannot be decoded, or there is no such encoding.
     """
     data = path.read_bytes()
     try:
         return data.decode(encoding).removeprefix("\ufeff")
+    except LookupError as error:
+        raise UserError(f"{path}: its encoding '{encoding}' is not known; give the task one of Python's, as utf-8") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(

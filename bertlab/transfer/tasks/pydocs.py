@@ -11,6 +11,7 @@ from bertlab.data.prepare import cache_directory, split_of
 from bertlab.data.prose import paragraphs
 from bertlab.data.pydocs import PydocsCorpus, modules
 from bertlab.errors import UserError
+from bertlab.transfer.tasks.assemble import check_task
 from bertlab.transfer.tasks.base import SPLITS, Example, Task, TaskData
 
 # Changed with every change of the code below that changes the examples.
@@ -35,7 +36,7 @@ def pydocs_task(
         name, kind, metrics: the task's; kind is "classification" or "tagging".
         collect: () -> (class names, labelled examples).
     """
-    return Task(name, kind, metrics, functools.partial(_load, name, kind, collect))
+    return check_task(Task(name, kind, metrics, functools.partial(_load, name, kind, collect)))
 
 
 def _load(name: str, kind: str, collect: Callable, directory: Path | None, options: Mapping) -> TaskData:

@@ -1,6 +1,8 @@
 """SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0 (2018): json of articles, paragraphs and questions."""
 
+import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +28,7 @@ def squad(
 
     Raises:
         UserError: loading: no json, a missing key, an id that occurs twice, an answer that is not where `answer_start` says,
-            or a question without an answer that should have one.
+            or a question without an answer that should have one; with the line of the question's id.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
@@ -34,9 +36,9 @@ def squad(
         ids = set()
         for context, question in _questions(path):
             id = _get(question, "id", str, f"{path}: a question")
-            where = f"{path}: question {id}"
+            where = _Question(path, id)
             if id in ids:
-                raise UserError(f"{where}: the id occurs twice; ids are all different")
+                raise UserError(f"{_Question(path, id, occurrence=2)}: the id occurs twice; ids are all different")
             ids.add(id)
             answers = tuple(_answer(answer, context, where) for answer in _get(question, "answers", list, where))
             impossible = question.get("is_impossible", False)
@@ -45,10 +47,27 @@ def squad(
             if bool(answers) == bool(impossible):
                 state = "has answers and is_impossible" if answers else "has no answer"
                 raise UserError(f"{where} {state}; give an answer, or none and is_impossible (SQuAD 2.0)")
-            yield Example(id=id, where=where, texts=(_get(question, "question", str, where), context), answers=answers)
+            texts = (_get(question, "question", str, where), context)
+            yield Example(id=id, where=f"{path}: question {id}", texts=texts, answers=answers)
 
     files = {"train": train, "valid": valid, "test": test}
     return file_task(name, "span", ("span_f1", "exact_match"), read, files, may_lack_answer=may_lack_answer)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """A question; as a string "FILE:LINE: question ID", for which alone the file is searched: it is long, and mostly right."""
+
+    path: Path
+    id: str
+    occurrence: int = 1
+
+    def __str__(self) -> str:
+        text = read_text(self.path)
+        ids = re.finditer(r'"id"\s*:\s*("(?:[^"\\]|\\.)*")', text)
+        places = [match.start(1) for match in ids if json.loads(match[1]) == self.id]
+        line = text.count("\n", 0, places[self.occurrence - 1]) + 1
+        return f"{self.path}:{line}: question {self.id}"
 
 
 def _questions(path: Path) -> Iterator[tuple[str, dict]]:
@@ -57,6 +76,8 @@ def _questions(path: Path) -> Iterator[tuple[str, dict]]:
         held = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: this is no json ({error.msg}); give a file as SQuAD publishes them") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: its brackets nest too deeply; give a file as SQuAD publishes them") from error
     for number, article in enumerate(_get(held, "data", list, str(path)), 1):
         for paragraph in _get(article, "paragraphs", list, f"{path}: article {number}"):
             context = _get(paragraph, "context", str, f"{path}: a paragraph of article {number}")
@@ -64,7 +85,7 @@ def _questions(path: Path) -> Iterator[tuple[str, dict]]:
                 yield context, question
 
 
-def _answer(answer: dict, context: str, where: str) -> Answer:
+def _answer(answer: dict, context: str, where: _Question) -> Answer:
     text, start = _get(answer, "text", str, where), _get(answer, "answer_start", int, where)
     if not text.strip():
         raise UserError(f"{where}: an answer is empty; leave it out")
@@ -77,7 +98,7 @@ def _answer(answer: dict, context: str, where: str) -> Answer:
     return Answer(text, start)
 
 
-def _get(record: dict, key: str, kind: type, where: str):
+def _get(record: dict, key: str, kind: type, where: str | _Question):
     value = record.get(key) if isinstance(record, dict) else None
     if not isinstance(value, kind):
         raise UserError(f"{where}: '{key}' is missing or no {kind.__name__}; give a file as SQuAD publishes them")

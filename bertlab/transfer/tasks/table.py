@@ -36,6 +36,7 @@ def table(
     quoted: bool | None = None,
     encoding: str = "utf-8",
     skip_short_rows: bool = False,
+    symmetric: bool = False,
     folder: str = "",
     stored: Callable[[str], Rows] | None = None,
 ) -> Task:
@@ -54,20 +55,28 @@ def table(
         metrics: () for accuracy and macro_f1 (classification), pearson and spearman (regression), accuracy (tagging).
         label_names: the classes in their order; () for those of train, sorted.
         columns: names, for files without a header.
-        delimiter: "" for a comma in files that end in .csv, else a tab.
+        delimiter: one character; "" for a comma in files that end in .csv, else a tab.
         quoted: fields may stand in double quotes; None for True in files that end in .csv. GLUE's tables are not quoted.
         encoding: of the files.
         skip_short_rows: leaves out rows with too few fields, where the published file is known to have such.
+        symmetric: the order of `text` and `pair` means nothing, as in similarity and paraphrase: GPT reads both orders.
         folder: where in the directory the files may be.
         stored: (split) -> rows, for `config.task_data.directory="tfds"`.
 
     Raises:
-        UserError: at once if the kind is not one of a table; loading: whatever is wrong in a file, with its line.
+        UserError: at once if the kind is not one of a table, the delimiter is no single character, or a text's column is the
+            label's too; loading: whatever is wrong in a file, with its line.
     """
     if kind not in _METRICS:
         raise UserError(f"task '{name}': kind '{kind}' is not one of a table; choose one of {', '.join(_METRICS)}")
     label_of = {"classification": _class, "regression": _number, "tagging": _tags}[kind]
     texts = (text, pair) if pair else (text,)
+    if label in texts:
+        raise UserError(f"task '{name}': column '{label}' is both a text and the label; name two columns")
+    if delimiter and (len(delimiter) > 1 or delimiter in '"\r\n'):
+        raise UserError(
+            f"task '{name}': delimiter {delimiter!r} should be one character, no quote and no line end; give another"
+        )
 
     def to_examples(rows: Rows) -> Iterator[Example]:
         ids = {}
@@ -106,6 +115,7 @@ def table(
         {"train": train, "valid": valid, "test": test},
         folder=folder,
         label_names=label_names,
+        symmetric=symmetric,
         stored=stored and (lambda split: to_examples(stored(split))),
     )
 
@@ -162,17 +172,19 @@ def read_rows(
             its quotes do not close.
     """
     records = _quoted_records(path, delimiter, encoding) if quoted else _plain_records(path, delimiter, encoding)
+    where, header = path, "the names of the columns"
     if not columns:
         line, columns = next(records, (0, None))
         if columns is None:
             raise UserError(f"{path}: the file is empty; its first line should name the columns")
-        for column in needed:
-            if columns.count(column) != 1:
-                several = "several columns are" if column in columns else "no column is"
-                raise UserError(
-                    f"{path}:{line}: {several} called '{column}' (there are {', '.join(filter(None, columns))}); correct the "
-                    "first line, or the column's name in the task"
-                )
+        where, header = f"{path}:{line}", "the first line"
+    for column in needed:
+        if columns.count(column) != 1:
+            several = "several columns are" if column in columns else "no column is"
+            raise UserError(
+                f"{where}: {several} called '{column}' (there are {', '.join(filter(None, columns))}); correct {header}, or"
+                " the column's name in the task"
+            )
     for line, fields in records:
         if len(fields) < len(columns) and skip_short_rows:
             continue

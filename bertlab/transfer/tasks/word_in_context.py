@@ -13,6 +13,8 @@ from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Example, Task
 from bertlab.transfer.tasks.files import read_lines
 
+_LABELS = ("F", "T")
+
 
 def word_in_context(
     name: str,
@@ -29,10 +31,11 @@ def word_in_context(
             file without its *.gold.txt has no labels.
 
     Raises:
-        UserError: loading: no gold file, another number of lines in it, a line that is not as above, or no such word.
+        UserError: loading: no gold file, another number of lines in it, a line of either file that is not as above, or no such
+            word.
     """
     files = {"train": train, "valid": valid, "test": test}
-    return file_task(name, "word_pair", metrics, _read, files, label_names=("F", "T"))
+    return file_task(name, "word_pair", metrics, _read, files, label_names=_LABELS)
 
 
 def _read(path: Path, split: str) -> Iterator[Example]:
@@ -54,7 +57,11 @@ def _answers(path: Path, number: int, split: str) -> list[str | None]:
         if split == "test":
             return [None] * number
         raise UserError(f"{path}: its labels should be in {gold.name.replace('.data.', '.gold.')} beside it; put them there")
-    answers = [line.strip() for _, line in read_lines(gold) if line.strip()]
+    answers = []
+    for line, answer in ((line, text.strip()) for line, text in read_lines(gold) if text.strip()):
+        if answer not in _LABELS:
+            raise UserError(f"{gold}:{line}: '{answer}' should be F or T, whether the word means the same; correct the line")
+        answers.append(answer)
     if len(answers) != number:
         raise UserError(f"{gold}: {len(answers)} labels for the {number} examples of {path.name}; give one a line")
     return answers

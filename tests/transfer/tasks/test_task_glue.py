@@ -102,6 +102,10 @@ def test_metrics_are_the_benchmarks():
     assert set(metrics.values()) == {("accuracy",)}
 
 
+def test_similarity_and_paraphrase_alone_have_no_order():
+    assert {name for name, task in TASKS.items() if task.symmetric} == {"stsb", "mrpc", "qqp"}
+
+
 # Not registered: what is read is found by the registered builder of that name.
 with tfds.core.registered.skip_registration():
 

@@ -134,9 +134,9 @@ def question(id, text, *answers, **more):
     return {"id": id, "question": text, "answers": [{"text": t, "answer_start": s} for t, s in answers], **more}
 
 
-def write_squad(folder, *paragraphs, file="train-v1.1.json"):
+def write_squad(folder, *paragraphs, file="train-v1.1.json", indent=None):
     held = {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": c, "qas": q} for c, q in paragraphs]}]}
-    (folder / file).write_text(json.dumps(held, ensure_ascii=False), encoding="utf-8")
+    (folder / file).write_text(json.dumps(held, ensure_ascii=False, indent=indent), encoding="utf-8")
 
 
 CONTEXT = "É\u0301 naïve 🐍 Snake. Snake eats 🐍"
@@ -171,21 +171,30 @@ def test_squad_answers_are_at_their_characters(tmp_path):
         (question("a", "?", is_impossible=True), r"question a has no answer .*; read the file as task 'squad2'"),
         (question("b", "?", ("Snake", 11)), r"question b: the id occurs twice"),
         ({"id": "a", "question": "?"}, r"question a: 'answers' is missing or no list"),
-        ({"question": "?", "answers": []}, r"train-v1.1.json: a question: 'id' is missing or no str"),
+        (question('"\\', "id: b?"), r'question "\\ has no answer'),
+        ({"question": "?", "answers": []}, r"a question: 'id' is missing or no str"),
         ({"id": "a", "answers": [{"text": "Snake", "answer_start": "11"}]}, r"question a: 'answer_start' is missing or no int"),
         ([], r"a question: 'id' is missing"),
     ],
 )
 def test_what_is_wrong_in_squad_is_said_with_its_question(tmp_path, bad, message):
-    write_squad(tmp_path, (CONTEXT, [question("b", "?", ("Snake", 11)), bad]))
     write_squad(tmp_path, (CONTEXT, [question("b", "?", ("Snake", 11))]), file="dev-v1.1.json")
-    with pytest.raises(UserError, match=rf"train-v1\.1\.json: .*{message.removeprefix('train-v1.1.json: ')}"):
-        load_task(find_task("squad1"), {"directory": str(tmp_path)})
+    for indent in (None, 1):
+        write_squad(tmp_path, (CONTEXT, [question("b", "?", ("Snake", 11)), bad]), indent=indent)
+        lines = (tmp_path / "train-v1.1.json").read_text(encoding="utf-8").splitlines()
+        # Of an id that occurs twice it is the second.
+        line = "" if "id" not in bad else f":{max(i for i, text in enumerate(lines, 1) if json.dumps(bad['id']) in text)}"
+        with pytest.raises(UserError, match=rf"train-v1\.1\.json{line}: {message}"):
+            load_task(find_task("squad1"), {"directory": str(tmp_path)})
 
 
 def test_squad_files_that_are_none(tmp_path):
     write_squad(tmp_path, (CONTEXT, [question("b", "?", ("Snake", 11))]), file="dev-v1.1.json")
-    for text, message in (('{"data": [\n}', r"train-v1\.1\.json:2: this is no json"), ("[]", r"'data' is missing or no list")):
+    for text, message in (
+        ('{"data": [\n}', r"train-v1\.1\.json:2: this is no json"),
+        ("[]", r"'data' is missing or no list"),
+        ("[" * 100_000, r"train-v1\.1\.json: its brackets nest too deeply; give a file as SQuAD publishes them"),
+    ):
         (tmp_path / "train-v1.1.json").write_text(text)
         with pytest.raises(UserError, match=message):
             load_task(find_task("squad1"), {"directory": str(tmp_path)})
@@ -225,7 +234,7 @@ def test_word_in_context(tmp_path):
     ("data", "gold", "message"),
     [
         (WIC, "F\n", r"train\.gold\.txt: 1 labels for the 2 examples of train\.data\.txt"),
-        (WIC, "F\nX\n", r"train\.data\.txt:2: the example has the label 'X', which is not one of label_names \(F, T\)"),
+        (WIC, "F\n\nX\n", r"train\.gold\.txt:3: 'X' should be F or T"),
         (WIC.replace("0-0", "0-1"), "F\nT\n", r"train\.data\.txt:2: there is no word 1 in 'Runs', which has 1"),
         (WIC.replace("0-0", "0"), "F\nT\n", r"train\.data\.txt:2: '0' should be the numbers of the word"),
         (WIC + "a\tN\t0-0\tb\n", "F\nT\nF\n", r"train\.data\.txt:3: 4 fields where there should be 5"),

@@ -7,9 +7,10 @@ from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.transfer import tasks
-from bertlab.transfer.tasks import KINDS, OPTIONS, TASKS, find_task, load_task, table
-from bertlab.transfer.tasks.assemble import MOST_VALID, divide, draw, hold_out
-from bertlab.transfer.tasks.base import Answer, Example
+from bertlab.transfer.scorers import METRICS, score
+from bertlab.transfer.tasks import KINDS, OPTIONS, TASKS, conll, find_task, load_task, multiple_choice, table
+from bertlab.transfer.tasks.assemble import MOST_VALID, divide, draw, file_task, hold_out
+from bertlab.transfer.tasks.base import METRICS_OF, Answer, Example
 
 SPLIT = {**OPTIONS}
 
@@ -75,8 +76,21 @@ def test_equal_texts_are_on_one_side():
     assert sides(pair, lambda e: e.texts[0]) == {1}
     choice = [Example(str(i), "f:1", texts=("",), choices=(f"{i // 6}", "b"), label=0) for i in range(120)]
     assert sides(choice, lambda e: e.choices) == {1}
-    with pytest.raises(UserError, match=r"f:0: all examples have this text, so none can be held out of train"):
+    # Equal first texts cannot tell pairs apart where they are nearly all of train.
+    asked = [Example(str(i), "f:1", texts=(f"{'Is' if i % 2 else 'Why'}?", f"{i // 6}"), label=0) for i in range(120)]
+    assert sides(asked, lambda e: e.texts) == {1}
+    assert [len(part) for part in divide({"train": asked}, SPLIT).values()] == [96, 12, 12]
+
+
+def test_too_few_different_texts_to_hold_out():
+    with pytest.raises(UserError, match=r"f:0: train has too few different texts \(1\) to hold any out of it; give more"):
         divide({"train": examples(["a", "A "]), "test": examples("x")}, SPLIT)
+    with pytest.raises(UserError, match=r"f:0: train has too few different texts \(2\) to hold both valid and test out of it"):
+        divide({"train": examples("aabb")}, SPLIT)
+    # What is held out first leaves something for the second: two of the three may be drawn here.
+    for seed in range(20):
+        options = {**SPLIT, "test_fraction": 0.4, "seed": seed}
+        assert all(divide({"train": examples("aaaaaaaabc")}, options).values())
 
 
 def test_low_shot_examples_are_nested_in_file_order_and_drawn_as_the_classes_are():
@@ -135,6 +149,26 @@ def test_tasks_that_are_not_there(own):
         find_task(str(own / "own.py"))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (OWN + "x = (\n", r"own\.py:3: the file cannot be run \(SyntaxError: '\(' was never closed\); correct it"),
+        (OWN.replace("stars", 'stars", colour="blue'), r"own\.py:2: .*\(TypeError: table\(\) got .* argument 'colour'\)"),
+        ("\nimport no_such_module\n", r"own\.py:2: .*\(ModuleNotFoundError: No module named 'no_such_module'\)"),
+        (OWN.replace('"reviews"', '"my task"'), r"own\.py:2: task 'my task': the name is a directory's"),
+        (
+            "from bertlab.transfer.tasks import Task\nTASK = Task('x', 'span', ('f1',), None)\n",
+            r"own\.py: task 'x': metric 'f1' is not one of kind 'span'",
+        ),
+    ],
+)
+def test_a_users_own_file_that_cannot_be_run(own, text, message):
+    (own / "own.py").write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        find_task(str(own / "own.py"))
+    assert str(error.value).startswith(str(own)) and "\n" not in str(error.value)
+
+
 def test_the_catalogue():
     glue = {"cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"}
     others = {
@@ -155,9 +189,60 @@ def test_the_catalogue():
     assert glue | others <= set(TASKS)
     assert all(task.kind in KINDS and task.metrics and find_task(name).name == name for name, task in TASKS.items())
     assert {task.kind for task in TASKS.values()} == set(KINDS)
-    known = {"accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "entity_f1", "exact_match", "span_f1"}
-    assert {metric for task in TASKS.values() for metric in task.metrics} <= known
+    assert all(set(task.metrics) <= set(METRICS_OF[task.kind]) for task in TASKS.values())
     assert set(tasks.__all__) <= set(dir(tasks))
+
+
+def test_every_metric_goes_with_a_kind_and_can_score_it():
+    assert set(METRICS_OF) == set(KINDS) and set().union(*METRICS_OF.values()) == set(METRICS)
+    numbers, words = [0, 1, 1], [["B-x", "O"], ["O"], ["B-x"]]
+    gold = {"regression": [0.5, 1.0, 2.0], "tagging": [[0, 1], [1], [0]], "span": [("a",), ("b",), ()]}
+    for kind, metrics in METRICS_OF.items():
+        for metric in metrics:
+            items = words if metric.startswith("entity") else gold.get(kind, numbers)
+            predicted = ["a", "b", ""] if kind == "span" else items
+            assert score([metric], items, predicted)[metric] == pytest.approx(1), (kind, metric)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: own_table(metrics=("acuracy",)), r"task 'own': metric 'acuracy' is not known; the nearest is accuracy"),
+        (lambda: own_table(metrics="rouge"), r"metric 'rouge' is not known; choose some of accuracy, f1, macro_f1, matthews"),
+        (lambda: own_table(metrics=("accuracy", "entity_f1")), r"'entity_f1' is not one of kind 'classification'; choose"),
+        (lambda: own_table(kind="regression", metrics=("accuracy",)), r"choose some of pearson, spearman"),
+        (lambda: conll("own", train="a", metrics=("matthews",)), r"metric 'matthews' is not one of kind 'tagging'"),
+        (lambda: conll("own", train="a", metrics=()), r"task 'own' has no metrics; give it some of accuracy, f1, "),
+        (
+            lambda: multiple_choice("own", train="a", text="t", choices=("b", "c"), label="y", metrics=("f1",)),
+            r"metric 'f1' is not one of kind 'choice'",
+        ),
+        (lambda: file_task("own", "pictures", ("accuracy",), None, {}), r"kind 'pictures' is not known; choose one of class"),
+        (lambda: own_table(label_names=("a", "b", "a")), r"task 'own': label_names has 'a' twice; name each class once"),
+        (lambda: own_table("my.task"), r"task 'my\.task': the name is a directory's and a config key's too"),
+        (lambda: own_table("-own"), r"task '-own': the name is"),
+        (lambda: own_table("language_model"), r"task 'language_model': the name is that of the objective beside a task"),
+        (lambda: own_table(text="y"), r"task 'own': column 'y' is both a text and the label; name two columns"),
+        (lambda: own_table(pair="y"), r"task 'own': column 'y' is both a text and the label"),
+        (lambda: own_table(delimiter="||", quoted=True), r"task 'own': delimiter '\|\|' should be one character"),
+        (lambda: own_table(delimiter='"', quoted=True), r"delimiter '\"' should be one character, no quote"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_refused_when_it_is_made(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+def own_table(name="own", **changes):
+    return table(name, **{"train": "a.tsv", "text": "t", "label": "y", **changes})
+
+
+def test_f1_is_of_two_classes(tmp_path):
+    (tmp_path / "a.tsv").write_text("t\ty\n" + "".join(f"text {i}\t{'pqr'[i % 3]}\n" for i in range(9)))
+    with pytest.raises(UserError, match=r"task 'own': metric 'f1' is of class 1 of two .* 3 \(p, q, r\); use macro_f1"):
+        load_task(own_table(metrics="f1"), {"directory": str(tmp_path)})
+    (tmp_path / "a.tsv").write_text("t\ty\n" + "".join(f"text {i}\t{'pq'[i % 2]}\n" for i in range(9)))
+    assert load_task(own_table(metrics="f1"), {"directory": str(tmp_path)}).labels == ("p", "q")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +250,7 @@ def test_the_catalogue():
     [
         ({"limits": 3}, r"config\.task_data\.limits is not known; choose one of directory, "),
         ({"limit": -1}, r"config\.task_data\.limit=-1 must be 0"),
+        ({"seed": -1}, r"config\.task_data\.seed=-1 must be 0 or more"),
         ({"valid_fraction": 0.0}, r"config\.task_data\.valid_fraction=0\.0 must be above 0 and below 0\.5"),
         ({"test_fraction": 1}, r"config\.task_data\.test_fraction=1 must be above 0"),
         ({"dev": "train"}, r"config\.task_data\.dev='train' is not known; choose test or valid"),

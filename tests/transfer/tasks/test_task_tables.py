@@ -66,6 +66,17 @@ def test_a_test_file_may_lack_its_labels(tmp_path):
         load_task(own, options)
 
 
+def test_a_table_without_a_header_has_the_columns_that_it_is_given(tmp_path):
+    options = write(tmp_path, train_tsv="1\ta\n2\tb\n1\tc\n2\td\n")
+    own = table("own", train="train.tsv", text="review", label="stars", columns=("stars", "review"))
+    assert texts(all_of(load_task(own, options))) == [("a",), ("b",), ("c",), ("d",)]
+    own = table("own", train="train.tsv", text="text", label="stars", columns=("stars", "review"))
+    with pytest.raises(
+        UserError, match=r"train\.tsv: no column is called 'text' \(there are stars, review\); correct the names"
+    ):
+        load_task(own, options)
+
+
 def test_tags_in_a_table(tmp_path):
     own = table("own", train="train.tsv", text="words", label="tags", kind="tagging")
     data = load_task(own, write(tmp_path, train_tsv="words\ttags\na b\tX Y\nc\tY\nd\tX\n"))
@@ -134,6 +145,9 @@ def test_text_in_another_encoding_is_told_by_byte_and_line(tmp_path):
     (tmp_path / "train.tsv").write_bytes(GOOD.encode() + "caf\u00e9\t1\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"train\.tsv:4: byte 24 \(0xe9\) is not utf-8 text; convert the file to utf-8"):
         load_task(REVIEWS, {"directory": str(tmp_path)})
+    wrong = table("own", train="train.tsv", text="review", label="stars", encoding="utf-9")
+    with pytest.raises(UserError, match=r"train\.tsv: its encoding 'utf-9' is not known; give the task one of Python's"):
+        load_task(wrong, {"directory": str(tmp_path)})
     latin = table("own", train="train.tsv", text="review", label="stars", encoding="latin-1")
     whole = all_of(load_task(latin, {"directory": str(tmp_path)}))
     assert ("caf\u00e9",) in texts(whole)
@@ -155,7 +169,7 @@ def test_ids_are_all_different(tmp_path):
 def test_a_table_is_not_of_every_kind():
     with pytest.raises(UserError, match=r"task 'own': kind 'span' is not one of a table; choose one of classification"):
         table("own", train="a.tsv", text="t", label="y", kind="span")
-    with pytest.raises(UserError, match=r"task 'my task': the name is a directory's too"):
+    with pytest.raises(UserError, match=r"task 'my task': the name is a directory's and a config key's too"):
         table("my task", train="a.tsv", text="t", label="y")
 
 
