@@ -56,7 +56,7 @@ SEEDS_NOTE = (
     "Accuracies and F1 are in percent. The interval is Student's, 95 %, of the mean over seeds; best is the highest test score"
     " of a seed, which nobody could have chosen; failed counts all runs that did."
 )
-SELECTED_NOTE = "Chosen was by the mean over seeds on held-out training examples (valid), among what failed least; the rest is of that."
+SELECTED_NOTE = "Chosen was by the mean over seeds on held-out training examples (valid), among what failed least."
 BOUND_NOTE = "≥ marks a lower bound that no model may be able to reach; nats above it are then at most those."
 COST_LABELS = {
     "parameters": "parameters",

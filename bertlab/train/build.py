@@ -274,8 +274,18 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
         )
 
 
+def check_finite(config: ConfigDict, prefix: str = "config") -> None:
+    """Refuses numbers that are none."""
+    for key, value in config.items():
+        if isinstance(value, ConfigDict):
+            check_finite(value, f"{prefix}.{key}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{prefix}.{key}={value} is not finite; give a number")
+
+
 def check_shape(config: ConfigDict, shape) -> None:
     """Refuses sizes that do not go together: row length and positions, batch and its parts, ranges, schedule."""
+    check_finite(config)
     limit = getattr(shape, "max_positions", None)
     learned = getattr(shape, "position_encoding", None) == "learned"
     if learned and (rows := _row_length(config.data)) > limit:
@@ -427,14 +437,27 @@ def begun_from(config: ConfigDict) -> ConfigDict:
         )
     theirs = ConfigDict(json.loads((run / "config.json").read_text())["model"])
     config = config.copy_and_resolve_references()
+    check_family(config, theirs)
+    config.model.size = theirs.size
+    for key in [key for key, value in config.model.items() if value is None and theirs.get(key) is not None]:
+        config.model[key] = theirs[key]
+    check_same_model(config, theirs)
+    config.data.tokenizer.path = config.data.tokenizer.path or str(run / "tokenizer")
+    return config
+
+
+def check_family(config: ConfigDict, theirs: ConfigDict) -> None:
+    """Refuses a model of another family than that of the run that `config.init_from` names."""
     if config.model.family != theirs.family:
         raise UserError(
             f"config.init_from={config.init_from} holds a model of family {theirs.family!r}, and config.model.family is"
             f" {config.model.family!r}; take that family's recipe"
         )
-    config.model.size = theirs.size
-    for key in [key for key, value in config.model.items() if value is None and theirs.get(key) is not None]:
-        config.model[key] = theirs[key]
+
+
+def check_same_model(config: ConfigDict, theirs: ConfigDict) -> None:
+    """Refuses a model whose shape is not that of the run that `config.init_from` names, but for what is a run's own."""
+    check_family(config, theirs)
     shape, expected = (dataclasses.asdict(model_shape(m, vocab_size=1)) for m in (config.model, theirs))
     for key in sorted(shape.keys() - _OWN):
         if shape[key] != expected[key] and not key.endswith("dropout"):
@@ -442,8 +465,6 @@ def begun_from(config: ConfigDict) -> ConfigDict:
                 f"config.model has {key}={shape[key]!r}, and the model in config.init_from={config.init_from}"
                 f" {expected[key]!r}; leave it out"
             )
-    config.data.tokenizer.path = config.data.tokenizer.path or str(run / "tokenizer")
-    return config
 
 
 # Of a body's shape, what may differ from the run that it begins with.

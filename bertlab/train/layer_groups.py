@@ -247,7 +247,9 @@ def _stage_rate(optimizer, steps: int) -> Callable:
     try:
         return learning_rate(optimizer, steps)
     except UserError as error:
-        raise UserError(f"config.optimizer.thaw_restarts=True, in a stage of {steps} steps: {error}") from None
+        raise UserError(
+            f"config.optimizer.thaw_restarts=True, in a stage of {steps} steps (fewer rows a batch make more): {error}"
+        ) from None
 
 
 def applied_rates(optimizer, steps: int, params, step: int) -> dict[str, float]:

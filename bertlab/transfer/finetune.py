@@ -22,11 +22,21 @@ from bertlab.data.batches import pad_batch
 from bertlab.data.formats import Row
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import read_json
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import Experiment, build_phases, check_devices, check_shape, vocabulary_of, warm_start
+from bertlab.train.build import (
+    Experiment,
+    build_phases,
+    check_devices,
+    check_finite,
+    check_same_model,
+    check_shape,
+    vocabulary_of,
+    warm_start,
+)
 from bertlab.train.layer_groups import layer_groups
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
@@ -170,6 +180,14 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
 def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> ConfigDict:
     """The config with what depends on the number of training examples: steps, warm-up, stages; and the order's seed."""
     config = config.copy_and_resolve_references()
+    check_finite(config)
+    if config.data.batch_size < 1:
+        raise UserError(f"config.data.batch_size={config.data.batch_size} must be at least 1")
+    if config.transfer.epochs < 0 or not 0 <= config.transfer.warmup < 1:
+        raise UserError(
+            f"config.transfer.epochs={config.transfer.epochs} must be at least 0 and config.transfer.warmup="
+            f"{config.transfer.warmup} at least 0 and below 1"
+        )
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     epoch = max(1, examples // config.data.batch_size)
     if config.data.seed is None:
@@ -336,13 +354,19 @@ def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]]
         if config.train[key]:
             raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
     transfer = config.transfer
+    if not transfer.random:
+        check_same_model(config, ConfigDict(read_json(Path(config.init_from).expanduser() / "config.json")["model"]))
     if transfer.layout not in LAYOUTS:
         raise UserError(f"config.transfer.layout={transfer.layout!r} is not known; choose {' or '.join(LAYOUTS)}")
     if transfer.layout == "delimited" and config.model.token_encoder == "characters":
         raise UserError("config.transfer.layout='delimited' adds tokens, which a model of characters has not; set 'pair'")
     if transfer.layers is not None and not 0 <= transfer.layers <= shape.layers:
         raise UserError(f"config.transfer.layers={transfer.layers} must be 0 (embeddings alone) to {shape.layers}")
-    for name in tasks:
+    for name, (task, _) in tasks.items():
+        if config.metrics.get(name) not in task.metrics:
+            raise UserError(
+                f"config.metrics.{name}={config.metrics.get(name)!r} is none of the task's: {', '.join(task.metrics)}"
+            )
         if config.objectives[name].get("chunk") and not _reads_in_chunks(config):
             raise UserError(
                 f"config.objectives.{name}.chunk={config.objectives[name].chunk} cuts a recurrence in one direction, and"

@@ -116,6 +116,9 @@ class TaskHead(Objective):
         """Refuses settings that mean nothing."""
         check_share("dropout", self.dropout)
         check_share("mix_dropout", self.mix_dropout)
+        for name, least in (("mix_penalty", 0), ("bilstm", 0), ("hidden", 1), ("blocks", 0), ("chunk", 0), ("word_width", 0)):
+            if not getattr(self, name, least) >= least:
+                raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
         if self.place not in PLACES:
             raise UserError(f"place={self.place!r} is not known; choose {', '.join(PLACES)}")
         if self.place not in ("input", "input_output") and not self._has_features:

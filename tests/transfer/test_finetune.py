@@ -100,6 +100,16 @@ def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
         ("which", {"train.step": "5"}, r"no key 'train.step'; did you mean train.steps"),
         ("which", {"train.steps": "5", "optimizer.warmup_steps": "5"}, r"config.optimizer.warmup_steps=5"),
         ("which", {"objectives.which.pooling": "most"}, r"config.objectives.which.pooling='most' .*mean, pooler"),
+        ("which", {"data.batch_size": "0"}, r"config.data.batch_size=0 must be at least 1"),
+        ("which", {"train.steps": "0", "transfer.epochs": "nan"}, r"config.transfer.epochs=nan is not finite"),
+        ("which", {"transfer.epochs": "-1"}, r"config.transfer.epochs=-1.0 must be at least 0"),
+        ("which", {"optimizer.learning_rate": "inf"}, r"config.optimizer.learning_rate=inf is not finite"),
+        ("which", {"head.mix_penalty": "nan"}, r"config.objectives.which.mix_penalty=nan is not finite"),
+        ("which", {"head.bilstm": "1", "head.hidden": "0"}, r"config.objectives.which.hidden=0 must be at least 1"),
+        ("which", {"head.blocks": "-5"}, r"config.objectives.which.blocks=-5 must be at least 0"),
+        ("which", {"metrics.which": "foo"}, r"config.metrics.which='foo' is none of the task's: accuracy"),
+        ("which", {"model.family": "gpt"}, r"holds a model of family 'bert', and config.model.family is 'gpt'"),
+        ("which", {"model.layers": "3"}, r"config.model has layers=3, and the model in config.init_from=.* 1; leave it out"),
         ("which", {"data.seq_len": "600"}, r"config.data.seq_len=600 is beyond the model's 512 positions"),
     ]:
         with pytest.raises(UserError, match=message):
