@@ -248,7 +248,7 @@ def _stage_rate(optimizer, steps: int) -> Callable:
         return learning_rate(optimizer, steps)
     except UserError as error:
         raise UserError(
-            f"config.optimizer.thaw_restarts=True, in a stage of {steps} steps (fewer rows a batch make more): {error}"
+            f"config.optimizer.thaw_restarts=True, in a stage of {steps} steps (smaller batches make more): {error}"
         ) from None
 
 
