@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 import re
 import shutil
@@ -11,6 +12,9 @@ from conftest import objectives_study, write_run, write_study
 from rich.console import Console
 
 from bertlab.studies.report import (
+    COST,
+    LOSSES,
+    SCORES,
     count_text,
     environment_rows,
     escape_latex,
@@ -21,6 +25,7 @@ from bertlab.studies.report import (
     notes,
     notices,
     report,
+    side_by_side,
     table,
 )
 from bertlab.studies.results import load
@@ -400,3 +405,12 @@ def test_report_of_a_run_in_progress(tmp_path):
 )
 def test_counts_in_three_figures(value, text):
     assert count_text(value) == text
+
+
+@pytest.mark.parametrize(("scores", "widths"), [(1, [2]), (8, [9]), (10, [6, 5])])
+def test_many_scores_stand_in_several_tables(scores, widths):
+    columns = [("", "seeds"), *((SCORES, f"task {i}") for i in range(scores)), (LOSSES, "mlm/loss"), (COST, "steps")]
+    frame = pd.DataFrame([range(len(columns))], columns=pd.MultiIndex.from_tuples(columns))
+    parts = side_by_side(frame, (SCORES, LOSSES))
+    assert [len(part) for part in parts] == widths and [*itertools.chain(*parts)] == columns[1:-1]
+    assert side_by_side(frame, (SCALES,)) == []
