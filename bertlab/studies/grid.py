@@ -1,4 +1,4 @@
-"""Many small fine-tunings as one study: seeds and learning rates, of which held-out training examples select one."""
+"""Many small fine-tunings as one study: seeds and learning rates, of which `valid` selects one."""
 
 import math
 import os
@@ -88,7 +88,7 @@ def train_together(study: Study, workdir: Path) -> int:
             os.replace(directory / "failed.txt", whole / "failed.txt")
             continue
         (whole / "failed.txt").unlink(missing_ok=True)
-        stand_on(existing_run(run.config), whole, run.overrides)
+        stand_on(existing_run(run.config), whole, run.downstream, run.overrides)
     failed = sum(result is None for result in results.values())
     print(f"{len(results) - failed} of {len(results)} runs are finished; see them with: bertlab report {workdir}", flush=True)
     return int(failed > 0)

@@ -56,7 +56,10 @@ SEEDS_NOTE = (
     "Accuracies and F1 are in percent. The interval is Student's, 95 %, of the mean over seeds; best is the highest test score"
     " of a seed, which nobody could have chosen; failed counts all runs that did."
 )
-SELECTED_NOTE = "Chosen was by the mean over seeds on held-out training examples (valid), among what failed least."
+SELECTED_NOTE = (
+    "Chosen was by the mean over seeds on `valid` alone, among what has fewest runs without a score. `valid` is a published"
+    " development set, or a part of train; with task_data.dev=valid it is what is reported too."
+)
 BOUND_NOTE = "≥ marks a lower bound that no model may be able to reach; nats above it are then at most those."
 COST_LABELS = {
     "parameters": "parameters",
@@ -302,6 +305,8 @@ def findings(results: Results) -> list[str]:
         )
     else:
         sentences.append(f"{variants} {verb} run with {seeds} seeds each; ± is the standard deviation over seeds.")
+    if results.study.get("select"):
+        return sentences  # which of what was selected among is best on test is nobody's to know
     references = plots.untrained(results.runs)
     for metric in score_columns(results):
         task, _, name = metric.partition("/")
@@ -591,7 +596,7 @@ def html_tables(results: Results) -> list[dict[str, Any]]:
     best = {}
     for metric in score_columns(results):
         means = finished.groupby("variant")[metric].mean().dropna()
-        if len(means) > 1:
+        if len(means) > 1 and not results.study.get("select"):
             best[score_label(metric)] = means.idxmax()
     tables, said = [], notes(results)
     for frame in grouped_tables(results):

@@ -33,7 +33,7 @@ class Results:
             minimal pairs (`minimal_pairs/pseudo/blimp.jsonl`, 0 to 1), each with its `bits_per_byte_error/pseudo`, and what
             was asked (`text_hash/minimal_pairs/blimp.jsonl`), what stands in floor.json (`floor/mlm` and `above/mlm`, nats;
             `floor_exact/mlm`, else it is a lower bound), test metrics of downstream tasks such as `package/accuracy`
-            (0 to 1), and those on held-out training examples (`selected_by/package/accuracy`).
+            (0 to 1), and those on `valid` (`selected_by/package/accuracy`).
         metrics: One row per number in a metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`,
             `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.

@@ -1,8 +1,8 @@
-"""What was selected on held-out training examples, and what it scores where nothing was selected by.
+"""What was selected on `valid`, and what it scores on `test`, where nothing was selected by.
 
 A study's `select` names axes (a learning rate, a number of epochs) whose best label is chosen for each variant and task by the
-mean over seeds of the `valid` score, among those of which fewest runs failed; the `test` score of that label's runs is then
-reported, and of no other.
+mean over seeds of the `valid` score, among those of which fewest runs have none (failed, or not finished); the `test` score of
+that label's runs is then reported, and of no other.
 """
 
 import math
@@ -19,7 +19,8 @@ def selections(results: Results) -> pd.DataFrame:
     Returns:
         `variant` (labels but for seeds and `select`), `task`, `metric`, `chosen` (labels of `select`, "" without), `valid`
         (mean), `test` (mean), `interval` (half-width of Student's 95 % interval over seeds; NaN for one), `sd` (ddof 1), `best`
-        (highest test score of a seed), `seeds` (runs of the chosen that have a score), `failed` (runs that did, chosen or not).
+        (highest test score of a seed), `seeds` (runs of the chosen that have a score), `failed` (runs that did
+        before they had one, chosen or not).
     """
     select = [axis for axis in results.axes if axis in results.study.get("select", ())]
     kept = [axis for axis in results.axes if axis not in select and axis not in results.seed_axes]
@@ -32,8 +33,8 @@ def selections(results: Results) -> pd.DataFrame:
             choices = {chosen: of for chosen, of in _groups(runs, select) if of[selecting(column)].notna().any()}
             if not choices:
                 continue
-            failed = {label: int((of["status"] == "failed").sum()) for label, of in _groups(runs, select)}
-            chosen = max(choices, key=lambda label: (-failed[label], choices[label][selecting(column)].mean()))
+            scores = {chosen: of[selecting(column)] for chosen, of in choices.items()}
+            chosen = max(choices, key=lambda label: (-scores[label].isna().sum(), scores[label].mean()))
             scored = choices[chosen].dropna(subset=[column])
             rows.append(
                 {
@@ -47,7 +48,7 @@ def selections(results: Results) -> pd.DataFrame:
                     "sd": scored[column].std(),
                     "best": scored[column].max(),
                     "seeds": len(scored),
-                    "failed": sum(failed.values()),
+                    "failed": int(((runs["status"] == "failed") & runs[column].isna()).sum()),
                 }
             )
     return pd.DataFrame(rows)

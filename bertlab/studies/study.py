@@ -68,7 +68,7 @@ class Study:
         overrides: Overrides shared by all runs; an axis may override them.
         downstream: The tasks each run is fine-tuned on: names, or name -> overrides of the fine-tuning's config, with the
             reserved keys "recipe" and "task" (default: the name, which is then only that of a directory and a column).
-        select: Axes whose best label is chosen, for each variant and task, by the score on held-out training examples.
+        select: Axes whose best label is chosen, for each variant and task, by the score on `valid`.
     """
 
     name: str

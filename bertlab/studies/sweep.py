@@ -56,7 +56,7 @@ def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream
             run, more = (given, overrides) if given else (workdir, {})
             finetune(run, workdir=directory, **finetuning(phase, downstream[phase], more))
         elif given:
-            stand_on(given, workdir, overrides)
+            stand_on(given, workdir, downstream, overrides)
         else:
             pretrain(load_config(config, dict(overrides)), workdir)
         if not (directory / "result.json").exists():
@@ -68,11 +68,11 @@ def existing_run(config: str) -> Path | None:
     return Path(config.removeprefix("run:")).expanduser() if config.startswith("run:") else None
 
 
-def stand_on(given: Path, workdir: Path, overrides: Mapping[str, Any]) -> None:
-    """Notes in a run of a study what its model had cost, which it does not train itself; nothing, if it begins at random."""
+def stand_on(given: Path, workdir: Path, downstream: Mapping[str, Mapping], overrides: Mapping[str, Any]) -> None:
+    """Notes in a run of a study what its model had cost, which it does not train itself; nothing, if all begins at random."""
     pretraining = read_json(given / "result.json") if (given / "result.json").exists() else {}
     costs = {key: pretraining[key] for key in COSTS if key in pretraining}
-    if overrides.get("transfer.random"):
+    if all(str({**settings, **overrides}.get("transfer.random")) == "True" for settings in downstream.values()):
         costs |= {key: 0 for key in COSTS if key != "parameters"}
     write_json(workdir / "measured.json", {})
     write_json(workdir / "result.json", {"run": str(given), **costs, "metrics": {}})

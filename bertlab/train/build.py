@@ -441,7 +441,13 @@ def begun_from(config: ConfigDict) -> ConfigDict:
     config.model.size = theirs.size
     for key in [key for key, value in config.model.items() if value is None and theirs.get(key) is not None]:
         config.model[key] = theirs[key]
-    check_same_model(config, theirs)
+    shape, expected = (dataclasses.asdict(model_shape(m, vocab_size=1)) for m in (config.model, theirs))
+    for key in sorted(shape.keys() - _OWN):
+        if shape[key] != expected[key] and not key.endswith("dropout"):
+            raise UserError(
+                f"config.model has {key}={shape[key]!r}, and the model in config.init_from={config.init_from}"
+                f" {expected[key]!r}; leave it out"
+            )
     config.data.tokenizer.path = config.data.tokenizer.path or str(run / "tokenizer")
     return config
 
@@ -453,18 +459,6 @@ def check_family(config: ConfigDict, theirs: ConfigDict) -> None:
             f"config.init_from={config.init_from} holds a model of family {theirs.family!r}, and config.model.family is"
             f" {config.model.family!r}; take that family's recipe"
         )
-
-
-def check_same_model(config: ConfigDict, theirs: ConfigDict) -> None:
-    """Refuses a model whose shape is not that of the run that `config.init_from` names, but for what is a run's own."""
-    check_family(config, theirs)
-    shape, expected = (dataclasses.asdict(model_shape(m, vocab_size=1)) for m in (config.model, theirs))
-    for key in sorted(shape.keys() - _OWN):
-        if shape[key] != expected[key] and not key.endswith("dropout"):
-            raise UserError(
-                f"config.model has {key}={shape[key]!r}, and the model in config.init_from={config.init_from}"
-                f" {expected[key]!r}; leave it out"
-            )
 
 
 # Of a body's shape, what may differ from the run that it begins with.

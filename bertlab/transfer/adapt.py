@@ -15,7 +15,7 @@ from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_text
 from bertlab.train import loop
-from bertlab.train.build import begun_from
+from bertlab.train.build import begun_from, check_config
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task
 
@@ -46,9 +46,10 @@ def adapt(
 
     Args:
         run: the directory of a run with a checkpoint.
-        task: as for `bertlab.transfer.finetune.finetune`.
+        task: as for `bertlab.transfer.finetune.finetune`, one alone.
         workdir: the new run's directory; the texts are kept in it as task_text.jsonl.
-        overrides: dotted names to values (or their text), over the run's config and the recipe; `task_data.` ones too.
+        overrides: dotted names to values (or their text), over the run's config and the recipe; `task_data.` ones too. Without
+            `optimizer.warmup_steps` among them, warm-up is the share of the steps that it was of the run's, a tenth at most.
         recipe: a key of RECIPES.
         epochs: passes over the text, where `train.steps` is not among the overrides.
 
@@ -62,6 +63,10 @@ def adapt(
         raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
     run, workdir, overrides = Path(run).expanduser(), Path(workdir), dict(overrides or {})
     saved = read_json(run / "config.json")
+    if "transfer" in saved:
+        raise UserError(f"{run} is a fine-tuning, which has no objective of pretraining left; give the run that it began with")
+    if "+" in task:
+        raise UserError(f"--task={task}: a language model is adapted to one task; give one")
     config = base_config()
     config.update(ConfigDict({key: saved[key] for key in ("model", "data", "objectives", "optimizer")}))
     config.seed, config.init_from = saved["seed"], str(run)
@@ -71,17 +76,22 @@ def adapt(
     for name, value in {**RECIPES[recipe], **overrides}.items():
         set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
     examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
+    if "train.steps" not in overrides:
+        config.train.steps = steps_of(config, examples, epochs)
+    if "optimizer.warmup_steps" not in {**RECIPES[recipe], **overrides}:
+        share = config.optimizer.warmup_steps / max(1, saved.get("train", {}).get("steps", 0))
+        config.optimizer.warmup_steps = int(min(share, 0.1) * config.train.steps)
+    if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
+        config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
+    config = begun_from(config)
+    check_config(config)
     lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
     written = "".join(json.dumps(line) + "\n" for line in lines)
     if not text.exists():
         write_text(text, written)
     elif text.read_text(encoding="utf-8") != written:
         raise UserError(f"{text} holds other texts than those that are asked for now; give another --workdir")
-    if "train.steps" not in overrides:
-        config.train.steps = steps_of(config, examples, epochs)
-    if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
-        config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
-    return loop.train(begun_from(config), workdir)
+    return loop.train(config, workdir)
 
 
 def texts_of(example: Example) -> Iterator[str]:

@@ -31,13 +31,13 @@ from bertlab.train.build import (
     Experiment,
     build_phases,
     check_devices,
+    check_family,
     check_finite,
-    check_same_model,
     check_shape,
     vocabulary_of,
     warm_start,
 )
-from bertlab.train.layer_groups import layer_groups
+from bertlab.train.layer_groups import layer_groups, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
 from bertlab.transfer import heads
@@ -235,10 +235,10 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
         _heads(config, tasks, texts),
         vocabulary_of(tokenizer),
         adapter=build_adapter(config.lora),
-        fixed_body=_body_is_fixed(config),
     )
     _check_rows(rows["train"], config)
     size = config.data.batch_size
+    program = _with_fixed_body(program, config, pad_batch(rows["train"][:size], size))
     return Experiment(
         config=config,
         program=program,
@@ -250,10 +250,14 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
     )
 
 
-def _body_is_fixed(config: ConfigDict) -> bool:
-    """Whether nothing of the body is ever trained, so that its states are features and have no dropout."""
-    frozen = config.optimizer.frozen and re.search(config.optimizer.frozen, "body/") is not None
-    return not config.lora.rank and (bool(frozen) or config.optimizer.thaw == "head")
+def _with_fixed_body(program: Program, config: ConfigDict, example: Row) -> Program:
+    """The program, whose body has no dropout if none of it is ever trained: its states are features then."""
+    if config.lora.rank or not (config.optimizer.frozen or config.optimizer.thaw == "head"):
+        return program
+    params = jax.eval_shape(lambda: program.init(jax.random.key(0), example))
+    names = [parameter_name(path) for path, _ in jax.tree.leaves_with_path(params["body"])]
+    frozen = bool(config.optimizer.frozen) and all(re.search(config.optimizer.frozen, f"body/{name}") for name in names)
+    return dataclasses.replace(program, fixed_body=frozen or config.optimizer.thaw == "head")
 
 
 def _on_stored_states(config: ConfigDict, tasks, tokenizer, workdir: Path | None) -> Experiment:
@@ -355,7 +359,7 @@ def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]]
             raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
     transfer = config.transfer
     if not transfer.random:
-        check_same_model(config, ConfigDict(read_json(Path(config.init_from).expanduser() / "config.json")["model"]))
+        check_family(config, ConfigDict(read_json(Path(config.init_from).expanduser() / "config.json")["model"]))
     if transfer.layout not in LAYOUTS:
         raise UserError(f"config.transfer.layout={transfer.layout!r} is not known; choose {' or '.join(LAYOUTS)}")
     if transfer.layout == "delimited" and config.model.token_encoder == "characters":
@@ -409,23 +413,26 @@ def _with_new_tokens(pretrained, fresh):
 
 
 def _alike(parts: Sequence[list[Row]]) -> list[Row]:
-    """Rows of several tasks with the same fields; what a task does not have is as where nothing is known, or zero.
-
-    Raises:
-        UserError: their rows are of unequal length.
-    """
+    """Rows of several tasks with the same fields and lengths; what one does not have is as where nothing is known, or zero."""
     if len(parts) == 1:
         return parts[0]
-    models = {name: value for part in parts for row in part[:1] for name, value in row.items()}
-    lengths = {len(row["tokens"]) for part in parts for row in part[:1]}
-    if len(lengths) > 1:
-        raise UserError(f"tasks that are trained together must have rows of one length, not {sorted(lengths)}")
+    longest = {}
+    for name, value in ((name, value) for part in parts for row in part[:1] for name, value in row.items()):
+        longest[name] = max(longest.get(name, value), value, key=np.size)
     unknown = ("label", "labels", "word_at", "start", "end")
     empty = {
         name: np.full_like(value, np.nan if name == "target" else heads.NO_LABEL if name in unknown else 0)
-        for name, value in models.items()
+        for name, value in longest.items()
     }
-    return [{**empty, **row} for part in parts for row in part]
+
+    def whole(name: str, value: np.ndarray) -> np.ndarray:
+        if np.shape(value) == np.shape(empty[name]):
+            return value
+        filled = empty[name].copy()
+        filled[: len(value)] = value
+        return filled
+
+    return [{**empty, **{name: whole(name, value) for name, value in row.items()}} for part in parts for row in part]
 
 
 def _train_batches(rows: list[Row], data, add: Callable[[Row], Row] | None = None) -> grain.IterDataset:

@@ -8,7 +8,7 @@ are run directories of models that read the same text with the same tokenizer; `
 layout (the names below); `squad_train` names SQuAD's training file, where it is not train-v1.1.json or there are several.
 Reported is the published test or, where its labels are hidden, development set; see `bertlab/transfer/tasks`. Rows, rates and
 steps are what two cores work through in an hour and a half, and the same for all models, but for a higher rate for static
-vectors. With `rates=3e-4+1e-3+3e-3` every model has those rates, and held-out training examples select one for each task. Seeds
+vectors. With `rates=3e-4+1e-3+3e-3` every model has those rates, and `valid` selects one for each task. Seeds
 change the head's initial values, dropout and the order of the examples, and, from random values, the body.
 """
 

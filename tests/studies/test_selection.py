@@ -62,7 +62,7 @@ def test_the_best_on_valid_is_reported_on_test(study):
     text = selection_table(results)
     assert list(text.index) == ["words accuracy: big", "words accuracy: small"]
     html = report(study)
-    assert "on held-out training examples (valid), among what failed least" in html.read_text()
+    assert "on `valid` alone, among what has fewest runs without a score" in html.read_text()
 
 
 def test_one_seed_has_no_interval():

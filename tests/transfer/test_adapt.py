@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -69,6 +70,20 @@ def test_settings_of_the_task_are_its_own(run, words_task, tmp_path):
         adapt(run, words_task, tmp_path / "adapted", overrides | {"task_data.limit": "30"})
     with pytest.raises(UserError, match=r"task_data.limit"):
         adapt(run, words_task, tmp_path / "other", overrides | {"task_data.limit": "few"})
+
+
+def test_warm_up_is_the_share_that_it_was(bert_run, words_task, tmp_path):
+    """The run's own is of thousands of steps, and a task's text is read in tens."""
+    few = shutil.copytree(bert_run, tmp_path / "few")
+    config = json.loads((few / "config.json").read_text())
+    config["train"]["steps"], config["optimizer"]["warmup_steps"] = 4000, 200
+    (few / "config.json").write_text(json.dumps(config))
+    small = {"data.workers": 1, "mesh.data": 1, "data.valid_fraction": 0.2, "data.test_fraction": 0.2, "train.eval_batches": 1}
+    with pytest.raises(UserError, match=r"warmup_steps=90 leaves nothing of config.train.steps="):
+        adapt(few, words_task, tmp_path / "out", small | {"optimizer.warmup_steps": 90})
+    assert not (tmp_path / "out").exists(), "no text is left of what was refused"
+    assert adapt(few, words_task, tmp_path / "out", small)["step"] >= 20
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["optimizer"]["warmup_steps"] == 1
 
 
 def test_wrong_requests_are_refused(run, words_task, tmp_path):

@@ -109,7 +109,6 @@ def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
         ("which", {"head.blocks": "-5"}, r"config.objectives.which.blocks=-5 must be at least 0"),
         ("which", {"metrics.which": "foo"}, r"config.metrics.which='foo' is none of the task's: accuracy"),
         ("which", {"model.family": "gpt"}, r"holds a model of family 'bert', and config.model.family is 'gpt'"),
-        ("which", {"model.layers": "3"}, r"config.model has layers=3, and the model in config.init_from=.* 1; leave it out"),
         ("which", {"data.seq_len": "600"}, r"config.data.seq_len=600 is beyond the model's 512 positions"),
     ]:
         with pytest.raises(UserError, match=message):

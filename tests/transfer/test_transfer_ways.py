@@ -209,6 +209,16 @@ def test_a_finetuned_run_is_loaded_and_finetuned_again(runs, tmp_path):
         np.testing.assert_array_equal(leaf, first[name], err_msg=name)
 
 
+def test_tasks_with_one_and_with_two_texts_a_row_are_trained_together(runs):
+    """In GPT's layout a pair without an order is shown in both, so that its rows are twice as long."""
+    experiment = experiment_of(runs["gpt"], "half+pairs", transfer__layout="delimited")
+    batch = experiment.evaluations["valid"][0]
+    assert batch["tokens"].shape[1] == 24
+    of_task = [batch["documents"][(batch["task"] == task) & (batch["documents"] > 0).any(axis=1)] for task in (0, 1)]
+    assert [len(of) > 0 and set(of.max(axis=1).tolist()) for of in of_task] == [{1}, {2}]
+    assert not of_task[0][:, 12:].any()
+
+
 # --- what is trained
 
 
@@ -251,6 +261,8 @@ def test_what_is_frozen_does_not_change_by_a_bit(settings, moves, runs):
         ({"recipe": "probe"}, True),
         ({}, False),
         ({"optimizer__frozen": "^body/.*embedding"}, False),
+        ({"optimizer__frozen": "^body/(?!layer_1)"}, False),
+        ({"optimizer__frozen": "^body/(layer|token|output)"}, True),
         ({"optimizer__frozen": "^body/", "lora__rank": 2, "lora__targets": "input_kernel"}, False),
     ],
 )
@@ -399,7 +411,6 @@ def test_a_recipe_s_settings_reach_the_heads_that_have_them(runs):
         ("bert", "half", {"head.crf": "true"}, r"head.crf: the heads of half have no setting 'crf'"),
         ("bert", "half", {"data.batch_size": 91}, r"config.data.batch_size=91 is more than the 90 training rows there are"),
         ("bert", "half+half", {}, r"config.task='half\+half' names one task twice"),
-        ("bert", "half+pairs", {"transfer.layout": "delimited"}, r"must have rows of one length, not \[12, 24\]"),
         ("bert", "endings", {"head.spelling": True}, r"config.objectives.endings.spelling and word_width are .* set bilstm=2"),
         ("bert", "half", {"recipe": "gpt"}, r"a language model needs a body that reads one way; leave language_model out"),
         ("bert", "half", {"data.seq_len": 2}, r"config.data.seq_len=2 must be at least 8"),

@@ -109,7 +109,8 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
     Raises:
         UserError: as for `find_task` and `load_task`; a task is named twice; or there are not as many directories.
     """
-    asked, directories = names.split("+"), options.get("directory", "").split("+")
+    asked = names.split("+")
+    directories = options.get("directory", "").split("+") if len(asked) > 1 else [options.get("directory", "")]
     if len(directories) not in (1, len(asked)):
         raise UserError(
             f"config.task_data.directory={options['directory']} names {len(directories)} folders for the {len(asked)} tasks"

@@ -77,7 +77,7 @@ def file_task(
         labels = ()
         if kind in ("classification", "tagging", "word_pair"):
             labels, published = number_labels(published, label_names)
-        return TaskData(labels, divide(published, options))
+        return TaskData(labels, divide(published, options, symmetric))
 
     return check_task(Task(name, kind, metrics, load, may_lack_answer, symmetric))
 
@@ -177,7 +177,7 @@ def _some(labels: tuple[str, ...]) -> str:
     return ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "")
 
 
-def divide(published: Mapping[str, list[Example]], options: Mapping) -> dict[str, list[Example]]:
+def divide(published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False) -> dict[str, list[Example]]:
     """Train, valid (selects) and test (reported).
 
     What is published is used as it is. A development set alone becomes the test (see `OPTIONS["dev"]`), for a number that
@@ -194,13 +194,16 @@ def divide(published: Mapping[str, list[Example]], options: Mapping) -> dict[str
     whole = len(train)
     if test is None:
         stay = 2 if valid is None else 1
-        train, test = hold_out(train, round(options["test_fraction"] * whole), (options["seed"], 1), stay)
+        train, test = hold_out(train, round(options["test_fraction"] * whole), (options["seed"], 1), stay, symmetric)
     if valid is None:
-        train, valid = hold_out(train, min(MOST_VALID, round(options["valid_fraction"] * whole)), (options["seed"], 2))
+        number = min(MOST_VALID, round(options["valid_fraction"] * whole))
+        train, valid = hold_out(train, number, (options["seed"], 2), symmetric=symmetric)
     return {"train": train, "valid": valid, "test": test}
 
 
-def hold_out(examples: list[Example], number: int, seed: tuple[int, ...], stay: int = 1) -> tuple[list[Example], list[Example]]:
+def hold_out(
+    examples: list[Example], number: int, seed: tuple[int, ...], stay: int = 1, symmetric: bool = False
+) -> tuple[list[Example], list[Example]]:
     """(The rest, about `number` examples and at least one); those of equal text stay together, the order is kept.
 
     The text of a pair is its first one, for many pairs may ask about one passage or premise; where a first text has on average
@@ -211,6 +214,7 @@ def hold_out(examples: list[Example], number: int, seed: tuple[int, ...], stay: 
         number: how many.
         seed: of the draw.
         stay: different texts that the rest has at least: 2 if more is to be held out of it.
+        symmetric: a pair goes with the same pair in the other order.
 
     Raises:
         UserError: there are no more than `stay` different texts.
@@ -226,9 +230,13 @@ def hold_out(examples: list[Example], number: int, seed: tuple[int, ...], stay: 
         )
     held, left = set(), len(groups)
     for group in np.random.default_rng(seed).permutation(len(groups)):
-        if left > stay and (not held or len(held) + len(groups[group]) <= number):
+        if left > stay and len(held) + len(groups[group]) <= number:
             held.update(groups[group])
             left -= 1
+    held = held or set(min(groups, key=len))
+    if symmetric:
+        swapped = {_plain(examples[i].texts[::-1]) for i in held}
+        held |= {i for i, example in enumerate(examples) if _plain(example.texts) in swapped}
     return (
         [example for i, example in enumerate(examples) if i not in held],
         [example for i, example in enumerate(examples) if i in held],

@@ -289,3 +289,21 @@ def test_files_are_found_by_name_or_pattern_or_as_an_option_says(own):
         load_task(several, options)
     with pytest.raises(UserError, match=r"looked for /none and found no such file"):
         load_task(several, options | {"train_file": "/none"})
+
+
+def test_a_pair_without_an_order_is_on_the_side_of_the_same_pair_swapped():
+    pairs = [(f"s{i}", f"t{i}") for i in range(100)]
+    examples = [Example(str(i), "f:1", texts=texts, label=0) for i, texts in enumerate([*pairs, *(p[::-1] for p in pairs)])]
+    train, held = hold_out(examples, 20, (0, 1), symmetric=True)
+    sides = [{frozenset(example.texts) for example in side} for side in (train, held)]
+    assert not sides[0] & sides[1] and 20 <= len(held) <= 40
+
+
+def test_a_text_that_most_examples_have_is_not_held_out():
+    examples = [Example(str(i), "f:1", texts=(f"s{min(i, 10)}",), label=0) for i in range(100)]
+    for seed in range(10):
+        train, held = hold_out(examples, 5, (seed, 1))
+        assert len(held) == 5 and {"s10"} == {example.texts[0] for example in train} & {"s10"}
+    # Where none is small enough, the smallest.
+    examples = [Example(str(i), "f:1", texts=(f"s{i // 50}",), label=0) for i in range(90)]
+    assert all(len(hold_out(examples, 5, (seed, 1))[1]) == 40 for seed in range(10))
