@@ -9,7 +9,7 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.studies.study import Study, file_name
-from bertlab.studies.sweep import check_same_study, describe, existing_run, finetuning, load_checked, stand_on, sweep
+from bertlab.studies.sweep import check_same_study, describe, existing_run, load_checked, stand_on, sweep, task_config
 
 RATE = "optimizer.learning_rate"
 
@@ -64,7 +64,6 @@ def grid(
 
 def train_together(study: Study, workdir: Path) -> int:
     """What `sweep` would run one by one, as one program; the same files come of it."""
-    from bertlab.transfer.finetune import finetune_config, overridden
     from bertlab.transfer.replicas import finetune_replicas
 
     runs = study.runs()
@@ -74,9 +73,7 @@ def train_together(study: Study, workdir: Path) -> int:
     for run in runs:
         load_checked(run.config, run.overrides)
         [(name, settings)] = run.downstream.items()
-        arguments = finetuning(name, settings, run.overrides)
-        config = finetune_config(existing_run(run.config), arguments["task"], arguments["recipe"])
-        configs.append(overridden(config, arguments["overrides"]))
+        configs.append(task_config(existing_run(run.config), name, settings, run.overrides))
         directories[workdir / run.name / "finetune" / name] = run
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "study.json", description)

@@ -458,7 +458,8 @@ def print_report(results: Results, html: Path, console: Console) -> None:
     apart = {FLOORS: floor_table(results), SEEDS: selection_table(results)}
     for group in (SCORES, LOSSES, SEEDS, SCALES, FLOORS, COST):
         frame = apart.get(group, whole)
-        for columns in side_by_side(frame, (group,)):
+        parts = side_by_side(frame, (group,))
+        for columns in parts:
             title, counts = group, list(frame["", "seeds"])
             if len(set(counts)) == 1:  # leaves room for the numbers in a narrow terminal
                 title += f", {counts[0]} {'seed' if counts[0] == '1' else 'seeds'} each"
@@ -471,7 +472,7 @@ def print_report(results: Results, html: Path, console: Console) -> None:
             for variant, row in frame.iterrows():
                 shown.add_row(variant, *(row[c] for c in columns))
             console.print(shown, markup=False, highlight=False)
-        if group in said and side_by_side(frame, (group,)):
+        if group in said and parts:
             console.print(said[group], markup=False, highlight=False)
     for sentence in [*notices(results), *findings(results)]:
         console.print(sentence, markup=False, highlight=False)

@@ -72,7 +72,8 @@ def stand_on(given: Path, workdir: Path, downstream: Mapping[str, Mapping], over
     """Notes in a run of a study what its model had cost, which it does not train itself; nothing, if all begins at random."""
     pretraining = read_json(given / "result.json") if (given / "result.json").exists() else {}
     costs = {key: pretraining[key] for key in COSTS if key in pretraining}
-    if all(str({**settings, **overrides}.get("transfer.random")) == "True" for settings in downstream.values()):
+    at_random = [task_config(given, name, settings, overrides).transfer.random for name, settings in downstream.items()]
+    if at_random and all(at_random):
         costs |= {key: 0 for key in COSTS if key != "parameters"}
     write_json(workdir / "measured.json", {})
     write_json(workdir / "result.json", {"run": str(given), **costs, "metrics": {}})
@@ -82,6 +83,14 @@ def finetuning(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) 
     """`finetune`'s arguments for a study's task: `task`, `recipe` and `overrides`, the run's own (`more`) last."""
     overrides = {**settings, **more}
     return {"task": overrides.pop("task", name), "recipe": overrides.pop("recipe", "small"), "overrides": overrides}
+
+
+def task_config(given: Path, name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    """The config with which a study fine-tunes a run that is there already on a task; arguments as `finetuning`'s."""
+    from bertlab.transfer.finetune import finetune_config, overridden
+
+    arguments = finetuning(name, settings, more)
+    return overridden(finetune_config(given, arguments["task"], arguments["recipe"]), arguments["overrides"])
 
 
 def phases(workdir: Path, downstream: Iterable[str]) -> list[tuple[str, Path]]:
@@ -406,7 +415,7 @@ def prepare_text_and_tasks(data: Any, runs: Sequence[RunSpec]) -> None:
         UserError: a task or its files, or a setting of a fine-tuning, are wrong.
     """
     from bertlab.data.prepare import prepare
-    from bertlab.transfer.finetune import finetune_config, overridden, pretraining_options, resolved
+    from bertlab.transfer.finetune import pretraining_options, resolved
     from bertlab.transfer.tasks import load_tasks
 
     if data.corpus:
@@ -422,7 +431,7 @@ def prepare_text_and_tasks(data: Any, runs: Sequence[RunSpec]) -> None:
             continue
         checked.add(key)
         if given:
-            resolved(overridden(finetune_config(given, arguments["task"], arguments["recipe"]), arguments["overrides"]))
+            resolved(task_config(given, name, run.downstream[name], run.overrides))
         else:
             options = {key.removeprefix("task_data."): v for key, v in run.downstream[name].items() if "task_data." in key}
             load_tasks(arguments["task"], {**options, "pretraining": pretraining_options(data)})

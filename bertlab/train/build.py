@@ -274,18 +274,27 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
         )
 
 
-def check_finite(config: ConfigDict, prefix: str = "config") -> None:
-    """Refuses numbers that are none."""
+def check_numbers(config: ConfigDict) -> None:
+    """Refuses numbers that are not finite, and those below `LEAST`."""
+    _check_finite(config, "config")
+    for key, least in LEAST.items():
+        group, leaf = key.split(".")
+        value = config[group][leaf]
+        if value is not None and not value >= least:
+            raise UserError(f"config.{key}={value} must be at least {least}")
+
+
+def _check_finite(config: ConfigDict, prefix: str) -> None:
     for key, value in config.items():
         if isinstance(value, ConfigDict):
-            check_finite(value, f"{prefix}.{key}")
+            _check_finite(value, f"{prefix}.{key}")
         elif isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{prefix}.{key}={value} is not finite; give a number")
 
 
 def check_shape(config: ConfigDict, shape) -> None:
     """Refuses sizes that do not go together: row length and positions, batch and its parts, ranges, schedule."""
-    check_finite(config)
+    check_numbers(config)
     limit = getattr(shape, "max_positions", None)
     learned = getattr(shape, "position_encoding", None) == "learned"
     if learned and (rows := _row_length(config.data)) > limit:
@@ -294,11 +303,6 @@ def check_shape(config: ConfigDict, shape) -> None:
             f"config.data.seq_len={config.data.seq_len}{longer} is beyond the model's {limit} positions; lower it or raise"
             " config.model.max_positions"
         )
-    for key, least in LEAST.items():
-        group, leaf = key.split(".")
-        value = config[group][leaf]
-        if value is not None and not value >= least:
-            raise UserError(f"config.{key}={value} must be at least {least}")
     # What is known without asking for devices, which a sweep must not take from its runs.
     known_shards = math.prod(size for size in (config.mesh.data, config.mesh.fsdp) if size > 0)
     check_batch(known_shards, config.data.batch_size, config.train.micro_batches)

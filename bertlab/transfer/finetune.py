@@ -32,7 +32,7 @@ from bertlab.train.build import (
     build_phases,
     check_devices,
     check_family,
-    check_finite,
+    check_numbers,
     check_shape,
     vocabulary_of,
     warm_start,
@@ -180,9 +180,7 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
 def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> ConfigDict:
     """The config with what depends on the number of training examples: steps, warm-up, stages; and the order's seed."""
     config = config.copy_and_resolve_references()
-    check_finite(config)
-    if config.data.batch_size < 1:
-        raise UserError(f"config.data.batch_size={config.data.batch_size} must be at least 1")
+    check_numbers(config)
     if config.transfer.epochs < 0 or not 0 <= config.transfer.warmup < 1:
         raise UserError(
             f"config.transfer.epochs={config.transfer.epochs} must be at least 0 and config.transfer.warmup="
@@ -252,12 +250,14 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
 
 def _with_fixed_body(program: Program, config: ConfigDict, example: Row) -> Program:
     """The program, whose body has no dropout if none of it is ever trained: its states are features then."""
-    if config.lora.rank or not (config.optimizer.frozen or config.optimizer.thaw == "head"):
+    if config.lora.rank:
         return program
-    params = jax.eval_shape(lambda: program.init(jax.random.key(0), example))
-    names = [parameter_name(path) for path, _ in jax.tree.leaves_with_path(params["body"])]
-    frozen = bool(config.optimizer.frozen) and all(re.search(config.optimizer.frozen, f"body/{name}") for name in names)
-    return dataclasses.replace(program, fixed_body=frozen or config.optimizer.thaw == "head")
+    fixed = config.optimizer.thaw == "head"
+    if config.optimizer.frozen and not fixed:
+        params = jax.eval_shape(lambda: program.init(jax.random.key(0), example))
+        names = [parameter_name(path) for path, _ in jax.tree.leaves_with_path(params)]
+        fixed = all(re.search(config.optimizer.frozen, name) for name in names if name.startswith("body/"))
+    return dataclasses.replace(program, fixed_body=fixed)
 
 
 def _on_stored_states(config: ConfigDict, tasks, tokenizer, workdir: Path | None) -> Experiment:

@@ -29,7 +29,7 @@ def study(bert_run, words_task):
     )
 
 
-def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, tmp_path):
+def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task, tmp_path):
     spec = study.runs()[3]
     assert spec.labels == {"model": "random", "seed": "2"} and spec.config == f"run:{bert_run}"
     workdir = tmp_path / "study" / spec.name
@@ -47,7 +47,9 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("result.json")}, "what is finished stays"
 
     known = workdir.parent / "known"
-    sweep.stand_on(bert_run, known, {"a": {"transfer.random": "True"}, "b": {}}, {})
+    sweep.stand_on(
+        bert_run, known, {"words": {"task": words_task, "transfer.random": "true"}, "few words": {"task": words_task}}, {}
+    )
     pretraining, ours, at_random = (json.loads((of / "result.json").read_text()) for of in (bert_run, known, workdir))
     assert ours["step"] == 2 and all(ours[key] == pretraining[key] > 0 for key in COSTS), "what the model had cost"
     assert at_random["parameters"] == pretraining["parameters"] and at_random["step"] == at_random["seconds"] == 0

@@ -111,13 +111,15 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
     """
     asked = names.split("+")
     directories = options.get("directory", "").split("+") if len(asked) > 1 else [options.get("directory", "")]
-    if len(directories) not in (1, len(asked)):
+    if len(directories) == 1:
+        directories *= len(asked)
+    if len(directories) != len(asked):
         raise UserError(
             f"config.task_data.directory={options['directory']} names {len(directories)} folders for the {len(asked)} tasks"
             f" {names}; give one for all, or one for each"
         )
     found = {}
-    for name, directory in zip(asked, directories * (len(asked) if len(directories) == 1 else 1)):
+    for name, directory in zip(asked, directories):
         task = find_task(name)
         if task.name in found:
             raise UserError(f"config.task={names!r} names one task twice")
