@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-lowest parity lint clean
+.PHONY: demo test studies test-lowest parity lint clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and fine-tuning five variants on two cores; this takes ten to fifteen minutes."
@@ -13,6 +13,10 @@ demo: $(VENV)/.installed
 # Compilation is most of what the tests cost: XLA optimises little here, and as for a user in `make parity`.
 test: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2
+
+# Every run of every study, two steps each; `make test` trains one run of each.
+studies: $(VENV)/.installed-test
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_WHOLE_STUDIES=1 $(BIN)/python -m pytest -n 2 tests/studies/test_smoke.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

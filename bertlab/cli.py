@@ -113,8 +113,19 @@ def _add_studies(add) -> None:
     )  # fmt: skip
     sweep.add_argument("--study", required=True, help="study file with arguments after a colon: FILE.py:key=value,key=value")
     sweep.add_argument("--workdir", required=True, type=Path, help="directory of the study; one run directory a run in it")
-    sweep.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores (default 1)")
-    sweep.add_argument("--dry_run", action="store_true", help="print the runs and start none")
+    sweep.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of cores or devices (default 1)")
+    sweep.add_argument("--dry_run", action="store_true", help="print the runs and what they will cost, and start none")
+    sweep.add_argument(
+        "--until_decided", nargs="?", const="all", default="", metavar="TASK",
+        help="begin no further seed once the order of the variants is settled on TASK (alone: on all tasks)",
+    )  # fmt: skip
+    sweep.add_argument(
+        "--launcher", default="local", choices=("local", "slurm", "ray"), help="where the runs are started (default local)"
+    )
+    sweep.add_argument(
+        "--launcher_options", default="",
+        help="key=value,...: local: devices=0,1; slurm: submitit's, as timeout_min=60,partition=gpu; ray: address=, num_gpus=",
+    )  # fmt: skip
 
     evaluate = add(
         "evaluate", _evaluate, "bits per byte of held-out text, or accuracy on minimal pairs, by a run's own likelihood",
@@ -145,6 +156,9 @@ def _add_studies(add) -> None:
 
     report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")
     report.add_argument("path", type=Path, help="study or run directory")
+
+    compare = add("compare", _compare, "what differs between two runs in config and in result", "bertlab compare runs/x runs/y")
+    compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
 
 
 def _add_data(add) -> None:
@@ -280,10 +294,12 @@ def _average(given, _) -> None:
 
 
 def _sweep(given, _) -> int:
+    from bertlab.studies.launchers import launcher
     from bertlab.studies.study import load_study
     from bertlab.studies.sweep import sweep
 
-    return sweep(load_study(given.study), given.workdir, jobs=given.jobs, dry_run=given.dry_run)
+    started_by = launcher(given.launcher, given.jobs, given.launcher_options)
+    return sweep(load_study(given.study), given.workdir, started_by, given.dry_run, given.until_decided)
 
 
 def _evaluate(given, _) -> None:
@@ -312,6 +328,12 @@ def _report(given, _) -> None:
     from bertlab.studies.report import report
 
     report(given.path)
+
+
+def _compare(given, _) -> None:
+    from bertlab.studies.compare import compare
+
+    compare(*given.runs)
 
 
 def _prepare(given, overrides: list[str]) -> None:

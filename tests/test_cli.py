@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.interop import published
 
 COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
-COMMANDS += ["import", "export", "embed", "models", "evaluate", "doctor", "floor", "adapt", "average"]
+COMMANDS += ["import", "export", "embed", "models", "evaluate", "doctor", "floor", "adapt", "average", "compare"]
 
 
 @pytest.fixture(autouse=True)

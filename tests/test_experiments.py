@@ -6,8 +6,10 @@ import re
 import pytest
 
 from bertlab.config import base_config, load_config
+from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES, model_shape
 from bertlab.models.transformer import TransformerConfig
+from bertlab.studies.settings import SCALES
 from bertlab.studies.study import load_study
 from bertlab.studies.sweep import load_checked
 from tests.conftest import RECIPES, ROOT
@@ -43,11 +45,31 @@ def test_a_command_of_a_recipes_docstring_can_be(spec):
     load_checked(spec, {"mesh.data": 1})
 
 
-@pytest.mark.parametrize("scale", ["demo", "tiny"])
+@pytest.mark.parametrize("scale", ["demo", *SCALES])
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
 def test_every_run_of_a_study_can_be(study, scale):
-    for run in load_study(f"{study}:scale={scale}").runs():
+    if scale not in {"floors": ("demo", "tiny"), "objectives": ("demo", *SCALES)}.get(study.stem, SCALES):
+        with pytest.raises(UserError, match=f"scale={scale}: choose one of"):
+            load_study(f"{study}:scale={scale}")
+        return
+    runs = load_study(f"{study}:scale={scale},seeds=1").runs()
+    for run in (run for run in runs if not (run.shares or run.averages)):
         load_checked(run.config, run.overrides | {"mesh.data": 1})
+    if study.stem != "floors":
+        assert {run.labels["seed"] for run in load_study(f"{study}:scale={scale},seeds=3").runs()} == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    "study", [path for path in STUDIES if path.stem not in ("floors", "objectives")], ids=lambda path: path.stem
+)
+def test_a_study_says_what_it_stands_on_and_how_to_run_it(study):
+    text = study.read_text()
+    assert re.search(r"(19|20)\d\d|on the same text", text.split("\n")[0]), "a paper in its first line"
+    for command in (f"--study=experiments/ablations/{study.name}:scale=tiny,corpus=pydocs,seeds=2", "bertlab report runs/"):
+        assert command in text
+    published = load_study(str(study)).published
+    if published:
+        assert published.source and all(len(row) == len(published.columns) for row in published.rows.values())
 
 
 def test_every_value_of_a_transformer_is_a_key_of_the_config():

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+from bertlab.studies.study import load_study
+from bertlab.studies.sweep import load_checked
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -47,3 +49,15 @@ def test_readme_names_commands_and_keys_that_exist():
         assert name in keys or name.startswith("objectives."), name
     for name in re.findall(r"^\| `config\.([a-z_.]+?)(?:\.\{[a-z_,]+\}|\.NAME\.weight)?`", README, re.M):
         assert name in groups or name in keys, name
+
+
+def test_the_study_of_the_readme_shares_its_pretrainings(tmp_path, monkeypatch):
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", README, re.S) if '"""my_study.py' in block]
+    (tmp_path / "my_study.py").write_text(example)
+    monkeypatch.chdir(ROOT)
+    runs = load_study(f"{tmp_path}/my_study.py:seeds=2,steps=200").runs()
+    for run in runs:
+        load_checked(run.config, run.overrides | {"mesh.data": 1})
+    shared = {run.name: run.shares.get("pretrain") for run in runs}
+    assert len(runs) == 6
+    assert {name: of for name, of in shared.items() if of} == {f"40-frozen-seed={s}": f"40-seed={s}" for s in (1, 2)}

@@ -8,10 +8,13 @@ from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import write_json
+from bertlab.studies.launchers import Local
 from bertlab.studies.study import Study, file_name
-from bertlab.studies.sweep import check_same_study, describe, existing_run, load_checked, stand_on, sweep, task_config
+from bertlab.studies.sweep import check_same_study, describe, load_checked, sweep
+from bertlab.studies.worker import existing_run, stand_on, task_config
 
-RATE = "optimizer.learning_rate"
+RATE = "finetune.optimizer.learning_rate"
+SEED = "finetune.seed"
 
 
 def grid(
@@ -45,7 +48,7 @@ def grid(
     if rates:
         axes[RATE] = numbers("rates", rates, float)
     if seeds:
-        axes["seed"] = numbers("seeds", seeds, int)
+        axes[SEED] = numbers("seeds", seeds, int)
     study = Study(
         name="grid",
         title=f"{task} on {Path(run).name}",
@@ -59,7 +62,7 @@ def grid(
         import jax
 
         together = jax.default_backend() != "cpu"
-    return train_together(study, workdir) if together else sweep(study, workdir, jobs=jobs)
+    return train_together(study, workdir) if together else sweep(study, workdir, Local(jobs))
 
 
 def train_together(study: Study, workdir: Path) -> int:
@@ -72,9 +75,9 @@ def train_together(study: Study, workdir: Path) -> int:
     configs, directories = [], {}
     for run in runs:
         load_checked(run.config, run.overrides)
-        [(name, settings)] = run.downstream.items()
-        configs.append(task_config(existing_run(run.config), name, settings, run.overrides))
-        directories[workdir / run.name / "finetune" / name] = run
+        [task] = run.downstream
+        configs.append(task_config(run, task))
+        directories[workdir / run.name / "finetune" / task] = run
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "study.json", description)
     results = finetune_replicas(configs, list(directories))
@@ -85,7 +88,7 @@ def train_together(study: Study, workdir: Path) -> int:
             os.replace(directory / "failed.txt", whole / "failed.txt")
             continue
         (whole / "failed.txt").unlink(missing_ok=True)
-        stand_on(existing_run(run.config), whole, run.downstream, run.overrides)
+        stand_on(existing_run(run.config), run, whole)
     failed = sum(result is None for result in results.values())
     print(f"{len(results) - failed} of {len(results)} runs are finished; see them with: bertlab report {workdir}", flush=True)
     return int(failed > 0)

@@ -1,10 +1,13 @@
 """Figures over the tables of `bertlab.studies.results`: DataFrames in, matplotlib figures out."""
 
+import itertools
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -56,16 +59,27 @@ class LineStyle:
     marker: str
 
 
+# Variants that many studies have keep one colour in all of them.
+COLOUR_OF = {"mlm": 0, "bert": 0, "ltr": 1, "gpt": 1, "bilm": 2, "elmo": 2, "mlm+nsp": 3}
+
+
 def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
-    """A style for each variant of `Results.runs`, by its place in the study; grey for variants without pretraining."""
+    """A style for each variant of `Results.runs`: by its name or its place in the study; grey where nothing was pretrained."""
     references = untrained(runs)
     trained = [v for v in dict.fromkeys(runs["variant"]) if v not in references]
     styles = {v: LineStyle(REFERENCE_COLOUR, (0, (1, 2)), "x") for v in references}
-    for i, variant in enumerate(trained):
-        # From the seventh variant on, colours return with the next dash pattern and marker.
-        turn = (i + i // len(COLOURS)) % len(DASHES)
-        styles[variant] = LineStyle(COLOURS[i % len(COLOURS)], DASHES[turn], MARKERS[turn])
-    return styles
+    places: dict[str, int] = {}
+    for variant in trained:
+        place = COLOUR_OF.get(variant.casefold())
+        if place is not None and place not in places.values():
+            places[variant] = place
+    # From the seventh variant on, colours return with the next dash pattern and marker.
+    free = (place for place in itertools.count() if place not in set(places.values()))
+    for variant in trained:
+        place = places[variant] if variant in places else next(free)
+        turn = (place + place // len(COLOURS)) % len(DASHES)
+        styles[variant] = LineStyle(COLOURS[place % len(COLOURS)], DASHES[turn], MARKERS[turn])
+    return {variant: styles[variant] for variant in dict.fromkeys(runs["variant"]) if variant in styles}
 
 
 def untrained(runs: pd.DataFrame) -> list[str]:
@@ -233,6 +247,42 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
             panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
             panel.grid(axis="y", visible=False)
             panel.tick_params(axis="y", length=0)
+    return figure
+
+
+def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
+    """Test scores as a map: variants (such as layers) downwards, tasks across; every task on a scale of its own.
+
+    Args:
+        runs: `Results.runs`; unfinished runs are left out, and variants without a score.
+        names: Its columns to show, such as "package/accuracy"; shares are written in %.
+    """
+    finished = runs[runs["status"] == "finished"]
+    order = [variant for variant in dict.fromkeys(runs["variant"]) if variant in set(finished["variant"])]
+    means = finished.groupby("variant")[list(names)].mean().reindex(order).dropna(how="all")
+    spread = (means.max() - means.min()).where(lambda of: of > 0, 1.0)
+    place = (means - means.min()) / spread
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+        size = (2.2 + 1.15 * len(names), 0.9 + 0.34 * len(means))
+        figure = Figure(figsize=size, layout="constrained")
+        panel = figure.subplots()
+        shown = panel.imshow(np.ma.masked_invalid(place), cmap="cividis", vmin=0, vmax=1, aspect="auto")
+        for row, column in itertools.product(range(len(means)), range(len(names))):
+            value, factor = means.iat[row, column], percent_factor(names[column])
+            if math.isnan(value):
+                continue
+            text = f"{factor * value:.1f}" if factor == 100 else f"{value:.3f}"
+            dark = place.iat[row, column] < 0.5
+            panel.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
+        heads = [textwrap.fill(metric_label(name).replace("/", " "), 14) for name in names]
+        panel.set_xticks(range(len(names)), heads)
+        panel.set_yticks(range(len(means)), [textwrap.fill(variant, 24) for variant in means.index])
+        panel.tick_params(length=0)
+        panel.xaxis.set_ticks_position("top")
+        panel.spines[:].set_visible(False)
+        bar = figure.colorbar(shown, ax=panel, ticks=[0, 1], pad=0.02, aspect=12)
+        bar.ax.set_yticklabels(["task's lowest", "task's highest"])
+        bar.outline.set_visible(False)
     return figure
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.studies import statistics
 from bertlab.studies.study import COSTS
 from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
 
@@ -25,7 +26,8 @@ class Results:
 
     Attributes:
         path: The directory it was read from.
-        study: The content of study.json; for a single run the same keys, without axes.
+        study: The content of study.json; for a single run the same keys, without axes. "settled" where the sweep has stopped
+            early.
         runs: One row per run: `name`, `variant` (its labels but for the seed), a column per axis, `status`
             ("finished", "failed", "unfinished"), `error`, the costs (`step`, `parameters`, `tokens`, `supervised`,
             `flops`, `seconds`), `data_hash`, held-out metrics of pretraining such as `valid/mlm/loss` (nats), what stands
@@ -82,6 +84,8 @@ def load(path: str | os.PathLike) -> Results:
     path = Path(path)
     if (path / "study.json").exists():
         study = read_json(path / "study.json")
+        if (path / "settled.json").exists():
+            study["settled"] = read_json(path / "settled.json")
         directories = {run["name"]: path / run["name"] for run in study["runs"]}
     elif (path / "config.json").exists() or (path / "metrics.jsonl").exists():
         tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
@@ -106,18 +110,19 @@ def load(path: str | os.PathLike) -> Results:
     runs, metrics, hashes, environments = [], [], [], {}
     seeds = seed_axes(tuple(study["axes"]))
     for run in study["runs"]:
-        directory = directories[run["name"]]
-        variant = ", ".join(label for axis, label in run["labels"].items() if axis not in seeds) or run["name"]
-        lines = read_metrics(directory / "metrics.jsonl")
-        row = {"name": run["name"], "variant": variant, **run["labels"], **read_outcome(directory, run["downstream"])}
+        pretraining = directories[run.get("shares", {}).get("pretrain", run["name"])]
+        labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
+        variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds) or run["name"]
+        identity = {"variant": variant, **labels}
+        lines = read_metrics(pretraining / "metrics.jsonl")
+        row = {"name": run["name"], **identity, **read_outcome(directories[run["name"]], run, pretraining)}
         if lines and row["step"] is None:
             row |= {key: lines[-1].get(key) for key in X_AXES}
         runs.append(row)
-        identity = {"run": run["name"], "variant": variant, **run["labels"]}
         for line in lines:
             place = {"step": line["step"], "split": line["split"]} | {key: line.get(key) for key in X_AXES[1:]}
             metrics += [
-                identity | place | {"metric": key, "value": value}
+                {"run": run["name"], **identity} | place | {"metric": key, "value": value}
                 for key, value in line.items()
                 if key not in place and isinstance(value, int | float)
             ]
@@ -125,8 +130,12 @@ def load(path: str | os.PathLike) -> Results:
                 hashes.append({"run": run["name"], "step": line["step"], "data_hash": line["data_hash"]})
         if row["data_hash"] and row["step"] is not None:
             hashes.append({"run": run["name"], "step": row["step"], "data_hash": row["data_hash"]})
-        if (directory / "environment.json").exists():
-            environments[run["name"]] = read_json(directory / "environment.json")
+        if (pretraining / "environment.json").exists():
+            environments[run["name"]] = read_json(pretraining / "environment.json")
+    for row, run in zip(runs, study["runs"], strict=True):
+        averaged = [other for other in runs if other["name"] in run.get("averages", ())]
+        if averaged and all(other["step"] is not None for other in averaged):
+            row |= {key: sum(other[key] or 0 for other in averaged) for key in COSTS}
 
     metric_columns = ["run", "variant", *study["axes"], "step", "split", *X_AXES[1:], "metric", "value"]
     results = Results(
@@ -144,23 +153,23 @@ def load(path: str | os.PathLike) -> Results:
     return results
 
 
-def read_outcome(directory: Path, downstream: list[str]) -> dict[str, Any]:
-    """The columns of `Results.runs` that come from a run's result files."""
+def read_outcome(directory: Path, run: Mapping[str, Any], pretraining: Path) -> dict[str, Any]:
+    """The columns of `Results.runs` that come from a run's result files, and those of the pretraining that it stands on."""
     failed = directory / "failed.txt"
     row: dict[str, Any] = {"status": "finished", "error": "", "data_hash": "", "biases": ""} | dict.fromkeys(COSTS)
-    missing = not (directory / "result.json").exists()
-    if (directory / "floor.json").exists():
-        for objective, floor in read_json(directory / "floor.json").items():
+    missing = not ((pretraining / "result.json").exists() or run.get("averages"))
+    if (pretraining / "floor.json").exists():
+        for objective, floor in read_json(pretraining / "floor.json").items():
             row |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
             row |= {f"above_error/{objective}": floor["above_standard_error"], f"floor_exact/{objective}": floor["exact"]}
-    if (directory / "evaluation.json").exists():
-        row |= _likelihoods(read_evaluations(directory / "evaluation.json"))
-    if not missing:
-        result = read_json(directory / "result.json")
+    if (pretraining / "evaluation.json").exists():
+        row |= _likelihoods(read_evaluations(pretraining / "evaluation.json"))
+    if (pretraining / "result.json").exists():
+        result = read_json(pretraining / "result.json")
         row |= {key: result.get(key) for key in COSTS} | {"data_hash": result.get("data_hash") or ""}
         for split, values in result["metrics"].items():
             row |= {f"{split}/{metric}": value for metric, value in values.items()}
-    for task in downstream:
+    for task in run["downstream"]:
         path = directory / "finetune" / task / "result.json"
         if not path.exists():
             missing = True
@@ -266,35 +275,62 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
     return groups.agg(mean="mean", sd="std", seeds="count").reset_index()
 
 
+def scores_by_seed(results: Results, metric: str, variant: str) -> pd.DataFrame:
+    """A variant's values of a column of `Results.runs`: a row a pretraining seed, a column a fine-tuning seed nested in it.
+
+    In a study with one kind of seeds these are the rows, and there is one column. Runs that are not finished have NaN.
+    """
+    runs = results.runs[results.runs["variant"] == variant]
+    values = runs[metric].where(runs["status"] == "finished").astype(float)
+    nested = [axis for axis in results.seed_axes if axis.startswith("finetune.")]
+    outer = [axis for axis in results.seed_axes if axis not in nested]
+    if not outer:
+        outer, nested = nested, []
+    rows = [" ".join(labels) for labels in runs[outer].itertuples(index=False)] if outer else [""] * len(runs)
+    columns = [" ".join(labels) for labels in runs[nested].itertuples(index=False)]
+    return pd.DataFrame({"row": rows, "column": columns, "value": values}).pivot(index="row", columns="column", values="value")
+
+
 @dataclass(frozen=True)
 class Difference:
-    """Variant minus variant in one metric: mean and standard deviation over `pairs` seeds both have.
+    """Variant minus variant in one metric.
 
-    Without a common seed, `pairs` is 0, the difference is that of the means, and `sd` is NaN, as with one pair.
+    Attributes:
+        mean: Of the differences of `pairs` seeds that both have; without one, the difference of the means.
+        low, high: 95 % interval: Student's over the pairs, or, where fine-tuning seeds are nested in pretraining seeds, the
+            multi-bootstrap's. NaN with fewer than two pairs: one seed against one says nothing about chance.
+        p: Of the paired t test; NaN where there is none.
+        pairs: Seeds (of pretraining, if there are such) that both have.
+        sd: Standard deviation of the differences, of each seed's mean over fine-tunings.
     """
 
     mean: float
-    sd: float
+    low: float
+    high: float
+    p: float
     pairs: int
+    sd: float
 
     @property
-    def within_spread(self) -> bool:
-        """Whether the difference is no larger than its own standard deviation over seeds."""
-        return not math.isnan(self.sd) and abs(self.mean) <= self.sd
+    def beyond_chance(self) -> bool:
+        """Whether the 95 % interval leaves out 0."""
+        return self.low > 0 or self.high < 0
 
 
 def difference(results: Results, metric: str, variant: str, other: str) -> Difference:
     """Compares two variants in one column of `Results.runs`, seed by seed, over finished runs."""
-    runs = results.runs[results.runs["status"] == "finished"].dropna(subset=metric)
-    seeds = list(results.seed_axes)
-    ours, theirs = (runs[runs["variant"] == name] for name in (variant, other))
-    if not seeds:
-        return Difference(ours[metric].mean() - theirs[metric].mean(), math.nan, 1)
-    pairs = ours.merge(theirs, on=seeds, suffixes=("", " of the other"))
-    if pairs.empty:
-        return Difference(ours[metric].mean() - theirs[metric].mean(), math.nan, 0)
-    differences = pairs[metric] - pairs[f"{metric} of the other"]
-    return Difference(differences.mean(), differences.std(), len(differences))
+    tables = [scores_by_seed(results, metric, name) for name in (variant, other)]
+    ours, theirs = (table.mean(axis=1).dropna() for table in tables)
+    pairs = ours.index.intersection(theirs.index)
+    if len(pairs) < 2:
+        both = (ours[pairs], theirs[pairs]) if len(pairs) else (ours, theirs)
+        nan = math.nan
+        return Difference(both[0].mean() - both[1].mean(), nan, nan, nan, len(pairs), nan)
+    if any(table.shape[1] > 1 for table in tables):
+        found = statistics.multi_bootstrap(*(table.loc[pairs] for table in tables), names=(variant, other))
+        return Difference(found.mean, found.low, found.high, math.nan, len(pairs), (ours[pairs] - theirs[pairs]).std())
+    found = statistics.compare_variants(ours[pairs], theirs[pairs], (variant, other))
+    return Difference(found.mean, found.low, found.high, found.p, found.pairs, found.sd)
 
 
 def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:

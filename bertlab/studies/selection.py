@@ -41,7 +41,7 @@ def selections(results: Results) -> pd.DataFrame:
                     "variant": ", ".join(labels) or results.study["name"],
                     "task": task,
                     "metric": column,
-                    "chosen": ", ".join(f"{axis}={label}" for axis, label in zip(select, chosen)),
+                    "chosen": ", ".join(f"{axis.removeprefix('finetune.')}={label}" for axis, label in zip(select, chosen)),
                     "valid": scored[selecting(column)].mean(),
                     "test": scored[column].mean(),
                     "interval": half_width(scored[column]),

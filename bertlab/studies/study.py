@@ -1,15 +1,16 @@
-"""A study is pure data: a base config and named axes. Their product is the list of runs."""
+"""A study is pure data: a base config and axes along which its runs differ. Runs that pretrain alike share the pretraining."""
 
 import importlib.util
 import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+from bertlab.studies.axes import Point, axis, product, settings
 
 # An axis becomes a column of results.runs and results.metrics, beside these.
 COLUMNS = (
@@ -31,19 +32,23 @@ COLUMNS = (
 )
 REPORT_DIRECTORY = "report"
 COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # of a result.json
+STAGES = ("finetune", "adapt")  # whose config names begin so; others are pretraining's
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run of a study.
+    """One run of a study: pretraining, perhaps an adaptation to each task's text, and a fine-tuning on each task.
 
     Attributes:
         name: Directory name under the study's workdir, e.g. "mlm+nsp-seed=1".
-        labels: Axis name -> label, in the order of the study's axes.
+        labels: Axis name -> label, in the order of the study's axes; "" for an axis that the run has no place on.
         config: Config file with its arguments, e.g. "experiments/pretrain/bert.py:size=tiny"; or "run:DIRECTORY", a run that
             is there already and is not trained any more.
-        overrides: Dotted config name -> value, laid over the config; with "run:DIRECTORY", over each task's.
+        overrides: Dotted config name -> value, laid over the config of pretraining.
         downstream: Task directory -> settings of its fine-tuning, see `Study`.
+        adapt: Settings of the adaptation to each task's text; empty for none.
+        shares: "pretrain" or "adapt" -> name of the run of this study that has that stage, where it is not this one.
+        averages: Names of runs whose predictions this run averages; it trains nothing then.
     """
 
     name: str
@@ -51,34 +56,45 @@ class RunSpec:
     config: str
     overrides: Mapping[str, Any]
     downstream: Mapping[str, Mapping[str, Any]]
+    adapt: Mapping[str, Any] = field(default_factory=dict)
+    shares: Mapping[str, str] = field(default_factory=dict)
+    averages: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Study:
-    """A set of runs that differ in named axes over one base config.
+    """A set of runs that differ along axes over one base config.
+
+    A dotted config name in overrides is one of pretraining's config; with "finetune." before it, of every task's
+    fine-tuning (also "finetune.recipe"); with "adapt." before it, of an adaptation to each task's text, which comes between
+    ("adapt.recipe" and "adapt.epochs" are its own). The reserved key "config" replaces the base config file.
 
     Attributes:
         name: Short name, used in messages and to recognise the study's workdir.
         title: Heading of the report.
         question: What the study asks, one or two sentences for the report.
-        config: Base config file with its arguments.
-        axes: Axis name -> (label -> overrides), where overrides maps dotted config names to values and the reserved
-            key "config" replaces the base config file ("run:DIRECTORY" for a run that is there already). A plain sequence
-            under a dotted config name, such as `"seed": [1, 2]`, is short for `{"1": {"seed": 1}, "2": {"seed": 2}}`.
+        config: Base config file with its arguments; "run:DIRECTORY" for a run that is there already; "average:A,B" in an axis
+            for the average of the predictions of the runs labelled A and B there.
+        axes: Axis name -> (label -> overrides); their product is the list of runs. A plain sequence under a dotted config
+            name, such as `"seed": [1, 2]`, is short for `{"1": {"seed": 1}, "2": {"seed": 2}}`. Or a grid made with the
+            functions of `bertlab.studies.axes`.
         overrides: Overrides shared by all runs; an axis may override them.
-        downstream: The tasks each run is fine-tuned on: names, or name -> overrides of the fine-tuning's config, with the
-            reserved keys "recipe" and "task" (default: the name, which is then only that of a directory and a column).
+        downstream: The tasks each run is fine-tuned on: names, or name -> settings of the fine-tuning's config, with the
+            reserved keys "recipe" and "task" (default: the name, which is then only that of a directory and a column). They
+            stand over the shared "finetune." overrides, and below an axis'.
         select: Axes whose best label is chosen, for each variant and task, by the score on `valid`.
+        published: A published table to show beside the study's own, see `Published`.
     """
 
     name: str
     title: str
     question: str
     config: str
-    axes: Mapping[str, Mapping[str, Mapping[str, Any]] | Sequence[Any]]
+    axes: Mapping[str, Mapping[str, Mapping[str, Any]] | Sequence[Any]] | Sequence[Point]
     overrides: Mapping[str, Any] = field(default_factory=dict)
     downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
     select: Sequence[str] = ()
+    published: "Published | None" = None
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
@@ -86,71 +102,143 @@ class Study:
         given = self.downstream
         return {name: dict(given[name]) if isinstance(given, Mapping) else {} for name in given}
 
-    def runs(self) -> list[RunSpec]:
-        """The product over the axes; the last axis varies fastest.
+    @property
+    def grid(self) -> list[Point]:
+        """The points of the study, one for each run.
 
         Raises:
-            UserError: An axis is empty or has a reserved name, two axes set the same or nested config names, two
-                runs get the same name, or a value cannot be written as JSON.
+            UserError: An axis is empty, has a reserved name, or is not one of labels and overrides.
         """
-        if unknown := [axis for axis in self.select if axis not in self.axes]:
-            raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axes)}')
-        specs: dict[str, RunSpec] = {}
-        for choice in itertools.product(*(self._choices(axis) for axis in self.axes)):
-            settings = {}
-            for (axis, label, _, overrides), (other, other_label, _, others) in itertools.combinations(choice, 2):
-                for key, other_key in itertools.product(overrides, others):
-                    if overlap(key, other_key):
-                        raise UserError(
-                            f'study {self.name}: axis "{axis}" ({label}) sets {key} and axis "{other}" ({other_label}) '
-                            f"sets {other_key}; let one axis alone set it"
-                        )
-            for _, _, _, overrides in choice:
-                settings.update(overrides)
-            config = settings.pop("config", self.config)
-            shared = {k: v for k, v in self.overrides.items() if not any(overlap(k, key) for key in settings)}
-            spec = RunSpec(
-                name=file_name([part for _, _, part, _ in choice] or [self.name]),
-                labels={axis: label for axis, label, _, _ in choice},
-                config=config,
-                overrides=shared | settings,
-                downstream=self.tasks,
+        try:
+            grid = product(*(axis(*a) for a in self.axes.items())) if isinstance(self.axes, Mapping) else list(self.axes)
+        except UserError as error:
+            raise UserError(f"study {self.name}: {error}") from None
+        if taken := [name for point in grid for name in point if name in COLUMNS]:
+            raise UserError(
+                f'study {self.name}: "{taken[0]}" cannot name an axis because results have a column of that name;'
+                " rename the axis"
             )
+        return grid
+
+    @property
+    def axis_names(self) -> list[str]:
+        """The names of the axes, in order."""
+        return list(dict.fromkeys(name for point in self.grid for name in point))
+
+    def runs(self) -> list[RunSpec]:
+        """A run for each point of the grid, those with a common pretraining or adaptation pointing at the first that has it.
+
+        Raises:
+            UserError: An axis is wrong (see `grid`), two axes set the same or nested config names, two runs get the same
+                name, a value cannot be written as JSON, or an average names no run.
+        """
+        if unknown := [name for name in self.select if name not in self.axis_names]:
+            raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axis_names)}')
+        grid, specs = self.grid, {}
+        for point in grid:
+            spec = self._run(point)
             if spec.name in specs or spec.name in ("", REPORT_DIRECTORY):
                 raise UserError(
                     f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
                     f'"{spec.name}", which is taken; rename a label'
                 )
-            try:
-                json.dumps([spec.overrides, spec.downstream])
-            except TypeError as error:
-                raise UserError(
-                    f"study {self.name}: an override of run {spec.name} is not plain data ({error}); "
-                    "use numbers, strings, booleans, lists or dicts"
-                ) from error
             specs[spec.name] = spec
-        return list(specs.values())
+        return _sharing([self._averaging(point, spec, specs) for point, spec in zip(grid, specs.values(), strict=True)])
 
-    def _choices(self, axis: str) -> list[tuple[str, str, str, Mapping[str, Any]]]:
-        """(axis, label, part of the run's name, overrides) for each label of an axis."""
-        values = self.axes[axis]
-        if axis in COLUMNS:
+    def _run(self, point: Point) -> RunSpec:
+        """The run at a point, by itself."""
+        for (name, choice), (other_name, other) in itertools.combinations(point.items(), 2):
+            for key, other_key in itertools.product(choice.overrides, other.overrides):
+                if overlap(key, other_key):
+                    raise UserError(
+                        f'study {self.name}: axis "{name}" ({choice.label}) sets {key} and axis "{other_name}" ({other.label}) '
+                        f"sets {other_key}; let one axis alone set it"
+                    )
+        own = settings(point)
+        config = own.pop("config", self.config)
+        shared = {k: v for k, v in self.overrides.items() if not any(overlap(k, key) for key in own)}
+        both = shared | own
+        finetune = (_of_stage("finetune", shared), _of_stage("finetune", own))
+        spec = RunSpec(
+            name=file_name([choice.part for choice in point.values()] or [self.name]),
+            labels={name: point[name].label if name in point else "" for name in self.axis_names},
+            config=config,
+            overrides={key: value for key, value in both.items() if key.partition(".")[0] not in STAGES},
+            downstream={task: finetune[0] | given | finetune[1] for task, given in self.tasks.items()},
+            adapt=_of_stage("adapt", both),
+        )
+        try:
+            json.dumps([spec.overrides, spec.downstream, spec.adapt])
+        except TypeError as error:
             raise UserError(
-                f'study {self.name}: "{axis}" cannot name an axis because results have a column of that name; rename the axis'
-            )
-        if isinstance(values, str) or not values:
+                f"study {self.name}: an override of run {spec.name} is not plain data ({error}); "
+                "use numbers, strings, booleans, lists or dicts"
+            ) from error
+        return spec
+
+    def _averaging(self, point: Point, spec: RunSpec, specs: Mapping[str, RunSpec]) -> RunSpec:
+        """The run, which knows the runs that it averages if it is an average."""
+        if not spec.config.startswith("average:"):
+            return spec
+        along = next(name for name, choice in point.items() if "config" in choice.overrides)
+        elsewhere = lambda run: {name: label for name, label in run.labels.items() if name != along}
+        fellows = {run.labels[along]: run.name for run in specs.values() if elsewhere(run) == elsewhere(spec)}
+        wanted = spec.config.removeprefix("average:").split(",")
+        if missing := [label for label in wanted if label not in fellows or label == spec.labels[along]]:
             raise UserError(
-                f'study {self.name}: axis "{axis}" is {values!r}; give it a dict of label -> overrides or a list of values'
+                f'study {self.name}: run {spec.name} averages "{missing[0]}", and the other labels of axis "{along}" are'
+                f" {', '.join(label for label in fellows if label != spec.labels[along])}"
             )
-        if not isinstance(values, Mapping):
-            return [(axis, str(value), f"{axis}={value}", {axis: value}) for value in values]
-        for label, overrides in values.items():
-            if not isinstance(overrides, Mapping):
-                raise UserError(
-                    f'study {self.name}: label "{label}" of axis "{axis}" is {overrides!r}; expected a '
-                    "dict of dotted config names and values"
-                )
-        return [(axis, str(label), str(label), overrides) for label, overrides in values.items()]
+        return replace(spec, overrides={}, adapt={}, averages=[fellows[label] for label in wanted])
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published table, shown beside a study's own.
+
+    Attributes:
+        source: Paper and table, as in "Devlin et al. 2019, table 5 (dev)".
+        columns: Heads, with the metric: "MNLI-m", "SQuAD F1".
+        rows: Variant -> its values in the order of `columns`, as printed; None where the paper has none. Variants have the
+            study's own names where it has them.
+        note: What else is to be known, as of another scale or of what was not verified.
+    """
+
+    source: str
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[float | str | None]]
+    note: str = ""
+
+
+def _of_stage(stage: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of overrides those of a stage, without its name."""
+    return {key.removeprefix(f"{stage}."): value for key, value in given.items() if key.startswith(f"{stage}.")}
+
+
+def _sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The runs, of which those with the same pretraining (and adaptation) as one before them share its."""
+    first: dict[str, str] = {}
+    sharing = []
+    for run in runs:
+        pretraining = [run.config, dict(run.overrides)]
+        adaptation = [*pretraining, {task: _data_of(of) | dict(run.adapt) for task, of in run.downstream.items()}]
+        shares = {}
+        if not run.averages:
+            if not run.config.startswith("run:"):
+                shares["pretrain"] = first.setdefault(_key("pretrain", pretraining), run.name)
+            if run.adapt:
+                shares["adapt"] = first.setdefault(_key("adapt", adaptation), run.name)
+        sharing.append(replace(run, shares={stage: owner for stage, owner in shares.items() if owner != run.name}))
+    return sharing
+
+
+def _data_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a fine-tuning's settings those that an adaptation reads too: the task and its data."""
+    return {key: value for key, value in settings.items() if key == "task" or key.startswith("task_data.")}
+
+
+def _key(stage: str, settings: Sequence[Any]) -> str:
+    return json.dumps([stage, *settings], sort_keys=True)
 
 
 def overlap(key: str, other: str) -> bool:

@@ -1,115 +1,45 @@
-"""Runs a study: each unfinished run in a process of its own, some at a time, all shown in one terminal view.
+"""Runs a study: each unfinished run in a process of its own, some at a time, through one of the launchers.
 
-The worker that executes one run is this same module: `python -m bertlab.studies.sweep --run RUN/job.json`.
+A run that shares its pretraining with another one waits for that. Everything that is known of a run lies in its directory, so
+that the same command goes on where a killed one stopped.
 """
 
-import argparse
 import contextlib
+import dataclasses
 import fcntl
 import functools
-import importlib
 import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
-from bertlab.studies.study import COSTS, RunSpec, Study
+from bertlab.files import write_json, write_text
+from bertlab.studies.launchers import Launcher, Local
+from bertlab.studies.ordering import FILE as SETTLED
+from bertlab.studies.ordering import check_until_decided, look, open_pairs, seed_by_seed, write_settled
+from bertlab.studies.statistics import Settlement
+from bertlab.studies.study import RunSpec, Study
+from bertlab.studies.views import Job, LineView, TerminalView, print_line
+from bertlab.studies.worker import RUNNER, awaited, existing_run, finetuning, is_finished, task_config, write_job
 
-RUNNER = "bertlab.studies.sweep:run_one"
 POLL_SECONDS = 0.1
-
-
-def run_one(config: str, overrides: Mapping[str, Any], workdir: Path, downstream: Mapping[str, Mapping[str, Any]]) -> None:
-    """Pretrains one run and fine-tunes it on each downstream task; parts that are finished are left alone.
-
-    Args:
-        config: Config file with its arguments, or "run:DIRECTORY".
-        overrides: Dotted config name -> value; of every task's config, where a run is given.
-        workdir: The run's directory.
-        downstream: Task directory -> settings (`Study.downstream`); each is fine-tuned in `workdir/finetune/NAME`.
-    """
-    from bertlab.config import load_config
-    from bertlab.transfer.finetune import finetune
-    from bertlab.transfer.pretrain import pretrain
-
-    given = existing_run(config)
-    for phase, directory in phases(workdir, downstream):
-        if (directory / "result.json").exists() and (directory != workdir or given):
-            continue
-        if directory != workdir:
-            run, more = (given, overrides) if given else (workdir, {})
-            finetune(run, workdir=directory, **finetuning(phase, downstream[phase], more))
-        elif given:
-            stand_on(given, workdir, downstream, overrides)
-        else:
-            pretrain(load_config(config, dict(overrides)), workdir)
-        if not (directory / "result.json").exists():
-            return  # stopped by SIGTERM after saving: the next sweep goes on from here
-
-
-def existing_run(config: str) -> Path | None:
-    """The directory that "run:DIRECTORY" names; None for a config file."""
-    return Path(config.removeprefix("run:")).expanduser() if config.startswith("run:") else None
-
-
-def stand_on(given: Path, workdir: Path, downstream: Mapping[str, Mapping], overrides: Mapping[str, Any]) -> None:
-    """Notes in a run of a study what its model had cost, which it does not train itself; nothing, if all begins at random."""
-    pretraining = read_json(given / "result.json") if (given / "result.json").exists() else {}
-    costs = {key: pretraining[key] for key in COSTS if key in pretraining}
-    at_random = [task_config(given, name, settings, overrides).transfer.random for name, settings in downstream.items()]
-    if at_random and all(at_random):
-        costs |= {key: 0 for key in COSTS if key != "parameters"}
-    write_json(workdir / "measured.json", {})
-    write_json(workdir / "result.json", {"run": str(given), **costs, "metrics": {}})
-
-
-def finetuning(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """`finetune`'s arguments for a study's task: `task`, `recipe` and `overrides`, the run's own (`more`) last."""
-    overrides = {**settings, **more}
-    return {"task": overrides.pop("task", name), "recipe": overrides.pop("recipe", "small"), "overrides": overrides}
-
-
-def task_config(given: Path, name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
-    """The config with which a study fine-tunes a run that is there already on a task; arguments as `finetuning`'s."""
-    from bertlab.transfer.finetune import finetune_config, overridden
-
-    arguments = finetuning(name, settings, more)
-    return overridden(finetune_config(given, arguments["task"], arguments["recipe"]), arguments["overrides"])
-
-
-def phases(workdir: Path, downstream: Iterable[str]) -> list[tuple[str, Path]]:
-    """What a run consists of, in order: ("pretrain", RUN), then (TASK, RUN/finetune/TASK) for each task."""
-    return [("pretrain", workdir)] + [(task, workdir / "finetune" / task) for task in downstream]
-
-
-def is_finished(workdir: Path, downstream: Iterable[str]) -> bool:
-    """Whether pretraining and every downstream task have written their result.json, and pretraining was measured."""
-    return (workdir / "measured.json").exists() and all(
-        (directory / "result.json").exists() for _, directory in phases(workdir, downstream)
-    )
 
 
 def sweep(
     study: Study,
     workdir: str | os.PathLike,
-    jobs: int = 1,
+    launcher: Launcher | None = None,
     dry_run: bool = False,
+    until_decided: str = "",
     *,
     runner: str = RUNNER,
     load_config: Callable[[str, dict], Any] | None = None,
@@ -124,9 +54,11 @@ def sweep(
     Args:
         study: The study.
         workdir: The study's directory; study.json is written there.
-        jobs: Runs at a time. With more than one, each process is pinned to its own share of the CPU cores.
-        dry_run: Only print the runs with their overrides, steps and tokens.
-        runner: "module:function" called in each worker process with config, overrides, workdir, downstream.
+        launcher: Starts the runs, `launcher.jobs` at a time; default one at a time on this machine.
+        dry_run: Only print the runs with their overrides and what they will cost.
+        until_decided: A task, or "all": begin no further seed once the order of the variants is settled by it
+            (`bertlab.studies.ordering`).
+        runner: "module:function" called in each worker process with a RunSpec and its directory.
         load_config: Turns a config spec and overrides into a config; default `load_checked`.
         prepare: Called once with each distinct `config.data`; default `prepare_text_and_tasks` with the study's tasks.
         console: Where to print; default the terminal.
@@ -140,11 +72,13 @@ def sweep(
     """
     console = console or Console()
     workdir = Path(workdir)
-    if load_config is None:
-        load_config = load_checked
-    cores = share_cores(jobs)
+    load_config = load_config or load_checked
+    launcher = launcher or Local(1)
     runs = study.runs()
-    description = describe(study, runs)
+    if until_decided:
+        check_until_decided(study, until_decided)
+        runs = seed_by_seed(runs, study)
+    description = describe(study, study.runs())
     check_same_study(workdir, description)
     configs = {}
     for run in runs:
@@ -153,13 +87,13 @@ def sweep(
         except UserError as error:
             raise UserError(f"run {run.name}: {error}") from None
     if dry_run:
-        print_plan(study, runs, configs, workdir, console)
+        print_plan(study, runs, configs, workdir, launcher.jobs, console)
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)
     with lock_directory(workdir) as lock, sigterm_interrupts():
         write_json(workdir / "study.json", description)
-        pending = [run for run in runs if not is_finished(workdir / run.name, run.downstream)]
+        pending = [run for run in runs if not is_finished(run, workdir / run.name)]
         print_line(
             console,
             f"{study.name}: {len(runs)} runs, {len(runs) - len(pending)} finished before, {len(pending)} to do, in {workdir}",
@@ -169,7 +103,9 @@ def sweep(
             if pending:
                 prepare = prepare or functools.partial(prepare_text_and_tasks, runs=pending)
                 prepare_data([configs[run.name] for run in pending], prepare, console)
-            failures = run_all(pending, running, configs, workdir, cores, runner, lock, console)
+            settled = functools.partial(look, workdir, study, until_decided) if until_decided else None
+            (workdir / SETTLED).unlink(missing_ok=True)
+            failures, unbegun = run_all(pending, running, workdir, launcher, runner, lock, console, settled)
         except KeyboardInterrupt:
             print_line(
                 console, f"interrupted: waiting for {len(running)} running runs to save; press Ctrl-C again to kill them"
@@ -180,117 +116,109 @@ def sweep(
         except BaseException:
             stop(running)
             raise
+        finally:
+            launcher.close()
     for name, error in failures.items():
         print_line(console, f"failed: {name}: {error} (log: {workdir / name / 'log.txt'})", style="bold red")
     if failures:
         print_line(console, f"{len(failures)} of {len(runs)} runs failed; run the same command again to retry them")
         return 1
-    print_line(console, f"all {len(runs)} runs are finished; see them with: bertlab report {workdir}")
+    done = f"{len(runs) - unbegun} of {len(runs)}" if unbegun else f"all {len(runs)}"
+    print_line(console, f"{done} runs are finished; see them with: bertlab report {workdir}")
     return 0
-
-
-@dataclass
-class Job:
-    """A run in progress."""
-
-    run: RunSpec
-    directory: Path
-    process: subprocess.Popen
-    cores: list[int]
-    log_start: int
-    started: float
 
 
 def run_all(
     pending: Sequence[RunSpec],
     running: list[Job],
-    configs: Mapping[str, Any],
     workdir: Path,
-    cores: list[list[int]],
+    launcher: Launcher,
     runner: str,
     lock: int,
     console: Console,
-) -> dict[str, str]:
-    """Executes the pending runs, `len(cores)` at a time; returns the error line of each run that failed.
+    settled: Callable[[], Settlement | None] | None = None,
+) -> tuple[dict[str, str], int]:
+    """Executes the pending runs, `launcher.jobs` at a time.
 
-    `running` is the caller's list, so that it can stop the processes when an exception leaves this function.
+    `running` is the caller's list, so that it can stop the processes when an exception leaves this function. `settled` is asked
+    after each run whether the order is, so that no more need begin.
+
+    Returns:
+        The error line of each run that failed, and how many were not begun as the order was settled without them.
     """
-    waiting, free, failures = deque(pending), deque(cores), {}
-    view = TerminalView(console, configs, len(pending)) if console.is_terminal else LineView(console, len(pending))
+    waiting, failures, unbegun, ended = list(pending), {}, 0, True
+    view = TerminalView(console, len(pending)) if console.is_terminal else LineView(console, len(pending))
     with view:
-        while waiting or running:
-            while waiting and free:
-                job = start(waiting.popleft(), workdir, free.popleft(), runner, lock)
-                running.append(job)
-                view.started(job)
+        while True:
+            if waiting and settled and ended and (found := settled()):
+                if found.settled:
+                    print_line(console, f"{write_settled(workdir, found)}: {len(waiting)} runs are not begun.")
+                    unbegun = len(waiting)
+                    waiting.clear()
+                else:
+                    print_line(console, f"open after {found.seeds} seeds: {open_pairs(found)}")
+            ended = False
+            for run in [run for run in waiting if ready(run, workdir)][: launcher.jobs - len(running)]:
+                waiting.remove(run)
+                running.append(start(run, workdir, launcher, runner, lock))
+                view.started(running[-1])
+            if not running:
+                break
+            view.update(running)
+            time.sleep(POLL_SECONDS)
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
-                free.append(job.cores)
+                ended = True
                 error = failure(job)
                 if error:
                     failures[job.run.name] = error
-                    (job.directory / "failed.txt").write_text(error + "\n", encoding="utf-8")
+                    write_text(job.directory / "failed.txt", error + "\n")
                 view.ended(job, error)
-            view.update(running)
-            time.sleep(POLL_SECONDS)
-    return failures
+    for run in waiting:  # what they stand on has failed
+        names = dict.fromkeys(name for name, stage in awaited(run, workdir) if not stage.finished)
+        failures[run.name] = f"it waits for {', '.join(names)}"
+        write_text(workdir / run.name / "failed.txt", failures[run.name] + "\n")
+    return failures, unbegun
 
 
-def start(run: RunSpec, workdir: Path, cores: list[int], runner: str, lock: int) -> Job:
-    """Starts the worker process of a run."""
+def ready(run: RunSpec, workdir: Path) -> bool:
+    """Whether what a run shares with others is finished."""
+    return all(stage.finished for _, stage in awaited(run, workdir))
+
+
+def start(run: RunSpec, workdir: Path, launcher: Launcher, runner: str, lock: int) -> Job:
+    """Starts the worker of a run."""
     directory = workdir / run.name
-    directory.mkdir(exist_ok=True)
+    job = write_job(run, directory, runner)
     (directory / "failed.txt").unlink(missing_ok=True)
-    write_json(
-        directory / "job.json",
-        {"runner": runner, "config": run.config, "overrides": dict(run.overrides), "downstream": run.downstream},
-    )
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "bertlab.studies.sweep",
-        "--run",
-        str(directory / "job.json"),
-        "--stop_with_parent",
-        "--cores",
-        ",".join(map(str, cores)),
-    ]
-    with open(directory / "log.txt", "ab") as log:
-        log_start = log.tell()
-        # A session of its own keeps the terminal's Ctrl-C from the worker, which is to save on our SIGTERM. It inherits
-        # the lock, so that a new sweep cannot start beside a worker whose parent was killed.
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(lock,)
-        )
-    return Job(run, directory, process, cores, log_start, time.monotonic())
+    log = directory / "log.txt"
+    log_start = log.stat().st_size if log.exists() else 0
+    command = [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job.resolve())]
+    return Job(run, directory, launcher.start(command, directory, lock), log_start, time.monotonic())
 
 
 def stop(running: Sequence[Job]) -> None:
-    """Asks the workers to save and end (SIGTERM) and waits; a second interrupt kills them."""
+    """Asks the workers to save and end and waits; a second interrupt kills them."""
     try:
         for job in running:
-            job.process.terminate()
+            job.process.stop()
         for job in running:
             job.process.wait()
     except KeyboardInterrupt:
         for job in running:
-            if job.process.poll() is None:
-                os.killpg(job.process.pid, signal.SIGKILL)
-                job.process.wait()
-    for job in running:
-        job.process.stdin.close()
+            job.process.kill()
+        for job in running:
+            job.process.wait()
 
 
 def failure(job: Job) -> str | None:
     """Why an ended run failed, in one line; None when it finished."""
-    job.process.stdin.close()
-    status = job.process.returncode
-    if status == 0 and is_finished(job.directory, job.run.downstream):
+    status = job.process.poll()
+    if status == 0 and is_finished(job.run, job.directory):
         return None
-    with open(job.directory / "log.txt", "rb") as log:
-        log.seek(job.log_start)
-        lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    log = job.directory / "log.txt"
+    text = log.read_bytes()[job.log_start :].decode("utf-8", "replace") if log.exists() else ""
+    lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     if status < 0:
         return f"killed by {signal.Signals(-status).name}" + (" (out of memory?)" if status == -signal.SIGKILL else "")
@@ -299,107 +227,17 @@ def failure(job: Job) -> str | None:
     return (errors or lines or [f"exit status {status}"])[-1].removeprefix("error: ")
 
 
-class LineView:
-    """One plain line when a run starts and when it ends, for logs and pipes."""
-
-    def __init__(self, console: Console, total: int):
-        self.console, self.total, self.count = console, total, 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def started(self, job: Job) -> None:
-        print_line(self.console, f"{job.run.name}: started")
-
-    def ended(self, job: Job, error: str | None) -> None:
-        self.count += 1
-        seconds = time.monotonic() - job.started
-        outcome = f"failed: {error}" if error else f"finished in {seconds:.0f} s"
-        print_line(self.console, f"[{self.count}/{self.total}] {job.run.name}: {outcome}")
-
-    def update(self, running: Sequence[Job]) -> None:
-        pass
-
-
-class TerminalView(LineView):
-    """A bar for each running run and one for the sweep, with a line left behind for each run that ended."""
-
-    def __init__(self, console: Console, configs: Mapping[str, Any], total: int):
-        super().__init__(console, total)
-        self.configs = configs
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            TextColumn("[dim]{task.fields[phase]}"),
-            BarColumn(),
-            TextColumn("{task.fields[count]}", justify="right"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self.overall = self.bars.add_task("[bold]all runs", total=total, phase="", count="")
-        self.tasks = {}
-
-    def __enter__(self):
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_):
-        self.bars.stop()
-
-    def started(self, job: Job) -> None:
-        self.tasks[job.run.name] = self.bars.add_task(escape(job.run.name), total=None, phase="starting", count="")
-
-    def ended(self, job: Job, error: str | None) -> None:
-        self.bars.remove_task(self.tasks.pop(job.run.name))
-        super().ended(job, error)
-
-    def update(self, running: Sequence[Job]) -> None:
-        done = self.count
-        for job in running:
-            phase, index, step, total = progress(job, self.configs[job.run.name].train.steps)
-            done += (index + (step / total if total else 0)) / (1 + len(job.run.downstream))
-            self.bars.update(
-                self.tasks[job.run.name], phase=phase, completed=step, total=total, count=f"{step:,}/{total:,}" if total else ""
-            )
-        self.bars.update(self.overall, completed=done, count=f"{self.count}/{self.total}")
-
-
-def progress(job: Job, pretraining_steps: int) -> tuple[str, int, int, int | None]:
-    """(phase, its index, step, total steps or None while unknown) of a running run, from its files."""
-    parts = phases(job.directory, job.run.downstream)
-    index = next((i for i, (_, d) in enumerate(parts) if not (d / "result.json").exists()), len(parts) - 1)
-    phase, directory = parts[index]
-    total = pretraining_steps
-    if index:
-        config = directory / "config.json"
-        total = json.loads(config.read_text(encoding="utf-8"))["train"]["steps"] if config.exists() else None
-    return phase, index, last_step(directory / "metrics.jsonl"), total
-
-
-def last_step(path: Path) -> int:
-    """The step of the last whole line of a metrics.jsonl, which may be growing; 0 without one."""
-    if not path.exists():
-        return 0
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - 65536))
-        lines = file.read().split(b"\n")
-    for line in reversed(lines[:-1]):
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            return int(json.loads(line)["step"])
-    return 0
-
-
 def load_checked(spec: str, overrides: Mapping[str, Any]) -> Any:
     """A config that is known to be possible, so that no run of a sweep fails for what could be seen before it began."""
     from bertlab.config import base_config, load_config
     from bertlab.train.build import begun_from, check_config
 
-    if given := existing_run(spec):
-        if not (given / "config.json").is_file():
+    given = existing_run(spec)
+    if given or spec.startswith("average:"):
+        if given and not (given / "config.json").is_file():
             raise UserError(f"{spec}: there is no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
+        if overrides:
+            raise UserError(f"{spec} is not trained any more, so {next(iter(overrides))} has no effect; write finetune.KEY")
         config = base_config()
         config.data.corpus, config.train.steps = "", 0  # nothing is read or trained but the tasks
         return config
@@ -421,19 +259,20 @@ def prepare_text_and_tasks(data: Any, runs: Sequence[RunSpec]) -> None:
     if data.corpus:
         prepare(data)
     checked = set()
-    for run, name in [(spec, name) for spec in runs for name in spec.downstream]:
+    for run, task in ((spec, task) for spec in runs for task in spec.downstream if not spec.averages):
         given = existing_run(run.config)
         if bool(data.corpus) == bool(given):
             continue
-        arguments = finetuning(name, run.downstream[name], run.overrides if given else {})
+        arguments = finetuning(run, task)
         arguments["overrides"].pop("seed", None)
         if (key := json.dumps([str(given), arguments], sort_keys=True)) in checked:
             continue
         checked.add(key)
         if given:
-            resolved(task_config(given, name, run.downstream[name], run.overrides))
+            resolved(task_config(run, task))
         else:
-            options = {key.removeprefix("task_data."): v for key, v in run.downstream[name].items() if "task_data." in key}
+            settings = run.downstream[task]
+            options = {key.removeprefix("task_data."): value for key, value in settings.items() if "task_data." in key}
             load_tasks(arguments["task"], {**options, "pretraining": pretraining_options(data)})
 
 
@@ -445,21 +284,9 @@ def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any], console:
         prepare(data)
 
 
-def share_cores(jobs: int) -> list[list[int]]:
-    """Splits this process's CPU cores into `jobs` disjoint shares; empty shares (too few cores) mean "do not pin"."""
-    if jobs < 1:
-        raise UserError(f"--jobs={jobs}: give at least 1")
-    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in range(jobs)]
-    cores = sorted(os.sched_getaffinity(0))
-    if jobs > len(cores):
-        return [[] for _ in range(jobs)]
-    return [cores[i * len(cores) // jobs : (i + 1) * len(cores) // jobs] for i in range(jobs)]
-
-
 def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
     """The content of study.json, as plain JSON data."""
-    axes = {axis: list(dict.fromkeys(run.labels[axis] for run in runs)) for axis in study.axes}
+    axes = {axis: list(dict.fromkeys(run.labels[axis] for run in runs if run.labels[axis])) for axis in study.axis_names}
     description = {
         "name": study.name,
         "title": study.title,
@@ -468,16 +295,8 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
         "axes": axes,
         "downstream": list(study.tasks),
         "select": list(study.select),
-        "runs": [
-            {
-                "name": run.name,
-                "labels": dict(run.labels),
-                "config": run.config,
-                "overrides": run.overrides,
-                "downstream": run.downstream,
-            }
-            for run in runs
-        ],
+        "published": dataclasses.asdict(study.published) if study.published else None,
+        "runs": [dataclasses.asdict(run) for run in runs],
     }
     return json.loads(json.dumps(description))
 
@@ -507,10 +326,9 @@ def check_same_study(workdir: Path, description: Mapping[str, Any]) -> None:
             if new is None:
                 differences.append(f"its run {run['name']} is not in this study")
                 continue
-            for key in sorted(run["overrides"].keys() | new["overrides"].keys()):
-                before, now = run["overrides"].get(key, "unset"), new["overrides"].get(key, "unset")
+            for before, now in zip(*(compared_settings(run, new, of) for of in (run, new)), strict=True):
                 if before != now:
-                    differences.append(f"in its run {run['name']} {key} is {before!r}, not {now!r}")
+                    differences.append(f"in its run {run['name']} {before[0]} is {before[1]!r}, not {now[1]!r}")
             if run["config"] != new["config"]:
                 differences.append(f'its run {run["name"]} has the config "{run["config"]}", not "{new["config"]}"')
             lost = [task for task in run["downstream"] if task not in new["downstream"]]
@@ -521,28 +339,57 @@ def check_same_study(workdir: Path, description: Mapping[str, Any]) -> None:
         raise UserError(f"{path} holds another study: {differences[0]}{more}; give another --workdir")
 
 
-def print_plan(study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any], workdir: Path, console: Console) -> None:
-    """Prints what a sweep would run."""
-    total = 0
+def compared_settings(run: Mapping[str, Any], other: Mapping[str, Any], of: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """(name, value) of whatever either of two descriptions of a run sets, as `of` has it; tasks only where both have them."""
+    tasks = [task for task in run["downstream"] if task in other["downstream"]]
+    groups = [("", "overrides"), ("adapt.", "adapt"), ("shared ", "shares")]
+    keys = [(prefix, kind, key) for prefix, kind in groups for key in sorted(run.get(kind, {}).keys() | other[kind].keys())]
+    found = [(prefix + key, of.get(kind, {}).get(key, "unset")) for prefix, kind, key in keys]
+    for task in tasks:
+        for key in sorted(run["downstream"][task].keys() | other["downstream"][task].keys()):
+            found.append((f"finetune.{key} of {task}", of["downstream"][task].get(key, "unset")))
+    return found
+
+
+def print_plan(
+    study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any], workdir: Path, jobs: int, console: Console
+) -> None:
+    """Prints what a sweep would run, and what that will cost (`bertlab.studies.estimate`)."""
+    from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, transfer_cost
+    from bertlab.studies.text import count_text, seconds_text
+
+    rate, source = flops_per_second([workdir / run.name for run in runs])
+    known: dict[str, Cost] = {}
+    total, to_do = Cost(), 0
+    trained = [run.overrides.items() for run in runs if run.overrides]
+    common = [(key, value) for key, value in (trained[0] if trained else ()) if all((key, value) in of for of in trained)]
+    if common:
+        print_line(console, "in all runs: " + " ".join(f"{key}={value}" for key, value in common))
     for run in runs:
         config = configs[run.name]
-        tokens = config.train.steps * config.data.batch_size * config.data.seq_len
-        state = "finished" if is_finished(workdir / run.name, run.downstream) else "to do"
-        total += tokens
-        print_line(console, f"{run.name}  ({state})  {config.train.steps:,} steps, {tokens:,} tokens", style="bold")
-        print_line(console, f"    {run.config}  " + " ".join(f"{key}={value}" for key, value in run.overrides.items()))
-        if run.downstream:
-            print_line(console, f"    then fine-tuned on {', '.join(run.downstream)}")
+        finished, shared = is_finished(run, workdir / run.name), run.shares.get("pretrain")
+        key = json.dumps([run.config, {k: v for k, v in run.overrides.items() if k != "seed"}], sort_keys=True)
+        if key not in known:
+            known[key] = pretraining_cost(config)
+        cost = (Cost() if shared else known[key]) + transfer_cost(run, config)
+        if not finished:
+            total, to_do = total + cost, to_do + 1
+        steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
+        cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(cost.flops / rate)}"
+        print_line(console, f"{run.name}  ({'finished' if finished else 'to do'})  {steps}, {cost_text}", style="bold")
+        own = [f"{key}={value}" for key, value in run.overrides.items() if (key, value) not in common]
+        print_line(console, f"    {run.config}  {' '.join(own)}".rstrip())
+        if run.averages:
+            print_line(console, f"    the average of {', '.join(run.averages)}")
+        elif run.downstream:
+            before = "adapted to the text of and " if run.adapt else ""
+            print_line(console, f"    then {before}fine-tuned on {', '.join(run.downstream)}")
     print_line(
         console,
-        f"{study.name}: {len(runs)} runs, {total:,} tokens in all (padding counted), in {workdir}; "
-        "nothing was started (--dry_run)",
+        f"{study.name}: {len(runs)} runs, {to_do} to do: {count_text(total.tokens)} tokens (rows counted as full),"
+        f" {count_text(total.flops)} FLOPs, {seconds_text(total.flops / rate / jobs)} with {jobs} at a time, {source};"
+        f" in {workdir}; nothing was started (--dry_run)",
     )
-
-
-def print_line(console: Console, text: str, style: str | None = None) -> None:
-    """Prints text as it is: no markup, no wrapping, no highlighting."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -575,43 +422,3 @@ def sigterm_interrupts() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def stop_with_parent() -> None:
-    """Sends this process SIGTERM when its parent is gone: the pipe that is its standard input then closes."""
-
-    def watch():
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def worker(arguments: Sequence[str] | None = None) -> int:
-    """Executes one run described by a job.json, in the directory that file lies in; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bertlab.studies.sweep", description="Executes one run of a study.")
-    parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
-    parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
-    parser.add_argument("--stop_with_parent", action="store_true", help="stop when standard input closes")
-    options = parser.parse_args(arguments)
-    if options.stop_with_parent:
-        stop_with_parent()
-    if options.cores:  # before JAX is imported: XLA sizes its thread pool from the affinity
-        os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
-    job = json.loads(options.run.read_text(encoding="utf-8"))
-    module, _, function = job["runner"].partition(":")
-    try:
-        runner = getattr(importlib.import_module(module), function)
-        runner(config=job["config"], overrides=job["overrides"], workdir=options.run.parent, downstream=job["downstream"])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except Exception as error:  # the sweep shows this last line; the traceback stays in the log
-        traceback.print_exc()
-        print(f"error: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(worker())

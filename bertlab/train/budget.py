@@ -53,7 +53,7 @@ def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
     steps = experiment.config.train.steps
     for phase in experiment.phases:
         share = (begin / steps, phase.end / steps)
-        total += (share[1] - share[0]) * _cost(phase, unit, experiment.config.seed, share)
+        total += (share[1] - share[0]) * mean_cost(phase, unit, experiment.config.seed, share)
         begin = phase.end
     if not total:
         asked = ", ".join(experiment.program.objectives)
@@ -64,10 +64,10 @@ def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
     return max(1, round(amount / total))
 
 
-def _cost(phase, unit: str, seed: int, share: tuple[float, float]) -> float:
+def mean_cost(phase, unit: str, seed: int, share: tuple[float, float], batches: int = BATCHES) -> float:
     """Mean cost of a phase's first batches, as if they were spread over its share of the training (rates are scheduled)."""
     with contextlib.closing(iter(phase.train)) as iterator:
-        batches = list(itertools.islice(iterator, BATCHES))
+        batches = list(itertools.islice(iterator, batches))
     if unit == "tokens":
         return float(np.mean([np.count_nonzero(batch["documents"]) for batch in batches]))
     shapes = jax.eval_shape(phase.program.init, jax.random.key(0), batches[0])

@@ -29,13 +29,14 @@ TASKS = {
     "squad1": ("squad", 128, 2, {"transfer.doc_stride": 64, "transfer.max_query": 32}),
     "codah": ("codah", 32, 3, {}),
 }
+RATE = "finetune.optimizer.learning_rate"
 SHARED = {
-    "data.batch_size": 32,
-    "train.steps": 0,
-    "train.eval_every": 0,
-    "train.log_every": 100,
-    "transfer.warmup": 0.1,
-    "optimizer.learning_rate": 1e-3,
+    "finetune.data.batch_size": 32,
+    "finetune.train.steps": 0,
+    "finetune.train.eval_every": 0,
+    "finetune.train.log_every": 100,
+    "finetune.transfer.warmup": 0.1,
+    RATE: 1e-3,
 }
 
 
@@ -69,13 +70,13 @@ def get_study(arguments=None):
         axes={
             "model": {
                 "pretrained": {},
-                "random": {"transfer.random": True},
-                "static": static if rates else static | {"optimizer.learning_rate": 5e-3},
+                "random": {"finetune.transfer.random": True},
+                "static": static if rates else static | {RATE: 5e-3},
             },
-            **({"optimizer.learning_rate": rates} if rates else {}),
-            "seed": list(range(1, values["seeds"] + 1)),
+            **({RATE: rates} if rates else {}),
+            "finetune.seed": list(range(1, values["seeds"] + 1)),
         },
-        select=["optimizer.learning_rate"] if rates else [],
+        select=[RATE] if rates else [],
         overrides=SHARED,
         downstream=downstream,
     )

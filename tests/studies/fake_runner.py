@@ -3,29 +3,33 @@
 import json
 import os
 import signal
-from pathlib import Path
+
+from bertlab.studies.worker import awaited, stages
 
 
-def run(config, overrides, workdir, downstream):
+def run(run, directory):
     """Obeys "mode" in the overrides: finish, fail, die, leave or wait; notes each call in calls.txt."""
-    workdir = Path(workdir)
-    with open(workdir / "calls.txt", "a") as file:
-        file.write(f"{config} {sorted(os.sched_getaffinity(0))}\n")
-    mode = overrides.get("mode", "finish")
-    if mode == "fail" and not (workdir.parent / "mended").exists():
+    with open(directory / "calls.txt", "a") as file:
+        file.write(f"{run.config} {sorted(os.sched_getaffinity(0))}\n")
+    mode = run.overrides.get("mode", "finish")
+    if mode == "fail" and not (directory.parent / "mended").exists():
         raise RuntimeError("the step went wrong\nsecond line")
     if mode == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "leave":
         return
     if mode == "wait":
-        wait(workdir)
+        wait(directory)
+    for name, stage in awaited(run, directory.parent):
+        assert stage.finished, f"{name} is not finished"
     print("trained")
-    (workdir / "result.json").write_text(json.dumps({"step": overrides.get("train.steps", 0), "metrics": {}}))
-    (workdir / "measured.json").write_text("{}")
-    for task in downstream:
-        (workdir / "finetune" / task).mkdir(parents=True, exist_ok=True)
-        (workdir / "finetune" / task / "result.json").write_text(json.dumps({"step": 1, "metrics": {"test": {}}}))
+    for stage in stages(run, directory):
+        stage.directory.mkdir(parents=True, exist_ok=True)
+        step = run.overrides.get("train.steps", 0)
+        score = {"accuracy": run.overrides["score"] + 0.01 * (run.overrides["seed"] % 3)} if "score" in run.overrides else {}
+        (stage.directory / "result.json").write_text(json.dumps({"step": step, "metrics": {"test": score}}))
+        if stage.kind == "pretrain":
+            (stage.directory / "measured.json").write_text("{}")
 
 
 def wait(workdir):

@@ -1,30 +1,171 @@
-"""The notebooks' code runs from top to bottom, on the synthetic fixtures instead of a study that took minutes."""
+"""The notebooks: they run from top to bottom in fast mode, ask a question and answer it, and keep the outputs of a real run."""
 
+import ast
+import itertools
 import json
+import re
+import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
-import matplotlib
+import jax
+import matplotlib.pyplot as plt
 import pytest
 
+from bertlab.data.corpora import make_document
+from bertlab.data.pydocs import Module, PydocsCorpus
+from bertlab.files import read_json
+from bertlab.studies import launchers, worker
+from bertlab.studies.study import RunSpec
+from bertlab.transfer.tasks import pydocs
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NAMES = [
+    "distance_to_the_floor",
+    "features_against_fine_tuning",
+    "first_look",
+    "mlm_against_ltr",
+    "ulmfit_step_by_step",
+    "what_a_contextual_embedding_knows",
+    "what_nsp_does",
+    "your_own_objective",
+]
+LARGEST = 1_500_000  # bytes, all together
+# Of a machine, not of the web: "/home/..." and "C:\\...", but neither "a/b" nor "https://...".
+MACHINE_PATH = re.compile(r"(?<![\w./:<])/(?:home|root|Users|tmp|usr|opt|var|mnt|work|private)/|[A-Z]:\\\\")
+
+
+def read(path: Path) -> list[dict]:
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def source_of(cell: dict, magics: bool = False) -> str:
+    """A cell's source; lines with % are for the notebook's display alone."""
+    return "".join(line for line in "".join(cell["source"]).splitlines(keepends=True) if magics or not line.startswith("%"))
+
+
+def code_of(path: Path) -> list[dict]:
+    return [cell for cell in read(path) if cell["cell_type"] == "code"]
+
+
+class InThisProcess:
+    """A launcher whose runs are over once they are started: a process each would mostly import and compile."""
+
+    def __init__(self, jobs: int):
+        self.jobs = jobs
+
+    def start(self, command, directory, lock):
+        assert worker.RUNNER == read_json(directory / "job.json")["runner"]
+        worker.execute(RunSpec(**read_json(directory / "job.json")["run"]), directory)
+        return self
+
+    def poll(self) -> int:
+        return 0
+
+    def state(self) -> str:
+        return "running"
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """Where prepared text lies: what one notebook has prepared, the next one finds."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def in_fast_mode(cache, tmp_path, monkeypatch):
+    """A copy of the repository's layout to run in, and of Python's documentation a part that is quickly read."""
+    texts = {name: " ".join(topics[name].split()) for name in sorted(topics)[:60]}
+    sentences = [s for text in texts.values() for s in make_document("", text).sentences if s.replace(" ", "").isalpha()]
+    packages = itertools.cycle("abcdefgh")
+    modules = [Module(f"{p}.m{i}", p, (f"{s}.",)) for i, (p, s) in enumerate(zip(packages, [s.rstrip(".") for s in sentences]))]
+    monkeypatch.setattr(PydocsCorpus, "documents", lambda self: iter([make_document(*item) for item in texts.items()]))
+    monkeypatch.setattr(pydocs, "modules", lambda: iter(modules))
+    monkeypatch.setattr(launchers, "Local", InThisProcess)
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *backend: devices)
+    monkeypatch.setenv("BERTLAB_FAST", "1")
+    monkeypatch.setenv("BERTLAB_CACHE", str(cache))
+    monkeypatch.setenv("PYTHONPATH", "")  # one notebook adds to these two
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    before = plt.get_backend()
+    plt.switch_backend("Agg")
+    yield
+    plt.close("all")
+    plt.switch_backend(before)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path: Path, study_directory, monkeypatch, capsys):
-    matplotlib.use("Agg")
-    monkeypatch.setenv("BERTLAB_STUDY", str(study_directory))
-    cells = json.loads(path.read_text())["cells"]
-    assert cells[0]["cell_type"] == "markdown" and "?" in "".join(cells[0]["source"]), "it opens with its question"
-    names = {}
+def test_runs_from_top_to_bottom(path: Path, in_fast_mode, capsys):
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(code_of(path)):
+        capsys.readouterr()
+        exec(compile(source_of(cell), f"{path.name}, code cell {number}", "exec"), names)
+    answer = capsys.readouterr().out
+    assert len(answer.split()) > 30, f"the answer is: {answer}"
+    assert "nan" not in answer.lower().split()
+
+
+def test_they_are_all_there():
+    assert [path.stem for path in NOTEBOOKS] == NAMES
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_opens_with_its_question_and_ends_with_its_answer(path: Path):
+    cells = read(path)
+    title = "".join(cells[0]["source"]).splitlines()[0]
+    assert cells[0]["cell_type"] == "markdown" and re.fullmatch(r"# .+\?", title)
+    headings = [line for cell in cells if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines()]
+    assert [line for line in headings if line.startswith("#")][-1] == "## Answer"
+    assert cells[-1]["cell_type"] == "code" and "print(" in source_of(cells[-1]), "the answer is computed"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_keeps_the_outputs_of_a_real_run(path: Path):
+    cells = code_of(path)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), "executed once, in order"
     for cell in cells:
-        if cell["cell_type"] == "code":
-            # Lines with % are for the notebook's display alone.
-            source = "".join(line for line in "".join(cell["source"]).splitlines(keepends=True) if not line.startswith("%"))
-            exec(compile(source, f"{path.name}:{cell['id']}", "exec"), names)
-    assert "package/accuracy: MLM+NSP is best" in capsys.readouterr().out
+        source, tree = source_of(cell, magics=True), ast.parse(source_of(cell))
+        called = {ast.unparse(node.func).split(".")[-1] for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        is_shown = isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";")
+        if "%%capture" not in source and (is_shown or called & {"print", "subplots", "imshow", "plot"}):
+            assert cell["outputs"] or called == {"insert"}, f"no output of: {source}"
+        for output in cell["outputs"]:
+            assert output["output_type"] != "error" and output.get("name") != "stderr", source
+            texts = [*output.get("text", ()), *(output.get("data", {}).get("text/plain", ()))]
+            texts += output.get("data", {}).get("text/html", ())
+            assert not MACHINE_PATH.search("".join(texts)) and "Traceback" not in "".join(texts), source
 
 
-def test_there_are_notebooks():
-    assert NOTEBOOKS
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_uses_the_public_interface_alone(path: Path):
+    for cell in code_of(path):
+        for node in ast.walk(ast.parse(source_of(cell))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Attribute):
+                names = [node.attr]
+            private = [name for name in names if any(part.startswith("_") for part in name.split("."))]
+            assert not private, f"{private[0]} in: {source_of(cell)}"
+
+
+def test_machine_paths_are_found():
+    assert MACHINE_PATH.search("saved in /home/me/runs") and MACHINE_PATH.search("'C:\\\\Users\\\\me'")
+    assert not MACHINE_PATH.search("<td>a</td> ../runs/notebooks/x experiments/tmp/ https://host/tmp/x")
+
+
+def test_they_are_small():
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < LARGEST

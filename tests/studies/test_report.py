@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import itertools
 import json
@@ -8,28 +9,28 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
+import scipy.stats
 from conftest import objectives_study, write_run, write_study
 from rich.console import Console
 
-from bertlab.studies.report import (
+from bertlab.studies.findings import findings, notices
+from bertlab.studies.report import environment_rows, html_page, report
+from bertlab.studies.results import load
+from bertlab.studies.study import Published, Study
+from bertlab.studies.tables import (
     COST,
+    DIFFERENCES,
     LOSSES,
     SCORES,
-    count_text,
-    environment_rows,
-    escape_latex,
-    findings,
+    difference_table,
     floor_table,
-    html_page,
     latex_table,
     notes,
-    notices,
-    report,
+    published_table,
     side_by_side,
     table,
 )
-from bertlab.studies.results import load
-from bertlab.studies.study import Study
+from bertlab.studies.text import count_text, escape_latex
 
 
 def quiet():
@@ -53,16 +54,19 @@ def sentence(results):
 
 ABOVE = "MLM is above LTR on code_spans by "
 NOT_ABOVE = "MLM is not above LTR on code_spans at this scale: "
-SPREAD = "than the spread of that difference over 2 seeds"
 ONE_SEED = ", with one seed, which cannot separate the two."
 
 
 @pytest.mark.parametrize(
     "mlm, ltr, expected",
     [
-        ([0.72, 0.74], [0.69, 0.70], f"{ABOVE}3.5 points (± 0.7), more {SPREAD}."),
-        ([0.66, 0.68], [0.69, 0.70], f"{NOT_ABOVE}it is 2.5 points (± 0.7) below, more {SPREAD}."),
-        ([0.70, 0.74], [0.72, 0.71], f"{ABOVE}0.5 points (± 3.5), no more {SPREAD}, so it settles nothing."),
+        ([0.72, 0.74, 0.73], [0.69, 0.70, 0.70], f"{ABOVE}3.3 points (1.9 to 4.8), more than chance over 3 seeds."),
+        (
+            [0.66, 0.67, 0.68],
+            [0.69, 0.70, 0.72],
+            f"{NOT_ABOVE}it is 3.3 points (1.9 to 4.8) below, more than chance over 3 seeds.",
+        ),
+        ([0.70, 0.74], [0.72, 0.71], f"{ABOVE}0.5 points (-31.3 to 32.3), which 2 seeds cannot tell from chance."),
         ([0.72], [0.69], f"{ABOVE}3.0 points{ONE_SEED}"),
         ([0.69], [0.69], f"{NOT_ABOVE}the two are equal{ONE_SEED}"),
     ],
@@ -90,8 +94,8 @@ def test_findings_name_the_best_and_the_reference(study_directory):
     text = " ".join(findings(load(study_directory))).replace("\N{NO-BREAK SPACE}", " ")
     assert text.startswith("5 variants were run with 2 seeds each")
     assert re.search(
-        r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, \S+ points .{7} above MLM and "
-        r"\S+ points .{7} above No pretraining\.",
+        r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, \S+ points \(\S+ to \S+\) above MLM and "
+        r"\S+ points \(\S+ to \S+\) above No pretraining\.",
         text,
     )
 
@@ -173,13 +177,58 @@ def test_page_escapes_what_a_study_says(tmp_path):
 
 def test_latex_is_booktabs_and_escaped(study_directory):
     text = latex_table(load(study_directory))
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 3
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 4
     assert r"code\_spans f1 (\%)" in text and r"$\pm$" in text
     assert "±" not in text and "–" not in text
     blocks = re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.DOTALL)
-    # Scores and losses; scores over seeds, by task and variant; cost.
-    assert [[line.count(" & ") for line in block.strip().split("\n")] for block in blocks] == [[7] * 5, [6] * 10, [7] * 5]
+    # Scores and losses; differences from the first of five variants, by task; scores over seeds, by task and variant; cost.
+    columns = [[line.count(" & ") for line in block.strip().split("\n")] for block in blocks]
+    assert columns == [[7] * 5, [6] * 8, [6] * 10, [7] * 5]
     assert escape_latex("a&b%c$d#e_f{g}~^\\") == (r"a\&b\%c\$d\#e\_f\{g\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
+
+
+def test_differences_are_from_the_first_variant_and_corrected(tmp_path):
+    study = objectives_study((1, 2, 3, 4), ("MLM", "LTR", "biLM"))
+    scores = {"MLM": (0.70, 0.74, 0.72, 0.71), "LTR": (0.69, 0.70, 0.70, 0.66), "biLM": (0.60, 0.61, 0.64, 0.62)}
+    per_run = {run.name: {"code_spans": scores[run.labels["objective"]][int(run.labels["seed"]) - 1]} for run in study.runs()}
+    frame = difference_table(load(write_study(tmp_path / "s", study, per_run=per_run)))
+    assert set(frame["", "seeds"]) == {"4"} and len(frame) == 4
+    tests = {name: scipy.stats.ttest_rel(scores[name], scores["MLM"]) for name in ("LTR", "biLM")}
+    smallest, other = sorted(tests, key=lambda name: tests[name].pvalue)
+    for name, p in ((smallest, 2 * tests[smallest].pvalue), (other, max(tests[other].pvalue, 2 * tests[smallest].pvalue))):
+        row = frame.loc[f"code_spans f1: {name} \N{MINUS SIGN} MLM", DIFFERENCES]
+        mean = sum(scores[name]) / 4 - sum(scores["MLM"]) / 4
+        interval = tests[name].confidence_interval()
+        assert row["difference"] == f"{100 * mean:+.1f}"
+        assert row["95 % interval"] == f"{100 * interval.low:.1f} to {100 * interval.high:.1f}"
+        assert row["p"] == f"{p:.3f}" and row["p by sign flips"] == "0.125 (0.125)"
+    assert int(frame.loc["code_spans f1: LTR \N{MINUS SIGN} MLM", DIFFERENCES]["seeds needed"]) > 4
+    assert difference_table(load(write_study(tmp_path / "t", objectives_study((1,), ("MLM", "LTR"))))).empty, "one seed"
+
+
+def test_the_published_table_stands_beside_ours_with_a_warning(tmp_path):
+    published = Published(
+        "Somebody 2019, table 5", ("MNLI", "SQuAD F1"), {"LTR": (82.1, 77.8), "MLM": (84.4, None)}, "dev sets"
+    )
+    study = dataclasses.replace(objectives_study((1,), ("MLM", "LTR")), published=published)
+    directory, console = write_study(tmp_path / "s", study), quiet()
+    page = report(directory, console=console).read_text(encoding="utf-8")
+    frame = published_table(load(directory))
+    assert list(frame.index) == ["MLM", "LTR"], "in our order"
+    assert frame.loc["MLM"].tolist() == ["84.4", "\N{EN DASH}"]
+    for text in (page, console.file.getvalue()):
+        assert "As published: Somebody 2019, table 5" in text and "Scales differ" in text and "dev sets" in text
+    assert r"As published: Somebody 2019, table 5" in (directory / "report" / "table.tex").read_text(encoding="utf-8")
+
+
+def test_failed_runs_are_a_rate_of_their_own(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2, 3, 4, 5), ("MLM", "LTR")))
+    for seed in (1, 2):
+        (directory / f"ltr-seed={seed}" / "result.json").unlink()
+        (directory / f"ltr-seed={seed}" / "failed.txt").write_text("out of memory")
+    [said] = notices(load(directory))
+    low, high = scipy.stats.binomtest(2, 10).proportion_ci(method="exact")
+    assert said.startswith(f"2 of 10 runs failed (20 %, 95 % interval {100 * low:.0f} to {100 * high:.0f} %) and are left out")
 
 
 def test_different_data_are_flagged_on_top_and_below(tmp_path):
@@ -336,7 +385,9 @@ def test_missing_runs_are_said_and_left_out(tmp_path):
     (directory / "ltr-seed=2" / "failed.txt").write_text("RuntimeError: no")
     results = load(directory)
     text = html_page(results)
-    assert "1 of 4 runs failed and is left out of tables: ltr-seed=2 (RuntimeError: no)." in text
+    assert (
+        "1 of 4 runs failed (25 %, 95 % interval 1 to 81 %) and is left out of tables: ltr-seed=2 (RuntimeError: no)." in text
+    )
     assert "1 of 4 runs is not finished and is left out of tables: ltr-seed=1." in text
     assert list(table(results)["", "seeds"]) == ["2", "0"]
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import shutil
@@ -5,10 +6,20 @@ import statistics
 
 import pandas as pd
 import pytest
+import scipy.stats
 from conftest import objectives_study, write_run, write_study
 
 from bertlab.errors import UserError
-from bertlab.studies.results import compare_data, difference, load, primary_metric, read_metrics, summarise
+from bertlab.studies.results import (
+    compare_data,
+    difference,
+    load,
+    primary_metric,
+    read_metrics,
+    scores_by_seed,
+    summarise,
+)
+from bertlab.studies.statistics import multi_bootstrap
 
 SCORES = {"mlm-seed=1": 0.70, "mlm-seed=2": 0.74, "ltr-seed=1": 0.69, "ltr-seed=2": 0.70}
 
@@ -138,11 +149,37 @@ def test_differences_are_paired_by_seed(tmp_path):
     found = difference(results, "code_spans/f1", "MLM", "LTR")
     assert found.mean == pytest.approx((0.01 + 0.04) / 2)
     assert found.sd == pytest.approx(statistics.stdev([0.01, 0.04]))
-    assert found.pairs == 2 and not found.within_spread
+    assert found.pairs == 2 and not found.beyond_chance
+    expected = scipy.stats.ttest_rel([0.70, 0.74], [0.69, 0.70])
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
     shutil.rmtree(tmp_path / "s" / "mlm-seed=1")
     shutil.rmtree(tmp_path / "s" / "ltr-seed=2")
     lonely = difference(load(tmp_path / "s"), "code_spans/f1", "MLM", "LTR")
     assert (lonely.pairs, lonely.mean) == (0, pytest.approx(0.74 - 0.69))
+    assert math.isnan(lonely.low) and not lonely.beyond_chance
+
+
+def test_fine_tuning_seeds_are_nested_in_those_of_pretraining(tmp_path):
+    """Their means are compared, and the interval is the multi-bootstrap's."""
+    study = objectives_study((1, 2, 3), ("MLM", "LTR"))
+    study = dataclasses.replace(study, axes={**study.axes, "finetune.seed": [1, 2]})
+    scores = {"MLM": [[0.7, 0.8], [0.6, 0.7], [0.9, 0.8]], "LTR": [[0.5, 0.6], [0.6, 0.5], [0.7, 0.7]]}
+    per_run = {
+        run.name: {
+            "code_spans": scores[run.labels["objective"]][int(run.labels["seed"]) - 1][int(run.labels["finetune.seed"]) - 1]
+        }
+        for run in study.runs()
+    }
+    results = load(write_study(tmp_path / "s", study, per_run=per_run))
+    table = scores_by_seed(results, "code_spans/f1", "MLM")
+    assert table.loc["2"].tolist() == [0.6, 0.7] and list(table.columns) == ["1", "2"]
+    found = difference(results, "code_spans/f1", "MLM", "LTR")
+    assert found.pairs == 3 and math.isnan(found.p)
+    assert found.mean == pytest.approx((0.2 + 0.1 + 0.15) / 3)
+    theirs = scores_by_seed(results, "code_spans/f1", "LTR")
+    bootstrap = multi_bootstrap(table, theirs, ("MLM", "LTR"))
+    assert (found.low, found.high) == (bootstrap.low, bootstrap.high) and found.beyond_chance
 
 
 def test_primary_metric_prefers_f1_then_accuracy(study_directory):

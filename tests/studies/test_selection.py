@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from bertlab.studies.report import report, selection_table
+from bertlab.studies.report import report
 from bertlab.studies.results import load, primary_metric
 from bertlab.studies.selection import half_width, selections
+from bertlab.studies.tables import selection_table
 
 # (model, rate, seed) -> valid, test. The rate that is best on test is not best on valid; one that is better still there failed.
 SCORES = {

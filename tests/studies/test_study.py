@@ -54,6 +54,74 @@ def test_axes_that_cannot_be_are_refused(axes, message):
         study(axes).runs()
 
 
+def test_what_begins_with_finetune_is_every_task_s_and_what_begins_with_adapt_the_stage_before():
+    axes = {"use": {"frozen": {"finetune.optimizer.frozen": "^body/"}, "adapted": {"adapt.epochs": 2.0, "a": 1}}}
+    tasks = {"x": {"data.seq_len": 8, "task": "sst2"}, "y": {}}
+    shared = {"finetune.recipe": "bert", "finetune.data.seq_len": 32, "b": 2}
+    frozen, adapted = study(axes, overrides=shared, downstream=tasks).runs()
+    assert frozen.overrides == {"b": 2} and adapted.overrides == {"b": 2, "a": 1}
+    both = {"recipe": "bert", "optimizer.frozen": "^body/"}
+    assert frozen.downstream == {"x": {**both, "data.seq_len": 8, "task": "sst2"}, "y": {**both, "data.seq_len": 32}}
+    assert (frozen.adapt, adapted.adapt) == ({}, {"epochs": 2.0})
+
+
+def test_an_axis_stands_over_a_task_s_own_setting():
+    (run,) = study({"length": {"long": {"finetune.data.seq_len": 64}}}, downstream={"x": {"data.seq_len": 8}}).runs()
+    assert run.downstream == {"x": {"data.seq_len": 64}}
+
+
+def test_runs_that_pretrain_alike_share_it_seed_by_seed():
+    axes = {
+        "head": {
+            "none": {},
+            "bilstm": {"finetune.head.bilstm": 2},
+            "other": {"train.steps": 3},
+            "again": {"train.steps": 3, "finetune.head.crf": True},
+        },
+        "seed": [1, 2],
+    }
+    runs = {run.name: run.shares for run in study(axes, downstream=["x"]).runs()}
+    assert runs == {
+        "none-seed=1": {},
+        "none-seed=2": {},
+        "bilstm-seed=1": {"pretrain": "none-seed=1"},
+        "bilstm-seed=2": {"pretrain": "none-seed=2"},
+        "other-seed=1": {},
+        "other-seed=2": {},
+        "again-seed=1": {"pretrain": "other-seed=1"},
+        "again-seed=2": {"pretrain": "other-seed=2"},
+    }
+
+
+def test_an_adaptation_is_shared_where_model_settings_and_data_are_the_same():
+    axes = {
+        "way": {
+            "full": {"adapt.epochs": 1.0},
+            "last": {"adapt.epochs": 1.0, "finetune.optimizer.thaw": "last"},
+            "longer": {"adapt.epochs": 2.0},
+            "less": {"adapt.epochs": 1.0, "finetune.task_data.limit": 10},
+            "none": {},
+        }
+    }
+    shares = {run.name: run.shares for run in study(axes, downstream=["x"]).runs()}
+    assert shares.pop("full") == {}
+    assert all(share["pretrain"] == "full" for share in shares.values())
+    assert {name: share.get("adapt") for name, share in shares.items()} == dict(last="full", longer=None, less=None, none=None)
+
+
+def test_an_average_is_of_the_runs_beside_it():
+    directions = {"forward": {}, "backward": {"d": "b"}, "both": {"config": "average:forward,backward"}}
+    runs = {run.name: run for run in study({"direction": directions, "seed": [1, 2]}, downstream=["x"]).runs()}
+    assert runs["both-seed=2"].averages == ["forward-seed=2", "backward-seed=2"]
+    assert not runs["both-seed=2"].overrides and not runs["both-seed=2"].shares
+    for labels in ("forward,sideways", "forward,both"):
+        wrong = directions | {"both": {"config": f"average:{labels}"}}
+        with pytest.raises(
+            UserError, match=f'averages "{labels.partition(",")[2]}", and the other labels .* forward, backward'
+        ):
+            study({"direction": wrong}, downstream=["x"]).runs()
+
+
 def test_names_that_only_begin_alike_do_not_overlap():
     short, long = {"x": {"train.steps": 1}}, {"y": {"train.steps_per_eval": 1}}
     assert len(study({"a": short, "b": long}).runs()) == len(study({"a": long, "b": short}).runs()) == 1

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,9 +16,11 @@ from rich.console import Console
 
 import bertlab
 from bertlab.errors import UserError
-from bertlab.studies import sweep as sweep_module
-from bertlab.studies.study import Study
-from bertlab.studies.sweep import last_step, progress, share_cores, sweep
+from bertlab.studies.launchers import Local
+from bertlab.studies.study import RunSpec, Study
+from bertlab.studies.sweep import sweep
+from bertlab.studies.views import last_step, progress
+from tests.conftest import ROOT
 
 HERE = Path(__file__).parent
 
@@ -28,7 +31,7 @@ def workers_find_the_fake_runner(monkeypatch):
 
 
 def study(modes, seeds=(1,), **options):
-    axes = {"mode": {name: {"mode": mode} for name, mode in modes.items()}, "seed": list(seeds)}
+    axes = {"mode": {name: {"mode": mode, "which": name} for name, mode in modes.items()}, "seed": list(seeds)}
     return Study(
         name="s",
         title="S",
@@ -101,23 +104,11 @@ def test_a_mended_run_is_no_longer_failed(tmp_path):
     assert not (tmp_path / "a-seed=1" / "failed.txt").exists()
 
 
-def test_two_jobs_run_on_disjoint_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_module, "share_cores", lambda jobs: [[c] for c in sorted(os.sched_getaffinity(0))][:jobs])
-    status, printed, _ = run_sweep(study({"A": "finish", "B": "finish", "C": "finish"}), tmp_path, jobs=2)
+def test_two_jobs_run_at_a_time(tmp_path):
+    status, printed, _ = run_sweep(study({"A": "finish", "B": "finish", "C": "finish"}), tmp_path, launcher=Local(2))
     assert status == 0
-    seen = {call for name in "abc" for call in calls(tmp_path, f"{name}-seed=1")}
-    allowed = {f"base.py [{core}]" for core in sorted(os.sched_getaffinity(0))[:2]}
-    assert seen == allowed
-    assert printed.count("started") == 3
-
-
-def test_cores_are_shared_without_overlap_and_without_rest(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3, 10)))
-    assert share_cores(3) == [[3, 4], [5, 6], [7, 8, 9]]
-    assert share_cores(1) == [[]]
-    assert share_cores(8) == [[]] * 8, "more runs than cores share them all"
-    with pytest.raises(UserError, match="at least 1"):
-        share_cores(0)
+    lines = [line for line in printed.splitlines() if ": " in line and "seed=1" in line]
+    assert [line.endswith("started") for line in lines[:2]] == [True, True] and not lines[2].endswith("started")
 
 
 def test_each_distinct_data_config_is_prepared_once_before_any_run(tmp_path):
@@ -126,13 +117,68 @@ def test_each_distinct_data_config_is_prepared_once_before_any_run(tmp_path):
     assert run_sweep(spec, tmp_path)[2] == ["pydocs", "text:*.txt"]
 
 
-def test_dry_run_lists_everything_and_starts_nothing(tmp_path):
-    workdir = tmp_path / "new"
-    status, printed, prepared = run_sweep(study({"A": "finish", "B": "fail"}, downstream=("package",)), workdir, dry_run=True)
-    assert (status, prepared, workdir.exists()) == (0, [], False)
-    assert "a-seed=1  (to do)  10 steps, 320 tokens" in printed
-    assert "train.steps=10 mode=fail seed=1" in printed
-    assert "2 runs, 640 tokens" in printed
+def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(tmp_path):
+    bert = "experiments/pretrain/bert.py:corpus=pydocs,objectives="
+    spec = Study(
+        name="s",
+        title="",
+        question="",
+        config=f"{ROOT}/{bert}ltr",
+        axes={"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1]},
+        overrides={
+            "train.steps": 10,
+            "optimizer.warmup_steps": 2,
+            "data.batch_size": 4,
+            "data.seq_len": 8,
+            "model.direction": "left-to-right",
+            "mesh.data": 1,
+        },
+        downstream={"package": {"train.steps": 5, "data.seq_len": 32}},
+    )
+    out, workdir = io.StringIO(), tmp_path / "new"
+    assert sweep(spec, workdir, dry_run=True, console=Console(file=out, width=200)) == 0
+    printed = out.getvalue().splitlines()
+    assert not workdir.exists()
+    of_tasks = 5 * 16 * 32
+    assert printed[0].startswith("in all runs: train.steps=10 optimizer.warmup_steps=2")
+    assert printed[1].startswith(f"a-seed=1  (to do)  10 steps, {10 * 4 * 8 + of_tasks:,} tokens, ")
+    assert printed[2].endswith("bert.py:corpus=pydocs,objectives=ltr") and printed[3] == "    then fine-tuned on package"
+    assert printed[4].startswith(f"b-seed=1  (to do)  pretrained by a-seed=1, {of_tasks:,} tokens, ")
+    assert printed[-1].startswith(f"s: 2 runs, 2 to do: {10 * 4 * 8 + 2 * of_tasks:,} tokens")
+    assert "1 at a time, roughly, at 15 % of this machine" in printed[-1]
+
+
+def test_a_run_waits_for_the_one_whose_pretraining_it_shares(tmp_path):
+    axes = {"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1, 2]}
+    spec = Study(name="s", title="", question="", config="base.py", axes=axes, overrides={"train.steps": 1}, downstream=["x"])
+    status, printed, _ = run_sweep(spec, tmp_path, launcher=Local(2))
+    assert status == 0
+    started = [line.partition(":")[0] for line in printed.splitlines() if line.endswith(": started")]
+    assert set(started[:2]) == {"a-seed=1", "a-seed=2"}, "what others stand on comes first"
+    assert not (tmp_path / "b-seed=1" / "result.json").exists(), "it pretrains nothing itself"
+    assert (tmp_path / "b-seed=1" / "finetune" / "x" / "result.json").exists()
+
+
+def test_what_stands_on_a_failed_run_is_failed_too_and_mends_with_it(tmp_path):
+    axes = {"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1]}
+    given = {"overrides": {"train.steps": 1, "mode": "fail"}, "downstream": ["x"]}
+    spec = Study(name="s", title="", question="", config="base.py", axes=axes, **given)
+    status, printed, _ = run_sweep(spec, tmp_path)
+    assert status == 1
+    assert "failed: b-seed=1: it waits for a-seed=1" in printed and "2 of 2 runs failed" in printed
+    (tmp_path / "mended").touch()
+    assert run_sweep(spec, tmp_path)[0] == 0
+    assert not list(tmp_path.glob("*/failed.txt"))
+
+
+def test_two_processes_are_never_at_work_on_one_run(tmp_path):
+    """A worker that a killed sweep left behind, here a lock held by this process, is waited for."""
+    (tmp_path / "a-seed=1").mkdir()
+    with open(tmp_path / "a-seed=1" / "run.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Timer(1.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        assert run_sweep(study({"A": "finish"}), tmp_path)[0] == 0
+    assert "waiting for another process that is at work on a-seed=1" in (tmp_path / "a-seed=1" / "log.txt").read_text()
 
 
 def test_terminal_view_shows_a_bar_for_the_sweep(tmp_path):
@@ -225,12 +271,16 @@ def test_progress_reads_the_last_whole_line(tmp_path):
     assert last_step(metrics) == 0
     metrics.write_text('{"step": 10, "split": "train"}\n{"step": 20, "split": "train"}\n{"step": 3')
     assert last_step(metrics) == 20
-    job = SimpleNamespace(directory=tmp_path, run=SimpleNamespace(downstream=("package",)))
-    assert progress(job, 100) == ("pretrain", 0, 20, 100)
-    (tmp_path / "result.json").write_text("{}")
-    assert progress(job, 100) == ("package", 1, 0, None)
+    run = RunSpec("a", {}, "base.py", {}, {"package": {}})
+    job = SimpleNamespace(directory=tmp_path, run=run)
+    assert progress(job) == ("pretrain", 0, 20, None)
+    (tmp_path / "config.json").write_text('{"train": {"steps": 100}}')
+    assert progress(job) == ("pretrain", 0, 20, 100)
+    for file in ("result.json", "measured.json"):
+        (tmp_path / file).write_text("{}")
+    assert progress(job) == ("package", 1, 0, None)
     task = tmp_path / "finetune" / "package"
     task.mkdir(parents=True)
     (task / "config.json").write_text('{"train": {"steps": 7}}')
     (task / "metrics.jsonl").write_text('{"step": 5, "split": "train"}\n')
-    assert progress(job, 100) == ("package", 1, 5, 7)
+    assert progress(job) == ("package", 1, 5, 7)

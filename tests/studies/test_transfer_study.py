@@ -6,9 +6,8 @@ import json
 import pytest
 
 from bertlab.errors import UserError
-from bertlab.studies import results, sweep
+from bertlab.studies import results, sweep, worker
 from bertlab.studies.study import COSTS, Study, load_study
-from bertlab.transfer.finetune import finetune_config, overridden
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -23,19 +22,24 @@ def study(bert_run, words_task):
         title="Ways",
         question="Which?",
         config=f"run:{bert_run}",
-        axes={"model": {"pretrained": {}, "random": {"transfer.random": True}}, "seed": [1, 2]},
-        overrides={"data.batch_size": 8, "optimizer.warmup_steps": 1, "mesh.data": 1, "data.seq_len": 16},
+        axes={"model": {"pretrained": {}, "random": {"finetune.transfer.random": True}}, "finetune.seed": [1, 2]},
+        overrides={
+            "finetune.data.batch_size": 8,
+            "finetune.optimizer.warmup_steps": 1,
+            "finetune.mesh.data": 1,
+            "finetune.data.seq_len": 16,
+        },
         downstream={"words": settings, "few words": settings | {"task_data.limit": 16, "recipe": "probe"}},
     )
 
 
 def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task, tmp_path):
     spec = study.runs()[3]
-    assert spec.labels == {"model": "random", "seed": "2"} and spec.config == f"run:{bert_run}"
+    assert spec.labels == {"model": "random", "finetune.seed": "2"} and spec.config == f"run:{bert_run}"
     workdir = tmp_path / "study" / spec.name
     workdir.mkdir(parents=True)
-    sweep.run_one(spec.config, spec.overrides, workdir, spec.downstream)
-    assert sweep.is_finished(workdir, spec.downstream)
+    worker.execute(spec, workdir)
+    assert worker.is_finished(spec, workdir)
     assert not (workdir / "checkpoints").exists()
     assert json.loads((workdir / "result.json").read_text())["run"] == str(bert_run)
     of_task = {name: json.loads((workdir / "finetune" / name / "config.json").read_text()) for name in spec.downstream}
@@ -43,13 +47,12 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task,
     assert [of_task[n]["task_data"]["limit"] for n in ("words", "few words")] == [0, 16]
     assert [of_task[n]["optimizer"]["frozen"] for n in ("words", "few words")] == ["", "^body/"]
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("result.json")}
-    sweep.run_one(spec.config, spec.overrides, workdir, spec.downstream)
+    worker.execute(spec, workdir)
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("result.json")}, "what is finished stays"
 
     known = workdir.parent / "known"
-    sweep.stand_on(
-        bert_run, known, {"words": {"task": words_task, "transfer.random": "true"}, "few words": {"task": words_task}}, {}
-    )
+    tasks = {"words": {"task": words_task, "transfer.random": "true"}, "few words": {"task": words_task}}
+    worker.stand_on(bert_run, dataclasses.replace(spec, downstream=tasks), known)
     pretraining, ours, at_random = (json.loads((of / "result.json").read_text()) for of in (bert_run, known, workdir))
     assert ours["step"] == 2 and all(ours[key] == pretraining[key] > 0 for key in COSTS), "what the model had cost"
     assert at_random["parameters"] == pretraining["parameters"] and at_random["step"] == at_random["seconds"] == 0
@@ -69,7 +72,10 @@ def test_mistakes_are_found_before_anything_is_trained(study, bert_run, tmp_path
     check(study)
     for downstream, message in (
         ({"words": {"task": "word"}}, "task 'word' is not known"),
-        ({"words": {**study.downstream["words"], "head.pooled": "max"}}, "no setting 'pooled'"),
+        (
+            {"words": {**study.downstream["words"], "head.pooled": "max"}},
+            "finetune.head.pooled is not a setting of any head",
+        ),
         ({"words": {**study.downstream["words"], "recipe": "elmoo"}}, "recipe 'elmoo' is not known"),
         ({"words": {**study.downstream["words"], "data.length": 5}}, "no key 'data.length'"),
     ):
@@ -89,10 +95,9 @@ def test_the_study_of_ten_tasks_asks_for_what_there_is(bert_run):
         runs = study.runs()
         assert len(runs) == count and len(study.downstream) == 10
         for run in runs:
-            for name, settings in run.downstream.items():
-                arguments = sweep.finetuning(name, settings, run.overrides)
-                config = overridden(finetune_config(bert_run, arguments["task"], arguments["recipe"]), arguments["overrides"])
+            for name in run.downstream:
+                config = worker.task_config(run, name)
                 assert config.transfer.random == (run.labels["model"] == "random")
                 assert config.task_data.directory.startswith("data/")
                 if more:
-                    assert config.optimizer.learning_rate == float(run.labels["optimizer.learning_rate"])
+                    assert config.optimizer.learning_rate == float(run.labels["finetune.optimizer.learning_rate"])

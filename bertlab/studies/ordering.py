@@ -1,0 +1,91 @@
+"""When a sweep may stop early: the order of its variants is settled (`bertlab sweep --until_decided=TASK`).
+
+Runs go seed by seed. After each seed from the third on that all variants have finished, every pair of variants is tested, with
+a correction for looking so often (`statistics.settled`). Once all pairs are decided the seeds that are left are not begun.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from bertlab.errors import UserError
+from bertlab.files import write_json
+from bertlab.studies import statistics
+from bertlab.studies.results import load, primary_metric, scores_by_seed, seed_axes
+from bertlab.studies.study import RunSpec, Study
+
+FIRST_LOOK = 3
+ALL = "all"
+FILE = "settled.json"
+
+
+def check_until_decided(study: Study, task: str) -> None:
+    """Refuses a study whose order cannot be settled: of too few seeds or variants, or without the task.
+
+    Raises:
+        UserError: says what is wanting.
+    """
+    if task != ALL and task not in study.tasks:
+        raise UserError(f"--until_decided={task}: the study's tasks are {', '.join(study.tasks) or 'none'}; name one, or all")
+    if not study.tasks:
+        raise UserError(f"--until_decided: study {study.name} has no downstream task to order its variants by")
+    if study.select:
+        raise UserError(
+            f"--until_decided: study {study.name} selects among {', '.join(study.select)} after all runs; leave it out"
+        )
+    counts = len(_seeds(study.runs(), study))
+    if counts < FIRST_LOOK:
+        raise UserError(
+            f"--until_decided: study {study.name} has {counts} seeds, and an order needs {FIRST_LOOK}; ask for more seeds"
+        )
+
+
+def seed_by_seed(runs: Sequence[RunSpec], study: Study) -> list[RunSpec]:
+    """The runs in an order in which a seed is complete before the next begins."""
+    order = {seed: place for place, seed in enumerate(_seeds(runs, study))}
+    return sorted(runs, key=lambda run: order[_seed(run, study)])
+
+
+def look(workdir: Path, study: Study, task: str) -> statistics.Settlement | None:
+    """What the complete seeds of a study say of the order of its variants; None while they are too few."""
+    results, runs = load(workdir), study.runs()
+    status = dict(zip(results.runs["name"], results.runs["status"], strict=True))
+    complete = []
+    for seed in (seeds := _seeds(runs, study)):
+        if any(status[run.name] == "unfinished" for run in runs if _seed(run, study) == seed):
+            break
+        complete.append(seed)
+    if len(complete) < FIRST_LOOK:
+        return None
+    scores = {}
+    for name in [task] if task != ALL else study.tasks:
+        if metric := primary_metric(results, name):
+            by_seed = {v: scores_by_seed(results, metric, v).mean(axis=1).reindex(complete) for v in results.variants}
+            scores[metric] = pd.DataFrame(by_seed)
+    return statistics.settled(scores, len(seeds), first_look=FIRST_LOOK) if scores else None
+
+
+def write_settled(workdir: Path, found: statistics.Settlement) -> str:
+    """Notes in the study's directory that it has stopped early; returns that as a sentence."""
+    orders = "; ".join(f"{metric}: {' > '.join(ranking)}" for metric, ranking in found.rankings.items())
+    sentence = f"The order of the variants was settled after {found.seeds} of {found.max_seeds} seeds ({orders})"
+    write_json(workdir / FILE, {"seeds": found.seeds, "max_seeds": found.max_seeds, "sentence": sentence})
+    return sentence
+
+
+def open_pairs(found: statistics.Settlement) -> str:
+    """The pairs that are not decided yet, in a line: "A against B on sst2/accuracy (0.004 ± 0.009)"."""
+    named = [f"{p.better} against {p.worse} on {p.metric} ({p.difference.mean:.3g})" for p in found.pairs if not p.decided]
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+
+
+def _seeds(runs: Sequence[RunSpec], study: Study) -> list[str]:
+    return list(dict.fromkeys(_seed(run, study) for run in runs))
+
+
+def _seed(run: RunSpec, study: Study) -> str:
+    """The seed of a run's pretraining, as `scores_by_seed` names it, or of its fine-tuning where there is no other."""
+    axes = seed_axes(tuple(study.axis_names))
+    outer = [axis for axis in axes if not axis.startswith("finetune.")] or list(axes)
+    return " ".join(run.labels[axis] for axis in outer)

@@ -1,0 +1,130 @@
+"""What a sweep shows on the terminal: a bar for each running run, or a line when one starts and ends."""
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bertlab.files import read_json
+from bertlab.studies.launchers import Process
+from bertlab.studies.study import RunSpec
+from bertlab.studies.worker import stages
+
+
+@dataclass
+class Job:
+    """A run in progress.
+
+    Attributes:
+        run: What is run.
+        directory: The run's.
+        process: Its worker.
+        log_start: Size of its log.txt before it started.
+        started: `time.monotonic()` then.
+    """
+
+    run: RunSpec
+    directory: Path
+    process: Process
+    log_start: int
+    started: float
+
+
+class LineView:
+    """One plain line when a run starts and when it ends, for logs and pipes."""
+
+    def __init__(self, console: Console, total: int):
+        self.console, self.total, self.count = console, total, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def started(self, job: Job) -> None:
+        print_line(self.console, f"{job.run.name}: started")
+
+    def ended(self, job: Job, error: str | None) -> None:
+        self.count += 1
+        seconds = time.monotonic() - job.started
+        outcome = f"failed: {error}" if error else f"finished in {seconds:.0f} s"
+        print_line(self.console, f"[{self.count}/{self.total}] {job.run.name}: {outcome}")
+
+    def update(self, running: Sequence[Job]) -> None:
+        pass
+
+
+class TerminalView(LineView):
+    """A bar for each running run and one for the sweep, with a line left behind for each run that ended."""
+
+    def __init__(self, console: Console, total: int):
+        super().__init__(console, total)
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            TextColumn("[dim]{task.fields[phase]}"),
+            BarColumn(),
+            TextColumn("{task.fields[count]}", justify="right"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.overall = self.bars.add_task("[bold]all runs", total=total, phase="", count="")
+        self.tasks = {}
+
+    def __enter__(self):
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_):
+        self.bars.stop()
+
+    def started(self, job: Job) -> None:
+        self.tasks[job.run.name] = self.bars.add_task(escape(job.run.name), total=None, phase="starting", count="")
+
+    def ended(self, job: Job, error: str | None) -> None:
+        self.bars.remove_task(self.tasks.pop(job.run.name))
+        super().ended(job, error)
+
+    def update(self, running: Sequence[Job]) -> None:
+        done = self.count
+        for job in running:
+            stage, index, step, total = progress(job)
+            done += (index + (step / total if total else 0)) / len(stages(job.run, job.directory))
+            state = stage if job.process.state() == "running" else job.process.state()
+            count = f"{step:,}/{total:,}" if total else ""
+            self.bars.update(self.tasks[job.run.name], phase=state, completed=step, total=total, count=count)
+        self.bars.update(self.overall, completed=done, count=f"{self.count}/{self.total}")
+
+
+def progress(job: Job) -> tuple[str, int, int, int | None]:
+    """(stage, its index, step, total steps or None while unknown) of a running run, from its files."""
+    parts = stages(job.run, job.directory)
+    index = next((i for i, stage in enumerate(parts) if not stage.finished), len(parts) - 1)
+    config = parts[index].directory / "config.json"
+    total = read_json(config)["train"]["steps"] if config.exists() else None
+    return parts[index].label, index, last_step(parts[index].directory / "metrics.jsonl"), total
+
+
+def last_step(path: Path) -> int:
+    """The step of the last whole line of a metrics.jsonl, which may be growing; 0 without one."""
+    if not path.exists():
+        return 0
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 65536))
+        lines = file.read().split(b"\n")
+    for line in reversed(lines[:-1]):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return int(json.loads(line)["step"])
+    return 0
+
+
+def print_line(console: Console, text: str, style: str | None = None) -> None:
+    """Prints text as it is: no markup, no wrapping, no highlighting."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,244 @@
+"""Executes one run of a study: `python -m bertlab.studies.worker --run RUN/job.json`, in a process of its own.
+
+A run consists of stages, each in a directory that has a result.json once it is finished; what is finished is left alone.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.files import read_json, write_json
+from bertlab.studies.study import COSTS, RunSpec
+
+RUNNER = "bertlab.studies.worker:execute"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A part of a run.
+
+    Attributes:
+        kind: pretrain, adapt, finetune or average.
+        task: The task's directory name; "" for pretraining.
+        directory: Of the stage's files.
+    """
+
+    kind: str
+    task: str
+    directory: Path
+
+    @property
+    def label(self) -> str:
+        """As the terminal shows it."""
+        return {"pretrain": "pretrain", "finetune": self.task}.get(self.kind, f"{self.kind} {self.task}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has its result, and for a pretraining what is measured after it."""
+        files = ("result.json", "measured.json") if self.kind == "pretrain" else ("result.json",)
+        return all((self.directory / file).exists() for file in files)
+
+
+def stages(run: RunSpec, directory: Path) -> list[Stage]:
+    """What a run does itself, in order; what it shares with another run of the study is not among it."""
+    finetunings = [
+        Stage("average" if run.averages else "finetune", task, directory / "finetune" / task) for task in run.downstream
+    ]
+    if run.averages:
+        return finetunings
+    pretraining = [] if "pretrain" in run.shares else [Stage("pretrain", "", directory)]
+    adapting = run.downstream if run.adapt and "adapt" not in run.shares else ()
+    return pretraining + [Stage("adapt", task, directory / "adapt" / task) for task in adapting] + finetunings
+
+
+def awaited(run: RunSpec, workdir: Path) -> list[tuple[str, Stage]]:
+    """(run, stage) of other runs of the study in `workdir` that must be finished before a run can begin."""
+    found = [
+        (name, Stage("finetune", task, workdir / name / "finetune" / task)) for name in run.averages for task in run.downstream
+    ]
+    for kind, name in run.shares.items():
+        tasks = run.downstream if kind == "adapt" else [""]
+        found += [(name, Stage(kind, task, workdir / name / ("adapt" if task else "") / task)) for task in tasks]
+    return found
+
+
+def is_finished(run: RunSpec, directory: Path) -> bool:
+    """Whether all stages of a run are."""
+    return all(stage.finished for stage in stages(run, directory))
+
+
+def execute(run: RunSpec, directory: Path) -> None:
+    """Goes through the stages of a run that are not finished.
+
+    Args:
+        run: The run.
+        directory: Its directory; those of the runs that it shares a stage with lie beside it.
+    """
+    from bertlab.config import load_config
+    from bertlab.transfer.adapt import adapt
+    from bertlab.transfer.finetune import finetune
+    from bertlab.transfer.pretrain import pretrain
+
+    given = existing_run(run.config)
+    for stage in stages(run, directory):
+        if stage.finished:
+            continue
+        if stage.kind == "pretrain" and given:
+            stand_on(given, run, directory)
+        elif stage.kind == "pretrain":
+            pretrain(load_config(run.config, dict(run.overrides)), directory)
+        elif stage.kind == "adapt":
+            adapt(pretrained(run, directory), workdir=stage.directory, **adaptation(run, stage.task))
+        elif stage.kind == "finetune":
+            finetune(pretrained(run, directory, stage.task), workdir=stage.directory, **finetuning(run, stage.task))
+        else:
+            average_predictions([directory.parent / name / "finetune" / stage.task for name in run.averages], stage.directory)
+        if not stage.finished:
+            return  # stopped by SIGTERM after saving: the next sweep goes on from here
+
+
+def existing_run(config: str) -> Path | None:
+    """The directory that "run:DIRECTORY" names; None for a config file."""
+    return Path(config.removeprefix("run:")).expanduser() if config.startswith("run:") else None
+
+
+def pretrained(run: RunSpec, directory: Path, task: str = "") -> Path:
+    """The directory of the model that a run's adaptations begin with; with a task, that its fine-tuning begins with."""
+    if task and run.adapt:
+        return directory.parent / run.shares.get("adapt", directory.name) / "adapt" / task
+    return existing_run(run.config) or directory.parent / run.shares.get("pretrain", directory.name)
+
+
+def finetuning(run: RunSpec, task: str) -> dict[str, Any]:
+    """`finetune`'s arguments for a task of a run: `task`, `recipe` and `overrides`."""
+    overrides = dict(run.downstream[task])
+    name, recipe = overrides.pop("task", task), overrides.pop("recipe", "small")
+    return {"task": name, "recipe": recipe, "overrides": {key: overrides[key] for key in overrides if _fits(run, key, name)}}
+
+
+def _fits(run: RunSpec, key: str, task: str) -> bool:
+    """Whether a setting is one of a task's: of heads, which differ by task, those that this one's has.
+
+    Raises:
+        UserError: no head has it.
+    """
+    from bertlab.transfer.heads import OF_KIND
+    from bertlab.transfer.tasks import find_task
+
+    if not key.startswith("head."):
+        return True
+    name = key.removeprefix("head.")
+    if not any(hasattr(head, name) for head in OF_KIND.values()):
+        raise UserError(f"run {run.name}: finetune.{key} is not a setting of any head; see bertlab/transfer/heads.py")
+    return any(hasattr(OF_KIND[find_task(of).kind], name) for of in task.split("+"))
+
+
+def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
+    """`adapt`'s arguments for a task of a run: `task`, `recipe`, `epochs` and `overrides`; its data are the fine-tuning's."""
+    settings = run.downstream[task]
+    data = {key: value for key, value in settings.items() if key.startswith("task_data.")}
+    overrides = data | dict(run.adapt)
+    return {
+        "task": settings.get("task", task),
+        "recipe": overrides.pop("recipe", "same"),
+        "epochs": float(overrides.pop("epochs", 1.0)),
+        "overrides": overrides,
+    }
+
+
+def task_config(run: RunSpec, task: str) -> Any:
+    """The config with which a run of a study fine-tunes a run that is there already."""
+    from bertlab.transfer.finetune import finetune_config, overridden
+
+    arguments = finetuning(run, task)
+    return overridden(finetune_config(existing_run(run.config), arguments["task"], arguments["recipe"]), arguments["overrides"])
+
+
+def stand_on(given: Path, run: RunSpec, directory: Path) -> None:
+    """Notes what the model of a run had cost that it does not train itself; nothing, if all its tasks begin at random."""
+    pretraining = read_json(given / "result.json") if (given / "result.json").exists() else {}
+    costs = {key: pretraining[key] for key in COSTS if key in pretraining}
+    at_random = [task_config(run, task).transfer.random for task in run.downstream]
+    if at_random and all(at_random):
+        costs |= {key: 0 for key in COSTS if key != "parameters"}
+    write_json(directory / "measured.json", {})
+    write_json(directory / "result.json", {"run": str(given), **costs, "metrics": {}})
+
+
+def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
+    """Writes the result of averaging the predictions of fine-tunings, such as a forward and a backward model's."""
+    from bertlab.transfer.average import average
+
+    scores = {split: average(finetunings, split)["average"] for split in ("valid", "test")}
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "result.json", {"averages": [str(path) for path in finetunings], "metrics": scores})
+
+
+def write_job(run: RunSpec, directory: Path, runner: str) -> Path:
+    """Writes what a worker needs to know of a run, and returns the file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "job.json", {"runner": runner, "run": dataclasses.asdict(run)})
+    return directory / "job.json"
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Waits until no other process is at work on a run: one that a killed sweep has left behind, or on another machine."""
+    with open(directory / "run.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that is at work on {directory.name}", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def stop_with_parent() -> None:
+    """Sends this process SIGTERM when its parent is gone: the pipe that is its standard input then closes."""
+
+    def watch():
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Executes the run that a job.json describes, in the directory which that file lies in; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bertlab.studies.worker", description="Executes one run of a study.")
+    parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
+    parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
+    parser.add_argument("--stop_with_parent", action="store_true", help="stop when standard input closes")
+    options = parser.parse_args(arguments)
+    if options.stop_with_parent:
+        stop_with_parent()
+    if options.cores:  # before JAX is imported: XLA sizes its thread pool from the affinity
+        os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
+    job: Mapping[str, Any] = read_json(options.run)
+    module, _, function = job["runner"].partition(":")
+    try:
+        with alone(options.run.parent):
+            getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), options.run.parent)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:  # the sweep shows this last line; the traceback stays in the log
+        traceback.print_exc()
+        print(f"error: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

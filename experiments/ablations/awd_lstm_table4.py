@@ -1,0 +1,65 @@
+"""What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
+
+    bertlab sweep --study=experiments/ablations/awd_lstm_table4.py:scale=tiny,seeds=2 --workdir=runs/awd_lstm_table4 --jobs=2
+    bertlab report runs/awd_lstm_table4
+
+The whole model, and without one part each: averaging (SGD at a constant rate instead of NT-ASGD; the paper cuts the rate by
+half there), backpropagation of varying length, embedding dropout, weight decay, activation penalties (AR and TAR), embeddings
+of another width than the hidden states ("full-sized embedding" is read as its removal making them as wide as those), and the
+weight-dropped recurrence. The score is the held-out language-model loss, in nats a token; its exponential is the perplexity
+that the paper prints. `tasks=package` adds tasks: nothing downstream is asked otherwise.
+
+The published row without fine-tuning has no counterpart: that stage, a second run of averaged SGD from the first one's end, is
+none of ours, and all our rows are without it. scale=paper is WikiText-2's: `corpus='text:wikitext-2/*.txt'`.
+
+Expect: the weight-dropped recurrence counts most, then averaging and the embeddings' width; on text that a small model cannot
+overfit every kind of dropout costs more than it gives, at first.
+"""
+
+from bertlab.studies.settings import read_setting
+from bertlab.studies.study import Published, Study
+
+# salesforce/awd-lstm-lm README: 750 passes over two million tokens, which are 373 steps each; it looks at `valid` after each.
+PAPER = {"train.steps": 280_000, "train.eval_every": 373, "model.hidden_dropout": 0.2, "optimizer.warmup_steps": 0}
+PUBLISHED = Published(
+    source="Merity et al. 2017, table 4 (perplexity)",
+    columns=("PTB valid", "PTB test", "WikiText-2 valid", "WikiText-2 test"),
+    rows={
+        "full": (60.0, 57.3, 68.6, 65.8),
+        "without fine-tuning": (60.7, 58.8, 69.1, 66.0),
+        "without NT-ASGD": (66.3, 63.7, 73.3, 69.7),
+        "without variable length": (61.3, 58.9, 69.3, 66.2),
+        "without embedding dropout": (65.1, 62.7, 71.1, 68.1),
+        "without weight decay": (63.7, 61.0, 71.9, 68.7),
+        "without AR and TAR": (62.7, 60.3, 73.2, 70.1),
+        "without full-sized embedding": (68.0, 65.6, 73.7, 70.7),
+        "without weight-dropping": (71.1, 68.9, 78.4, 74.9),
+    },
+    note="Perplexities of words; ours are losses of tokens. Lower is better.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=PAPER)
+    return Study(
+        name="awd_lstm_table4",
+        title="The parts of AWD-LSTM",
+        question="What does each part of AWD-LSTM's regularisation and optimisation give?",
+        config=setting.recipe("awd_lstm"),
+        axes={
+            "model": {
+                "full": {},
+                "without NT-ASGD": {"optimizer.average_after": 0},
+                "without variable length": {"data.stream.vary_length": False},
+                "without embedding dropout": {"model.embedding_dropout": 0.0},
+                "without weight decay": {"optimizer.weight_decay": 0.0},
+                "without AR and TAR": {"objectives.ar.weight": 0.0, "objectives.tar.weight": 0.0},
+                "without full-sized embedding": {"model.width": setting.numbers("awd_lstm")["hidden"]},
+                "without weight-dropping": {"model.weight_dropout": 0.0},
+            },
+            "seed": setting.seeds,
+        },
+        overrides=setting.own_optimizer,
+        downstream=setting.downstream() if "tasks=" in (arguments or "") else (),
+        published=PUBLISHED,
+    )

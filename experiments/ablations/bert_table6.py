@@ -1,0 +1,59 @@
+"""How large the model should be: Devlin et al. 2019, section 5.2, table 6.
+
+    bertlab sweep --study=experiments/ablations/bert_table6.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/bert_table6 --jobs=2
+    bertlab report runs/bert_table6
+
+BERT (MLM + NSP) in six sizes, named layers/width/heads, on the same text with the same hyper-parameters. At scale=base and
+scale=paper they are the published ones; at smaller scales a ladder with the same rungs: a quarter and half of the layers, half
+with fewer heads, the whole, wider, and twice as deep. The feed-forward layer is four times the width. The paper's perplexity is
+exp(mlm/loss) of held-out text, which the report shows; perplexities compare only where the vocabulary is the same. The
+paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`.
+
+Expect: perplexity falls and scores rise with size, on tasks of a few thousand examples too. With few steps the deepest model
+may fall behind: it has the same tokens and rate as the others.
+"""
+
+from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PUBLISHED = Published(
+    source="Devlin et al. 2019, table 6 (development sets)",
+    columns=("LM perplexity", "MNLI-m", "MRPC", "SST-2"),
+    rows={
+        "3/768/12": (5.84, 77.9, 79.8, 88.4),
+        "6/768/3": (5.24, 80.6, 82.2, 90.7),
+        "6/768/12": (4.68, 81.9, 84.8, 91.3),
+        "12/768/12": (3.99, 84.4, 86.7, 92.9),
+        "12/1024/16": (3.54, 85.7, 86.9, 93.3),
+        "24/1024/16": (3.23, 86.6, 87.8, 93.7),
+    },
+)
+AS_PUBLISHED = tuple(PUBLISHED.rows)
+SIZES = {
+    "tiny": ("1/128/2", "2/128/1", "2/128/2", "4/128/2", "4/192/3", "8/192/3"),
+    "mini": ("1/256/4", "2/256/1", "2/256/4", "4/256/4", "4/384/6", "8/384/6"),
+    "small": ("1/512/8", "2/512/2", "2/512/8", "4/512/8", "4/768/12", "8/768/12"),
+    "base": AS_PUBLISHED,
+    "paper": AS_PUBLISHED,
+}
+
+
+def shape(size):
+    """The keys of a size: "12/768/12" is layers, width and heads."""
+    layers, width, heads = map(int, size.split("/"))
+    return {"model.layers": layers, "model.width": width, "model.heads": heads, "model.hidden": 4 * width}
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=BERT_PAPER)
+    return Study(
+        name="bert_table6",
+        title="BERT's size",
+        question="What do more layers, more width and more heads give, in perplexity and downstream?",
+        config=setting.recipe("bert", objectives="mlm+nsp"),
+        axes={"layers/width/heads": {size: shape(size) for size in SIZES[setting.scale]}, "seed": setting.seeds},
+        overrides={**setting.overrides, **setting.transformer},
+        downstream=setting.downstream(),
+        published=PUBLISHED,
+    )

@@ -1,0 +1,66 @@
+"""Features or fine-tuning, and features of which layers: Devlin et al. 2019, section 5.3, table 7.
+
+    bertlab sweep --study=experiments/ablations/bert_table7.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/bert_table7 --jobs=2
+    bertlab report runs/bert_table7
+
+One BERT (MLM + NSP) a seed, used in seven ways, which costs one pretraining: fine-tuned, or frozen under a fresh BiLSTM of two
+layers (recipe bert_features) that reads the embeddings, the second-to-last layer, the last, or a mix of the last four or of
+all. The model of scale=tiny has two layers, and the last two stand for the last four. There, and at mini and small with four
+layers, the sum over all would be the same as that over the last, so it has the embeddings too. The labels say so.
+
+The paper's task is named entities, case-preserving, with document context (`tasks=ner,data=DIR`; the context is not made here);
+the default is code_spans, tagging too. Its BiLSTM is 768 wide, not said whether each way or both together: here it is as wide
+as the model, both together.
+
+Expect: fine-tuning best, concatenation of the last four 0.3 F1 behind it in the paper, then mixes, the second-to-last before
+the last, and the embeddings far behind.
+"""
+
+from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PUBLISHED = Published(
+    source="Devlin et al. 2019, table 7 (CoNLL-2003, BERT-Base)",
+    columns=("NER F1, dev", "NER F1, test"),
+    rows={
+        "Fine-tuning": (96.4, 92.4),
+        "Embeddings": (91.0, None),
+        "Second-to-last": (95.6, None),
+        "Last": (94.9, None),
+        "Weighted sum of last 4": (95.9, None),
+        "Concatenation of last 4": (96.1, None),
+        "Weighted sum of all 12": (95.5, None),
+    },
+    note="mean of five restarts",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper={**BERT_PAPER, "data.tokenizer.lowercase": False}, tasks=("code_spans",))
+    layers = setting.numbers("bert")["layers"]
+    last = min(4, layers)
+    all_layers, mix = f"all {layers}", f"weighted_sum_last_{layers}"
+    if layers == last:
+        all_layers, mix = f"all {layers} and embeddings", "weighted_sum"
+    return Study(
+        name="bert_table7",
+        title="BERT as features",
+        question="Which layers are the best features, and how far behind fine-tuning are they?",
+        config=setting.recipe("bert", objectives="mlm+nsp"),
+        axes={
+            "use": {
+                "Fine-tuning": {},
+                "Embeddings": setting.features("layer:0"),
+                "Second-to-last": setting.features("layer:-2"),
+                "Last": setting.features("last"),
+                f"Weighted sum of last {last}": setting.features(f"weighted_sum_last_{last}"),
+                f"Concatenation of last {last}": setting.features(f"concat_last_{last}"),
+                f"Weighted sum of {all_layers}": setting.features(mix),
+            },
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.transformer},
+        downstream=setting.downstream(),
+        published=PUBLISHED,
+    )

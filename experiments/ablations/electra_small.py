@@ -1,0 +1,53 @@
+"""What makes ELECTRA learn more from the same text: Clark et al. 2020, section 3.4, table 5.
+
+    bertlab sweep --study=experiments/ablations/electra_small.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/electra_small --jobs=2
+    bertlab report runs/electra_small
+
+Five objectives on one body, between MLM and ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
+[MASK], so that none is seen that later is not); ELECTRA 15 % (which of the chosen tokens are replaced); All-Tokens MLM (every
+token predicted, with a way to copy); ELECTRA (every token: replaced or not). The generator has a quarter of the body's
+width and heads. Steps are equal, as in the paper; the generator makes a step dearer: see FLOPs and seconds.
+
+The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). At scale=paper hyper-parameters
+are BERT's: the paper's own are not verified.
+
+Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT: most of the gain comes from being asked at every
+token, little from the mismatch of [MASK].
+"""
+
+from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+TASKS = {
+    "Replace MLM": "replace_mlm",
+    "ELECTRA 15 %": "discriminate_masked",
+    "All-Tokens MLM": "all_tokens",
+    "ELECTRA": "discriminate",
+}
+PUBLISHED = Published(
+    source="Clark et al. 2020, table 5",
+    columns=("GLUE",),
+    rows={"BERT": (82.2,), "Replace MLM": (82.4,), "ELECTRA 15 %": (82.4,), "All-Tokens MLM": (84.3,), "ELECTRA": (85.0,)},
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=BERT_PAPER)
+    electra = {"config": setting.recipe("bert", objectives="electra")}
+    return Study(
+        name="electra_small",
+        title="ELECTRA and what lies between",
+        question="Does ELECTRA learn from being asked everywhere, or from never being shown [MASK]?",
+        config=setting.recipe("bert", objectives="mlm"),
+        axes={
+            "objective": {
+                "BERT": {},
+                **{label: {**electra, "objectives.electra.task": task} for label, task in TASKS.items()},
+            },
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.transformer},
+        downstream=setting.downstream(),
+        published=PUBLISHED,
+    )

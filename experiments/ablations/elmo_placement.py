@@ -1,0 +1,45 @@
+"""Where ELMo joins a task's model: Peters et al. 2018, section 5.2, table 3.
+
+    bertlab sweep --study=experiments/ablations/elmo_placement.py:scale=tiny,seeds=2 --workdir=runs/elmo_placement --jobs=2
+    bertlab report runs/elmo_placement
+
+One pretrained biLM a seed, frozen; a tagger with word vectors of its own (100 wide, trained) under a biLSTM of two layers gets
+the mix of ELMo's layers beside its words, beside the biLSTM's output, or at both with weights of their own.
+
+The paper's tasks are SQuAD, SNLI and SRL. Output alone needs a task model with words of its own, which taggers have:
+`tasks=ner,data=DIR` or `tasks=ud,data=DIR` is nearest to SRL, whose row is the one to look at. As `elmo_layers.py`: tokens are
+subwords below scale=paper, and the tasks' own training is not the paper's.
+
+Expect: for tagging the input as good as both, the output below (SRL); for SQuAD and SNLI, whose models attend, both is best.
+"""
+
+from bertlab.studies.settings import ELMO_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PUBLISHED = Published(
+    source="Peters et al. 2018, table 3 (development sets)",
+    columns=("SQuAD F1", "SNLI", "SRL F1"),
+    rows={"input": (85.1, 88.9, 84.7), "input and output": (85.6, 89.5, 84.3), "output": (84.8, 88.7, 80.9)},
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ELMO_PAPER, tasks=("code_spans",))
+    tokens = "characters" if setting.scale == "paper" else "subwords"
+    return Study(
+        name="elmo_placement",
+        title="ELMo at a task model's input and output",
+        question="Where should a biLM's states join a task's model?",
+        config=setting.recipe("elmo", tokens=tokens),
+        axes={
+            "placement": {
+                "input": {"finetune.head.place": "input"},
+                "input and output": {"finetune.head.place": "input_output"},
+                "output": {"finetune.head.place": "output"},
+            },
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.finetuning("elmo"), "finetune.head.word_width": 100},
+        downstream=setting.downstream("tagging"),
+        published=PUBLISHED,
+    )

@@ -1,0 +1,45 @@
+"""How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
+
+    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py:scale=tiny,seeds=2 --workdir=runs/elmo_sample --jobs=2
+    bertlab report runs/elmo_sample
+
+One pretrained biLM a seed; each task is learnt from a growing number of its training examples, a smaller set being part of a
+larger one, with ELMo (frozen, all layers mixed) under a biLSTM of two layers, and without (as in `elmo_layers.py`: embeddings
+that begin at random). The figure has shares of 0.1 % to 100 % of SNLI and SRL. Here they are counts, as tasks differ in size:
+100 to all in five steps, each about three times the one before at tiny and mini (`package` and `code_spans` have a few thousand
+examples), ten times from small on. Steps are the same for all counts, so that few examples are read more often: at scale=base
+and above 3,000 batches, where the other studies have epochs.
+
+Published: the figure has no table. The text: for SRL the baseline's best score, reached in epoch 486, is passed with ELMo in
+epoch 10, and 1 % of the data with ELMo is about as good as 10 % without.
+
+Expect: the fewer examples, the more ELMo gives.
+"""
+
+from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting
+from bertlab.studies.study import Study
+
+COUNTS, FEWER = (100, 1000, 10_000, 100_000), (100, 300, 1000, 3000)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ELMO_PAPER)
+    tokens = "characters" if setting.scale == "paper" else "subwords"
+    counts = FEWER if setting.scale in ("tiny", "mini") else COUNTS
+    examples = {str(count): {"finetune.task_data.limit": count} for count in counts}
+    overrides = {**setting.overrides, **setting.finetuning("elmo")}
+    if not overrides["finetune.train.steps"]:
+        overrides["finetune.train.steps"] = 3000
+    return Study(
+        name="elmo_sample_efficiency",
+        title="ELMo with few labelled examples",
+        question="How many labelled examples is a biLM worth?",
+        config=setting.recipe("elmo", tokens=tokens),
+        axes={
+            "examples": {**examples, "all": {"finetune.task_data.limit": 0}},
+            "model": {"without ELMo": FRESH_EMBEDDINGS, "with ELMo": {}},
+            "seed": setting.seeds,
+        },
+        overrides=overrides,
+        downstream=setting.downstream(),
+    )

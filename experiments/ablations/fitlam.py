@@ -1,0 +1,50 @@
+"""ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, arXiv 1801.06146 v1 and v5.
+
+    bertlab sweep --study=experiments/ablations/fitlam.py:scale=tiny,seeds=2 --workdir=runs/fitlam --jobs=2
+    bertlab report runs/fitlam
+
+The last version with one of the first version's ways at a time, and with all of them:
+
+- rates that fall by 0.3 a layer, not 1/2.6, in both later stages;
+- a cosine for the language model and, for the classifier, a cosine after its reverse as warm-up over a tenth of the steps, not
+  the slanted triangle;
+- gradual unfreezing of the language model, not of the classifier.
+
+The first version's text was not at hand: what is known of it is what reviews of it say, and the formula of the reverse warm-up
+is a reading of its name. Nothing is published that compares the two. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+
+Expect: little between 0.3 and 1/2.6; what is thawed matters where the task has little text.
+"""
+
+from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies.study import Study
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    factor = {"finetune.optimizer.layer_decay": 0.3, "adapt.optimizer.layer_decay": 0.3}
+    cosine = {
+        "adapt.optimizer.decay": "cosine",
+        "finetune.optimizer.decay": "reverse_cosine",
+        "finetune.optimizer.thaw_restarts": False,
+        "finetune.transfer.warmup": 0.1,
+    }
+    thawing = {**setting.thawing("gradual", "adapt"), **setting.thawing("all")}
+    return Study(
+        name="fitlam",
+        title="FitLaM and ULMFiT",
+        question="What did ULMFiT change between its first version and its last, and what did it give?",
+        config=setting.recipe("awd_lstm"),
+        axes={
+            "version": {
+                "last (ULMFiT)": {},
+                "rates by 0.3": factor,
+                "cosine": cosine,
+                "language model thawed": thawing,
+                "first (FitLaM)": {**factor, **cosine, **thawing},
+            },
+            "seed": setting.seeds,
+        },
+        overrides=setting.ulmfit(),
+        downstream=setting.downstream("classification"),
+    )

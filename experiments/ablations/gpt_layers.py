@@ -1,0 +1,38 @@
+"""How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
+
+    bertlab sweep --study=experiments/ablations/gpt_layers.py:scale=tiny,seeds=2 --workdir=runs/gpt_layers --jobs=2
+    bertlab report runs/gpt_layers
+
+One pretraining a seed; fine-tuning begins with random values, or with the pretrained embeddings and the layers above them up to
+the first, second, ... last. What is not transferred begins at random; everything is trained. Fine-tuning is the paper's (the
+auxiliary language model too), at 5e-4 for small models, 6.25e-5 for the paper's.
+
+The paper's tasks are MultiNLI and RACE: `tasks=mnli,data=DIR` has the first. Its curve is not tabulated, so none is shown.
+
+Expect: the embeddings alone help, and every layer more of it, up to 9 points on MultiNLI for all (the paper's text).
+"""
+
+from bertlab.studies.settings import GPT_PAPER, read_setting
+from bertlab.studies.study import Study
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=GPT_PAPER)
+    layers = setting.numbers("gpt")["layers"]
+    transferred = {"none": {"finetune.transfer.random": True}, "embeddings": {"finetune.transfer.layers": 0}}
+    transferred |= {f"{n} of {layers}": {"finetune.transfer.layers": n} for n in range(1, layers + 1)}
+    rate = 6.25e-5 if setting.scale in ("base", "paper") else 5e-4
+    return Study(
+        name="gpt_layers",
+        title="Layers transferred from GPT",
+        question="How much does each pretrained layer add downstream?",
+        config=setting.recipe("gpt"),
+        axes={"layers transferred": transferred, "seed": setting.seeds},
+        overrides={
+            **setting.overrides,
+            **setting.transformer,
+            **setting.finetuning("gpt"),
+            "finetune.optimizer.learning_rate": rate,
+        },
+        downstream=setting.downstream(),
+    )

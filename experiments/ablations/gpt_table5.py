@@ -1,0 +1,65 @@
+"""What GPT's pretraining, auxiliary objective and transformer give: Radford et al. 2018, section 5, table 5.
+
+    bertlab sweep --study=experiments/ablations/gpt_table5.py:scale=tiny,seeds=2 --workdir=runs/gpt_table5 --jobs=2
+    bertlab report runs/gpt_table5
+
+Two pretrained models read the same text: the transformer and an LSTM of one layer (2,048 units in the paper). The transformer
+is fine-tuned as published (language modelling of the task's text with half the weight, texts between tokens of their own,
+classifier on the last), the same from random values, and without the auxiliary objective. The LSTM is AWD-LSTM's without its
+regularisers, with GPT's data and optimiser; its width gives it about as many weights as the transformer has, which at the
+paper's scale are 2,048 units. Small models are fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
+
+The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`; it reports the test server's scores.
+Its number of pretraining steps is not printed (100 passes over BooksCorpus); scale=paper has the recipe's 100,000.
+
+Expect: pretraining counts most; the auxiliary objective helps with much labelled text and harms with little; the LSTM is below
+the transformer on all tasks but MRPC. Small transformers on little text need not be ahead of an LSTM.
+"""
+
+from bertlab.studies.settings import GPT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+# V·W + 8·W² weights are those of GPT at the scale: V·D + 512·D + 12·D² a layer.
+LSTM_WIDTHS = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
+REGULARISERS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
+PUBLISHED = Published(
+    source="Radford et al. 2018, table 5 (GLUE's test sets)",
+    columns=("Average", "CoLA", "SST-2", "MRPC F1", "STS-B", "QQP F1", "MNLI", "QNLI", "RTE"),
+    rows={
+        "full": (74.7, 45.4, 91.3, 82.3, 82.0, 70.3, 81.8, 88.1, 56.0),
+        "no pre-training": (59.9, 18.9, 84.0, 79.4, 30.9, 65.5, 75.7, 71.2, 53.8),
+        "no auxiliary LM": (75.0, 47.9, 92.0, 84.9, 83.2, 69.8, 81.1, 86.9, 54.4),
+        "LSTM with auxiliary LM": (69.1, 30.3, 90.5, 83.2, 71.8, 68.1, 73.7, 81.1, 54.6),
+    },
+    note="12 layers, 768 wide, BooksCorpus.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=GPT_PAPER)
+    lstm = {
+        "model.family": "awd_lstm",
+        "model.size": "tiny",  # of which nothing is left: layers and width follow
+        "model.layers": 1,
+        "model.width": LSTM_WIDTHS[setting.scale],
+        **{f"model.{name}": 0.0 for name in REGULARISERS},
+    }
+    rate = 6.25e-5 if setting.scale in ("base", "paper") else 5e-4
+    return Study(
+        name="gpt_table5",
+        title="GPT's pretraining, auxiliary objective and transformer",
+        question="What do pretraining, the auxiliary language model and the transformer give downstream?",
+        config=setting.recipe("gpt"),
+        axes={
+            "model": {
+                "full": setting.transformer,
+                "no pre-training": {**setting.transformer, "finetune.transfer.random": True},
+                "no auxiliary LM": {**setting.transformer, "finetune.objectives.language_model.weight": 0.0},
+                "LSTM with auxiliary LM": lstm,
+            },
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.finetuning("gpt"), "finetune.optimizer.learning_rate": rate},
+        downstream=setting.downstream(),
+        published=PUBLISHED,
+    )

@@ -1,0 +1,37 @@
+"""How much to mask, and with what: Wettig et al. 2022, "Should you mask 15 % in masked language modeling?", arXiv 2202.08005.
+
+    bertlab sweep --study=experiments/ablations/mask_rate.py:scale=tiny,corpus=pydocs,seeds=2 --workdir=runs/mask_rate --jobs=2
+    bertlab report runs/mask_rate
+
+MLM without NSP at five rates from 15 to 80 %, each with BERT's 80/10/10 and with [MASK] in every chosen place. A higher rate
+asks more positions of the same text (the report's column of supervised positions) and shows less of it: rates balance the two.
+Losses of different rates answer different questions; compare bits per byte, for which one token at a time is masked, and scores
+downstream. The paper's model is of BERT-Large's size, and so it is at scale=paper; its recipe for training is not verified, and
+stays BERT's. Its tasks are GLUE's and SQuAD: `tasks=mnli+qnli+squad1,data=DIR`.
+
+Expect: 40 % at or above 15 % for large models and 80 % not far below (95 % of the fine-tuned performance); smaller models
+prefer lower rates. With few steps the supervision counts more, which favours higher ones.
+"""
+
+from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.study import Study
+
+RATES = (0.15, 0.3, 0.4, 0.6, 0.8)
+MASK_ONLY = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper={**BERT_PAPER, "model.size": "large"})
+    return Study(
+        name="mask_rate",
+        title="Masking rates",
+        question="How many tokens should be masked, and does it matter that some are not shown as [MASK]?",
+        config=setting.recipe("bert", objectives="mlm"),
+        axes={
+            "rate": {f"{rate:.0%}": {"objectives.mlm.rate": rate} for rate in RATES},
+            "corruption": {"80/10/10": {}, "[MASK] only": MASK_ONLY},
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.transformer},
+        downstream=setting.downstream(),
+    )

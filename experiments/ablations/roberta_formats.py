@@ -1,0 +1,61 @@
+"""What a row of text is, and whether NSP is trained on it: Liu et al. 2019 (RoBERTa), section 4.2, table 2.
+
+    bertlab sweep --study=experiments/ablations/roberta_formats.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/roberta_formats --jobs=2
+    bertlab report runs/roberta_formats
+
+MLM on pairs of segments or of sentences with NSP, on packed sentences across documents and within one without it, and, which
+the paper's table lacks, pairs of segments without NSP: the loss goes while the format stays, as perhaps in BERT's own "No NSP".
+Formats fill rows unequally, pairs of sentences least. The paper gave those larger batches; here every run reads the same number
+of tokens (config.train.budget) in batches of equally many rows, so that unfilled rows mean more steps: pairs of sentences fill
+two thirds of rows of 64 (pydocs), and a tenth of rows of 512.
+
+`tasks=squad1+squad2+mnli+sst2,data=DIR` are the paper's but for RACE. At scale=paper rows have 512 positions throughout, and
+the tokenizer is BERT's.
+
+Expect: pairs of sentences below the rest (too little context); NSP worth nothing or less once the format is held fixed;
+rows of one document slightly above rows across documents.
+"""
+
+from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+# 1,000,000 steps in batches of 256, as BERT-Base.
+PAPER = {**BERT_PAPER, "train.phases": "", "data.dupe_factor": 0}
+PUBLISHED = Published(
+    source="Liu et al. 2019, table 2 (development sets, BERT-Base)",
+    columns=("SQuAD 1.1 F1", "SQuAD 2.0 F1", "MNLI-m", "SST-2", "RACE"),
+    rows={
+        "segment_pair + NSP": (90.4, 78.7, 84.0, 92.9, 64.2),
+        "sentence_pair + NSP": (88.7, 76.2, 82.9, 92.1, 63.0),
+        "full_sentences": (90.4, 79.1, 84.7, 92.5, 64.8),
+        "doc_sentences": (90.6, 79.7, 84.7, 92.7, 65.6),
+        "BERT-Base": (88.5, 76.3, 84.3, 92.8, 64.3),
+    },
+    note="medians of five",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=PAPER)
+    with_nsp = {"config": setting.recipe("bert", objectives="mlm+nsp")}
+    tokens = setting.steps * setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]
+    return Study(
+        name="roberta_formats",
+        title="Formats of pretraining text",
+        question="What do pairs, packed sentences and next-sentence prediction give, each apart from the others?",
+        config=setting.recipe("bert", objectives="mlm"),
+        axes={
+            "format": {
+                "segment_pair + NSP": {**with_nsp, "data.format": "segment_pair"},
+                "segment_pair": {"data.format": "segment_pair"},
+                "sentence_pair + NSP": {**with_nsp, "data.format": "sentence_pair"},
+                "full_sentences": {"data.format": "full_sentences", "data.full_sentences.attend_across_documents": True},
+                "doc_sentences": {"data.format": "doc_sentences"},
+            },
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.transformer, "train.budget": f"tokens={tokens}"},
+        downstream=setting.downstream(),
+        published=PUBLISHED,
+    )

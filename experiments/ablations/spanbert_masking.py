@@ -1,0 +1,58 @@
+"""Which tokens are masked together, and SpanBERT's boundary objective: Joshi et al. 2020, sections 6.1 and 6.2.
+
+    bertlab sweep --study=experiments/ablations/spanbert_masking.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/spanbert_masking --jobs=2
+    bertlab report runs/spanbert_masking
+
+The paper's two tables in one: subword tokens, whole words or geometric spans of words are masked, all on pairs of segments with
+NSP (2seq); then spans on rows of one document without NSP (1seq), and these with the span boundary objective (SBO). Masks of
+named entities and of noun phrases, which the paper has too, need a parser and are not made here. The loss of MLM alone does
+not compare between units: spans are harder to guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks. At
+scale=paper the model is BERT-Large's size and trained for 1,200,000 steps, the rest is BERT's.
+
+Expect: spans above subwords and whole words on answers in a text, by a point or two, less elsewhere; one document a row above
+pairs with NSP; SBO adds most where spans are compared (coreference).
+"""
+
+from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PAPER = {**BERT_PAPER, "model.size": "large", "train.steps": 1_200_000, "train.phases": "", "data.dupe_factor": 0}
+SPAN = {"objectives.mlm.unit": "span"}
+PUBLISHED = Published(
+    source="Joshi et al. 2020, ablations of masks and of objectives (BERT-Large's size)",
+    columns=("SQuAD 2.0 F1", "NewsQA", "TriviaQA", "Coreference", "MNLI-m", "QNLI", "GLUE"),
+    rows={
+        "Subword tokens": (83.8, 72.0, 76.3, 77.7, 86.7, 92.5, 83.2),
+        "Whole words": (84.3, 72.8, 77.1, 76.6, 86.3, 92.8, 82.9),
+        "Geometric spans": (85.4, 73.0, 78.8, 76.4, 87.0, 93.3, 83.4),
+        "Geometric spans (1seq)": (86.7, 73.4, 80.0, 76.3, 87.3, 93.8, 83.8),
+        "Geometric spans (1seq) + SBO": (86.8, 74.1, 80.3, 79.0, 87.6, 93.9, 84.0),
+        "Named entities": (84.8, 72.7, 78.7, 75.6, 86.0, 93.1, 83.2),
+        "Noun phrases": (85.0, 73.0, 77.7, 76.7, 86.5, 93.2, 83.5),
+    },
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=PAPER)
+    one_sequence = {**SPAN, "data.format": "doc_sentences"}
+    return Study(
+        name="spanbert_masking",
+        title="Masks of spans",
+        question="Does it help to mask words and spans whole, and to predict spans from their boundaries?",
+        config=setting.recipe("bert", objectives="mlm+nsp"),
+        axes={
+            "masks": {
+                "Subword tokens": {},
+                "Whole words": {"objectives.mlm.unit": "whole_word"},
+                "Geometric spans": SPAN,
+                "Geometric spans (1seq)": {"config": setting.recipe("bert", objectives="mlm"), **one_sequence},
+                "Geometric spans (1seq) + SBO": {"config": setting.recipe("bert", objectives="mlm+sbo"), **one_sequence},
+            },
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.transformer},
+        downstream=setting.downstream(),
+        published=PUBLISHED,
+    )

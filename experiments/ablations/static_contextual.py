@@ -1,0 +1,68 @@
+"""Static word vectors against contextual models, as features and fine-tuned, on the same text.
+
+    bertlab sweep --study=experiments/ablations/static_contextual.py:scale=tiny,seeds=2 --workdir=runs/static --jobs=2
+    bertlab report runs/static
+
+word2vec's skip-gram and CBOW (Mikolov et al. 2013), GloVe (Pennington et al. 2014), ELMo (Peters et al. 2018), GPT (Radford et
+al. 2018) and BERT (Devlin et al. 2019), pretrained for as many steps on rows of the same text in the same pieces (GloVe: on
+entries of its table of counts, a row's worth for each row), each used two ways:
+
+- features: the model is frozen; a biLSTM of two layers reads a mix of its layers (a static model has one);
+- fine-tuned: everything is trained under a linear layer on the mean of the states, or on each word's; static vectors at ten
+  times the rate.
+
+A task's biLSTM lends context to static vectors too, so that "features" compares what the vectors know, and "fine-tuned" whether
+the model itself sees context. No paper has this table; the order is that of ELMo's and BERT's comparisons. The models' own
+sizes differ (`parameters` in the report); scale=paper has the recipes' published ones.
+
+Expect: contextual above static wherever the task's model has no context of its own, least for topics of whole texts; ELMo, GPT
+and BERT differ less as features than fine-tuned.
+"""
+
+from bertlab.studies.axes import axis, chain, product
+from bertlab.studies.settings import read_setting
+from bertlab.studies.study import Study
+
+# Pieces, rows and steps of all models, so that they read the same; all else is each recipe's, as published.
+PAPER = {
+    "data.tokenizer.kind": "wordpiece",
+    "data.tokenizer.vocab_size": 30_522,
+    "data.tokenizer.lowercase": True,
+    "data.seq_len": 512,
+    "data.batch_size": 64,
+    "train.steps": 1_000_000,
+}
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=PAPER)
+    static = {
+        "skip-gram": {"config": setting.recipe("static", objectives="skip_gram")},
+        "CBOW": {"config": setting.recipe("static", objectives="cbow")},
+        "GloVe": {"config": setting.recipe("static", objectives="glove")},
+    }
+    shared = setting.own_optimizer
+    contextual = {key: value for key, value in setting.overrides.items() if key not in shared}
+    transformer = contextual | setting.transformer
+    models = {
+        "ELMo": {"config": setting.recipe("elmo"), **contextual},
+        "GPT": {"config": setting.recipe("gpt"), **transformer},
+        "BERT": {"config": setting.recipe("bert", objectives="mlm"), "data.format": "full_sentences", **transformer},
+    }
+    features, rate = {"finetune.recipe": "elmo"}, 5e-5 if setting.scale in ("base", "paper") else 5e-4
+    tuned = lambda rate: {"finetune.recipe": "small", "finetune.optimizer.learning_rate": rate}
+    return Study(
+        name="static_contextual",
+        title="Static and contextual vectors",
+        question="What does seeing context give over vectors of words, frozen and fine-tuned?",
+        config=setting.recipe("bert"),
+        axes=product(
+            chain(
+                product(axis("model", static), axis("use", {"features": features, "fine-tuned": tuned(10 * rate)})),
+                product(axis("model", models), axis("use", {"features": features, "fine-tuned": tuned(rate)})),
+            ),
+            axis("seed", setting.seeds),
+        ),
+        overrides={"data.tokenizer.kind": "unigram", **shared, **setting.finetuning("elmo")},
+        downstream=setting.downstream(),
+    )

@@ -1,0 +1,53 @@
+"""Where a language model's states join a tagger, and whether one direction is enough: Peters et al. 2017, section 5 (TagLM).
+
+    bertlab sweep --study=experiments/ablations/taglm_placement.py:scale=tiny,seeds=2 --workdir=runs/taglm_placement --jobs=2
+    bertlab report runs/taglm_placement
+
+A tagger of characters, word vectors and two biLSTM layers with a CRF; the frozen language model's top states go to its input,
+to the output of its first layer (TagLM) or of its second, or, after the first layer, those of a language model that reads
+forward alone, which has a pretraining of its own. Without a language model the tagger has in the same place, after the first
+layer, embeddings that begin at random and are trained with it.
+
+The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing, and are trained on the 1B Word
+corpus; ours share their embeddings. At scale=paper they are ELMo's with 2,048 cells and 512 wide projections; that there are
+two layers of them is the recipe's. The tagger's training is the scale's: the paper's schedule ends with two cuts of the rate.
+
+Expect: after the first layer best, input and output a little below; both directions above one. Only two numbers of the paper
+could be verified, and no other is shown.
+"""
+
+from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting
+from bertlab.studies.study import Published, Study
+
+PAPER = {**ELMO_PAPER, "model.hidden": 2048, "model.width": 512}
+PUBLISHED = Published(
+    source="Peters et al. 2017 (CoNLL 2003, test)",
+    columns=("NER F1",),
+    rows={"no language model": (90.87,), "after the first layer": (91.93,)},
+    note="The published language model is larger than scale=paper's in the forward direction.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=PAPER, tasks=("code_spans",))
+    tokens = "characters" if setting.scale == "paper" else "subwords"
+    forward = {"config": setting.recipe("elmo", tokens=tokens, objectives="ltr"), "model.direction": "left-to-right"}
+    return Study(
+        name="taglm_placement",
+        title="A language model's states in a tagger",
+        question="Where should a language model's states join a tagger, and is the forward direction enough?",
+        config=setting.recipe("elmo", tokens=tokens),
+        axes={
+            "states": {
+                "no language model": FRESH_EMBEDDINGS,
+                "input": {"finetune.head.place": "input"},
+                "after the first layer": {},
+                "after the second layer": {"finetune.head.place": "output"},
+                "after the first layer, forward alone": forward,
+            },
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.finetuning("taglm")},
+        downstream=setting.downstream("tagging"),
+        published=PUBLISHED,
+    )

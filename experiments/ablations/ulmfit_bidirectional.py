@@ -1,0 +1,41 @@
+"""What a second, backward language model adds to ULMFiT: Howard and Ruder 2018, section 5 ("Impact of bidirectionality").
+
+    bertlab sweep --study=experiments/ablations/ulmfit_bidirectional.py:scale=tiny,seeds=2 --workdir=runs/bidirectional --jobs=2
+    bertlab report runs/bidirectional
+
+An AWD-LSTM that reads forward and one that reads backward, each pretrained, adapted and made a classifier by itself; and the
+mean of their predictions, which costs no training. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+
+Expect: the mean above both.
+"""
+
+from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PUBLISHED = Published(
+    source="Howard and Ruder 2018, section 5 (test error, %)",
+    columns=("IMDb",),
+    rows={"forward": (5.30,), "average": (4.58,)},
+    note="Errors: lower is better.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    return Study(
+        name="ulmfit_bidirectional",
+        title="ULMFiT in two directions",
+        question="What does averaging a forward and a backward classifier give?",
+        config=setting.recipe("awd_lstm"),
+        axes={
+            "direction": {
+                "forward": {},
+                "backward": {"config": setting.recipe("awd_lstm", direction="backward")},
+                "average": {"config": "average:forward,backward"},
+            },
+            "seed": setting.seeds,
+        },
+        overrides=setting.ulmfit(),
+        downstream=setting.downstream("classification"),
+        published=PUBLISHED,
+    )

@@ -1,0 +1,43 @@
+"""What ULMFiT's pretraining gives: Howard and Ruder 2018, section 5, table 4.
+
+    bertlab sweep --study=experiments/ablations/ulmfit_table4.py:scale=tiny,seeds=2 --workdir=runs/ulmfit4 --jobs=2
+    bertlab report runs/ulmfit4
+
+An AWD-LSTM that has read the corpus, and one that has not, go through the same two stages: language modelling of the task's
+text, and ULMFiT's classifier. (That the unpretrained one has the second stage too is our reading: in the paper's table 7 a
+classifier from scratch is much worse than its row without pretraining.) Rates, schedules and the order of thawing are the
+paper's at every scale; tiny and mini have fewer steps, and shorter and fewer rows, and a stage of thawing is a tenth of the
+steps there. The classifier's rate falls by 2.6 a layer; in the paper's scale it has 50 passes, as in its ablations.
+
+The paper's tasks are IMDb, TREC-6 and AG News: `tasks=trec+mr,data=DIR` are the nearest; its corpus is WikiText-103:
+`corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.
+
+Expect: the less text the task has, the more pretraining gives (TREC-6 has least).
+"""
+
+from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PUBLISHED = Published(
+    source="Howard and Ruder 2018, table 4 (validation error, %)",
+    columns=("IMDb", "TREC-6", "AG"),
+    rows={"without pretraining": (5.63, 10.67, 5.52), "with pretraining": (5.00, 5.69, 5.38)},
+    note="Errors: lower is better.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    return Study(
+        name="ulmfit_table4",
+        title="ULMFiT with and without pretraining",
+        question="What does pretraining on general text give, if the language model reads the task's text too?",
+        config=setting.recipe("awd_lstm"),
+        axes={
+            "pretraining": {"without pretraining": {"train.steps": 0}, "with pretraining": {}},
+            "seed": setting.seeds,
+        },
+        overrides=setting.ulmfit(),
+        downstream=setting.downstream("classification"),
+        published=PUBLISHED,
+    )

@@ -1,0 +1,38 @@
+"""Whether ULMFiT needs a regularised language model: Howard and Ruder 2018, section 5, table 5.
+
+    bertlab sweep --study=experiments/ablations/ulmfit_table5.py:scale=tiny,seeds=2 --workdir=runs/ulmfit5 --jobs=2
+    bertlab report runs/ulmfit5
+
+AWD-LSTM, and the vanilla language model: the same without its five kinds of dropout, in all three stages. Stages, tasks and
+corpus are as in `ulmfit_table4.py`.
+
+Expect: the vanilla model not far behind on larger tasks, further on the smallest (TREC-6).
+"""
+
+from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
+PUBLISHED = Published(
+    source="Howard and Ruder 2018, table 5 (validation error, %)",
+    columns=("IMDb", "TREC-6", "AG"),
+    rows={"vanilla": (5.98, 7.41, 5.76), "AWD-LSTM": (5.00, 5.69, 5.38)},
+    note="Errors: lower is better.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    return Study(
+        name="ulmfit_table5",
+        title="ULMFiT with a vanilla and with a regularised language model",
+        question="Does a better regularised language model make a better classifier?",
+        config=setting.recipe("awd_lstm"),
+        axes={
+            "language model": {"vanilla": {f"model.{name}": 0.0 for name in DROPOUTS}, "AWD-LSTM": {}},
+            "seed": setting.seeds,
+        },
+        overrides=setting.ulmfit(),
+        downstream=setting.downstream("classification"),
+        published=PUBLISHED,
+    )

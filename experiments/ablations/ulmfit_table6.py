@@ -1,0 +1,53 @@
+"""How a language model is best brought to a task's text: Howard and Ruder 2018, section 5, table 6.
+
+    bertlab sweep --study=experiments/ablations/ulmfit_table6.py:scale=tiny,seeds=2 --workdir=runs/ulmfit6 --jobs=2
+    bertlab report runs/ulmfit6
+
+One pretraining a seed; the second stage is left out, or goes on with the language model at a constant rate, at rates that fall
+by 2.6 a layer ("discr"), or with the slanted triangle as well ("stlr"). The classifier that follows is always ULMFiT's. Stages,
+tasks and corpus are as in `ulmfit_table4.py`; the text is read twice at scale=tiny, five times at mini, ten times at small and
+base, and 25 times, as in the released script, at the paper's (which chooses by the validation set).
+
+Expect: adapting the language model helps, most on large tasks; on the smallest, full fine-tuning harms without both of discr
+and stlr.
+"""
+
+from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PUBLISHED = Published(
+    source="Howard and Ruder 2018, table 6 (validation error, %)",
+    columns=("IMDb", "TREC-6", "AG"),
+    rows={
+        "no LM fine-tuning": (6.99, 6.38, 6.09),
+        "full": (5.86, 6.54, 5.61),
+        "full + discr": (5.55, 6.36, 5.47),
+        "full + discr + stlr": (5.00, 5.69, 5.38),
+    },
+    note="Errors: lower is better.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    overrides = setting.ulmfit()
+    ours = {key: overrides.pop(key) for key in list(overrides) if key.startswith("adapt.")}
+    constant = ours | {"adapt.optimizer.decay": "constant"}
+    return Study(
+        name="ulmfit_table6",
+        title="ULMFiT's fine-tuning of the language model",
+        question="How should a language model be brought to a task's text, if at all?",
+        config=setting.recipe("awd_lstm"),
+        axes={
+            "LM fine-tuning": {
+                "no LM fine-tuning": {},
+                "full": constant | {"adapt.optimizer.layer_decay": 1.0},
+                "full + discr": constant,
+                "full + discr + stlr": ours,
+            },
+            "seed": setting.seeds,
+        },
+        overrides=overrides,
+        downstream=setting.downstream("classification"),
+        published=PUBLISHED,
+    )

@@ -1,0 +1,74 @@
+"""How ULMFiT's classifier is best trained: Howard and Ruder 2018, section 5, table 7.
+
+    bertlab sweep --study=experiments/ablations/ulmfit_table7.py:scale=tiny,seeds=2 --workdir=runs/ulmfit7 --jobs=2
+    bertlab report runs/ulmfit7
+
+One pretraining and one adapted language model a seed, ten ways on: a classifier from random values; all layers at one rate
+("full"); rates that fall by 2.6 a layer ("discr"); the classifier's own layers alone ("last"); chain-thaw, which trains one
+group of layers after another (at a rate of 1e-3, a tenth of it below the head, as in the released script); gradual unfreezing
+("freez") by itself and with discr, the slanted triangle ("stlr") or a cosine ("cos"). Where neither of these two is named the
+rate is constant: the paper does not say. A schedule runs once in each stage of unfreezing. Stages, tasks and corpus are as in
+`ulmfit_table4.py`.
+
+Expect: scratch and last are worst, on the smallest task last is below scratch; the whole recipe is best, or within noise of it,
+on all three. No single part is best everywhere.
+"""
+
+from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies.study import Published, Study
+
+PUBLISHED = Published(
+    source="Howard and Ruder 2018, table 7 (validation error, %)",
+    columns=("IMDb", "TREC-6", "AG"),
+    rows={
+        "from scratch": (9.93, 13.36, 6.81),
+        "full": (6.87, 6.86, 5.81),
+        "full + discr": (5.57, 6.21, 5.62),
+        "last": (6.49, 16.09, 8.38),
+        "chain-thaw": (5.39, 6.71, 5.90),
+        "freez": (6.37, 6.86, 5.81),
+        "freez + discr": (5.39, 5.86, 6.04),
+        "freez + stlr": (5.04, 6.02, 5.35),
+        "freez + cos": (5.70, 6.38, 5.29),
+        "freez + discr + stlr": (5.00, 5.69, 5.38),
+    },
+    note="Errors: lower is better.",
+)
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    one_rate, constant = {"finetune.optimizer.layer_decay": 1.0}, {"finetune.optimizer.decay": "constant"}
+    cosine = {"finetune.optimizer.decay": "cosine"}
+    full = {**setting.thawing("all"), **constant, **one_rate}
+    chain = {
+        **setting.thawing("chain"),
+        **constant,
+        **one_rate,
+        "finetune.optimizer.learning_rate": 1e-3,
+        "finetune.optimizer.group_rates": ",".join(["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]),
+    }
+    return Study(
+        name="ulmfit_table7",
+        title="ULMFiT's fine-tuning of the classifier",
+        question="Which layers should a classifier train when, at what rates?",
+        config=setting.recipe("awd_lstm"),
+        axes={
+            "classifier": {
+                "from scratch": {**full, "finetune.transfer.random": True},
+                "full": full,
+                "full + discr": {**setting.thawing("all"), **constant},
+                "last": {**full, **setting.thawing("head")},
+                "chain-thaw": chain,
+                "freez": {**constant, **one_rate},
+                "freez + discr": constant,
+                "freez + stlr": one_rate,
+                "freez + cos": {**cosine, **one_rate},
+                "freez + discr + stlr": {},
+            },
+            "seed": setting.seeds,
+        },
+        overrides=setting.ulmfit(),
+        downstream=setting.downstream("classification"),
+        published=PUBLISHED,
+    )

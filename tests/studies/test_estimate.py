@@ -1,0 +1,67 @@
+"""What a run is said to cost before it runs, beside what it did cost."""
+
+import json
+
+import pytest
+
+from bertlab.studies import estimate
+from bertlab.studies.study import RunSpec
+from bertlab.train import loop
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("bert.py:objectives=mlm+nsp", {}),
+        ("bert.py:objectives=electra", {"data__format": "full_sentences"}),
+        ("elmo.py", {}),
+        ("awd_lstm.py", {}),
+        ("static.py:objectives=skip_gram", {}),
+    ],
+)
+def test_an_estimate_is_near_what_training_counts(recipe, settings, small_config, tmp_path):
+    shared = {"train__steps": 3, "train__eval_batches": 1, "evaluate__sentences": 0}
+    config = small_config(f"experiments/pretrain/{recipe}", **shared, **settings)
+    result = loop.train(config, tmp_path / "run")
+    cost = estimate.pretraining_cost(config)
+    assert cost.tokens == 3 * config.data.batch_size * config.data.seq_len
+    assert result["tokens"] <= cost.tokens
+    # Rows are not quite full, and how many positions are asked is drawn.
+    assert cost.flops == pytest.approx(result["flops"], rel=0.3)
+
+
+def test_nothing_is_counted_for_no_steps_and_each_phase_for_its_share(small_config):
+    assert estimate.pretraining_cost(small_config("bert", train__steps=0)) == estimate.Cost()
+    whole = {steps: estimate.pretraining_cost(small_config("bert", train__steps=steps)) for steps in (6, 4)}
+    assert whole[6].flops == pytest.approx(1.5 * whole[4].flops)
+    half = estimate.pretraining_cost(
+        small_config("bert", train__steps=4, train__phases="0.5 data.seq_len=16; 0.5 data.seq_len=32")
+    )
+    assert half.tokens == pytest.approx(0.75 * whole[4].tokens)
+
+
+def test_a_fine_tuning_costs_what_its_steps_or_passes_read(bert_run, words_task):
+    def cost(**settings):
+        run = RunSpec("r", {}, f"run:{bert_run}", {}, {"words": {"task": words_task, **settings}})
+        return estimate.transfer_cost(run, None)
+
+    by_steps = cost(**{"train.steps": 10, "data.batch_size": 4, "data.seq_len": 16})
+    assert by_steps.tokens == 10 * 4 * 16
+    frozen = cost(**{"train.steps": "10", "data.batch_size": 4, "data.seq_len": 16, "recipe": "probe"})
+    assert frozen.flops == pytest.approx(by_steps.flops / 3), "no backward pass"
+    result = json.loads((bert_run / "result.json").read_text())
+    assert by_steps.flops < result["flops"]
+    examples = cost(**{"train.steps": 0, "transfer.epochs": 2.0, "data.batch_size": 4, "data.seq_len": 16}).tokens / (2 * 16)
+    assert 100 < examples < 200, "the training part of the table's 200 lines"
+
+
+def test_time_comes_from_finished_runs_where_there_are_any(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "result.json").write_text(json.dumps({"flops": 6e9, "seconds": 3.0}))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "result.json").write_text(json.dumps({"flops": 0, "seconds": 0.0}))
+    assert estimate.flops_per_second([tmp_path / name for name in "abc"]) == (2e9, "at the rate of the finished runs")
+    rate, source = estimate.flops_per_second([tmp_path / "c"])
+    assert rate > 1e9 and "15 % of this machine (cpu: " in source

@@ -1,0 +1,375 @@
+"""The launchers of a sweep keep one contract: on this machine, in SLURM's queue and on a Ray cluster.
+
+SLURM is a real cluster where there is one (`one_node_slurm.sh` starts one), and else submitit's own stand-in for it, which runs
+jobs on this machine; Ray is a real cluster of this machine.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+
+import bertlab
+from bertlab.errors import UserError
+from bertlab.studies import launchers
+from bertlab.studies.launchers import (
+    Slurm,
+    SlurmProcess,
+    Submission,
+    attend,
+    device_environments,
+    launcher,
+    parse_options,
+    share,
+    start_on_node,
+)
+
+SECONDS = 60  # no worker here takes longer; what hangs fails
+
+# Says in started.json and `pid` that it has begun, then does what its second argument says.
+WORKER = """
+    import json, os, signal, sys, time
+    from pathlib import Path
+
+    directory, what = Path(sys.argv[1]), sys.argv[2]
+    started = {"arguments": sys.argv[3:], "parent": os.getppid(), "environment": dict(os.environ)}
+
+    def save(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(0.5)
+        (directory / "saved.txt").write_text("saved")
+        os._exit(0)
+
+    if what == "save":
+        signal.signal(signal.SIGTERM, save)
+    if what == "ignore":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("begun", flush=True)
+    (directory / "started.json").write_text(json.dumps(started))
+    (directory / "pid.part").write_text(str(os.getpid()))
+    (directory / "pid.part").rename(directory / "pid")
+    if what == "finish":
+        (directory / "result.json").write_text("{}")
+        print("trained")
+    elif what == "fail":
+        print("error: no such corpus", file=sys.stderr)
+        sys.exit(2)
+    elif what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        time.sleep(100)
+"""
+
+
+def slurm_is_here():
+    return bool(shutil.which("sbatch")) and subprocess.run(["sinfo"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def make_launcher(monkeypatch):
+    """A function (name, jobs, SLURM or its stand-in) -> launcher; its cluster has two CPUs. Closed after the test."""
+    root = str(Path(bertlab.__file__).parent.parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home directory
+    monkeypatch.setattr(launchers, "QUEUE_SECONDS", 1)
+    with contextlib.ExitStack() as stack:
+
+        def make(name, jobs, cluster=None):
+            if name == "ray":
+                ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+                stack.callback(ray.shutdown)
+            if name == "slurm":
+                made = Slurm(jobs, cluster=cluster or ("slurm" if slurm_is_here() else "local"), timeout_min=10)
+            else:
+                made = launcher(name, jobs)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function (launcher, what, name) -> (the process, its directory)."""
+    (tmp_path / "worker.py").write_text(textwrap.dedent(WORKER))
+
+    def begin(launcher, what, name=None, lock=None):
+        directory = tmp_path / (name or what)
+        directory.mkdir()
+        (directory / "log.txt").write_text("an earlier attempt\n")
+        command = [sys.executable, "-u", str(tmp_path / "worker.py"), str(directory), what]
+        return launcher.start(command, directory, lock), directory
+
+    return begin
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"timed out: {what}"
+        time.sleep(0.05)
+
+
+def status(process):
+    wait_for(lambda: process.poll() is not None, "the end of a worker")
+    return process.poll()
+
+
+def started(directory):
+    """What a worker wrote when it began."""
+    wait_for((directory / "pid").exists, "the start of a worker")
+    return json.loads((directory / "started.json").read_text())
+
+
+def is_alive(directory):
+    try:
+        os.kill(int((directory / "pid").read_text()), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ["local", "slurm", "ray"])
+def test_a_launcher_keeps_the_contract(make_launcher, start, name):
+    engine = make_launcher(name, jobs=2)
+    queues = name == "ray" or (name == "slurm" and engine.cluster == "slurm")
+
+    finished, finished_directory = start(engine, "finish")
+    failed, failed_directory = start(engine, "fail")
+    assert status(finished) == 0
+    died, _ = start(engine, "die")
+    assert (status(failed), status(died)) == (2, -9)
+    assert (finished_directory / "result.json").exists()
+    logs = [(directory / "log.txt").read_text() for directory in (finished_directory, failed_directory)]
+    assert all(log.startswith("an earlier attempt\n") for log in logs)
+    assert [log.partition("begun\n")[2] for log in logs] == ["trained\n", "error: no such corpus\n"]
+    assert "--stop_with_parent" in started(finished_directory)["arguments"]
+
+    saving, saving_directory = start(engine, "save")
+    killed, killed_directory = start(engine, "ignore" if name != "slurm" or queues else "sleep")
+    assert started(saving_directory)
+    assert started(killed_directory), "two at a time"
+    assert (saving.poll(), saving.state(), killed.poll(), killed.state()) == (None, "running", None, "running")
+    if queues:
+        third, third_directory = start(engine, "finish", "third")
+        time.sleep(1)
+        assert (third.poll(), third.state()) == (None, "queued")
+        third.stop()
+        assert third.wait() == -15
+        assert not (third_directory / "pid").exists()
+    saving.stop()
+    if name != "slurm" or queues:
+        assert saving.wait() == 0
+    else:
+        saving.wait()  # submitit's stand-in lets a job a second
+        wait_for(lambda: (saving_directory / "saved.txt").exists(), "saving")
+    assert (saving_directory / "saved.txt").exists()
+    killed.kill()
+    assert killed.wait() < 0
+    wait_for(lambda: not is_alive(killed_directory), "the killed worker's end")
+
+
+def test_workers_on_this_machine_share_its_cores_and_gpus(make_launcher, start, monkeypatch):
+    monkeypatch.setattr(launchers, "available_cores", lambda: ["3", "4", "5", "6", "7"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    engine = make_launcher("local", jobs=2)
+    first, first_directory = start(engine, "sleep", "first")
+    second, second_directory = start(engine, "sleep", "second")
+    seen = [started(directory) for directory in (first_directory, second_directory)]
+    assert [each["arguments"] for each in seen] == [
+        ["--cores", "3,4", "--stop_with_parent"],
+        ["--cores", "5,6,7", "--stop_with_parent"],
+    ]
+    assert [each["environment"]["CUDA_VISIBLE_DEVICES"] for each in seen] == ["4,5", "6,7"]
+    second.kill()
+    second.wait()
+    third, third_directory = start(engine, "finish", "third")
+    assert started(third_directory)["environment"]["CUDA_VISIBLE_DEVICES"] == "6,7", "takes the place of the one that ended"
+    first.kill()
+    assert (third.wait(), first.wait()) == (0, -9)
+
+
+def test_a_single_worker_has_the_whole_machine(make_launcher, start):
+    process, directory = start(make_launcher("local", jobs=1), "finish")
+    assert process.wait() == 0
+    seen = started(directory)
+    assert seen["arguments"] == ["--stop_with_parent"]
+    assert {key: value for key, value in seen["environment"].items() if "VISIBLE" in key} == {
+        key: value for key, value in os.environ.items() if "VISIBLE" in key
+    }
+
+
+def test_a_worker_on_this_machine_holds_the_lock(make_launcher, start, tmp_path):
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process, directory = start(make_launcher("local", jobs=1), "sleep", lock=lock.fileno())
+    started(directory)
+    with open(tmp_path / "lock") as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        process.kill()
+        process.wait()
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_shares_are_disjoint_and_leave_nothing_over():
+    assert share("3456789", 3) == [["3", "4"], ["5", "6"], ["7", "8", "9"]]
+    assert share("34", 3) == [[], [], []], "too few: they use all of them together"
+
+
+def test_gpus_are_those_that_cuda_or_the_driver_shows(monkeypatch, tmp_path):
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-1)\n  MIG 1g: (UUID: MIG-1)\nGPU 1: A (UUID: GPU-2)'\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert device_environments([], 2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    assert device_environments([], 1) == [{}], "one worker has all that there are"
+    assert device_environments([], 3) == [{}, {}, {}]
+    assert device_environments(["1"], 1) == [{"CUDA_VISIBLE_DEVICES": "1"}], "given ones are used, whatever there is"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device_environments([], 2) == [{}, {}], "none are to be seen"
+
+
+def test_tpu_chips_are_shared_in_boxes(monkeypatch):
+    monkeypatch.setattr(launchers, "tpu_chips", lambda: list("01234567"))
+    pairs = device_environments([], 4)
+    assert [each["TPU_VISIBLE_CHIPS"] for each in pairs] == ["0,1", "2,3", "4,5", "6,7"]
+    assert {each["TPU_CHIPS_PER_PROCESS_BOUNDS"] for each in pairs} == {"1,2,1"}
+    assert {each["TPU_PROCESS_BOUNDS"] for each in pairs} == {"1,1,1"}
+    assert len({each["TPU_MESH_CONTROLLER_PORT"] for each in pairs}) == 4
+    assert all(each["TPU_MESH_CONTROLLER_ADDRESS"] == f"localhost:{each['TPU_MESH_CONTROLLER_PORT']}" for each in pairs)
+    with pytest.raises(UserError, match="8 TPU chips do not split into shares of 1, 2, 4 or 8"):
+        device_environments([], 3)
+
+
+def test_a_run_that_slurm_takes_back_saves_and_goes_on_later(make_launcher, start):
+    """Submitit's stand-in puts a job back into the queue at once; SLURM itself takes two minutes over it."""
+    process, directory = start(make_launcher("slurm", jobs=1, cluster="local"), "save")
+    parent, first = started(directory)["parent"], int((directory / "pid").read_text())
+    (directory / "pid").unlink()
+    for number in (first, parent):  # SLURM sends it to all processes of a job
+        os.kill(number, signal.SIGUSR2)
+    assert started(directory)["parent"] != parent
+    assert (directory / "saved.txt").exists()
+    assert int((directory / "pid").read_text()) != first
+    assert process.poll() is None
+    (directory / "saved.txt").unlink()
+    os.kill(started(directory)["parent"], signal.SIGTERM)  # `scancel`
+    assert status(process) == 0
+    assert (directory / "saved.txt").exists()
+
+
+def test_a_job_goes_back_into_the_queue_after_its_worker_has_saved(tmp_path):
+    (tmp_path / "worker.py").write_text(textwrap.dedent(WORKER))
+    submission = Submission([sys.executable, str(tmp_path / "worker.py"), str(tmp_path), "save"], tmp_path)
+    submission.process = start_on_node(submission.command, tmp_path)
+    started(tmp_path)
+    again = submission.checkpoint().function
+    assert (tmp_path / "saved.txt").exists()
+    assert (again.command, again.directory, again.process) == (submission.command, tmp_path, None)
+    assert attend(submission.process) == 0
+
+
+def test_a_job_that_left_no_result_is_noticed(make_launcher, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launchers, "QUEUE_SECONDS", 0)
+
+    def queue(text):
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "squeue").chmod(0o755)
+
+    slurm = Slurm(1, cluster="local", timeout_min=1)
+    slurm.cluster = "slurm"
+    job = SimpleNamespace(job_id="7", paths=SimpleNamespace(result_pickle=tmp_path / "none"))
+    process = SlurmProcess(slurm, job, tmp_path, 0)
+    queue("echo 6; echo 7")
+    assert process.poll() is None
+    queue("echo the controller is away >&2; exit 1")
+    assert process.poll() is None
+    queue("echo 77")
+    assert process.poll() is None, "its result may only not have arrived here yet"
+    queue("echo 7")
+    assert process.poll() is None, "it was put back into the queue"
+    queue("echo 77")
+    assert (process.poll(), process.poll()) == (None, -9)
+
+
+def test_a_ray_cluster_is_joined_late_and_leaves_sigterm_to_the_sweep(monkeypatch):
+    addresses, handler = [], signal.getsignal(signal.SIGTERM)
+
+    def init(address, **_):
+        addresses.append(address)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if address == "nowhere":
+            raise ConnectionError("no cluster\nthere")
+
+    monkeypatch.setattr(ray, "init", init)
+    engine = launcher("ray", 1, "address=auto,num_cpus=2")
+    assert addresses == [], "a dry run needs no cluster"
+    engine.connect()
+    assert addresses == ["auto"]
+    assert signal.getsignal(signal.SIGTERM) == handler
+    with pytest.raises(UserError, match=r"address=nowhere: no cluster$"):
+        launcher("ray", 1, "address=nowhere").connect()
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_options_are_read():
+    assert parse_options("") == {}
+    text = 'timeout_min=60,slurm_nodelist=a1,a2,mem_gb=1.5,resources={"TPU": 4, "big": 1},slurm_exclusive=true,address=auto'
+    assert parse_options(text) == {
+        "timeout_min": 60,
+        "slurm_nodelist": "a1,a2",
+        "mem_gb": 1.5,
+        "resources": {"TPU": 4, "big": 1},
+        "slurm_exclusive": True,
+        "address": "auto",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs", "options", "message"),
+    [
+        ("kubernetes", 1, "", "expected one of local, slurm, ray"),
+        ("local", 0, "", "--jobs=0: give at least 1"),
+        ("local", 1, "devices", "expected key=value"),
+        ("local", 1, "device=0", "no option device"),
+        ("local", 3, "devices=0,1", "devices=0,1: give at least one device for each of --jobs=3"),
+        ("slurm", 1, "cluster=local", "time limit in minutes"),
+        ("slurm", 1, "cluster=local,timeout_min=soon", "timeout_min"),
+        ("slurm", 1, "cluster=local,timeout_min=1,partition=gpu", "slurm_partition"),
+        ("slurm", 1, "cluster=local,timeout_min=1,slurm_partitoin=gpu", "partitoin"),
+        ("slurm", 1, "cluster=local,timeout_min=1,name=x", "name=...: the launcher sets this itself"),
+        ("ray", 1, "num_gpu=1", "num_gpu"),
+        ("ray", 1, "num_gpus=many", "num_gpus"),
+    ],
+)
+def test_mistakes_are_said_before_anything_starts(name, jobs, options, message):
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        launcher(name, jobs, options)
+    assert "\n" not in str(error.value)
+    assert not ray.is_initialized()
+
+
+def test_what_is_not_installed_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="there is no sbatch here"):
+        launcher("slurm", 1, "timeout_min=1")
+    for package, name in (("submitit", "slurm"), ("ray", "ray")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UserError, match=re.escape(f"pip install 'bertlab[{name}]'")):
+            launcher(name, 1, "timeout_min=1")

@@ -1,0 +1,89 @@
+"""`bertlab sweep --until_decided`: seeds are run one after the other, and none is begun any more once the order is settled."""
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+from test_sweep import load_config, workers_find_the_fake_runner  # noqa: F401
+
+from bertlab.errors import UserError
+from bertlab.studies.findings import notices
+from bertlab.studies.launchers import Local
+from bertlab.studies.ordering import look
+from bertlab.studies.results import load
+from bertlab.studies.study import Study
+from bertlab.studies.sweep import sweep
+
+
+def study(scores, seeds):
+    """Variants that score the same in all seeds but for the seed's noise."""
+    variants = {name: {"score": score, "which": name} for name, score in scores.items()}
+    axes = {"mode": variants, "seed": list(range(1, seeds + 1))}
+    return Study(name="s", title="", question="?", config="base.py", axes=axes, overrides={"train.steps": 1}, downstream=["x"])
+
+
+def run(spec, workdir, **options):
+    out = io.StringIO()
+    console, fake = Console(file=out, width=200), {"runner": "fake_runner:run", "load_config": load_config}
+    status = sweep(spec, workdir, Local(2), console=console, prepare=lambda data: None, **fake, **options)
+    return status, out.getvalue()
+
+
+def finished(workdir):
+    return {path.parent.parent.parent.name for path in workdir.glob("*/finetune/x/result.json")}
+
+
+def test_an_order_that_is_clear_ends_the_sweep_and_the_report_says_so(tmp_path):
+    # Noise is a seed's, the same for all variants: the difference does not vary, and is decided where 2/2^n <= 0.05/10 looks.
+    clear = study({"A": 0.9, "B": 0.5}, seeds=12)
+    noisy = dataclasses.replace(clear, axes={**clear.axes, "seed": {str(s): {"seed": s} for s in range(1, 13)}})
+    status, printed = run(noisy, tmp_path, until_decided="x")
+    assert status == 0
+    done = finished(tmp_path)
+    settled = json.loads((tmp_path / "settled.json").read_text())
+    assert (settled["seeds"], settled["max_seeds"]) == (9, 12)
+    assert {f"{v}-{s}" for v in "ab" for s in range(1, settled["seeds"] + 1)} <= done and len(done) < 24
+    assert f"settled after {settled['seeds']} of 12 seeds (x/accuracy: A > B)" in printed
+    assert f"{len(done)} of 24 runs are finished" in printed
+    [notice] = notices(load(tmp_path))
+    assert notice.endswith(f"by a rule fixed beforehand, so {24 - len(done)} runs were not begun.")
+
+    assert run(noisy, tmp_path, until_decided="x")[0] == 0
+    assert finished(tmp_path) == done, "asked again, it begins none"
+    assert run(noisy, tmp_path)[0] == 0
+    assert len(finished(tmp_path)) == 24 and not (tmp_path / "settled.json").exists(), "without the rule it goes on to the end"
+
+
+def test_equals_are_never_decided(tmp_path):
+    status, printed = run(study({"A": 0.7, "B": 0.7}, seeds=5), tmp_path, until_decided="all")
+    assert status == 0 and len(finished(tmp_path)) == 10
+    assert (
+        "open after 3 seeds: A against B on x/accuracy" in printed or "open after 3 seeds: B against A on x/accuracy" in printed
+    )
+
+
+def test_a_seed_counts_when_all_its_variants_have_ended(tmp_path):
+    spec = study({"A": 0.9, "B": 0.5}, seeds=4)
+    assert run(spec, tmp_path)[0] == 0
+    assert look(tmp_path, spec, "x").seeds == 4
+    (tmp_path / "b-seed=3" / "finetune" / "x" / "result.json").unlink()
+    assert look(tmp_path, spec, "x") is None, "two complete seeds are too few to look at"
+    (tmp_path / "b-seed=3" / "failed.txt").write_text("it broke")
+    assert look(tmp_path, spec, "x").seeds == 4, "a failed run is not waited for"
+
+
+@pytest.mark.parametrize(
+    "changes, asked, message",
+    [
+        ({}, "y", "the study's tasks are x"),
+        ({"downstream": []}, "all", "no downstream task"),
+        ({"axes": {"mode": {"A": {}, "B": {"b": 1}}, "seed": [1, 2]}}, "all", "has 2 seeds, and an order needs 3"),
+        ({"select": ["mode"]}, "x", "selects among mode"),
+    ],
+)
+def test_what_cannot_be_settled_is_refused_before_anything_runs(tmp_path, changes, asked, message):
+    with pytest.raises(UserError, match=message):
+        run(dataclasses.replace(study({"A": 0.9, "B": 0.5}, 5), **changes), tmp_path / "w", until_decided=asked)
+    assert not (tmp_path / "w").exists()

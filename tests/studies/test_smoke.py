@@ -1,0 +1,90 @@
+"""Studies are trained: two steps of pretraining, two of adaptation and of fine-tuning.
+
+Text, tasks and batches are small; models, objectives, heads, stages and schedules are the study's own at scale=tiny. Of every
+study one run is; with BERTLAB_WHOLE_STUDIES=1 (`make studies`) all runs, with a report. What two studies train alike is trained
+once.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import pytest
+from rich.console import Console
+
+from bertlab.studies import worker
+from bertlab.studies.report import report
+from bertlab.studies.results import load
+from bertlab.studies.study import load_study
+from bertlab.studies.sweep import describe
+from bertlab.transfer.tasks import find_task
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+STUDIES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("floors", "objectives"))
+WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
+SMALL = {"data.batch_size": 4, "data.workers": 1, "train.eval_batches": 1, "evaluate.sentences": 0, "mesh.data": 1}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    """A file for each kind of task: {kind: FILE.py}."""
+    directory = tmp_path_factory.mktemp("tasks")
+    texts = [f"the value of object {i} is here\tgood" if i % 2 else f"not a module {i} to import\tbad" for i in range(40)]
+    (directory / "table.tsv").write_text("text\tlabel\n" + "\n".join(texts) + "\n")
+    words = [f"the O\nvalue B-X\n{i} O" if i % 2 else f"not B-Y\na O\nmodule O\n{i} O" for i in range(40)]
+    (directory / "words.conll").write_text("\n\n".join(words) + "\n")
+    own = "from bertlab.transfer.tasks import conll, table\n\n"
+    (directory / "texts.py").write_text(f'{own}TASK = table("texts", train="table.tsv", text="text", label="label")\n')
+    (directory / "words.py").write_text(f'{own}TASK = conll("words", train="words.conll")\n')
+    return {"classification": str(directory / "texts.py"), "tagging": str(directory / "words.py")}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """What a stage is made of, as text -> its directory."""
+    return {}
+
+
+def small(run, corpus, cache, tasks):
+    """The run with small text and small tasks of the same kinds."""
+    overrides = run.overrides if run.averages else run.overrides | SMALL | {"data.corpus": corpus, "data.directory": cache}
+    settings = {"mesh.data": 1, "data.batch_size": 4}
+    downstream = {name: of | settings | {"task": tasks[find_task(name).kind]} for name, of in run.downstream.items()}
+    return dataclasses.replace(run, overrides=overrides, downstream=downstream, adapt=run.adapt and run.adapt | SMALL)
+
+
+def some(runs):
+    """The last run of a study, which differs most from its first, on its last task, all by itself."""
+    run = [run for run in runs if not run.averages][-1]
+    return dataclasses.replace(run, shares={}, downstream=dict(list(run.downstream.items())[-1:]))
+
+
+def key_of(run, stage):
+    """All that a stage depends on."""
+    return json.dumps([stage.kind, stage.task, run.config, run.overrides, run.adapt, run.downstream.get(stage.task)])
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_trains(path, corpus, cache, tasks, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    study = load_study(f"{path}:scale=tiny,seeds=1,steps=2,task_steps=2")
+    runs = [small(run, corpus, cache, tasks) for run in study.runs()]
+    if not WHOLE:
+        runs = [some(runs)]
+    for run in runs:
+        directory = tmp_path / run.name
+        made_of = {stage: key_of(run, stage) for stage in worker.stages(run, directory)}
+        for stage, key in made_of.items():  # what a study before this one has trained
+            if key in trained:
+                shutil.copytree(trained[key], stage.directory, ignore=shutil.ignore_patterns("finetune", "adapt"))
+        worker.execute(run, directory)
+        assert worker.is_finished(run, directory), run.name
+        trained |= {key: stage.directory for stage, key in made_of.items() if stage.kind != "average"}
+    (tmp_path / "study.json").write_text(json.dumps(describe(study, runs)))
+    results = load(tmp_path)
+    assert set(results.runs["status"]) == {"finished"}
+    if WHOLE:
+        assert report(tmp_path, console=Console(quiet=True)).exists()

@@ -1,0 +1,415 @@
+"""Statistics over seeds: agreement with scipy and brute force, coverage and error rates in simulation, and what is refused.
+
+The simulations have a fixed seed; their tolerance is three standard errors of a binomial share, sqrt(p (1 - p) / repetitions).
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from bertlab.errors import UserError
+from bertlab.studies.statistics import (
+    compare_variants,
+    failure_rate,
+    holm,
+    mean_over_seeds,
+    multi_bootstrap,
+    permutation_test,
+    power,
+    seeds_needed,
+    settled,
+    smallest_p,
+)
+
+BIG = pd.Series([0.71, 0.74, 0.70, 0.78], index=[1, 2, 3, 4])
+SMALL = pd.Series([0.66, 0.64, 0.69, 0.71], index=[1, 2, 3, 4])
+NAMES = ("big", "small")
+
+
+def elsewhere(scores):
+    """The same scores of seeds that nothing else has."""
+    return scores.set_axis([100 + seed for seed in scores.index])
+
+
+def binomial_tolerance(share, repetitions):
+    return 3 * math.sqrt(share * (1 - share) / repetitions)
+
+
+def test_estimate_is_students():
+    found = mean_over_seeds(pd.Series([*BIG, math.nan, math.inf]), level=0.9)
+    truth = scipy.stats.ttest_1samp(BIG, 0).confidence_interval(0.9)
+    assert (found.low, found.high) == pytest.approx((truth.low, truth.high))
+    assert (found.mean, found.sd) == (pytest.approx(BIG.mean()), pytest.approx(BIG.std(ddof=1)))
+    assert (found.seeds, found.missing) == (4, 2), "a failed run and a score that diverged are counted, not averaged"
+
+
+def test_estimate_of_too_little_has_no_interval():
+    one, none, same = (mean_over_seeds(pd.Series(scores, dtype=float)) for scores in ([0.5], [math.nan], [0.5, 0.5]))
+    assert one.mean == 0.5 and all(map(math.isnan, (one.sd, one.low, one.high)))
+    assert math.isnan(none.mean) and (none.seeds, none.missing) == (0, 1)
+    assert same.sd == 0 and math.isnan(same.low), "an interval of width zero would claim to know the next seed's score"
+
+
+def test_pairs_are_made_by_seed():
+    found = compare_variants(BIG, SMALL[::-1], NAMES)
+    test = scipy.stats.ttest_rel(BIG, SMALL)
+    truth = test.confidence_interval(0.95)
+    assert (found.p, found.low, found.high) == pytest.approx((test.pvalue, truth.low, truth.high))
+    assert (found.mean, found.sd) == (pytest.approx((BIG - SMALL).mean()), pytest.approx((BIG - SMALL).std(ddof=1)))
+    assert (found.pairs, found.seeds, found.missing) == (4, (4, 4), 0)
+    assert found.half_width == pytest.approx(truth.high - found.mean)
+
+
+@pytest.mark.parametrize("others", [elsewhere(SMALL), elsewhere(SMALL[:2]), pd.Series([0.6, 0.6, 0.6], index=[7, 8, 9])])
+def test_without_common_seeds_it_is_welchs(others):
+    found = compare_variants(BIG, others, NAMES, level=0.9)
+    if others.nunique() > 1:
+        test = scipy.stats.ttest_ind(BIG, others, equal_var=False)
+        truth = test.confidence_interval(0.9)
+        expected = test.pvalue, truth.low, truth.high
+    else:  # only one side varies: that is a t test of it against a number
+        test = scipy.stats.ttest_1samp(BIG, 0.6)
+        expected = test.pvalue, *(end - 0.6 for end in test.confidence_interval(0.9))
+    assert (found.p, found.low, found.high) == pytest.approx(expected)
+    assert (found.pairs, found.seeds) == (0, (4, len(others))) and math.isnan(found.sd)
+
+
+def test_pairs_with_a_missing_score_are_left_out_and_counted():
+    big = pd.concat([BIG, pd.Series({5: math.nan, 6: 9.0, 7: 9.0})])
+    small = pd.concat([SMALL, pd.Series({5: 9.0, 6: math.nan})])
+    found = compare_variants(big, small, NAMES)
+    assert (found.pairs, found.missing) == (4, 3), "seeds 5 and 6 failed in one of the two, seed 7 is only one's"
+    assert (found.mean, found.p) == (pytest.approx((BIG - SMALL).mean()), pytest.approx(compare_variants(BIG, SMALL, NAMES).p))
+    unpaired = compare_variants(BIG, elsewhere(pd.concat([SMALL, pd.Series({5: math.nan})])), NAMES)
+    assert (unpaired.seeds, unpaired.missing) == ((4, 4), 1)
+
+
+@pytest.mark.parametrize("test", [compare_variants, permutation_test])
+def test_one_seed_against_one_seed_is_refused(test):
+    with pytest.raises(UserError, match=r"^big and small have 1 seed in common .* run more seeds$"):
+        test(BIG[:1], SMALL[:1], NAMES)
+    with pytest.raises(UserError, match=r"^big has 1 seed with a score and small has 4 seeds .* run more seeds$"):
+        test(BIG[:1], elsewhere(SMALL), NAMES)
+    failed = SMALL.where(SMALL.index == 1)
+    with pytest.raises(UserError, match=r"big and small have 1 seed in common with a score of both"):
+        test(BIG, failed, NAMES)
+    never_both = BIG.where(BIG.index < 3), SMALL.where(SMALL.index >= 3)
+    with pytest.raises(UserError, match=r"have 0 seeds in common"):  # they do not become independent samples by failing
+        test(*never_both, NAMES)
+    with pytest.raises(UserError, match=r"small: there is more than one score of seed 1"):
+        test(BIG, SMALL.set_axis([1, 1, 2, 3]), NAMES)
+
+
+def test_nested_seeds_are_not_taken_for_independent():
+    nested = pd.DataFrame(np.ones((2, 2))).rename_axis(index="seed", columns="finetune.seed").stack()
+    for test in (lambda: mean_over_seeds(nested), lambda: compare_variants(nested, nested, NAMES)):
+        with pytest.raises(UserError, match=r"nested in seeds \(seed, finetune.seed\) are not independent"):
+            test()
+
+
+@pytest.mark.parametrize("step", [0.1, 0.01])
+def test_differences_that_do_not_vary_are_judged_by_permutations(step):
+    assert compare_variants(BIG, BIG, NAMES).p == 1
+    shifted = (BIG + step).astype(np.float32).astype(float)  # the differences vary by float32's rounding
+    found = compare_variants(shifted, BIG, NAMES)
+    assert found.p == permutation_test(shifted, BIG, NAMES).p == 2 / 2**4
+    assert found.mean == pytest.approx(step, abs=1e-7) and math.isnan(found.low)
+    ones, zeros = pd.Series([1.0] * 3), pd.Series([0.0] * 4, index=range(7, 11))
+    assert (
+        compare_variants(ones, zeros, NAMES).p == permutation_test(ones, zeros, NAMES).p == pytest.approx(2 / math.comb(7, 3))
+    )
+
+
+def test_sign_flips_are_all_sign_flips():
+    differences = (BIG - SMALL).to_numpy()
+    flips = np.array(list(itertools.product((-1, 1), repeat=4)))
+    means = (flips * differences).mean(axis=1)
+    truth = np.mean(np.abs(means) >= differences.mean() - 1e-12)
+    found = permutation_test(BIG, SMALL, NAMES)
+    assert found.p == pytest.approx(truth) and found.exact
+    assert found.smallest_p == smallest_p(4) == 2 / 2**4
+
+
+def test_relabelling_is_all_relabellings():
+    big, small = np.array([0.9, 0.5, 0.8]), np.array([0.3, 0.6, 0.2])
+    scores = np.concatenate([big, small])
+    means = np.array([scores[list(chosen)].mean() for chosen in itertools.combinations(range(6), 3)])
+    truth = np.mean(np.abs(means - scores.mean()) >= abs(big.mean() - scores.mean()) - 1e-12)
+    found = permutation_test(pd.Series(big), pd.Series(small, index=[3, 4, 5]), NAMES)
+    assert found.p == pytest.approx(truth)
+    assert found.smallest_p == smallest_p(3, 3) == 2 / 20
+
+
+def test_three_seeds_cannot_be_significant_by_permutation():
+    assert permutation_test(pd.Series([9, 9.1, 9.3]), pd.Series([1, 1.2, 1.1]), NAMES).p == smallest_p(3) == 0.25
+    assert smallest_p(5) > 0.05 > smallest_p(6)
+
+
+def test_many_pairs_are_permuted_at_random_by_seed():
+    rng = np.random.default_rng(0)
+    big, small = pd.Series(rng.normal(0.4, 1, 30)), pd.Series(rng.normal(0, 1, 30))
+    found = permutation_test(big, small, NAMES, draws=5000)
+    assert not found.exact and found.smallest_p == 2 / 5001
+    assert found == permutation_test(big, small, NAMES, draws=5000)
+    assert found.p == pytest.approx(scipy.stats.ttest_rel(big, small).pvalue, abs=0.02)  # 5,000 draws of nearly normal means
+
+
+def every_draw(*tables):
+    """Mean, or difference of means, of every draw of a paired multi-bootstrap, each as likely as its weight says."""
+    values, weights = [], []
+    for rows in itertools.product(range(len(tables[0])), repeat=len(tables[0])):
+        drawn = [[score for score in table[row] if not math.isnan(score)] for table in tables for row in rows]
+        choices = [[np.mean(c) for c in itertools.product(cell, repeat=len(cell))] for cell in drawn]
+        for chosen in itertools.product(*choices):
+            halves = np.mean(np.reshape(chosen, (len(tables), -1)), axis=1)
+            values.append(halves[0] - sum(halves[1:]))
+            weights.append(1 / math.prod(map(len, choices)))
+    return np.array(values), np.array(weights) / sum(weights)
+
+
+FIRST = [[1.0, 4.0], [10.0, 11.0]]
+RAGGED = [[2.0, math.nan], [9.0, 9.5]]
+
+
+@pytest.mark.parametrize("tables", [(FIRST,), (RAGGED,), (FIRST, RAGGED)], ids=["mean", "ragged", "paired difference"])
+def test_the_percentiles_are_those_of_all_draws(tables):
+    values, weights = every_draw(*tables)
+    order = np.argsort(values)
+    cumulative = np.cumsum(weights[order])
+    for level in (0.95, 0.7, 0.5):
+        tails = [(1 - level) / 2, (1 + level) / 2]
+        found = multi_bootstrap(*map(pd.DataFrame, tables), draws=20_000, level=level)
+        for end, tail in zip(found.percentiles, tails):
+            share = 3 * math.sqrt(tail * (1 - tail) / 20_000)
+            between = values[order][np.minimum(np.searchsorted(cumulative, [tail - share, tail + share]), len(order) - 1)]
+            assert between[0] - 1e-9 <= end <= between[1] + 1e-9
+
+
+def test_the_mean_weighs_pretraining_seeds_alike():
+    found = multi_bootstrap(pd.DataFrame(RAGGED))
+    assert found.mean == pytest.approx((2 + 9.25) / 2)
+    assert (found.pretraining_seeds, found.finetunings, found.missing) == ((2,), 3, 1)
+
+
+def test_draws_are_a_function_of_the_seed():
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(5, 3)))
+    assert multi_bootstrap(table) == multi_bootstrap(table)
+    assert multi_bootstrap(table).low != multi_bootstrap(table, seed=1).low
+
+
+def test_shared_pretraining_seeds_are_drawn_together():
+    rng = np.random.default_rng(0)
+    shared = 100 * rng.normal(size=(6, 1))
+    ours, theirs = (pd.DataFrame(shared + rng.normal(size=(6, 2))) for _ in range(2))
+    paired, unpaired = multi_bootstrap(ours, theirs[::-1]), multi_bootstrap(ours, theirs.set_axis(range(10, 16)))
+    assert paired.paired and not unpaired.paired
+    width = lambda ends: ends[1] - ends[0]
+    assert width(paired.percentiles) < 0.05 * width(unpaired.percentiles)
+    assert paired.high - paired.low < 0.05 * (unpaired.high - unpaired.low)
+    assert paired.mean == pytest.approx(unpaired.mean)
+
+
+def test_pretraining_seeds_without_a_partner_are_left_out_and_counted():
+    rng = np.random.default_rng(0)
+    ours, theirs = (pd.DataFrame(rng.normal(size=(5, 2)), index=range(5)) for _ in range(2))
+    theirs.loc[3] = math.nan
+    found = multi_bootstrap(ours, theirs.drop(index=4))
+    assert (found.pretraining_seeds, found.missing) == ((3, 3), 6), "two missing scores, and two seeds that one alone has"
+    only_three = multi_bootstrap(ours[:3], theirs[:3])
+    assert (found.mean, found.low, found.high) == (only_three.mean, only_three.low, only_three.high)
+    with pytest.raises(UserError, match=r"^big has 1 pretraining seed with a score, and with fewer than 2"):
+        multi_bootstrap(ours[:1], names=("big",))
+    with pytest.raises(UserError, match=r"^big and small have 1 pretraining seed in common"):
+        multi_bootstrap(ours, theirs[2:4], NAMES)
+
+
+REPETITIONS = 400
+CELLS = [(3, 1, "mean"), (3, 3, "paired"), (5, 1, "unpaired"), (5, 3, "mean"), (10, 1, "paired"), (10, 3, "unpaired")]
+
+
+def test_the_multi_bootstraps_interval_covers_as_stated():
+    """Within 3 standard errors (3.3 points) of 95 % in every cell, and of all cells together (1.3 points)."""
+    rng = np.random.default_rng(0)
+    covered = {}
+    for pretraining, finetuning, design in CELLS:
+        shape = (REPETITIONS, pretraining, finetuning)
+        shared = 3 * rng.normal(size=(*shape[:2], 1)) if design == "paired" else 0  # must cancel
+        ours, theirs = (shared + rng.normal(size=(*shape[:2], 1)) + rng.normal(size=shape) for _ in range(2))
+        hits = []
+        for first, second in zip(ours, theirs):
+            other = pd.DataFrame(second, index=np.arange(pretraining) + 50 * (design == "unpaired"))
+            found = multi_bootstrap(pd.DataFrame(first), None if design == "mean" else other, draws=200)
+            hits.append((found.low <= 0 <= found.high, found.percentiles[0] <= 0 <= found.percentiles[1]))
+        covered[pretraining, finetuning, design] = np.mean(hits, axis=0)
+    ours, percentiles = np.array(list(covered.values())).T
+    assert np.abs(ours - 0.95).max() <= binomial_tolerance(0.95, REPETITIONS), covered
+    assert abs(ours.mean() - 0.95) <= binomial_tolerance(0.95, REPETITIONS * len(CELLS)), covered
+    assert percentiles[0] < 0.8, "of three pretraining seeds without nesting, the percentiles cover about 75 %"
+
+
+def test_ignoring_the_nesting_under_covers():
+    rng = np.random.default_rng(1)
+    scores = 3 * rng.normal(size=(REPETITIONS, 5, 1)) + rng.normal(size=(REPETITIONS, 5, 3))
+    flat = scipy.stats.ttest_1samp(scores.reshape(REPETITIONS, 15), 0, axis=1).confidence_interval(0.95)
+    ignoring = np.mean((flat.low <= 0) & (flat.high >= 0))
+    found = [multi_bootstrap(pd.DataFrame(table), draws=200) for table in scores]
+    nested = np.mean([interval.low <= 0 <= interval.high for interval in found])
+    assert ignoring < 0.8 and abs(nested - 0.95) <= binomial_tolerance(0.95, REPETITIONS)
+
+
+@pytest.mark.parametrize(
+    "effect, seeds", [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10), (-1.0, 10), (2.0, 5), (10.0, 3), (20.0, 2)]
+)
+def test_seeds_needed_are_those_of_the_tables(effect, seeds):
+    assert seeds_needed(effect * 0.3, 0.3) == seeds  # up to 1 in every table of the paired t test
+    assert power(seeds, effect, 1.0) >= 0.8
+    assert seeds == 2 or power(seeds - 1, effect, 1.0) < 0.8
+
+
+@pytest.mark.parametrize("seeds, effect", [(2, 10.0), (2, 7.0), (3, 10.0), (3, 1.0), (10, 1.0), (34, 0.5)])
+def test_power_is_that_of_simulated_tests(seeds, effect):
+    differences = np.random.default_rng(2).normal(effect, 1, size=(20_000, seeds))
+    simulated = np.mean(scipy.stats.ttest_1samp(differences, 0, axis=1).pvalue <= 0.05)
+    assert power(seeds, effect, 1.0) == pytest.approx(simulated, abs=binomial_tolerance(simulated, 20_000) + 1e-4)
+
+
+def test_power_counts_both_tails():
+    critical = scipy.stats.t.isf(0.025, 2)
+    squared = scipy.stats.ncf.sf(critical**2, 1, 2, 3 * 0.2**2)  # the square of a noncentral t is a noncentral F
+    assert power(3, 0.2, 1.0) == power(3, -0.2, 1.0) == pytest.approx(squared)
+
+
+@pytest.mark.parametrize("difference, sd", [(0.0, 1.0), (1.0, 0.0), (1.0, math.nan)])
+def test_power_of_nothing_is_refused(difference, sd):
+    with pytest.raises(UserError, match="take it from at least two seeds"):
+        seeds_needed(difference, sd)
+
+
+def test_power_is_asked_for_in_bounds():
+    with pytest.raises(UserError, match="power_wanted is 1"):
+        seeds_needed(1.0, 1.0, 1.0)
+    with pytest.raises(UserError, match="ask for at least 2"):
+        power(1, 1.0, 1.0)
+
+
+def test_failure_rate_is_clopper_pearsons():
+    none, some = failure_rate(0, 10), failure_rate(3, 12)
+    assert (none.rate, none.low, none.high) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 10)))  # no failure: a closed form
+    assert (some.low, some.high) == pytest.approx((scipy.stats.beta.ppf(0.025, 3, 10), scipy.stats.beta.ppf(0.975, 4, 9)))
+    assert some.rate == 0.25
+    for failed, runs in ((0, 0), (3, 2), (-1, 2)):
+        with pytest.raises(UserError, match=f"^{failed} of {runs} runs failed"):
+            failure_rate(failed, runs)
+
+
+def test_holm_steps_down_in_the_order_of_p():
+    found = holm(pd.Series({"c": 0.03, "a": 0.01, "none": math.nan, "b": 0.029, "d": 0.9}))
+    assert list(found.index) == ["c", "a", "none", "b", "d"]
+    assert found.drop("none").to_dict() == pytest.approx({"a": 0.04, "b": 0.087, "c": 0.087, "d": 0.9})
+    assert math.isnan(found["none"])
+    assert holm(pd.Series([0.6, 0.7])).max() == 1
+
+
+SEPARATE = pd.DataFrame({"worst": [0.1, 0.13, 0.12], "best": [0.9, 0.91, 0.92], "middle": [0.5, 0.5, 0.53]}, index=[1, 2, 3])
+
+
+def test_what_is_far_apart_is_settled_at_the_first_look():
+    found = settled({"accuracy": SEPARATE}, max_seeds=8)
+    assert found.settled and not found.open and (found.seeds, found.max_seeds) == (3, 8)
+    assert found.rankings == {"accuracy": ["best", "middle", "worst"]}
+    assert [(p.better, p.worse) for p in found.pairs] == [("best", "middle"), ("middle", "worst"), ("best", "worst")]
+    for pair in found.pairs:
+        test = scipy.stats.ttest_rel(SEPARATE[pair.better], SEPARATE[pair.worse])
+        interval = test.confidence_interval(1 - 0.05 / 6)
+        assert pair.difference.p == pytest.approx(test.pvalue)
+        assert (pair.difference.low, pair.difference.high) == pytest.approx((interval.low, interval.high))
+    losses = settled({"loss": SEPARATE}, max_seeds=8, lower_is_better={"loss"})
+    assert losses.settled and losses.rankings == {"loss": ["worst", "middle", "best"]}
+    assert all(pair.difference.mean < 0 for pair in losses.pairs)
+
+
+@pytest.mark.parametrize("looks, expected", [(4, True), (5, False)])
+def test_every_planned_look_takes_its_share(looks, expected):
+    scores = pd.DataFrame({"a": [1.0, 1.36, 1.0], "b": [0.0, 0.0, 0.0]})
+    assert 0.05 / 5 < scipy.stats.ttest_rel(scores["a"], scores["b"]).pvalue < 0.05 / 4
+    found = settled({"score": scores}, max_seeds=2 + looks)
+    assert found.settled == expected
+    (pair,) = found.pairs
+    assert (pair.difference.low > 0) == expected, "the interval says the same as the test"
+
+
+def test_what_does_not_vary_needs_as_many_seeds_as_permutations_do():
+    scores = pd.DataFrame({"a": [0.5] * 8, "same": [0.5] * 8, "b": [0.25] * 8})
+    found = settled({"score": scores}, max_seeds=8)
+    assert [(p.better, p.worse) for p in found.open] == [("a", "same")], "2/2^8 < 0.05/6, but no difference is never decided"
+    assert found.open[0].difference.p == 1
+    assert [settled({"score": scores[["a", "b"]][:n]}, 8).settled for n in range(3, 9)] == [False] * 5 + [True]
+
+
+def test_a_pair_with_too_few_common_scores_is_open():
+    scores = pd.DataFrame(
+        {
+            "best": [0.9, 0.91, 0.92, math.nan, 0.9],
+            "middle": [0.5, 0.5, 0.52, 0.51, 0.53],
+            "worst": [math.nan, math.nan, 0.1, 0.12, 0.11],
+        }
+    )
+    found = settled({"accuracy": scores}, max_seeds=5)
+    assert [(p.better, p.worse) for p in found.open] == [("best", "worst")]
+    assert (found.open[0].difference.pairs, found.open[0].difference.missing) == (2, 3)
+    never = settled({"accuracy": scores.assign(never=math.nan)}, max_seeds=5)
+    assert never.rankings["accuracy"][-1] == "never" and len(never.open) == 4
+
+
+def test_every_metric_must_be_settled():
+    even = pd.DataFrame({"best": [0.1, 0.5, 0.3], "middle": [0.5, 0.1, 0.4], "worst": [0.2, 0.3, 0.6]}, index=SEPARATE.index)
+    found = settled({"accuracy": SEPARATE, "f1": even}, max_seeds=8)
+    assert not found.settled and {pair.metric for pair in found.open} == {"f1"}
+
+
+def test_what_cannot_be_looked_at_is_refused():
+    for scores, message in (
+        ({}, "the seeds to look at are none"),
+        ({"f1": SEPARATE, "accuracy": SEPARATE[:2]}, "are 3 of f1, 2 of accuracy"),
+        ({"f1": SEPARATE[["best"]]}, "f1: an ordering needs scores of at least 2 variants, not 1"),
+        ({"f1": SEPARATE.set_axis([1, 1, 2])}, "f1: there is more than one score of seed 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            settled(scores, max_seeds=8)
+    with pytest.raises(UserError, match="2 at most"):
+        settled({"f1": SEPARATE}, max_seeds=2, first_look=2)
+    for first_look in (1, 9):
+        with pytest.raises(UserError, match=f"first_look is {first_look}; give a number of seeds between 2 and max_seeds"):
+            settled({"f1": SEPARATE}, max_seeds=8, first_look=first_look)
+
+
+def stops(scores, first_look):
+    """After how many seeds the sweep of these scores (seeds, variants) stops; None if never."""
+    table = pd.DataFrame(scores)
+    looks = range(first_look, len(table) + 1)
+    return next((n for n in looks if settled({"score": table[:n]}, len(table), first_look=first_look).settled), None)
+
+
+def test_a_sweep_seldom_stops_with_a_pair_that_does_not_differ():
+    """Two variants alike, one far off: 5 % may stop, 3.1 % are known to, and 14.6 % without a correction for six looks."""
+    rng = np.random.default_rng(3)
+    sweeps = rng.normal(size=(800, 8, 1)) + rng.normal(size=(800, 8, 3)) + np.array([0, 0, 50])
+    assert 0.005 < np.mean([stops(scores, first_look=3) is not None for scores in sweeps]) <= 0.05
+
+
+def test_nor_where_scores_move_in_steps():
+    """0.5 % of these sweeps are known to stop; 2.4 % would, were a difference certain as soon as it does not vary."""
+    rng = np.random.default_rng(4)
+    sweeps = np.round(0.5 * rng.normal(size=(1000, 6, 2)))  # differences are mostly -1, 0 or 1 test examples
+    assert np.mean([stops(scores, first_look=3) is not None for scores in sweeps]) <= 0.005 + binomial_tolerance(0.005, 1000)
+
+
+def test_a_true_difference_stops_a_sweep_early():
+    rng = np.random.default_rng(5)
+    sweeps = rng.normal(size=(50, 10, 1)) + 0.3 * rng.normal(size=(50, 10, 2)) + np.array([0, 1.5])
+    stopped = [stops(scores, first_look=3) for scores in sweeps]
+    assert None not in stopped and np.mean(stopped) < 7
