@@ -20,6 +20,8 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from rich.console import Console
+from test_sweep import load_config
 
 import bertlab
 from bertlab.errors import UserError
@@ -35,6 +37,8 @@ from bertlab.studies.launchers import (
     share,
     start_on_node,
 )
+from bertlab.studies.study import Study
+from bertlab.studies.sweep import sweep
 
 SECONDS = 60  # no worker here takes longer; what hangs fails
 
@@ -141,8 +145,29 @@ def is_alive(directory):
     return True
 
 
+def files_of_a_sweep(engine, workdir):
+    """What a sweep through a launcher leaves behind, of runs that finish, fail and share: path -> text."""
+    modes = {"A": {"mode": "finish"}, "B": {"mode": "fail"}, "C": {"mode": "finish", "finetune.head.bilstm": 1}}
+    study = Study(
+        name="s",
+        title="",
+        question="?",
+        config="base.py",
+        axes={"mode": modes, "seed": [1, 2]},
+        overrides={"train.steps": 10},
+        downstream=["x"],
+    )
+    fake = {"runner": "fake_runner:run", "load_config": load_config, "prepare": lambda data: None}
+    assert sweep(study, workdir, engine, console=Console(quiet=True), **fake) == 1
+    own = ("log.txt", "calls.txt", "run.lock", "sweep.lock")  # where and when, not what
+    paths = [path for path in workdir.rglob("*") if path.is_file() and path.name not in own and "slurm" not in path.parts]
+    return {str(path.relative_to(workdir)): path.read_text() for path in paths}
+
+
 @pytest.mark.parametrize("name", ["local", "slurm", "ray"])
-def test_a_launcher_keeps_the_contract(make_launcher, start, name):
+def test_a_launcher_keeps_the_contract(make_launcher, start, name, tmp_path, monkeypatch):
+    here = Path(__file__).parent  # of the fake runner
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(Path(bertlab.__file__).parent.parent)]))
     engine = make_launcher(name, jobs=2)
     queues = name == "ray" or (name == "slurm" and engine.cluster == "slurm")
 
@@ -179,6 +204,10 @@ def test_a_launcher_keeps_the_contract(make_launcher, start, name):
     killed.kill()
     assert killed.wait() < 0
     wait_for(lambda: not is_alive(killed_directory), "the killed worker's end")
+
+    by_local = files_of_a_sweep(launcher("local", 1), tmp_path / "by_local")
+    assert files_of_a_sweep(engine, tmp_path / "by_engine") == by_local
+    assert {"a-seed=1/result.json", "b-seed=2/failed.txt", "c-seed=2/finetune/x/result.json"} <= set(by_local)
 
 
 def test_workers_on_this_machine_share_its_cores_and_gpus(make_launcher, start, monkeypatch):
