@@ -66,7 +66,10 @@ def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:
     Raises:
         UserError: There is no such column, or no finished run.
     """
-    return plots.downstream_bars(results.runs, _scores(results, metrics), plots.line_styles(results.runs))
+    figure = plots.downstream_bars(results.runs, _scores(results, metrics), plots.line_styles(results.runs))
+    for text in (text for panel in figure.axes for text in panel.texts):
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # the reference's line ends before a number
+    return figure
 
 
 def plot_heat_map(results: Results, metrics: Sequence[str] = ()) -> Figure:

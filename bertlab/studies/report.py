@@ -74,9 +74,15 @@ def figures(results: Results) -> dict[str, Figure]:
         drawn["learning_curves"] = plots.learning_curves(curves(results), losses, X_AXES, styles)
     if score_columns(results):
         drawn["downstream"] = plots.downstream_bars(results.runs, score_columns(results), styles)
-    if len(score_columns(results)) > 1 and len(results.variants) > 2:
-        drawn["heat_map"] = plots.heat_map(results.runs, score_columns(results))
+    for figure in score_maps(results):
+        drawn["heat_map"] = figure
     return drawn
+
+
+def score_maps(results: Results) -> list[Figure]:
+    """A heat map of variants by tasks, where there are enough of both to see a pattern."""
+    columns = score_columns(results)
+    return [plots.heat_map(results.runs, columns)] if len(columns) > 1 and len(results.variants) > 2 else []
 
 
 def curves(results: Results) -> pd.DataFrame:
@@ -133,7 +139,7 @@ def print_report(results: Results, html: Path, console: Console) -> None:
                 shown.add_row(variant, *(row[c] for c in columns))
             console.print(shown, markup=False, highlight=False)
             if group in said:
-                console.print(said[group], markup=False, highlight=False)
+                console.print(f"{said[group]}\n", markup=False, highlight=False)
     for sentence in [*notices(results), *findings(results)]:
         console.print(sentence, markup=False, highlight=False)
     console.print(f"report: {html}", markup=False, highlight=False, soft_wrap=True)
@@ -181,6 +187,7 @@ def html_page(results: Results) -> str:
         inline_svg(plots.downstream_bars(results.runs, [name], styles), f"b{i}", f"{name} on test by variant")
         for i, name in enumerate(score_columns(results))
     ]
+    maps = [inline_svg(drawn, f"m{i}", "test scores of variants by task") for i, drawn in enumerate(score_maps(results))]
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(resources.files("bertlab.studies").joinpath("report.html.j2").read_text(encoding="utf-8"))
@@ -192,6 +199,7 @@ def html_page(results: Results) -> str:
         tables=html_tables(results),
         curves=rows,
         bars=bars,
+        maps=maps,
         references=plots.untrained(results.runs),
         several_seeds=bool((summary["seeds"] > 1).any()),
         single=not results.axes,

@@ -10,7 +10,7 @@ from bertlab.studies import plots, statistics
 from bertlab.studies.results import Results, difference, primary_metric, scores_by_seed, summarise
 from bertlab.studies.selection import selections
 from bertlab.studies.study import COSTS
-from bertlab.studies.text import MISSING, count_text, escape_latex, seconds_text, spread
+from bertlab.studies.text import MISSING, count_text, escape_latex, p_text, seconds_text, spread
 from bertlab.transfer.evaluations import BIASES
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
@@ -192,8 +192,8 @@ def difference_table(results: Results) -> pd.DataFrame:
                 ("", "seeds"): str(of.pairs),
                 (DIFFERENCES, "difference"): f"{factor * of.mean:+.{digits}f}",
                 (DIFFERENCES, "95 % interval"): f"{factor * of.low:.{digits}f} to {factor * of.high:.{digits}f}",
-                (DIFFERENCES, "p"): MISSING if math.isnan(corrected[name]) else f"{corrected[name]:.3f}",
-                (DIFFERENCES, "p by sign flips"): f"{flips.p:.3f} ({flips.smallest_p:.3f})",
+                (DIFFERENCES, "p"): MISSING if math.isnan(corrected[name]) else p_text(corrected[name]),
+                (DIFFERENCES, "p by sign flips"): f"{p_text(flips.p)} ({p_text(flips.smallest_p)})",
                 (DIFFERENCES, "seeds needed"): str(statistics.seeds_needed(abs(of.mean), of.sd)) if varies else MISSING,
             }
     return pd.DataFrame.from_dict(rows, orient="index")

@@ -15,6 +15,11 @@ def spread(mean: float, sd: float, digits: int) -> str:
     return f"{mean:.{digits}f}" if math.isnan(sd) else f"{mean:.{digits}f} ± {sd:.{digits}f}"
 
 
+def p_text(p: float) -> str:
+    """A p value in three digits: "0.042", "< 0.001"."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
 def count_text(value: float) -> str:
     """A count in three figures with its power of thousand: 4390000 -> "4.39 M", 1.2e15 -> "1.20 P"."""
     for power, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):

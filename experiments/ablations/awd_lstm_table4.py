@@ -1,6 +1,7 @@
 """What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
 
-    bertlab sweep --study=experiments/ablations/awd_lstm_table4.py:scale=tiny,seeds=2 --workdir=runs/awd_lstm_table4 --jobs=2
+    bertlab sweep --study=experiments/ablations/awd_lstm_table4.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/awd_lstm_table4 --jobs=2
     bertlab report runs/awd_lstm_table4
 
 The whole model, and without one part each: averaging (SGD at a constant rate instead of NT-ASGD; the paper cuts the rate by

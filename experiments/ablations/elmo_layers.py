@@ -1,6 +1,7 @@
 """Which of ELMo's layers a task needs, and how freely it may weigh them: Peters et al. 2018, section 5.1, table 2.
 
-    bertlab sweep --study=experiments/ablations/elmo_layers.py:scale=tiny,seeds=2 --workdir=runs/elmo_layers --jobs=2
+    bertlab sweep --study=experiments/ablations/elmo_layers.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/elmo_layers --jobs=2
     bertlab report runs/elmo_layers
 
 One pretrained biLM a seed, frozen; on it a biLSTM of two layers reads the top layer alone, or all layers in a mix with weights

@@ -1,6 +1,7 @@
 """Where ELMo joins a task's model: Peters et al. 2018, section 5.2, table 3.
 
-    bertlab sweep --study=experiments/ablations/elmo_placement.py:scale=tiny,seeds=2 --workdir=runs/elmo_placement --jobs=2
+    bertlab sweep --study=experiments/ablations/elmo_placement.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/elmo_placement --jobs=2
     bertlab report runs/elmo_placement
 
 One pretrained biLM a seed, frozen; a tagger with word vectors of its own (100 wide, trained) under a biLSTM of two layers gets

@@ -1,6 +1,7 @@
 """How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
 
-    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py:scale=tiny,seeds=2 --workdir=runs/elmo_sample --jobs=2
+    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/elmo_sample --jobs=2
     bertlab report runs/elmo_sample
 
 One pretrained biLM a seed; each task is learnt from a growing number of its training examples, a smaller set being part of a

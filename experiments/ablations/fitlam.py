@@ -1,6 +1,6 @@
 """ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, arXiv 1801.06146 v1 and v5.
 
-    bertlab sweep --study=experiments/ablations/fitlam.py:scale=tiny,seeds=2 --workdir=runs/fitlam --jobs=2
+    bertlab sweep --study=experiments/ablations/fitlam.py:scale=tiny,corpus=pydocs,seeds=2 --workdir=runs/fitlam --jobs=2
     bertlab report runs/fitlam
 
 The last version with one of the first version's ways at a time, and with all of them:

@@ -1,6 +1,7 @@
 """How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
 
-    bertlab sweep --study=experiments/ablations/gpt_layers.py:scale=tiny,seeds=2 --workdir=runs/gpt_layers --jobs=2
+    bertlab sweep --study=experiments/ablations/gpt_layers.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/gpt_layers --jobs=2
     bertlab report runs/gpt_layers
 
 One pretraining a seed; fine-tuning begins with random values, or with the pretrained embeddings and the layers above them up to

@@ -1,6 +1,7 @@
 """What GPT's pretraining, auxiliary objective and transformer give: Radford et al. 2018, section 5, table 5.
 
-    bertlab sweep --study=experiments/ablations/gpt_table5.py:scale=tiny,seeds=2 --workdir=runs/gpt_table5 --jobs=2
+    bertlab sweep --study=experiments/ablations/gpt_table5.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/gpt_table5 --jobs=2
     bertlab report runs/gpt_table5
 
 Two pretrained models read the same text: the transformer and an LSTM of one layer (2,048 units in the paper). The transformer

@@ -1,6 +1,7 @@
 """Static word vectors against contextual models, as features and fine-tuned, on the same text.
 
-    bertlab sweep --study=experiments/ablations/static_contextual.py:scale=tiny,seeds=2 --workdir=runs/static --jobs=2
+    bertlab sweep --study=experiments/ablations/static_contextual.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/static --jobs=2
     bertlab report runs/static
 
 word2vec's skip-gram and CBOW (Mikolov et al. 2013), GloVe (Pennington et al. 2014), ELMo (Peters et al. 2018), GPT (Radford et

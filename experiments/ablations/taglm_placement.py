@@ -1,6 +1,7 @@
 """Where a language model's states join a tagger, and whether one direction is enough: Peters et al. 2017, section 5 (TagLM).
 
-    bertlab sweep --study=experiments/ablations/taglm_placement.py:scale=tiny,seeds=2 --workdir=runs/taglm_placement --jobs=2
+    bertlab sweep --study=experiments/ablations/taglm_placement.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/taglm_placement --jobs=2
     bertlab report runs/taglm_placement
 
 A tagger of characters, word vectors and two biLSTM layers with a CRF; the frozen language model's top states go to its input,

@@ -1,6 +1,7 @@
 """What a second, backward language model adds to ULMFiT: Howard and Ruder 2018, section 5 ("Impact of bidirectionality").
 
-    bertlab sweep --study=experiments/ablations/ulmfit_bidirectional.py:scale=tiny,seeds=2 --workdir=runs/bidirectional --jobs=2
+    bertlab sweep --study=experiments/ablations/ulmfit_bidirectional.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/bidirectional --jobs=2
     bertlab report runs/bidirectional
 
 An AWD-LSTM that reads forward and one that reads backward, each pretrained, adapted and made a classifier by itself; and the

@@ -1,6 +1,7 @@
 """ULMFiT with few labelled examples: Howard and Ruder 2018, section 5, figure 3.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_low_shot.py:scale=tiny,seeds=2 --workdir=runs/low_shot --jobs=2
+    bertlab sweep --study=experiments/ablations/ulmfit_low_shot.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/low_shot --jobs=2
     bertlab report runs/low_shot
 
 A growing number of labelled examples, a smaller set being part of a larger one, three ways: a classifier from random values;

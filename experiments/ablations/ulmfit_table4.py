@@ -1,6 +1,7 @@
 """What ULMFiT's pretraining gives: Howard and Ruder 2018, section 5, table 4.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table4.py:scale=tiny,seeds=2 --workdir=runs/ulmfit4 --jobs=2
+    bertlab sweep --study=experiments/ablations/ulmfit_table4.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/ulmfit4 --jobs=2
     bertlab report runs/ulmfit4
 
 An AWD-LSTM that has read the corpus, and one that has not, go through the same two stages: language modelling of the task's

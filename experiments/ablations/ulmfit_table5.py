@@ -1,6 +1,7 @@
 """Whether ULMFiT needs a regularised language model: Howard and Ruder 2018, section 5, table 5.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table5.py:scale=tiny,seeds=2 --workdir=runs/ulmfit5 --jobs=2
+    bertlab sweep --study=experiments/ablations/ulmfit_table5.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/ulmfit5 --jobs=2
     bertlab report runs/ulmfit5
 
 AWD-LSTM, and the vanilla language model: the same without its five kinds of dropout, in all three stages. Stages, tasks and

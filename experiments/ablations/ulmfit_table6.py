@@ -1,6 +1,7 @@
 """How a language model is best brought to a task's text: Howard and Ruder 2018, section 5, table 6.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table6.py:scale=tiny,seeds=2 --workdir=runs/ulmfit6 --jobs=2
+    bertlab sweep --study=experiments/ablations/ulmfit_table6.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/ulmfit6 --jobs=2
     bertlab report runs/ulmfit6
 
 One pretraining a seed; the second stage is left out, or goes on with the language model at a constant rate, at rates that fall

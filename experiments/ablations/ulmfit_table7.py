@@ -1,6 +1,7 @@
 """How ULMFiT's classifier is best trained: Howard and Ruder 2018, section 5, table 7.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table7.py:scale=tiny,seeds=2 --workdir=runs/ulmfit7 --jobs=2
+    bertlab sweep --study=experiments/ablations/ulmfit_table7.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/ulmfit7 --jobs=2
     bertlab report runs/ulmfit7
 
 One pretraining and one adapted language model a seed, ten ways on: a classifier from random values; all layers at one rate

@@ -57,5 +57,5 @@ def test_nothing_finished_and_nothing_fine_tuned_is_said(tmp_path, study):
     (tmp_path / "run" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="no run is finished yet"):
         results.plot_scores(results.load(tmp_path / "run"))
-    with pytest.raises(UserError, match="no run in .* has 'loss'; it has none"):
+    with pytest.raises(UserError, match=r"no run in .* has 'loss'; it has none"):
         results.plot_curves(results.load(tmp_path / "run"))
