@@ -137,9 +137,10 @@ def test_keeps_the_outputs_of_a_real_run(path: Path):
     for cell in cells:
         source, tree = source_of(cell, magics=True), ast.parse(source_of(cell))
         called = {ast.unparse(node.func).split(".")[-1] for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        is_shown = isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";")
+        last = tree.body[-1]
+        is_shown = isinstance(last, ast.Expr) and not source.rstrip().endswith((";", "mkdir(parents=True, exist_ok=True)"))
         if "%%capture" not in source and (is_shown or called & {"print", "subplots", "imshow", "plot"}):
-            assert cell["outputs"] or called == {"insert"}, f"no output of: {source}"
+            assert cell["outputs"], f"no output of: {source}"
         for output in cell["outputs"]:
             assert output["output_type"] != "error" and output.get("name") != "stderr", source
             texts = [*output.get("text", ()), *(output.get("data", {}).get("text/plain", ()))]

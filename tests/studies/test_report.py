@@ -151,7 +151,7 @@ def test_page_is_self_contained(study_directory, study_report):
     assert len(page.ids) == len(set(page.ids))
     assert {value[1:] for value in page.fetched if value.startswith("#")} <= set(page.ids)
     assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(page.ids)
-    panels = 4 * 5 + 2
+    panels = 4 * 5 + 2 + 1  # curves, bars, and a map
     assert text.count('role="img"') == panels + 6  # and six samples in the legends
 
 
