@@ -82,9 +82,10 @@ def cache(tmp_path_factory) -> Path:
 def in_fast_mode(cache, tmp_path, monkeypatch):
     """A copy of the repository's layout to run in, and of Python's documentation a part that is quickly read."""
     texts = {name: " ".join(topics[name].split()) for name in sorted(topics)[:60]}
-    sentences = [s for text in texts.values() for s in make_document("", text).sentences if s.replace(" ", "").isalpha()]
-    packages = itertools.cycle("abcdefgh")
-    modules = [Module(f"{p}.m{i}", p, (f"{s}.",)) for i, (p, s) in enumerate(zip(packages, [s.rstrip(".") for s in sentences]))]
+    sentences = [
+        s for text in texts.values() for s in make_document("", text).sentences if re.fullmatch(r"[A-Z][a-z ]{40,}\.", s)
+    ]
+    modules = [Module(f"{p}.m{i}", p, (s,)) for i, (p, s) in enumerate(zip(itertools.cycle("abcdefgh"), sentences))]
     monkeypatch.setattr(PydocsCorpus, "documents", lambda self: iter([make_document(*item) for item in texts.items()]))
     monkeypatch.setattr(pydocs, "modules", lambda: iter(modules))
     monkeypatch.setattr(launchers, "Local", InThisProcess)
