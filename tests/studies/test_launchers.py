@@ -40,6 +40,9 @@ from bertlab.studies.launchers import (
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
 
+# Ray starts its cluster by a fork, and JAX warns of one once it is at work in the same process.
+pytestmark = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")
+
 SECONDS = 60  # no worker here takes longer; what hangs fails
 
 # Says in started.json and `pid` that it has begun, then does what its second argument says.
