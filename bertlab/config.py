@@ -162,6 +162,7 @@ def base_config() -> ConfigDict:
                 # linear | cosine | constant | warmup_linear | warmup_cosine (GPT's code) | slanted_triangular (ULMFiT's) |
                 # reverse_cosine (FitLaM's)
                 "decay": "linear",
+                "cooldown_steps": 0,  # constant: the last steps, in which the rate falls linearly to 0
                 "decay_from_start": True,  # BERT's: the decay counts from step 0, with a drop where warm-up ends
                 "cut_fraction": 0.1,  # slanted_triangular: share of the steps that rise
                 "ratio": 32.0,  # slanted_triangular: highest over lowest rate

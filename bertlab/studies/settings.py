@@ -139,8 +139,8 @@ _CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
 _READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
 # Of a recipe that was made for small models, in the larger scales.
 _TASK_ROWS = {"data.seq_len": 128, "data.batch_size": 32, "train.steps": 0, "transfer.epochs": 10.0}
-# Made of the Python documentation, so that they need no files.
-OWN_TASKS = ("package", "code_spans")
+# Made of the Python documentation, so that they need no files; pieces of a pair, the recipe's for the others.
+OWN_TASKS = {"package": 0, "code_spans": 0, "next_sentence": 64, "sentence_order": 64}
 # Folder below the argument `data`, pieces of a text, and what else a published task needs.
 TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "sst2": ("glue", 32, {}),
@@ -296,18 +296,17 @@ class Setting:
         return found
 
     def _settings(self, name: str) -> dict[str, Any]:
-        if name not in TASKS:
-            return {}
-        folder, length, more = TASKS[name]
+        folder, length, more = TASKS.get(name) or ("", OWN_TASKS[name], {})
         if self.scale in ("base", "paper"):  # the recipe's own lengths, as published
             length, more = 0, {}
-        return {"task_data.directory": f"{self.data}/{folder}"} | ({"data.seq_len": length} if length else {}) | dict(more)
+        data = {"task_data.directory": f"{self.data}/{folder}"} if folder else {}
+        return data | ({"data.seq_len": length} if length else {}) | dict(more)
 
 
 def read_setting(
     arguments: str | None,
     paper: Mapping[str, Any] | None = None,
-    tasks: Sequence[str] = OWN_TASKS,
+    tasks: Sequence[str] = ("package", "code_spans"),
     seeds: int = 2,
     **others: Any,
 ) -> Setting:

@@ -17,7 +17,8 @@ def learning_rate(optimizer, steps: int) -> Callable:
         optimizer: `config.optimizer`. Its `decay` is one of
             linear, cosine: with `decay_from_start` it counts from step 0, as in google-research/bert optimization.py, so that
                 the rate drops a little where warm-up ends; otherwise from the end of warm-up.
-            constant.
+            constant: the whole rate to the end, or until the last `cooldown_steps`, in which it falls linearly to 0 (warm-up,
+                stable, decay: Hu et al. 2024, arXiv 2404.06395, section 4).
             warmup_linear, warmup_cosine: openai/finetune-transformer-lm opt.py's of those names, which count from step 0 and
                 reach the whole rate at the last step of warm-up; the linear one falls during warm-up too.
             slanted_triangular: a linear rise over `cut_fraction` of the steps from 1/`ratio` of the rate, and a linear fall
@@ -44,6 +45,14 @@ def learning_rate(optimizer, steps: int) -> Callable:
             f"config.optimizer.warmup_steps={warmup} leaves nothing of config.train.steps={steps};"
             " make it smaller than the steps"
         )
+    cooldown = optimizer.cooldown_steps
+    if cooldown and decay != "constant":
+        raise UserError(f"config.optimizer.cooldown_steps={cooldown} ends decay='constant'; decay={decay!r} falls by itself")
+    if cooldown < 0 or (steps and warmup + cooldown > steps):
+        raise UserError(
+            f"config.optimizer.cooldown_steps={cooldown} and warmup_steps={warmup} are more than config.train.steps={steps};"
+            " make them at least 0 and together at most the steps"
+        )
     openai = decay in ("warmup_linear", "warmup_cosine")
     reverse = decay == "reverse_cosine"
     start = warmup if reverse or not (optimizer.decay_from_start or openai) else 0
@@ -51,7 +60,8 @@ def learning_rate(optimizer, steps: int) -> Callable:
     def rate(step):
         step = jnp.asarray(step, jnp.float32)
         progress = jnp.clip((step - start) / max(1, steps - start), 0.0, 1.0)
-        falling = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + jnp.cos(jnp.pi * progress)), "constant": 1.0}
+        left = jnp.clip((steps - step) / cooldown, 0.0, 1.0) if cooldown else 1.0
+        falling = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + jnp.cos(jnp.pi * progress)), "constant": left}
         falling = falling[decay.removeprefix("warmup_").removeprefix("reverse_")]
         rising = step / max(1, warmup)
         if decay == "warmup_linear":
@@ -66,11 +76,12 @@ def learning_rate(optimizer, steps: int) -> Callable:
 
 def _slanted_triangular(optimizer, steps: int) -> Callable:
     peak, fraction, ratio = optimizer.learning_rate, optimizer.cut_fraction, optimizer.ratio
-    if optimizer.warmup_steps:
-        raise UserError(
-            f"config.optimizer.warmup_steps={optimizer.warmup_steps}: decay='slanted_triangular' rises by cut_fraction;"
-            " set warmup_steps=0"
-        )
+    for key in ("warmup_steps", "cooldown_steps"):
+        if optimizer[key]:
+            raise UserError(
+                f"config.optimizer.{key}={optimizer[key]}: decay='slanted_triangular' rises by cut_fraction and falls to the"
+                f" end; set {key}=0"
+            )
     if not 0 < fraction < 1:
         raise UserError(f"config.optimizer.cut_fraction={fraction} must be between 0 and 1, both left out")
     if not 1 <= ratio < math.inf:

@@ -10,9 +10,9 @@ as it is. What was CLM alone is fine-tuned seeing both sides and, as a row of it
 for which the paper has 20 to 50 %.
 
 The paper's models have EuroBERT's shape and 210 million to 1 billion parameters; here they are `modern` bodies without local
-attention. Its rate is constant between 2,000 steps of warm-up and 2,000 of decay; here it is constant to the end, lest what
-comes second is learnt at falling rates. At scale=paper: 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in
-all), as published, in rows of 512 positions, whose length is not verified, on `modern` in size base. Its results are figures.
+attention. The rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), lest what comes
+second is learnt at falling rates. At scale=paper: 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in all),
+as published, in rows of 512 positions, whose length is not verified, on `modern` in size base. Its results are figures.
 
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above MLM
 alone, a quarter and three quarters reliably, and three quarters of CLM no worse than MLM.
@@ -61,6 +61,7 @@ def get_study(arguments=None):
             "objectives.prefix.max_share": 0.0,
             "objectives.mlm.rate": setting.others["rate"],
             "optimizer.decay": "constant",
+            "optimizer.cooldown_steps": setting.steps // 21,  # the paper's 2,000 of 42,000
         },
         downstream=setting.downstream(),
     )

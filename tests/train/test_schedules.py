@@ -33,6 +33,26 @@ def test_gpt_pretraining():
     assert_values(rate, values, atol=1e-11)
 
 
+def test_constant_with_a_cooldown():
+    rate = learning_rate(settings(learning_rate=5e-4, warmup_steps=2000, decay="constant", cooldown_steps=2000), 42_000)
+    values = {0: 0.0, 1000: 2.5e-4, 2000: 5e-4, 40_000: 5e-4, 41_000: 2.5e-4, 41_999: 2.5e-7, 42_000: 0.0, 43_000: 0.0}
+    assert_values(rate, values, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"decay": "linear", "cooldown_steps": 5}, "cooldown_steps=5 ends decay='constant'; decay='linear'"),
+        ({"decay": "constant", "cooldown_steps": 60, "warmup_steps": 50}, "cooldown_steps=60 and warmup_steps=50 are more"),
+        ({"decay": "constant", "cooldown_steps": -1}, "cooldown_steps=-1"),
+        ({"decay": "slanted_triangular", "cooldown_steps": 5}, "set cooldown_steps=0"),
+    ],
+)
+def test_a_cooldown_that_cannot_be(changes, said):
+    with pytest.raises(UserError, match=said):
+        learning_rate(settings(**changes), 100)
+
+
 def test_gpt_fine_tuning():
     """openai/finetune-transformer-lm opt.py: warmup_linear(x) = (x/w while x ≤ w, then 1) · (1 − x)."""
     rate = learning_rate(settings(learning_rate=6.25e-5, warmup_steps=2, decay="warmup_linear"), 1000)

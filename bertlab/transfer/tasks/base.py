@@ -38,7 +38,7 @@ OPTIONS = {
     "seed": 0,
     # At most so many training examples, drawn at random; a smaller limit takes a part of a larger one's. 0: all.
     "limit": 0,
-    # Tasks from the documents of pretraining (package, code_spans): its cache and its split of documents.
+    # Tasks from the documents of pretraining (those of Python's documentation): its cache and its split of documents.
     "pretraining": {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05},
 }
 """`config.task_data` and its defaults; `bertlab.transfer.tasks.load_task` completes what it is given with them."""

@@ -1,6 +1,7 @@
 """Tasks with real labels from real text, Python's documentation: what they ask, and their examples split by document."""
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -15,14 +16,15 @@ from bertlab.transfer.tasks.assemble import check_task
 from bertlab.transfer.tasks.base import SPLITS, Example, Task, TaskData
 
 # Changed with every change of the code below that changes the examples.
-VERSION = 3
+VERSION = 4
 PACKAGES = 8
 EXAMPLES_PER_PACKAGE = 1000
 CODE_SENTENCES = 8000
+PAIRS = 8000
 _CODE = re.compile(r"(``?)(.+?)\1")
 
 Labelled = tuple[str, list[str], int | list[int]]
-"""Document id, words, and one label or one per word."""
+"""Document id, then the text or texts and a label; tagging: the words and a label for each."""
 
 
 def pydocs_task(
@@ -68,10 +70,10 @@ def _load(name: str, kind: str, collect: Callable, directory: Path | None, optio
     return TaskData(tuple(held["labels"]), examples)
 
 
-def _example(kind: str, id: str, document: str, words: list[str], label: int | list[int]) -> Example:
+def _example(kind: str, id: str, document: str, texts: list[str], label: int | list[int]) -> Example:
     if kind == "tagging":
-        return Example(id=id, where=document, words=tuple(words), label=tuple(label))
-    return Example(id=id, where=document, texts=(" ".join(words),), label=label)
+        return Example(id=id, where=document, words=tuple(texts), label=tuple(label))
+    return Example(id=id, where=document, texts=tuple(texts), label=label)
 
 
 def collect_packages() -> tuple[list[str], list[Labelled]]:
@@ -82,12 +84,12 @@ def collect_packages() -> tuple[list[str], list[Labelled]]:
         first = docstring[0] if docstring else ()
         words = " ".join(first).split()
         if 6 <= len(words) <= 60 and shared.isdisjoint(map(plain, first)):
-            found.setdefault(package, {}).setdefault(" ".join(words), (module, words))
+            found.setdefault(package, {}).setdefault(" ".join(words), module)
     labels = sorted(sorted(found, key=lambda package: -len(found[package]))[:PACKAGES])
     return labels, [
-        (module, words, label)
+        (module, [text], label)
         for label, package in enumerate(labels)
-        for module, words in spread(list(found[package].values()), EXAMPLES_PER_PACKAGE)
+        for text, module in spread(list(found[package].items()), EXAMPLES_PER_PACKAGE)
     ]
 
 
@@ -101,6 +103,51 @@ def collect_code_spans() -> tuple[list[str], list[Labelled]]:
             if 1 in labels and 0 in labels and 5 <= len(words) <= 60 and plain(sentence) not in shared:
                 found.setdefault(" ".join(words), (module, words, labels))
     return ["prose", "code"], spread(list(found.values()), CODE_SENTENCES)
+
+
+def collect_next_sentences() -> tuple[list[str], list[Labelled]]:
+    """Two sentences, of which the second follows the first or stands in another docstring of the same module.
+
+    Every second pair keeps its second sentence, the others have one that no pair before had; so neither sentence tells
+    anything by itself, nor does the topic much.
+    """
+    found = []
+    for module, pairs in consecutive_sentences().items():
+        taken = set()
+        for i, (docstring, first, second) in enumerate(pairs):
+            turned = pairs[i + 1 :] + pairs[:i]
+            others = [other for number, _, other in turned if number != docstring and other not in taken]
+            if others and i % 2:
+                found.append((module, [first, others[len(others) // 2]], 0))
+                taken.add(others[len(others) // 2])
+            elif others:
+                found.append((module, [first, second], 1))
+    return ["elsewhere", "next"], spread(found, PAIRS)
+
+
+def collect_sentence_orders() -> tuple[list[str], list[Labelled]]:
+    """Two sentences that follow each other, every second pair with its sentences swapped (Lan et al. 2020, section 3.1)."""
+    found = [(module, [a, b]) for module, pairs in consecutive_sentences().items() for _, a, b in pairs]
+    swapped = [(module, texts[::-1], 0) if i % 2 else (module, texts, 1) for i, (module, texts) in enumerate(found)]
+    return ["swapped", "in order"], spread(swapped, PAIRS)
+
+
+def consecutive_sentences() -> dict[str, list[tuple[int, str, str]]]:
+    """By module: (number of the docstring, sentence, the next one of its paragraph), each of 4 to 20 words.
+
+    No sentence of another module is among them, and no sentence is first, or second, twice.
+    """
+    prose, shared = read_prose()
+    seen, found = (set(), set()), {}
+    for number, (module, _, docstring) in enumerate(prose):
+        for pair in itertools.chain.from_iterable(map(itertools.pairwise, docstring)):
+            known = [plain(sentence) for sentence in pair]
+            fits = all(4 <= len(sentence.split()) <= 20 for sentence in pair) and shared.isdisjoint(known)
+            if fits and not any(sentence in before for sentence, before in zip(known, seen)):
+                for sentence, before in zip(known, seen):
+                    before.add(sentence)
+                found.setdefault(module, []).append((number, *(" ".join(sentence.split()) for sentence in pair)))
+    return found
 
 
 def read_prose() -> tuple[list[tuple[str, str, list[tuple[str, ...]]]], set[str]]:
@@ -149,4 +196,6 @@ def unmark(sentence: str) -> tuple[list[str], list[int]]:
 TASKS = (
     pydocs_task("package", "classification", ("accuracy",), collect_packages),
     pydocs_task("code_spans", "tagging", ("f1",), collect_code_spans),
+    pydocs_task("next_sentence", "classification", ("accuracy",), collect_next_sentences),
+    pydocs_task("sentence_order", "classification", ("accuracy",), collect_sentence_orders),
 )

@@ -1,5 +1,7 @@
 """Tasks from Python's documentation: their labels, and their split by document."""
 
+import itertools
+
 import pytest
 
 from bertlab.data.prepare import split_of
@@ -10,6 +12,7 @@ from bertlab.transfer.tasks import find_task, load_task, pydocs
 from bertlab.transfer.tasks.pydocs import pydocs_task, spread, unmark
 
 COLLECT = {"package": pydocs.collect_packages, "code_spans": pydocs.collect_code_spans}
+PAIRS = ("next_sentence", "sentence_order")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,7 @@ def stub_task(monkeypatch):
 
     def collect():
         collected.append(1)
-        return ["even", "odd"], [(f"document {i}", ["document", str(i)], i % 2) for i in range(300)]
+        return ["even", "odd"], [(f"document {i}", [f"document {i}"], i % 2) for i in range(300)]
 
     return pydocs_task("stub", "classification", ("accuracy",), collect), collected
 
@@ -102,7 +105,7 @@ def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_p
 
     documents = {m.name: {bare(s) for d in m.docstrings for p in paragraphs(d) for s in p} for m in stubs}
     _, collected = COLLECT[name]()
-    texts = [" ".join(example) for _, example, _ in collected]
+    texts = [" ".join(example) for _, example, _ in collected]  # the words of one, or one text
     assert len(texts) == len(set(map(bare, texts))), "no example twice"
     for module, example, _ in collected:
         others = set().union(*(sentences for other, sentences in documents.items() if other != module))
@@ -116,6 +119,50 @@ def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_p
     assert not [s for example in examples["test"] for s in train if s in bare(" ".join(example.words or example.texts))]
 
 
+@pytest.fixture
+def paragraphs_of_three(monkeypatch):
+    """Twelve modules of four docstrings, each of three sentences in a row; the second of every last one is in all modules."""
+    said = lambda *numbers: "This is the sentence of the number " + " ".join("abcdefghijklmnop"[n] * 4 for n in numbers) + "."
+    modules = []
+    for m in range(12):
+        docstrings = [[said(m, d, i) for i in range(3)] for d in range(4)]
+        docstrings[3][1] = "This one is a sentence of every module."
+        modules.append(Module(f"package.module{m}", "package", tuple(map(" ".join, docstrings))))
+    monkeypatch.setattr(pydocs, "modules", lambda: iter(modules))
+    return {m.name: [paragraphs(docstring)[0] for docstring in m.docstrings] for m in modules}
+
+
+def follows(docstrings, texts):
+    return any(texts == [*pair] for sentences in docstrings for pair in itertools.pairwise(sentences))
+
+
+def test_next_sentences_are_next_or_of_another_docstring(paragraphs_of_three):
+    labels, found = pydocs.collect_next_sentences()
+    # Three docstrings of two pairs each; the shared sentence leaves none of the fourth.
+    assert labels == ["elsewhere", "next"] and len(found) == 12 * 6
+    for module, texts, label in found:
+        docstrings = paragraphs_of_three[module]
+        at = [next(d for d, sentences in enumerate(docstrings) if text in sentences) for text in texts]
+        assert follows(docstrings, texts) == (at[0] == at[1]) == (label == 1)
+    negatives = [texts[1] for _, texts, label in found if label == 0]
+    assert len(negatives) == 12 * 3 == len(set(negatives))
+
+
+def test_sentence_orders_are_of_two_in_a_row(paragraphs_of_three):
+    labels, found = pydocs.collect_sentence_orders()
+    assert labels == ["swapped", "in order"] and len(found) == 12 * 6
+    assert [label for _, _, label in found].count(0) == 12 * 3
+    for module, texts, label in found:
+        assert follows(paragraphs_of_three[module], texts if label else texts[::-1])
+
+
+def test_a_pair_has_two_texts(paragraphs_of_three, monkeypatch, tmp_path):
+    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
+    for name in PAIRS:
+        examples = load_task(find_task(name), options(tmp_path, valid_fraction=0.3, test_fraction=0.3)).examples
+        assert {len(example.texts) for split in examples.values() for example in split} == {2}
+
+
 def test_a_tagging_example_has_a_label_a_word(monkeypatch, tmp_path):
     monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
     task = pydocs_task("stub", "tagging", ("f1",), lambda: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)]))
@@ -124,6 +171,6 @@ def test_a_tagging_example_has_a_label_a_word(monkeypatch, tmp_path):
 
 
 def test_these_tasks_read_no_files(tmp_path):
-    for name in COLLECT:
+    for name in (*COLLECT, *PAIRS):
         with pytest.raises(UserError, match=rf"config.task_data.directory='.*': task '{name}' reads no files; leave it empty"):
             load_task(find_task(name), {"directory": str(tmp_path)})

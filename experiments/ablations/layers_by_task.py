@@ -1,0 +1,47 @@
+"""Which layer knows what: a linear probe for each task on each layer of a frozen model.
+
+    bertlab sweep --study=experiments/ablations/layers_by_task.py:scale=tiny,corpus=pydocs,seeds=2 \
+      --workdir=runs/layers_by_task --jobs=2
+    bertlab report runs/layers_by_task
+
+Liu et al. 2019 (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et al. 2019 (arXiv
+1905.05950) ask which layers their probes weigh most. Here: the layers of one body that was pretrained with MLM and NSP, left to
+right, or not at all, which tells what the architecture and the task's own training give. A text is the mean of its states. The
+report's heat map is this table. `tasks=` and `data=` name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.
+
+Expect: the embeddings last; the middle layers first in grammar, later ones in meaning; a left-to-right model's best layers in
+the middle, MLM's nearer the end; a body without pretraining well above chance, and falling with depth.
+"""
+
+from bertlab.studies.settings import BERT_PAPER, OWN_TASKS, read_setting
+from bertlab.studies.study import Study
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=BERT_PAPER, tasks=tuple(OWN_TASKS))
+    layers = range(1, setting.numbers("bert")["layers"] + 1)
+    return Study(
+        name="layers_by_task",
+        title="Layer by task",
+        question="Which layer of which model knows what?",
+        config=setting.recipe("bert", objectives="mlm+nsp"),
+        axes={
+            "model": {
+                "MLM + NSP": {},
+                "LTR": {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"},
+                "not pretrained": {"finetune.transfer.random": True},
+            },
+            "layer": {
+                "embeddings": {"finetune.head.layers": "layer:0"},
+                **{f"layer {layer}": {"finetune.head.layers": f"layer:{layer}"} for layer in layers},
+            },
+            "seed": setting.seeds,
+        },
+        overrides={
+            **setting.overrides,
+            **setting.transformer,
+            **setting.finetuning("probe"),
+            "data.format": "segment_pair",
+        },
+        downstream=setting.downstream(),
+    )
