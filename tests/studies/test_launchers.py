@@ -25,18 +25,10 @@ from test_sweep import load_config
 
 import bertlab
 from bertlab.errors import UserError
-from bertlab.studies import launchers
-from bertlab.studies.launchers import (
-    Slurm,
-    SlurmProcess,
-    Submission,
-    attend,
-    device_environments,
-    launcher,
-    parse_options,
-    share,
-    start_on_node,
-)
+from bertlab.studies.launchers import Slurm, launcher, local, parse_options, slurm
+from bertlab.studies.launchers.base import attend, start_on_node
+from bertlab.studies.launchers.local import device_environments, share
+from bertlab.studies.launchers.slurm import SlurmProcess, Submission
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
 
@@ -90,7 +82,7 @@ def make_launcher(monkeypatch):
     root = str(Path(bertlab.__file__).parent.parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home directory
-    monkeypatch.setattr(launchers, "QUEUE_SECONDS", 1)
+    monkeypatch.setattr(slurm, "QUEUE_SECONDS", 1)
     with contextlib.ExitStack() as stack:
 
         def make(name, jobs, cluster=None):
@@ -214,7 +206,7 @@ def test_a_launcher_keeps_the_contract(make_launcher, start, name, tmp_path, mon
 
 
 def test_workers_on_this_machine_share_its_cores_and_gpus(make_launcher, start, monkeypatch):
-    monkeypatch.setattr(launchers, "available_cores", lambda: ["3", "4", "5", "6", "7"])
+    monkeypatch.setattr(local, "available_cores", lambda: ["3", "4", "5", "6", "7"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     engine = make_launcher("local", jobs=2)
     first, first_directory = start(engine, "sleep", "first")
@@ -277,7 +269,7 @@ def test_gpus_are_those_that_cuda_or_the_driver_shows(monkeypatch, tmp_path):
 
 
 def test_tpu_chips_are_shared_in_boxes(monkeypatch):
-    monkeypatch.setattr(launchers, "tpu_chips", lambda: list("01234567"))
+    monkeypatch.setattr(local, "tpu_chips", lambda: list("01234567"))
     pairs = device_environments([], 4)
     assert [each["TPU_VISIBLE_CHIPS"] for each in pairs] == ["0,1", "2,3", "4,5", "6,7"]
     assert {each["TPU_CHIPS_PER_PROCESS_BOUNDS"] for each in pairs} == {"1,2,1"}
@@ -318,16 +310,16 @@ def test_a_job_goes_back_into_the_queue_after_its_worker_has_saved(tmp_path):
 
 def test_a_job_that_left_no_result_is_noticed(make_launcher, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(launchers, "QUEUE_SECONDS", 0)
+    monkeypatch.setattr(slurm, "QUEUE_SECONDS", 0)
 
     def queue(text):
         (tmp_path / "squeue").write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "squeue").chmod(0o755)
 
-    slurm = Slurm(1, cluster="local", timeout_min=1)
-    slurm.cluster = "slurm"
+    engine = Slurm(1, cluster="local", timeout_min=1)
+    engine.cluster = "slurm"
     job = SimpleNamespace(job_id="7", paths=SimpleNamespace(result_pickle=tmp_path / "none"))
-    process = SlurmProcess(slurm, job, tmp_path, 0)
+    process = SlurmProcess(engine, job, tmp_path, 0)
     queue("echo 6; echo 7")
     assert process.poll() is None
     queue("echo the controller is away >&2; exit 1")

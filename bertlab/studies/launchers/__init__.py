@@ -1,0 +1,51 @@
+"""Where the worker processes of a sweep run: on this machine, through SLURM (submitit), or on a Ray cluster.
+
+A launcher starts workers and says how each is doing; queueing, placing, preempting and cancelling are the engine's own. On a
+cluster the study's directory lies on a file system that all nodes share, and bertlab is installed on all nodes.
+"""
+
+import json
+import re
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.studies.launchers.base import Launcher, Process
+from bertlab.studies.launchers.local import Local
+from bertlab.studies.launchers.ray import Ray
+from bertlab.studies.launchers.slurm import Slurm
+
+__all__ = ["Launcher", "Local", "Process", "Ray", "Slurm", "launcher", "parse_options"]
+
+
+def launcher(name: str, jobs: int, options: str = "") -> Launcher:
+    """The launcher that `--launcher`, `--jobs` and `--launcher_options` ask for.
+
+    Args:
+        name: "local", "slurm" or "ray".
+        jobs: Workers at a time.
+        options: "key=value,key=value"; local: devices. slurm: parameters of `submitit.AutoExecutor`, of which timeout_min must
+            be given. ray: address, and options of `ray.remote`. Values are read as JSON where they are JSON.
+
+    Raises:
+        UserError: for an unknown launcher or option, an engine that is not installed, or jobs < 1.
+    """
+    kinds = {"local": Local, "slurm": Slurm, "ray": Ray}
+    if name not in kinds:
+        raise UserError(f"--launcher={name}: expected one of {', '.join(kinds)}")
+    if jobs < 1:
+        raise UserError(f"--jobs={jobs}: give at least 1")
+    return kinds[name](jobs, **parse_options(options))
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """Reads "key=value,key=value"; a value goes on to the next ",key=", so that it may hold commas itself."""
+    values = {}
+    for item in filter(None, re.split(r",(?=\w+=)", text)):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"--launcher_options={text}: expected key=value,key=value and found '{item}'")
+        try:
+            values[key] = json.loads(value)
+        except json.JSONDecodeError:
+            values[key] = value
+    return values

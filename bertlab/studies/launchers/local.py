@@ -1,0 +1,147 @@
+"""Workers on this machine, each with cores and devices of its own."""
+
+import glob
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.studies.launchers.base import start_worker
+
+CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # a TPU process's chips as a box: x,y,z
+
+
+class Local:
+    """Runs workers on this machine, each with its own share of the CPU cores, and of the GPUs or TPU chips.
+
+    A single worker has all, and what there are fewer of than workers is not shared out.
+
+    Args:
+        jobs: Workers at a time.
+        devices: The GPUs or TPU chips to share, such as "0,1"; default all that CUDA_VISIBLE_DEVICES or this machine has.
+
+    Raises:
+        UserError: for an unknown option, or fewer `devices` than jobs.
+    """
+
+    def __init__(self, jobs: int, devices: Any = "", **unknown: Any):
+        if unknown:
+            raise UserError(f"--launcher_options: the local launcher has no option {min(unknown)}; it has devices=0,1,...")
+        given = [device.strip() for device in str(devices).split(",") if device.strip()]
+        if given and len(given) < jobs:
+            raise UserError(f"--launcher_options=devices={devices}: give at least one device for each of --jobs={jobs}")
+        self.jobs = jobs
+        self.cores = share(available_cores() if jobs > 1 else [], jobs)
+        self.environments = device_environments(given, jobs)
+        self.running: list[LocalProcess | None] = [None] * jobs
+
+    def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "LocalProcess":
+        slot = next(i for i, process in enumerate(self.running) if process is None or process.poll() is not None)
+        if self.cores[slot]:
+            command = [*command, "--cores", ",".join(self.cores[slot])]
+        # The worker inherits the lock, so that a new sweep cannot start beside a worker whose parent was killed.
+        inherited = () if lock is None else (lock,)
+        environment = {**os.environ, **self.environments[slot]}
+        process = LocalProcess(start_worker(command, directory, pass_fds=inherited, env=environment))
+        self.running[slot] = process
+        return process
+
+    def close(self) -> None:
+        pass
+
+
+class LocalProcess:
+    """A `Process` on this machine."""
+
+    def __init__(self, process: subprocess.Popen):
+        self.process = process
+
+    def poll(self) -> int | None:
+        status = self.process.poll()
+        if status is not None:
+            self.process.stdin.close()
+        return status
+
+    def state(self) -> str:
+        return "running"
+
+    def stop(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        self.process.wait()
+        return self.poll()
+
+
+def share(items: Sequence[str], jobs: int) -> list[list[str]]:
+    """Splits items into `jobs` disjoint shares; where there are too few, the shares are empty: nothing is shared out."""
+    if jobs > len(items):
+        return [[] for _ in range(jobs)]
+    return [list(items[i * len(items) // jobs : (i + 1) * len(items) // jobs]) for i in range(jobs)]
+
+
+def available_cores() -> list[str]:
+    """The CPU cores that this process may use; none where the system does not tell."""
+    return [str(core) for core in sorted(os.sched_getaffinity(0))] if hasattr(os, "sched_getaffinity") else []
+
+
+def device_environments(given: Sequence[str], jobs: int) -> list[dict[str, str]]:
+    """The environment variables that show each of `jobs` processes its own devices alone, before JAX is imported there.
+
+    Args:
+        given: The devices to share out; empty: all that there are, where there are several jobs.
+        jobs: Processes at a time.
+
+    Raises:
+        UserError: A process would have a number of TPU chips that libtpu cannot use alone.
+    """
+    chips = tpu_chips()
+    found = chips or cuda_devices()
+    shares = share(given or (found if jobs > 1 else []), jobs)
+    if not chips:
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {} for devices in shares]
+    if any(devices and len(devices) not in CHIP_BOUNDS for devices in shares):
+        raise UserError(
+            f"--jobs={jobs}: {len(given or chips)} TPU chips do not split into shares of 1, 2, 4 or 8; choose another"
+        )
+    return [tpu_environment(devices, i) if devices else {} for i, devices in enumerate(shares)]
+
+
+def tpu_environment(chips: Sequence[str], index: int) -> dict[str, str]:
+    """What one of several processes on a TPU host needs that do not talk to each other; each has its own port (`index`)."""
+    return {
+        "TPU_VISIBLE_CHIPS": ",".join(chips),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": CHIP_BOUNDS[len(chips)],
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_MESH_CONTROLLER_ADDRESS": f"localhost:{8476 + index}",
+        "TPU_MESH_CONTROLLER_PORT": str(8476 + index),
+    }
+
+
+def cuda_devices() -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES lists or, without it, the numbers of those that nvidia-smi lists."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [device.strip() for device in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if device.strip()]
+    if not shutil.which("nvidia-smi"):
+        return []
+    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)  # fails without a driver
+    return [str(i) for i in range(sum(line.startswith("GPU ") for line in listing.stdout.splitlines()))]
+
+
+def tpu_chips() -> list[str]:
+    """The TPU chips that TPU_VISIBLE_CHIPS lists or, without it, the numbers of this machine's; none without libtpu."""
+    if not importlib.util.find_spec("libtpu"):
+        return []
+    if "TPU_VISIBLE_CHIPS" in os.environ:
+        return [chip.strip() for chip in os.environ["TPU_VISIBLE_CHIPS"].split(",") if chip.strip()]
+    files = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")  # up to v4; since v5
+    return [str(i) for i in range(len(files))]

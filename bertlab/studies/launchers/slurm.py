@@ -1,0 +1,174 @@
+"""Workers as jobs of SLURM, through submitit."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.studies.launchers.base import append_line, attend, log_size, start_on_node
+
+QUEUE_SECONDS = 30  # between two questions to SLURM's controller, for all runs together
+STOP_SECONDS = 1  # the same, while runs are being stopped
+
+
+class Slurm:
+    """Submits workers to SLURM with submitit, whose files go to `slurm/` in a run's directory.
+
+    A cancelled job's worker has the cluster's KillWait to save and end (30 s unless set otherwise). `slurm_signal_delay_s`
+    seconds (90) before the time limit it is asked to, too, and submitit puts the job back into the queue, at most
+    `slurm_max_num_timeout` (3) times. Preempted jobs go back as the cluster is set up. The run goes on from what was saved.
+
+    Args:
+        jobs: Jobs in SLURM's queue at a time.
+        cluster: "slurm", or submitit's "local", which stands in for it in tests on machines without SLURM.
+        **parameters: As in `submitit.AutoExecutor.update_parameters`: timeout_min (required), mem_gb, cpus_per_task,
+            gpus_per_node, slurm_partition, slurm_account, ...
+
+    Raises:
+        UserError: There is no submitit or no SLURM, or submitit does not know a parameter.
+    """
+
+    def __init__(self, jobs: int, cluster: str = "slurm", slurm_max_num_timeout: int = 3, **parameters: Any):
+        try:
+            import submitit
+        except ImportError:
+            raise UserError("--launcher=slurm needs submitit; install it with: pip install 'bertlab[slurm]'") from None
+        if cluster == "slurm" and not shutil.which("sbatch"):
+            raise UserError("--launcher=slurm: there is no sbatch here; start the sweep where you would submit to SLURM")
+        if "timeout_min" not in parameters:
+            raise UserError("--launcher=slurm: give a run's time limit in minutes, --launcher_options=timeout_min=...")
+        reserved = {"name", "slurm_job_name", "slurm_dependency"} & parameters.keys()
+        if reserved:
+            raise UserError(f"--launcher_options={min(reserved)}=...: the launcher sets this itself; leave it out")
+        self.jobs, self.cluster = jobs, cluster
+        self.auto_executor, self.max_num_timeout, self.parameters = submitit.AutoExecutor, slurm_max_num_timeout, parameters
+        self.queue: set[str] = set()
+        self.tried = self.asked = 0.0
+        try:
+            with warnings.catch_warnings(action="error"):  # submitit warns of a parameter without its "slurm_"
+                self.executor(Path(tempfile.gettempdir()), "checked")
+        except (NameError, AssertionError, ValueError, TypeError, UserWarning) as error:
+            raise UserError(f"--launcher_options: {str(error).splitlines()[0]}") from None
+
+    def executor(self, folder: Path, name: str) -> Any:
+        """A submitit executor that keeps its files in a folder."""
+        executor = self.auto_executor(folder, cluster=self.cluster, slurm_max_num_timeout=self.max_num_timeout)
+        # Singleton: where an earlier sweep was killed and its job is still at work on this run, the new one waits for that.
+        executor.update_parameters(name=name, slurm_dependency="singleton", **self.parameters)
+        return executor
+
+    def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "SlurmProcess":
+        directory = directory.absolute()
+        log_start = log_size(directory)
+        try:
+            job = self.executor(directory / "slurm", str(directory)).submit(Submission(command, directory))
+        except RuntimeError as error:  # submitit's, with sbatch's own message
+            raise UserError(f"SLURM did not take {directory.name}: {str(error).splitlines()[0]}") from None
+        self.queue.add(job.job_id)
+        return SlurmProcess(self, job, directory, log_start)
+
+    def ask(self, after: float) -> float:
+        """Brings `queue`, the ids of the jobs that SLURM has, up to date where that is older than `after` seconds; says when.
+
+        It asks squeue: sacct, which submitit asks, has no answer on a cluster without accounting.
+        """
+        if time.monotonic() - self.tried > after:
+            command = ["squeue", "--me", "--noheader", "--format=%A"]
+            listing = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.tried = time.monotonic()
+            if listing.returncode == 0:  # else the controller is away for a moment
+                self.queue, self.asked = set(listing.stdout.split()), self.tried
+        return self.asked
+
+    def close(self) -> None:
+        pass
+
+
+class Submission:
+    """What submitit runs on the node: the worker, and what is to happen before its time is over."""
+
+    def __init__(self, command: Sequence[str], directory: Path):
+        self.command, self.directory = list(command), directory
+        self.process: subprocess.Popen | None = None
+
+    def __call__(self) -> int:
+        import submitit
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # submitit ignores it: a cancelled run would not save
+        # SLURM sends submitit's signal to all processes of a job, and it would end the worker, which is to end by SIGTERM.
+        number = getattr(signal, "SIG" + submitit.JobEnvironment.USR_SIG)
+        handler = signal.signal(number, signal.SIG_IGN)
+        self.process = start_on_node(self.command, self.directory)
+        signal.signal(number, handler)
+        return attend(self.process)
+
+    def checkpoint(self) -> Any:
+        """Lets the worker save and end; submitit then puts what this returns back into the queue."""
+        import submitit
+
+        if self.process:
+            self.process.terminate()
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)  # `__call__`, interrupted in its own wait, reaps it
+        return submitit.helpers.DelayedSubmission(Submission(self.command, self.directory))
+
+
+class SlurmProcess:
+    """A `Process` in a SLURM job."""
+
+    def __init__(self, slurm: Slurm, job: Any, directory: Path, log_start: int):
+        self.slurm, self.job, self.directory, self.log_start = slurm, job, directory, log_start
+        self.status: int | None = None
+        self.stopped = False
+        self.missed: float | None = None
+
+    def poll(self) -> int | None:
+        if self.status is None:
+            gone = self.gone()  # before the look for a result, which may come in between
+            if self.job.paths.result_pickle.exists():
+                self.status = self.result()
+            elif gone:
+                self.status = -signal.SIGTERM if self.stopped else -signal.SIGKILL
+        return self.status
+
+    def result(self) -> int:
+        """The worker's exit status; 1 where submitit could not run it to its end, with the reason in log.txt."""
+        error = self.job.exception()
+        if error is None:
+            return self.job.result()
+        append_line(self.directory, f"{error}\nerror: SLURM job {self.job.job_id} failed; see {self.directory / 'slurm'}")
+        return 1
+
+    def gone(self) -> bool:
+        """Whether the job has left the queue; unless it was told to, twice asked, for the sake of slow file systems."""
+        if self.slurm.cluster != "slurm":
+            return self.job.done()
+        asked = self.slurm.ask(after=STOP_SECONDS if self.stopped else QUEUE_SECONDS)
+        if self.job.job_id in self.slurm.queue:
+            self.missed = None
+        elif self.missed is None:
+            self.missed = asked
+        return self.missed is not None and (self.stopped or asked > self.missed)
+
+    def state(self) -> str:
+        return "running" if log_size(self.directory) > self.log_start else "queued"
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.job.cancel(check=False)
+
+    def kill(self) -> None:
+        if self.slurm.cluster == "slurm":  # the step, as a job's processes would first be given KillWait seconds
+            subprocess.run(["scancel", "--signal=KILL", f"{self.job.job_id}.0"], capture_output=True, check=False)
+        self.stop()
+
+    def wait(self) -> int:
+        while self.poll() is None:
+            time.sleep(STOP_SECONDS)
+        return self.status
