@@ -65,7 +65,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
         body, built, vocabulary, stream=stream, stateful=config.model.stateful, adapter=build_adapter(config.lora)
     )
     total, begin = Cost(), 0
-    for phase in build_phases(config, program, lambda data: rows(data, size)):
+    for phase in build_phases(config, program, lambda data: MadeUpRows(data, size)):
         tokens = float(phase.data.batch_size * phase.data.seq_len)
         if made_up:
             share = (begin / config.train.steps, phase.end / config.train.steps)
@@ -78,18 +78,23 @@ def pretraining_cost(config: ConfigDict) -> Cost:
     return total
 
 
-def rows(data: ConfigDict, vocab_size: int) -> "Iterator[dict[str, np.ndarray]]":
-    """Endless made-up batches of `config.data`: pairs of segments of random tokens, rows full."""
-    rng = np.random.default_rng(0)
-    length, half = data.seq_len, data.seq_len // 2
-    segments = np.arange(length) > half
-    while True:
-        made = []
-        for number in range(data.batch_size):
-            tokens = rng.integers(5, vocab_size, length)
-            tokens[[0, half, -1]] = (2, 3, 3)
-            made.append(make_row(length, 0, tokens, segments, np.ones(length), number % 2, (number, 0), number % 2))
-        yield {name: np.stack([row[name] for row in made]) for name in made[0]}
+class MadeUpRows:
+    """Endless batches of `config.data`: pairs of segments of random tokens, rows full; each iterator begins anew."""
+
+    def __init__(self, data: ConfigDict, vocab_size: int):
+        self.data, self.vocab_size = data, vocab_size
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        rng = np.random.default_rng(0)
+        length, half = self.data.seq_len, self.data.seq_len // 2
+        segments = np.arange(length) > half
+        while True:
+            made = []
+            for number in range(self.data.batch_size):
+                tokens = rng.integers(5, self.vocab_size, length)
+                tokens[[0, half, -1]] = (2, 3, 3)
+                made.append(make_row(length, 0, tokens, segments, np.ones(length), number % 2, (number, 0), number % 2))
+            yield {name: np.stack([row[name] for row in made]) for name in made[0]}
 
 
 def transfer_cost(run: RunSpec, config: ConfigDict) -> Cost:

@@ -6,6 +6,7 @@ once.
 """
 
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from bertlab.studies import worker
 from bertlab.studies.report import report
 from bertlab.studies.results import load
 from bertlab.studies.study import load_study
-from bertlab.studies.sweep import describe
+from bertlab.studies.sweep import describe, sweep
 from bertlab.transfer.tasks import find_task
 from tests.conftest import ROOT
 
@@ -88,3 +89,15 @@ def test_a_study_trains(path, corpus, cache, tasks, trained, tmp_path, monkeypat
     assert set(results.runs["status"]) == {"finished"}
     if WHOLE:
         assert report(tmp_path, console=Console(quiet=True)).exists()
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_says_what_it_would_cost(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    out = io.StringIO()
+    study = load_study(f"{path}:scale=tiny,corpus=pydocs,seeds=1,task_steps=20")
+    assert sweep(study, tmp_path, dry_run=True, console=Console(file=out, width=10_000)) == 0
+    *_, total = out.getvalue().splitlines()
+    assert total.startswith(f"{study.name}: {len(study.runs())} runs, {len(study.runs())} to do: ")
+    assert "FLOPs" in total and " 0 FLOPs" not in total
+    assert not list(tmp_path.iterdir())
