@@ -82,7 +82,8 @@ def figures(results: Results) -> dict[str, Figure]:
 def score_maps(results: Results) -> list[Figure]:
     """A heat map of variants by tasks, where there are enough of both to see a pattern."""
     columns = score_columns(results)
-    return [plots.heat_map(results.runs, columns)] if len(columns) > 1 and len(results.variants) > 2 else []
+    scored = results.runs.loc[results.runs[columns].notna().any(axis=1), "variant"].nunique()
+    return [plots.heat_map(results.runs, columns)] if len(columns) > 1 and scored > 2 else []
 
 
 def curves(results: Results) -> pd.DataFrame:

@@ -1,11 +1,14 @@
 """The door to results, `bertlab.results`: figures of a loaded study, with one colour for a variant, and errors that help."""
 
+import dataclasses
+
 import pytest
 from matplotlib.colors import to_rgb
 
 from bertlab import results
 from bertlab.errors import UserError
 from bertlab.studies.plots import line_styles
+from bertlab.studies.report import score_maps
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,13 @@ def test_a_heat_map_has_the_means_over_seeds(study):
     panel = results.plot_heat_map(study).axes[0]
     mean = study.runs.groupby("variant")["package/accuracy"].mean()
     assert [text.get_text() for text in panel.texts][::2] == [f"{100 * mean[name]:.1f}" for name in study.variants]
+
+
+def test_a_report_has_a_heat_map_of_three_variants_with_scores_and_not_of_two(study):
+    columns = ["package/accuracy", "code_spans/f1"]
+    few = study.runs.copy()
+    few.loc[~few["variant"].isin(study.variants[:2]), columns] = float("nan")
+    assert len(study.variants) > 2 and score_maps(study) and not score_maps(dataclasses.replace(study, runs=few))
 
 
 @pytest.mark.parametrize(
