@@ -6,8 +6,8 @@
 
 MLM on pairs of segments alone, with NSP (is B from another text?) and with SOP (have A and B changed places?). The
 report has nsp/accuracy and sop/accuracy, each of the model that learnt it. The paper also asks every model both (NSP's is at
-chance on SOP, 52.0 %); here all are fine-tuned on both questions, as tasks `next_sentence`, whose other sentence is of the same
-module, and `sentence_order`. Without a second objective the pairs are NSP's.
+chance on SOP, 52.0 %); here all are fine-tuned on both questions, as tasks `next_sentence` and `sentence_order`. Without a
+second objective the pairs are NSP's.
 
 Pairs of texts are where the paper gains (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is BERT's:
 ALBERT shares parameters between layers and factorises the embeddings, which is not made here. At scale=paper the

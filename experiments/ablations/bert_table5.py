@@ -5,9 +5,9 @@
 
 Four models on the same text: BERT (MLM + NSP), without NSP, left to right without NSP (seen from the left in fine-tuning too),
 and that with a BiLSTM of its own on top in fine-tuning, which has the same pretraining. MLM and LTR are one body; direction and
-objective differ. Task `next_sentence` stands for the paper's pairs; its other sentence is of the same module, so that a topic
-does not tell. `tasks=` and `data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper's are MNLI, QNLI, MRPC,
-SST-2 and SQuAD 1.1.
+objective differ. Task `next_sentence` stands for the paper's pairs; it is NSP's own question on held-out sentences, so that its
+model has a start there. `tasks=` and `data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper's are MNLI,
+QNLI, MRPC, SST-2 and SQuAD 1.1.
 
 Expect: MLM above LTR at equal data, most on tokens and spans; the BiLSTM makes up for some of it there, not on sentences; NSP
 matters for pairs of sentences, and later work found it not to. With few tokens LTR is ahead: it is asked at every position, MLM

@@ -43,9 +43,10 @@ def stub_tasks(monkeypatch):
     rng = np.random.default_rng(0)
     words = [["the", "value", "of"], ["object", "is", "not"]]
     sentences = [rng.choice(words[i % 2], size=6).tolist() for i in range(200)]
-    sentence = lambda: (["first", "second"], [(f"document {i}", words, i % 2) for i, words in enumerate(sentences)])
+    texts = [[" ".join(words)] for words in sentences]
+    sentence = lambda _: (["first", "second"], [(f"document {i}", text, i % 2) for i, text in enumerate(texts)])
     labels = [[int(word == "not") for word in words] for words in sentences]
-    token = lambda: (["other", "not"], [(f"document {i}", *pair) for i, pair in enumerate(zip(sentences, labels))])
+    token = lambda _: (["other", "not"], [(f"document {i}", *pair) for i, pair in enumerate(zip(sentences, labels))])
     which = pydocs.pydocs_task("which", "classification", ("accuracy",), sentence)
     monkeypatch.setitem(tasks.TASKS, "which", which)
     monkeypatch.setitem(tasks.TASKS, "negation", pydocs.pydocs_task("negation", "tagging", ("f1",), token))

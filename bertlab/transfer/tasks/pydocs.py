@@ -16,7 +16,7 @@ from bertlab.transfer.tasks.assemble import check_task
 from bertlab.transfer.tasks.base import SPLITS, Example, Task, TaskData
 
 # Changed with every change of the code below that changes the examples.
-VERSION = 4
+VERSION = 5
 PACKAGES = 8
 EXAMPLES_PER_PACKAGE = 1000
 CODE_SENTENCES = 8000
@@ -27,8 +27,12 @@ Labelled = tuple[str, list[str], int | list[int]]
 """Document id, then the text or texts and a label; tagging: the words and a label for each."""
 
 
+Split = Callable[[str], str]
+"""Document id -> the split that it is in."""
+
+
 def pydocs_task(
-    name: str, kind: str, metrics: tuple[str, ...], collect: Callable[[], tuple[list[str], list[Labelled]]]
+    name: str, kind: str, metrics: tuple[str, ...], collect: Callable[[Split], tuple[list[str], list[Labelled]]]
 ) -> Task:
     """A task whose examples are collected from the installed packages once, and kept beside the prepared corpora.
 
@@ -36,7 +40,7 @@ def pydocs_task(
 
     Args:
         name, kind, metrics: the task's; kind is "classification" or "tagging".
-        collect: () -> (class names, labelled examples).
+        collect: split -> (class names, labelled examples); what an example has of other documents is of the same split.
     """
     return check_task(Task(name, kind, metrics, functools.partial(_load, name, kind, collect)))
 
@@ -50,10 +54,11 @@ def _load(name: str, kind: str, collect: Callable, directory: Path | None, optio
     key = f"{name}-{VERSION}-{PydocsCorpus().fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
     path = cache_directory(pretraining["directory"]) / "tasks" / f"{key}.json"
     if not path.exists():
-        labels, collected = collect()
+        place = lambda document: split_of(document, *fractions)
+        labels, collected = collect(place)
         examples = {split: [] for split in SPLITS}
         for labelled in collected:
-            examples[split_of(labelled[0], *fractions)].append(labelled)
+            examples[place(labelled[0])].append(labelled)
         if empty := [split for split in SPLITS if not examples[split]]:
             raise UserError(
                 f"task '{name}' has no {empty[0]} examples; raise the pretraining run's config.data.{empty[0]}_fraction"
@@ -76,7 +81,7 @@ def _example(kind: str, id: str, document: str, texts: list[str], label: int | l
     return Example(id=id, where=document, texts=tuple(texts), label=label)
 
 
-def collect_packages() -> tuple[list[str], list[Labelled]]:
+def collect_packages(_: Split) -> tuple[list[str], list[Labelled]]:
     """Docstrings of the eight packages that have most: the first paragraph, if no other module has a sentence of it."""
     prose, shared = read_prose()
     found = {}
@@ -93,7 +98,7 @@ def collect_packages() -> tuple[list[str], list[Labelled]]:
     ]
 
 
-def collect_code_spans() -> tuple[list[str], list[Labelled]]:
+def collect_code_spans(_: Split) -> tuple[list[str], list[Labelled]]:
     """Sentences of one module only in which some words, not all, are set as code (`x` or ``x``); the marks removed."""
     prose, shared = read_prose()
     found = {}
@@ -105,48 +110,49 @@ def collect_code_spans() -> tuple[list[str], list[Labelled]]:
     return ["prose", "code"], spread(list(found.values()), CODE_SENTENCES)
 
 
-def collect_next_sentences() -> tuple[list[str], list[Labelled]]:
-    """Two sentences, of which the second follows the first or stands in another docstring of the same module.
+def collect_next_sentences(split: Split) -> tuple[list[str], list[Labelled]]:
+    """Two sentences, of which the second follows the first or, every second time, is from another module of its split.
 
-    Every second pair keeps its second sentence, the others have one that no pair before had; so neither sentence tells
-    anything by itself, nor does the topic much.
+    That is the question of next-sentence prediction (Devlin et al. 2019, section 3.1), asked of held-out sentences.
     """
+    of_split: dict[str, list[tuple[str, str, str]]] = {}
+    for module, first, second in consecutive_sentences():
+        of_split.setdefault(split(module), []).append((module, first, second))
     found = []
-    for module, pairs in consecutive_sentences().items():
-        taken = set()
-        for i, (docstring, first, second) in enumerate(pairs):
-            turned = pairs[i + 1 :] + pairs[:i]
-            others = [other for number, _, other in turned if number != docstring and other not in taken]
-            if others and i % 2:
-                found.append((module, [first, others[len(others) // 2]], 0))
-                taken.add(others[len(others) // 2])
-            elif others:
+    for pairs in of_split.values():
+        for i, (module, first, second) in enumerate(pairs):
+            other, _, elsewhere = pairs[(i + len(pairs) // 2) % len(pairs)]
+            if i % 2 == 0:
                 found.append((module, [first, second], 1))
-    return ["elsewhere", "next"], spread(found, PAIRS)
+            elif other != module:
+                found.append((module, [first, elsewhere], 0))
+    return ["random", "next"], spread(found, PAIRS)
 
 
-def collect_sentence_orders() -> tuple[list[str], list[Labelled]]:
+def collect_sentence_orders(_: Split) -> tuple[list[str], list[Labelled]]:
     """Two sentences that follow each other, every second pair with its sentences swapped (Lan et al. 2020, section 3.1)."""
-    found = [(module, [a, b]) for module, pairs in consecutive_sentences().items() for _, a, b in pairs]
-    swapped = [(module, texts[::-1], 0) if i % 2 else (module, texts, 1) for i, (module, texts) in enumerate(found)]
-    return ["swapped", "in order"], spread(swapped, PAIRS)
+    found = [
+        (module, [second, first], 0) if i % 2 else (module, [first, second], 1)
+        for i, (module, first, second) in enumerate(consecutive_sentences())
+    ]
+    return ["swapped", "in order"], spread(found, PAIRS)
 
 
-def consecutive_sentences() -> dict[str, list[tuple[int, str, str]]]:
-    """By module: (number of the docstring, sentence, the next one of its paragraph), each of 4 to 20 words.
+def consecutive_sentences() -> list[tuple[str, str, str]]:
+    """(Module, sentence, the next one of its paragraph), each of 4 to 20 words.
 
     No sentence of another module is among them, and no sentence is first, or second, twice.
     """
     prose, shared = read_prose()
-    seen, found = (set(), set()), {}
-    for number, (module, _, docstring) in enumerate(prose):
+    seen, found = (set(), set()), []
+    for module, _, docstring in prose:
         for pair in itertools.chain.from_iterable(map(itertools.pairwise, docstring)):
             known = [plain(sentence) for sentence in pair]
             fits = all(4 <= len(sentence.split()) <= 20 for sentence in pair) and shared.isdisjoint(known)
             if fits and not any(sentence in before for sentence, before in zip(known, seen)):
                 for sentence, before in zip(known, seen):
                     before.add(sentence)
-                found.setdefault(module, []).append((number, *(" ".join(sentence.split()) for sentence in pair)))
+                found.append((module, *(" ".join(sentence.split()) for sentence in pair)))
     return found
 
 

@@ -43,7 +43,7 @@ def stub_task(monkeypatch):
     monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
     collected = []
 
-    def collect():
+    def collect(split):
         collected.append(1)
         return ["even", "odd"], [(f"document {i}", [f"document {i}"], i % 2) for i in range(300)]
 
@@ -104,7 +104,7 @@ def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_p
         return " ".join(text.replace("`", "").split())
 
     documents = {m.name: {bare(s) for d in m.docstrings for p in paragraphs(d) for s in p} for m in stubs}
-    _, collected = COLLECT[name]()
+    _, collected = COLLECT[name](lambda module: "train")
     texts = [" ".join(example) for _, example, _ in collected]  # the words of one, or one text
     assert len(texts) == len(set(map(bare, texts))), "no example twice"
     for module, example, _ in collected:
@@ -132,24 +132,27 @@ def paragraphs_of_three(monkeypatch):
     return {m.name: [paragraphs(docstring)[0] for docstring in m.docstrings] for m in modules}
 
 
+def place(module):
+    return ("train", "train", "test")[int(module.removeprefix("package.module")) % 3]
+
+
 def follows(docstrings, texts):
     return any(texts == [*pair] for sentences in docstrings for pair in itertools.pairwise(sentences))
 
 
-def test_next_sentences_are_next_or_of_another_docstring(paragraphs_of_three):
-    labels, found = pydocs.collect_next_sentences()
+def test_next_sentences_are_next_or_of_another_module_of_the_split(paragraphs_of_three):
+    labels, found = pydocs.collect_next_sentences(place)
     # Three docstrings of two pairs each; the shared sentence leaves none of the fourth.
-    assert labels == ["elsewhere", "next"] and len(found) == 12 * 6
+    assert labels == ["random", "next"] and len(found) == 12 * 6
+    of = {sentence: name for name, docstrings in paragraphs_of_three.items() for row in docstrings for sentence in row}
     for module, texts, label in found:
-        docstrings = paragraphs_of_three[module]
-        at = [next(d for d, sentences in enumerate(docstrings) if text in sentences) for text in texts]
-        assert follows(docstrings, texts) == (at[0] == at[1]) == (label == 1)
-    negatives = [texts[1] for _, texts, label in found if label == 0]
-    assert len(negatives) == 12 * 3 == len(set(negatives))
+        assert of[texts[0]] == module and place(of[texts[1]]) == place(module)
+        assert follows(paragraphs_of_three[module], texts) == (of[texts[1]] == module) == (label == 1)
+    assert sum(label for _, _, label in found) == 12 * 3
 
 
 def test_sentence_orders_are_of_two_in_a_row(paragraphs_of_three):
-    labels, found = pydocs.collect_sentence_orders()
+    labels, found = pydocs.collect_sentence_orders(place)
     assert labels == ["swapped", "in order"] and len(found) == 12 * 6
     assert [label for _, _, label in found].count(0) == 12 * 3
     for module, texts, label in found:
@@ -165,7 +168,9 @@ def test_a_pair_has_two_texts(paragraphs_of_three, monkeypatch, tmp_path):
 
 def test_a_tagging_example_has_a_label_a_word(monkeypatch, tmp_path):
     monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
-    task = pydocs_task("stub", "tagging", ("f1",), lambda: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)]))
+    task = pydocs_task(
+        "stub", "tagging", ("f1",), lambda _: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)])
+    )
     examples = load_task(task, options(tmp_path)).examples["train"]
     assert {(example.words, example.label, example.texts) for example in examples} == {(("a", "b"), (0, i), ()) for i in (0, 1)}
 
