@@ -19,10 +19,12 @@ from matplotlib.figure import Figure
 
 from bertlab.errors import UserError
 from bertlab.studies import plots
+from bertlab.studies.plots import LineStyle
 from bertlab.studies.results import X_AXES, Difference, Results, compare_data, difference, load, primary_metric, summarise
 
 __all__ = [
     "Difference",
+    "LineStyle",
     "Results",
     "compare_data",
     "difference",
@@ -30,8 +32,14 @@ __all__ = [
     "plot_curves",
     "plot_heat_map",
     "plot_scores",
+    "styles",
     "summarise",
 ]
+
+
+def styles(results: Results) -> dict[str, LineStyle]:
+    """Variant -> how all figures draw it (`colour`, `dashes`, `marker`, `hatch`), for figures of your own."""
+    return plots.line_styles(results.runs)
 
 
 def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[str] = ("tokens",)) -> Figure:
@@ -57,7 +65,7 @@ def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[
 
 
 def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:
-    """Test scores after fine-tuning: a panel a metric, a bar a variant; dots are runs, whiskers one standard deviation.
+    """Test scores after fine-tuning: a panel a metric, a bar a variant; dots are seeds, whiskers one standard deviation.
 
     Args:
         results: From `load`.
@@ -66,10 +74,7 @@ def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:
     Raises:
         UserError: There is no such column, or no finished run.
     """
-    figure = plots.downstream_bars(results.runs, _scores(results, metrics), plots.line_styles(results.runs))
-    for text in (text for panel in figure.axes for text in panel.texts):
-        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # the reference's line ends before a number
-    return figure
+    return plots.downstream_bars(results.runs, _scores(results, metrics), plots.line_styles(results.runs))
 
 
 def plot_heat_map(results: Results, metrics: Sequence[str] = ()) -> Figure:

@@ -13,44 +13,90 @@ from rich.table import Table
 from bertlab.config import flatten
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.studies.study import COSTS
-from bertlab.studies.text import MISSING, count_text, seconds_text
+from bertlab.studies.study import COSTS, RunSpec
+from bertlab.studies.text import MISSING, count_text, number, seconds_text
+from bertlab.studies.worker import pretrained
+from bertlab.transfer.evaluations import read_evaluations
+
+PRETRAINING = ""
 
 
 def compare(first: Path, second: Path, console: Console | None = None) -> None:
-    """Prints the differences of two runs, pretraining and fine-tunings on the same task.
+    """Prints the differences of two runs: of their pretraining, and of adaptations and fine-tunings to tasks that both have.
+
+    A run of a study that shares its pretraining with another run, or stands on one that was there already, is compared with
+    the pretraining of that one.
 
     Raises:
         UserError: one of them is no run.
     """
     console = console or Console()
-    for path in (first, second):
-        if not (path / "config.json").exists():
-            raise UserError(f"{path} is not a run (there is no config.json); give two run directories")
+    ours, theirs = (stages(path) for path in (first, second))
+    for path, found in ((first, ours), (second, theirs)):
+        if found[PRETRAINING] != path:
+            print_sentence(console, f"{path} stands on the pretraining of {found[PRETRAINING]}.")
     print_table(console, "Config", differences(first, second), (first, second), "the configs are the same")
     print_table(console, "Environment", environment(first, second), (first, second), "the environments are the same")
     frame = outcomes(first, second)
     shown = frame.assign(difference=frame["second"] - frame["first"])
     rows = [(name, *(text(name, row[c]) for c in ("first", "second", "difference"))) for name, row in shown.iterrows()]
     print_table(console, "Results", rows, (first, second), "neither has a result yet", ("second - first",))
-    console.print(same_data(first, second), markup=False, highlight=False)
-    console.print("Two runs say nothing about chance: compare variants over seeds with a study.", markup=False, highlight=False)
+    for sentence in (*other_texts(first, second), *same_data(first, second)):
+        print_sentence(console, sentence)
+    print_sentence(console, "Two runs say nothing about chance: compare variants over seeds with a study.")
+
+
+def stages(path: Path) -> dict[str, Path]:
+    """The parts of a run: "" for pretraining, "adapt.TASK" and "finetune.TASK" -> directory.
+
+    Raises:
+        UserError: `path` is no run, or its pretraining is not where its job.json says.
+    """
+    found, adapted = {PRETRAINING: path}, path
+    if not (path / "config.json").exists():
+        if not (path / "job.json").exists():
+            raise UserError(f"{path} is not a run (there is no config.json and no job.json); give two run directories")
+        run = RunSpec(**read_json(path / "job.json")["run"])
+        if run.averages:
+            raise UserError(
+                f"{path} averages the predictions of {', '.join(run.averages)} and trained nothing; give two runs that did"
+            )
+        found[PRETRAINING] = pretrained(run, path)
+        adapted = path.parent / run.shares.get("adapt", path.name)
+        if not (found[PRETRAINING] / "config.json").exists():
+            raise UserError(
+                f"the pretraining of {path} should stand in {found[PRETRAINING]}, where there is no config.json: it has not"
+                " begun, or was moved; finish it, or put it back"
+            )
+    for kind, directory in (("adapt", adapted), ("finetune", path)):
+        found |= {f"{kind}.{file.parent.name}": file.parent for file in sorted(directory.glob(f"{kind}/*/config.json"))}
+    return found
 
 
 def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """(dotted name, value in the first, value in the second) of each config key that is not the same."""
-    ours, theirs = (flatten(read_json(path / "config.json")) for path in (first, second))
-    return [
-        (key, *(_shown(config, key) for config in (ours, theirs))) for key in _keys(ours, theirs) if _differ(ours, theirs, key)
-    ]
+    """(dotted name, value in the first, value in the second) of each config key that is not the same.
+
+    Keys of an adaptation or a fine-tuning are named "finetune.package: optimizer.learning_rate".
+    """
+    rows = []
+    for stage, ours, theirs in _pairs(first, second):
+        configs = [flatten(read_json(directory / "config.json")) for directory in (ours, theirs)]
+        # Where a fine-tuning begins is the pretraining or the adaptation, which are compared themselves.
+        keys = [key for key in _differing(*configs) if stage == PRETRAINING or key != "init_from"]
+        rows += [(_named(stage, key), *(_shown(config, key) for config in configs)) for key in keys]
+    return rows
 
 
 def environment(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """The same of environment.json, but for the command."""
-    files = [path / "environment.json" for path in (first, second)]
-    ours, theirs = (flatten(read_json(file)) if file.exists() else {} for file in files)
-    keys = [key for key in _keys(ours, theirs) if key != "command" and _differ(ours, theirs, key)]
-    return [(key, _shown(ours, key), _shown(theirs, key)) for key in keys]
+    """The same of environment.json, but for the command; of a later stage only what differs otherwise than in pretraining."""
+    rows, before = [], set()
+    for stage, ours, theirs in _pairs(first, second):
+        files = [directory / "environment.json" for directory in (ours, theirs)]
+        found = [flatten(read_json(file)) if file.exists() else {} for file in files]
+        entries = [(key, *(_shown(of, key) for of in found)) for key in _differing(*found) if key != "command"]
+        rows += [(_named(stage, key), *values) for key, *values in entries if (key, *values) not in before]
+        before |= set(entries) if stage == PRETRAINING else set()
+    return rows
 
 
 def outcomes(first: Path, second: Path) -> pd.DataFrame:
@@ -60,16 +106,16 @@ def outcomes(first: Path, second: Path) -> pd.DataFrame:
     return frame.dropna(how="all")
 
 
-def same_data(first: Path, second: Path) -> str:
-    """Whether both read the same batches in the same order, in a sentence."""
-    results = [path / "result.json" for path in (first, second)]
-    ours, theirs = (read_json(file) if file.exists() else {} for file in results)
-    if not (ours.get("data_hash") and theirs.get("data_hash")):
-        return "Whether they read the same batches is not known: a run that is not finished or read nothing has no data_hash."
-    if ours["step"] != theirs["step"]:
-        return f"They trained {ours['step']:,} and {theirs['step']:,} steps, so they did not read the same batches."
-    same = ours["data_hash"] == theirs["data_hash"]
-    return "They read the same batches in the same order." if same else "They did not read the same batches in the same order."
+def other_texts(first: Path, second: Path) -> list[str]:
+    """A sentence for each number of evaluation.json that was measured on other texts in one run than in the other."""
+    ours, theirs = (_evaluations(stages(path)[PRETRAINING]) for path in (first, second))
+    other = [name for name in ours if name in theirs and ours[name]["text_hash"] != theirs[name]["text_hash"]]
+    return [f"{name} was measured on other texts in one than in the other, so the two do not compare." for name in other]
+
+
+def same_data(first: Path, second: Path) -> list[str]:
+    """Whether both read the same batches in the same order: a sentence for each stage that both have."""
+    return [_same_batches(stage, ours, theirs) for stage, ours, theirs in _pairs(first, second)]
 
 
 def print_table(
@@ -82,7 +128,7 @@ def print_table(
 ) -> None:
     """Prints (name, first, second, ...) rows, or that there are none."""
     if not rows:
-        console.print(f"{title}: {nothing}.", markup=False, highlight=False)
+        print_sentence(console, f"{title}: {nothing}.")
         return
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold")
@@ -93,33 +139,74 @@ def print_table(
     console.print(table, markup=False, highlight=False)
 
 
+def print_sentence(console: Console, sentence: str) -> None:
+    """Prints text as it is."""
+    console.print(sentence, markup=False, highlight=False)
+
+
 def text(name: str, value: float) -> str:
     """A number as its column prints it."""
-    if math.isnan(value):
-        return MISSING
-    if name in COSTS:
+    if name in COSTS and not math.isnan(value):
         return ("-" if value < 0 else "") + (seconds_text if name == "seconds" else count_text)(abs(value))
-    return f"{value:.4f}"
+    return number(value, 4)
+
+
+def _pairs(first: Path, second: Path) -> list[tuple[str, Path, Path]]:
+    """(Stage, directory of the first, of the second) of the stages that both have."""
+    ours, theirs = stages(first), stages(second)
+    return [(stage, ours[stage], theirs[stage]) for stage in ours if stage in theirs]
 
 
 def _numbers(path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
-    if (path / "result.json").exists():
-        result = read_json(path / "result.json")
+    parts = stages(path)
+    # A run on a pretraining that was there already has a result of its own, which says what of it counts.
+    for file in dict.fromkeys(directory / "result.json" for directory in (parts[PRETRAINING], path)):
+        result = read_json(file) if file.exists() else {"metrics": {}}
         found |= {key: result[key] for key in COSTS if result.get(key) is not None}
         found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
+    for name, entry in _evaluations(parts[PRETRAINING]).items():
+        found[name] = entry["value"] if "value" in entry else entry["accuracy"]
+    if (parts[PRETRAINING] / "floor.json").exists():
+        for objective, floor in read_json(parts[PRETRAINING] / "floor.json").items():
+            found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
     for file in sorted(path.glob("finetune/*/result.json")):
         metrics = read_json(file)["metrics"].get("test", {})
         found |= {f"{file.parent.name}: test/{metric}": value for metric, value in metrics.items()}
     return found
 
 
-def _keys(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys([*ours, *theirs]))
+def _evaluations(pretraining: Path) -> dict[str, Mapping[str, Any]]:
+    """ "bits_per_byte/pseudo, test split" -> its entry in evaluation.json."""
+    file = pretraining / "evaluation.json"
+    measures = read_evaluations(file) if file.exists() else {}
+    return {
+        f"{measure}/{kind}, {source}": entry
+        for measure, by_source in measures.items()
+        for source, by_kind in by_source.items()
+        for kind, entry in by_kind.items()
+    }
 
 
-def _differ(ours: Mapping[str, Any], theirs: Mapping[str, Any], key: str) -> bool:
-    return (key in ours) != (key in theirs) or ours.get(key) != theirs.get(key)
+def _same_batches(stage: str, first: Path, second: Path) -> str:
+    where = f"{stage or 'Pretraining'}: "
+    results = [directory / "result.json" for directory in (first, second)]
+    ours, theirs = (read_json(file) if file.exists() else {} for file in results)
+    if not (ours.get("data_hash") and theirs.get("data_hash")):
+        return f"{where}whether they read the same batches is not known: what is not finished or read nothing has no data_hash."
+    if ours["step"] != theirs["step"]:
+        return f"{where}they trained {ours['step']:,} and {theirs['step']:,} steps, so they did not read the same batches."
+    same = ours["data_hash"] == theirs["data_hash"]
+    return f"{where}they {'read' if same else 'did not read'} the same batches in the same order."
+
+
+def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    keys = dict.fromkeys([*ours, *theirs])
+    return [key for key in keys if (key in ours) != (key in theirs) or ours.get(key) != theirs.get(key)]
+
+
+def _named(stage: str, key: str) -> str:
+    return f"{stage}: {key}" if stage else key
 
 
 def _shown(config: Mapping[str, Any], key: str) -> str:

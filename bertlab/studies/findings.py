@@ -3,10 +3,21 @@
 import math
 from collections.abc import Sequence
 
+import pandas as pd
+
 from bertlab.studies import plots
-from bertlab.studies.results import Results, compare_data, compare_texts, difference
+from bertlab.studies.results import (
+    Difference,
+    Results,
+    comparable,
+    compare_data,
+    compare_texts,
+    difference,
+    scores_by_seed,
+    summarise,
+)
 from bertlab.studies.statistics import failure_rate
-from bertlab.studies.tables import score_columns
+from bertlab.studies.tables import looks_of, score_columns, seed_counts
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 
 
@@ -17,51 +28,74 @@ def findings(results: Results) -> list[str]:
         return ["No run is finished yet, so there is nothing to conclude."]
     if not results.axes:
         return [run_finding(results)]
-    sentences = []
-    counts = finished.groupby("variant").size()
-    seeds = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-    variants = f"{len(counts)} variants" if len(counts) > 1 else "One variant"
-    verb = "were" if len(counts) > 1 else "was"
-    if counts.max() < 2:
-        sentences.append(
-            f"{variants} {verb} run with one seed each. One seed cannot separate differences between "
-            "variants from chance: read what follows as what happened once."
-        )
-    else:
-        sentences.append(
-            f"{variants} {verb} run with {seeds} seeds each; ± is the standard deviation over seeds, and what stands in"
-            " parentheses the 95 % interval of a difference, paired by seed."
-        )
+    counts = {variant: seed_counts(results, variant)[0] for variant in results.variants}
+    counts = {variant: count for variant, count in counts.items() if count}
+    least, most = min(counts.values()), max(counts.values())
+    variants = f"{len(counts)} variants were" if len(counts) > 1 else "One variant was"
+    if most < 2:
+        said = f"{variants} run with one seed each. One seed cannot separate variants from chance, so none is compared here"
+        listed = [scores_of_one_seed(results, metric) for metric in score_columns(results)]
+        return [f"{said}; the numbers say what happened once.", *filter(None, listed)]
+    seeds = f"{least}" if least == most else f"{least} to {most}"
+    sentences = [
+        f"{variants} run with {seeds} seeds each; ± is the standard deviation over seeds, and what stands in parentheses the"
+        " interval of a difference, paired by seed, for all pairs of variants at once 95 % (Bonferroni)."
+        if len(counts) > 1
+        else f"{variants} run with {seeds} seeds; ± is the standard deviation over seeds."
+    ]
     if results.study.get("select"):
         return sentences  # which of what was selected among is best on test is nobody's to know
     references = plots.untrained(results.runs)
     for metric in score_columns(results):
         task, _, name = metric.partition("/")
-        means = finished.groupby("variant", sort=False)[metric].mean().dropna().sort_values(ascending=False)
+        means = mean_scores(results, metric).sort_values(ascending=False, kind="stable")
         if len(means) < 2:
             continue
         best, second = means.index[:2]
-        sentence = (
-            f"On {task} ({name}, test) {best} is best with {score_text(means[best], metric)}, "
-            f"{gap(results, metric, best, second)} above {second}"
-        )
-        others = [v for v in references if v in means.index and v not in (best, second)]
-        sentence += "".join(f" and {gap(results, metric, best, v)} above {v}" for v in others)
-        sentences.append(sentence + ".")
+        others = [second, *(v for v in references if v in means.index and v not in (best, second))]
+        pairs_of_variants = len(means) * (len(means) - 1) // 2
+        gaps = [gap(results, metric, best, other, 1 - 0.05 / (looks_of(results) * pairs_of_variants)) for other in others]
+        highest = f"On {task} ({name}, test) the highest mean is that of {best}, {score_text(means[best], metric)}"
+        sentences.append(f"{highest}: {'; '.join(gaps)}.")
         sentences += [
             comparison(results, metric, a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index
         ]
     return sentences
 
 
-def gap(results: Results, metric: str, variant: str, other: str) -> str:
-    """The size of a difference with its 95 % interval over seeds: "3.1 points (1.9 to 4.3)"."""
-    found = difference(results, metric, variant, other)
-    text = points(found.mean, metric)
+def mean_scores(results: Results, metric: str) -> pd.Series:
+    """Variant -> mean over seeds, of those that have a score."""
+    summary = summarise(results.runs[["variant", "status", *results.seed_axes, metric]])
+    return summary.set_index("variant")["mean"]
+
+
+def scores_of_one_seed(results: Results, metric: str) -> str:
+    """What every variant has in a downstream score, in the study's order; "" without a score."""
+    task, _, name = metric.partition("/")
+    listed = [f"{variant} {score_text(score, metric)}" for variant, score in mean_scores(results, metric).items()]
+    return f"On {task} ({name}, test): {', '.join(listed)}." if listed else ""
+
+
+def gap(results: Results, metric: str, variant: str, other: str, level: float) -> str:
+    """A difference in words, seed by seed, with its interval: "3.1 points (1.9 to 4.3) above LTR"."""
+    if not comparable(results, metric, variant, other):
+        return f"with {other} it has too few seeds in common to be compared"
+    found = difference(results, metric, variant, other, level)
+    if not found.mean:
+        return f"as high as {other}"
+    text = f"{size(found, metric)} {'above' if found.mean > 0 else 'below'} {other}"
     if math.isnan(found.low):
-        return text
-    low, high = sorted((found.low, found.high) if found.mean >= 0 else (-found.low, -found.high))
-    return f"{text} ({signed_points(low, metric)} to {signed_points(high, metric)})"
+        return f"{text}, the same for all seeds, which says nothing about chance"
+    seeds = [len(scores_by_seed(results, metric, name).dropna(how="all")) for name in (variant, other)]
+    return f"{text} by the {found.pairs} seeds that both have" if 0 < found.pairs < max(seeds) else text
+
+
+def size(found: Difference, metric: str) -> str:
+    """How far apart two variants are, whichever is above, with its interval: "3.1 points (1.9 to 4.3)"."""
+    if math.isnan(found.low):
+        return points(found.mean, metric)
+    low, high = (-found.high, -found.low) if found.mean < 0 else (found.low, found.high)
+    return f"{points(found.mean, metric)} ({signed_points(low, metric)} to {signed_points(high, metric)})"
 
 
 def mlm_and_ltr(variants: Sequence[str]) -> list[tuple[str, str]]:
@@ -76,25 +110,22 @@ def mlm_and_ltr(variants: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def comparison(results: Results, metric: str, variant: str, other: str) -> str:
-    """Says honestly whether one variant is above another in a downstream score."""
+    """Says honestly whether one variant is above another in a downstream score: a question of its own, with its own 95 %."""
     task = metric.partition("/")[0]
+    if not comparable(results, metric, variant, other):
+        return f"{variant} and {other} have too few seeds in common to be compared on {task}."
     found = difference(results, metric, variant, other)
-    size = gap(results, metric, variant, other)
     if found.mean > 0:
-        sentence = f"{variant} is above {other} on {task} by {size}"
+        sentence = f"{variant} is above {other} on {task} by {size(found, metric)}"
     elif found.mean < 0:
-        sentence = f"{variant} is not above {other} on {task} at this scale: it is {size} below"
+        sentence = f"{variant} is not above {other} on {task} at this scale: it is {size(found, metric)} below"
     else:
         sentence = f"{variant} is not above {other} on {task} at this scale: the two are equal"
-    if found.pairs == 1:
-        return sentence + ", with one seed, which cannot separate the two."
-    if found.pairs == 0:
-        return sentence + ", without a seed that both have finished."
-    over = f"over {found.pairs} seeds"
+    over = f"over {found.pairs} seeds" if found.pairs else "by seeds that differ"
     if math.isnan(found.low):
         return f"{sentence}, the same {over}, which says nothing about chance."
     if not found.beyond_chance:
-        return f"{sentence}, which {found.pairs} seeds cannot tell from chance."
+        return f"{sentence}, which {found.pairs or 'so few'} seeds cannot tell from chance."
     return f"{sentence}, more than chance {over}."
 
 
@@ -133,7 +164,7 @@ def notices(results: Results) -> list[str]:
     settled = results.study.get("settled")
     if settled:
         left = int((results.runs["status"] == "unfinished").sum())
-        texts.append(f"{settled['sentence']}, by a rule fixed beforehand, so {left} runs were not begun.")
+        texts.append(f"{settled['sentence']}, by a rule fixed beforehand, so {left} runs were left out.")
     for status, wording in (("failed", "failed"), *(() if settled else (("unfinished", "not finished"),))):
         runs = results.runs[results.runs["status"] == status]
         verb = "is" if len(runs) == 1 else "are"

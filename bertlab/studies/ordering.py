@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from bertlab.errors import UserError
-from bertlab.files import write_json
+from bertlab.files import read_json, write_json
 from bertlab.studies import statistics
 from bertlab.studies.results import load, primary_metric, scores_by_seed, seed_axes
 from bertlab.studies.study import RunSpec, Study
@@ -18,6 +18,7 @@ from bertlab.studies.study import RunSpec, Study
 FIRST_LOOK = 3
 ALL = "all"
 FILE = "settled.json"
+RULE = "until_decided.json"
 
 
 def check_until_decided(study: Study, task: str) -> None:
@@ -39,6 +40,23 @@ def check_until_decided(study: Study, task: str) -> None:
         raise UserError(
             f"--until_decided: study {study.name} has {counts} seeds, and an order needs {FIRST_LOOK}; ask for more seeds"
         )
+
+
+def fix_rule(workdir: Path, study: Study, task: str) -> None:
+    """Writes down what the sweep of a directory stops by, before its first look; the correction for looking needs it fixed.
+
+    Raises:
+        UserError: an earlier sweep of the directory was to stop by another task or after another number of seeds.
+    """
+    rule = {"task": task, "max_seeds": len(_seeds(study.runs(), study))}
+    path = workdir / RULE
+    if path.exists() and (before := read_json(path)) != rule:
+        raise UserError(
+            f"{path}: the sweep was to stop by {before['task']} and {before['max_seeds']} seeds, not by {task} and"
+            f" {rule['max_seeds']}; looking again by another rule would find an order by chance: ask for the same, or give"
+            " another --workdir"
+        )
+    write_json(path, rule)
 
 
 def seed_by_seed(runs: Sequence[RunSpec], study: Study) -> list[RunSpec]:
@@ -70,7 +88,8 @@ def write_settled(workdir: Path, found: statistics.Settlement) -> str:
     """Notes in the study's directory that it has stopped early; returns that as a sentence."""
     orders = "; ".join(f"{metric}: {' > '.join(ranking)}" for metric, ranking in found.rankings.items())
     sentence = f"The order of the variants was settled after {found.seeds} of {found.max_seeds} seeds ({orders})"
-    write_json(workdir / FILE, {"seeds": found.seeds, "max_seeds": found.max_seeds, "sentence": sentence})
+    looks = found.max_seeds - FIRST_LOOK + 1
+    write_json(workdir / FILE, {"seeds": found.seeds, "max_seeds": found.max_seeds, "looks": looks, "sentence": sentence})
     return sentence
 
 

@@ -2,7 +2,8 @@
 
 import itertools
 import math
-import textwrap
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,16 +12,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 
-# Figures in the HTML page replace these two by the page's own colours, so that they follow light and dark mode.
+from bertlab.studies.results import by_seed
+
+# Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
 INK = "#2b2b2b"
 GRID = "#dedede"
+PAGE = "#fefefe"
+FONT, FONT_SIZE = "DejaVu Sans", 9
 STYLE = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
+    "font.sans-serif": [FONT],
+    "font.size": FONT_SIZE,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.titlesize": 9,
@@ -33,6 +40,7 @@ STYLE = {
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "text.color": INK,
+    "text.parse_math": False,  # a name may have dollar signs
     "xtick.color": INK,
     "ytick.color": INK,
     "xtick.major.size": 3,
@@ -42,44 +50,69 @@ STYLE = {
     "svg.hashsalt": "bertlab",
 }
 
-# Okabe and Ito's palette (2008), without black and yellow: told apart by colour-blind readers; the dashes and markers
-# keep the lines apart in grey.
+# Okabe and Ito's palette (2008), without black and yellow: told apart by colour-blind readers; the dashes, markers and
+# hatches keep variants apart in grey, and where they are more than colours.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)), (0, (3, 1.2, 1, 1.2, 1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
+HATCHES = ("", "\\\\\\\\", "....", "xxxx", "----", "oo")
 REFERENCE_COLOUR = "#8a8a8a"
+REFERENCE_DASHES = ((0, (4, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)), (0, (12, 3)))
+REFERENCE_MARKERS = ("x", "+", "1", "2")
+REFERENCE_HATCHES = ("////", "++++", "||||", "**")
 
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a variant is drawn in every figure: colour, dash pattern and marker as matplotlib takes them."""
+    """How a variant is drawn in every figure: colour, dash pattern, marker and hatch as matplotlib takes them."""
 
     colour: str
     dashes: tuple
     marker: str
+    hatch: str
 
 
-# Variants that many studies have keep one colour in all of them.
-COLOUR_OF = {"mlm": 0, "bert": 0, "ltr": 1, "gpt": 1, "bilm": 2, "elmo": 2, "mlm+nsp": 3}
+# Variants that many studies have keep one colour in all of them: None is the reference's grey, where nothing was pretrained.
+NAMES_OF = {
+    0: ("mlm", "bert"),
+    1: ("ltr", "clm", "gpt", "ltr & no nsp"),
+    2: ("bilm", "elmo"),
+    3: ("nsp", "mlm+nsp"),
+    4: ("electra",),
+    5: ("no nsp", "sop", "mlm+sop"),
+    None: ("no pretraining", "no pre-training", "not pretrained", "without pretraining", "from scratch", "untrained"),
+}
+COLOUR_OF = {name: colour for colour, names in NAMES_OF.items() for name in names}
+MOST_OF_A_KIND = 4
 
 
 def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
-    """A style for each variant of `Results.runs`: by its name or its place in the study; grey where nothing was pretrained."""
-    references = untrained(runs)
-    trained = [v for v in dict.fromkeys(runs["variant"]) if v not in references]
-    styles = {v: LineStyle(REFERENCE_COLOUR, (0, (1, 2)), "x") for v in references}
-    places: dict[str, int] = {}
-    for variant in trained:
-        place = COLOUR_OF.get(variant.casefold())
-        if place is not None and place not in places.values():
-            places[variant] = place
-    # From the seventh variant on, colours return with the next dash pattern and marker.
-    free = (place for place in itertools.count() if place not in set(places.values()))
-    for variant in trained:
-        place = places[variant] if variant in places else next(free)
-        turn = (place + place // len(COLOURS)) % len(DASHES)
-        styles[variant] = LineStyle(COLOURS[place % len(COLOURS)], DASHES[turn], MARKERS[turn])
-    return {variant: styles[variant] for variant in dict.fromkeys(runs["variant"]) if variant in styles}
+    """A style for each variant of `Results.runs`: by its name and the names of all, whatever is finished of them.
+
+    Variants with the same words before a comma ("LTR, layer 1", "LTR, layer 2") share a colour, unless they are many.
+    """
+    variants = list(dict.fromkeys(runs["variant"]))
+    plain = lambda name: re.sub(r"\s*\+\s*", "+", name.casefold().strip())
+    kinds = {variant: plain(variant.split(",")[0]) for variant in variants}
+    sizes = Counter(kinds.values())
+    kinds = {variant: kind if sizes[kind] <= MOST_OF_A_KIND else plain(variant) for variant, kind in kinds.items()}
+    known = {kind: COLOUR_OF[kind] for kind in kinds.values() if kind in COLOUR_OF}
+    others = dict.fromkeys(kind for kind in kinds.values() if kind not in known)
+    free = [colour for colour in range(len(COLOURS)) if colour not in known.values()]
+    colours = known | dict(zip(others, itertools.chain(free, itertools.cycle(range(len(COLOURS)))), strict=False))
+    styles, turns = {}, Counter()
+    for variant in sorted(variants, key=lambda variant: plain(variant) not in COLOUR_OF):
+        colour = colours[kinds[variant]]
+        turn = turns[colour]
+        turns[colour] += 1
+        if colour is None:
+            turn %= len(REFERENCE_DASHES)
+            looks = REFERENCE_DASHES[turn], REFERENCE_MARKERS[turn], REFERENCE_HATCHES[turn]
+            styles[variant] = LineStyle(REFERENCE_COLOUR, *looks)
+        else:  # no two of 36 variants have both dashes and marker in common
+            dashes, marker = DASHES[(colour + turn) % len(DASHES)], MARKERS[(colour + 2 * turn) % len(MARKERS)]
+            styles[variant] = LineStyle(COLOURS[colour], dashes, marker, HATCHES[turn % len(HATCHES)])
+    return {variant: styles[variant] for variant in variants}
 
 
 def untrained(runs: pd.DataFrame) -> list[str]:
@@ -133,18 +166,14 @@ def learning_curves(
     valid = valid[valid["variant"].isin(trained[trained > 0].index)]
     shown = [variant for variant in styles if variant in set(valid["variant"])]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(2.4 * len(x_axes), 2.0 * len(names) + (0.35 if legend else 0)), layout="constrained")
+        figure = Figure(figsize=(2.4 * len(x_axes), 2.0 * len(names)), layout="constrained")
         grid = figure.subplots(len(names), len(x_axes), squeeze=False)
         for name, row in zip(names, grid, strict=True):
             for axis, panel in zip(x_axes, row, strict=True):
                 draw_curves(panel, valid[valid["metric"] == name], axis, styles)
-                panel.set_ylabel(metric_label(name))
-        for row in grid[:, 1:]:
-            for panel in row:
-                panel.set_ylabel("")
+            row[0].set_ylabel(wrapped(metric_label(name), 1.5))
         if legend and shown:
-            handles = [line_handle(styles[variant]) for variant in shown]
-            figure.legend(handles, shown, loc="outside upper center", ncols=min(len(shown), 2 * len(x_axes)), handlelength=3.5)
+            add_legend(figure, {variant: line_handle(styles[variant]) for variant in shown}, "upper")
     return figure
 
 
@@ -179,75 +208,88 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
 
 
 def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[str, LineStyle]) -> Figure:
-    """Test scores of downstream tasks, a panel per metric and a bar per variant.
+    """Test scores of downstream tasks, a panel per metric (three in a row at most) and a bar per variant.
 
-    Bars are means over runs, whiskers one standard deviation (two runs or more), dots single runs; the dashed line is
-    the mean of the variant without pretraining, where the study has one.
+    Bars are means over seeds, whiskers one standard deviation (two seeds or more), dots single seeds, each the mean of the
+    fine-tunings that are nested in it; the dashed line is the mean of the variant without pretraining, where there is one.
 
     Args:
-        runs: `Results.runs`; unfinished runs are left out.
-        names: Its columns to show, such as "package/accuracy"; shares are drawn in %.
+        runs: `Results.runs`; unfinished runs are left out, and scores that are not finite.
+        names: Its columns to show, such as "package/accuracy"; shares and correlations are drawn in %.
         styles: Variant -> style, from `line_styles`.
     """
     finished = runs[runs["status"] == "finished"]
     variants = [v for v in dict.fromkeys(runs["variant"]) if v in set(finished["variant"])]
-    references = untrained(runs)
+    looks = ({"color": INK, "linewidth": 0.9, "linestyle": dashes} for dashes in itertools.cycle(REFERENCE_DASHES))
+    lines = dict(zip(untrained(runs), looks, strict=False))
+    rows = math.ceil(len(names) / 3)
+    columns = math.ceil(len(names) / rows)
+    labels = [wrapped(variant, 1.5) for variant in variants]
+    # The vertical axis is in inches, so that each name has room for its lines.
+    heights = [max(0.33, lines_height(label) + 0.1) for label in labels]
+    places = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(3.9 * len(names), 0.8 + 0.33 * len(variants)), layout="constrained")
-        for name, panel in zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True):
-            factor = percent_factor(name)
-            largest = 0.0
-            for place, variant in enumerate(variants):
-                scores = finished.loc[finished["variant"] == variant, name].dropna() * factor
-                if scores.empty:
-                    continue
-                several = len(scores) > 1
-                panel.barh(
-                    place,
-                    scores.mean(),
-                    height=0.62,
-                    color=styles[variant].colour,
-                    hatch="////" if variant in references else None,
-                    edgecolor="white",
-                    linewidth=0,
-                    xerr=scores.std() if several else None,
-                    error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2.5},
-                )
-                if several:
-                    panel.plot(
-                        scores,
-                        [place] * len(scores),
-                        "o",
-                        markersize=3,
-                        color=INK,
-                        markerfacecolor="white",
-                        markeredgewidth=0.8,
-                    )
-                reach = max(scores.max(), scores.mean() + (scores.std() if several else 0))
-                largest = max(largest, reach)
-                panel.annotate(
-                    f"{scores.mean():.1f}" if factor == 100 else f"{scores.mean():.3f}",
-                    (reach, place),
-                    xytext=(5, 0),
-                    textcoords="offset points",
-                    va="center",
-                )
-            for variant in references:
-                panel.axvline(
-                    (finished.loc[finished["variant"] == variant, name] * factor).mean(),
-                    color=INK,
-                    linewidth=0.9,
-                    linestyle=(0, (4, 2)),
-                    zorder=0.9,
-                )
-            panel.set_yticks(range(len(variants)), [textwrap.fill(v, 22) for v in variants])
-            panel.invert_yaxis()
-            panel.set_xlim(0, largest * 1.16 or 1)
-            panel.set_xlabel(f"{metric_label(name)}, test")
+        figure = Figure(figsize=(3.9 * columns, rows * (0.65 + sum(heights))), layout="constrained")
+        for number, name in enumerate(names, 1):
+            panel = figure.add_subplot(rows, columns, number)
+            scores = {v: by_seed(finished[finished["variant"] == v], name).mean(axis=1).dropna() for v in variants}
+            draw_bars(panel, scores, name, places, styles)
+            for variant, line in lines.items():
+                panel.axvline(scores[variant].mean() * percent_factor(name), zorder=0.9, **line)
+            panel.set_yticks(places, labels)
+            panel.set_ylim(sum(heights), 0)
+            panel.set_xlabel(wrapped(f"{metric_label(name)}, test", 2.2))
             panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
             panel.grid(axis="y", visible=False)
             panel.tick_params(axis="y", length=0)
+        if lines:
+            add_legend(figure, {f"mean of {variant}": Line2D([], [], **line) for variant, line in lines.items()}, "lower")
     return figure
+
+
+def draw_bars(
+    panel: Axes, scores_of: Mapping[str, pd.Series], name: str, places: Sequence[float], styles: Mapping[str, LineStyle]
+) -> None:
+    """Draws one metric's bars, with its numbers right of everything of their bar."""
+    factor = percent_factor(name)
+    low, high, texts = 0.0, 0.0, [""]
+    for place, (variant, scores) in zip(places, scores_of.items(), strict=True):
+        if scores.empty:
+            continue
+        scores = scores * factor
+        mean, sd = scores.mean(), scores.std() if len(scores) > 1 else 0.0
+        panel.barh(
+            place,
+            mean,
+            height=0.2,
+            color=styles[variant].colour,
+            hatch=styles[variant].hatch or None,
+            edgecolor="white",
+            linewidth=0,
+            xerr=sd if len(scores) > 1 else None,
+            error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2.5},
+        )
+        if len(scores) > 1:
+            dots = {"markersize": 3, "color": INK, "markerfacecolor": PAGE, "markeredgewidth": 0.8}
+            panel.plot(scores, [place] * len(scores), "o", **dots)
+        reach = max(0.0, scores.max(), mean + sd)
+        low, high = min(low, scores.min(), mean - sd), max(high, reach)
+        texts.append(score_number(scores.mean() / factor, name))
+        panel.annotate(
+            texts[-1],
+            (reach, place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            bbox={"facecolor": PAGE, "edgecolor": "none", "pad": 1},  # lines end before a number
+        )
+    if low < 0:
+        panel.axvline(0, color=INK, linewidth=0.8)
+        panel.spines["left"].set_visible(False)
+        low -= 0.04 * (high - low)
+    # A panel is about two inches wide; the longest number needs its part of them.
+    numbers = (max(map(text_width, texts)) + 0.12) / 2
+    panel.set_xlim(low, low + (high - low) / (1 - numbers) or 1)
 
 
 def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
@@ -255,28 +297,33 @@ def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
 
     Args:
         runs: `Results.runs`; unfinished runs are left out, and variants without a score.
-        names: Its columns to show, such as "package/accuracy"; shares are written in %.
+        names: Its columns to show, such as "package/accuracy"; shares and correlations are written in %.
     """
     finished = runs[runs["status"] == "finished"]
     order = [variant for variant in dict.fromkeys(runs["variant"]) if variant in set(finished["variant"])]
-    means = finished.groupby("variant")[list(names)].mean().reindex(order).dropna(how="all")
+    means = finished.groupby("variant")[list(names)].agg(lambda scores: finite(scores).mean()).reindex(order).dropna(how="all")
     spread = (means.max() - means.min()).where(lambda of: of > 0, 1.0)
     place = (means - means.min()) / spread
+    heads = [wrapped(metric_label(name).replace("/", " "), 0.85) for name in names]
+    labels = [wrapped(variant, 1.8) for variant in means.index]
+    # Every cell has room for the widest head and number, and for the name with most lines.
+    numbers = [[score_number(value, name) for name, value in row.items()] for _, row in means.iterrows()]
+    width = max(0.7, *(text_width(text) + 0.2 for text in itertools.chain(heads, *numbers)))
+    height = max(0.34, *(lines_height(label) + 0.12 for label in labels))
+    beside = 1.6 + max(map(text_width, labels))
+    above = 0.3 + max(map(lines_height, heads))
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        size = (2.2 + 1.15 * len(names), 0.9 + 0.34 * len(means))
+        size = (beside + width * len(names), above + max(0.7, height * len(means)))
         figure = Figure(figsize=size, layout="constrained")
         panel = figure.subplots()
         shown = panel.imshow(np.ma.masked_invalid(place), cmap="cividis", vmin=0, vmax=1, aspect="auto")
         for row, column in itertools.product(range(len(means)), range(len(names))):
-            value, factor = means.iat[row, column], percent_factor(names[column])
-            if math.isnan(value):
+            if math.isnan(means.iat[row, column]):
                 continue
-            text = f"{factor * value:.1f}" if factor == 100 else f"{value:.3f}"
             dark = place.iat[row, column] < 0.5
-            panel.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
-        heads = [textwrap.fill(metric_label(name).replace("/", " "), 14) for name in names]
+            panel.text(column, row, numbers[row][column], ha="center", va="center", color="white" if dark else "black")
         panel.set_xticks(range(len(names)), heads)
-        panel.set_yticks(range(len(means)), [textwrap.fill(variant, 24) for variant in means.index])
+        panel.set_yticks(range(len(means)), labels)
         panel.tick_params(length=0)
         panel.xaxis.set_ticks_position("top")
         panel.spines[:].set_visible(False)
@@ -286,15 +333,64 @@ def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
     return figure
 
 
+def finite(scores: pd.Series) -> pd.Series:
+    """The scores that are numbers."""
+    return scores[np.isfinite(scores.astype(float))]
+
+
+def score_number(value: float, metric: str) -> str:
+    """A score as figures print it, without its unit; with two figures where it is too small for the usual decimals."""
+    value, digits = (100 * value, 1) if percent_factor(metric) == 100 else (value, 3)
+    text = f"{value:.2g}" if 0 < abs(value) < 10**-digits else f"{value:.4g}" if abs(value) >= 1000 else f"{value:z.{digits}f}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def text_width(text: str) -> float:
+    """The width in inches of the longest line of `text` in the figures' font."""
+    font = FontProperties(family=FONT, size=FONT_SIZE)
+    return max(text_to_path.get_text_width_height_descent(line or " ", font, False)[0] for line in text.split("\n")) / 72
+
+
+def lines_height(text: str) -> float:
+    """The height in inches of a text's lines."""
+    return 1.2 * FONT_SIZE * (text.count("\n") + 1) / 72
+
+
+def wrapped(text: str, width: float) -> str:
+    """`text` in lines of at most `width` inches, broken after spaces, "/", "_", "=" and "-", or else within a word."""
+    lines = [""]
+    for piece in re.findall(r"[^ /_=-]+[ /_=-]*|[ /_=-]+", " ".join(text.split())):
+        if text_width(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        for character in piece:
+            if character != " " and text_width(lines[-1] + character) > width:
+                lines.append("")
+            lines[-1] += character
+    return "\n".join(line.strip() for line in lines if line.strip())
+
+
+def add_legend(figure: Figure, handles: Mapping[str, Line2D], side: str) -> None:
+    """Adds a legend above ("upper") or below ("lower") the panels, and the height that it needs to the figure."""
+    width, height = figure.get_size_inches()
+    beside = 6.5 * FONT_SIZE / 72  # the line's sample and the gaps around a text
+    names = [wrapped(name, min(width - 0.2 - beside, 3)) for name in handles]
+    rows = math.ceil(len(names) / max(1, int((width - 0.2) / (beside + max(map(text_width, names))))))
+    columns = math.ceil(len(names) / rows)
+    tallest = max(sum(lines_height(name) + 0.07 for name in part) for part in np.array_split(names, columns))
+    figure.set_size_inches(width, height + tallest + 0.15)
+    figure.legend(handles.values(), names, loc=f"outside {side} center", ncols=columns, handlelength=3.5)
+
+
 def line_handle(style: LineStyle) -> Line2D:
     """The legend's sample of a style."""
     return Line2D([], [], color=style.colour, linestyle=style.dashes, marker=style.marker, markersize=4, linewidth=1.5)
 
 
 def percent_factor(metric: str) -> int:
-    """100 for metrics that are shares or correlations (0 to 1) and are shown in percent, 1 for others."""
-    shares = ("accuracy", "f1", "precision", "recall", "exact_match", "correlation", "mcc")
-    return 100 if metric.rsplit("/", 1)[-1].endswith(shares) else 1
+    """100 for metrics that are shares (0 to 1) or correlations (-1 to 1) and are shown in percent, 1 for others."""
+    shares = ("accuracy", "f1", "precision", "recall", "exact_match")
+    correlations = ("correlation", "matthews", "mcc", "pearson", "spearman")
+    return 100 if metric.rsplit("/", 1)[-1].endswith(shares + correlations) else 1
 
 
 def metric_label(metric: str) -> str:

@@ -1,9 +1,10 @@
 """The report of a study or a run: terminal tables, CSV, LaTeX, figures, and one self-contained HTML page."""
 
 import io
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,31 +14,53 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from bertlab.studies import plots
 from bertlab.studies.findings import findings, notices
-from bertlab.studies.results import X_AXES, Results, compare_data, load, summarise
+from bertlab.studies.results import X_AXES, Results, comparable, compare_data, difference, load, summarise
+from bertlab.studies.selection import selections
 from bertlab.studies.study import COSTS, REPORT_DIRECTORY
 from bertlab.studies.tables import (
-    DIFFERENCES,
-    SEEDS,
+    COST,
+    LOSSES,
+    SCALES,
+    SCORES,
     grouped_tables,
-    latex_table,
     notes,
     score_columns,
     score_label,
+    seed_counts,
+    seeds_text,
     wide_table,
 )
-from bertlab.studies.text import MISSING, plain_text, seconds_text, spread
+from bertlab.studies.text import MISSING, escape_latex, plain_text, seconds_text, spread
+
+# What LaTeX tables say of these columns; the page says it once, below all of them.
+LATEX_NOTES = {
+    SCORES: "Mean ± standard deviation over seeds, as many as stand beside; one seed has no deviation.",
+    SCALES: "Mean ± standard deviation over seeds.",
+    LOSSES: (
+        "Losses are on held-out documents, each objective's own: columns are different questions and cannot be compared with"
+        " each other."
+    ),
+    COST: (
+        "Cost is the mean over seeds. FLOPs are the model's, forward and backward, in pretraining; tokens are counted without"
+        " padding; a supervised position is one at which a loss is taken."
+    ),
+}
+WIDEST_COLUMN = 32  # of a terminal's table; longer texts fold
 
 
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     """Writes the report of a study or of a single run and prints its table.
 
-    Writes `report.html` (self-contained), `report/table.csv` (means, standard deviations and seeds per variant),
-    `report/runs.csv` (one row per run), `report/table.tex` (booktabs) and `report/figures/*.{svg,png}`.
+    Writes `report.html` (self-contained), `report/table.tex` (booktabs), `report/figures/*.{svg,png}`, and as
+    `report/*.csv` in raw units: table (means, standard deviations and seeds per variant), runs (one row per run), curves (one
+    row per number of a metrics.jsonl), scores (`selections`), differences (of every two variants) and published. What a study
+    has not got has no file.
 
     Args:
         path: The directory of a study or of a run.
@@ -53,9 +76,12 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     results = load(path)
     directory = results.path / REPORT_DIRECTORY
     (directory / "figures").mkdir(parents=True, exist_ok=True)
-    results.runs.to_csv(directory / "runs.csv", index=False)
-    wide_table(results).to_csv(directory / "table.csv")
-    (directory / "table.tex").write_text(latex_table(results), encoding="utf-8")
+    for name, frame in csv_tables(results).items():
+        if frame.empty:
+            (directory / f"{name}.csv").unlink(missing_ok=True)  # of an earlier report
+        else:
+            frame.to_csv(directory / f"{name}.csv", index=False)
+    (directory / "table.tex").write_text(latex(results), encoding="utf-8")
     for name, figure in figures(results).items():
         figure_svg(figure, directory / "figures" / f"{name}.svg")
         figure.savefig(directory / "figures" / f"{name}.png", dpi=160, facecolor="white")
@@ -63,6 +89,58 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     html.write_text(html_page(results), encoding="utf-8")
     print_report(results, html, console)
     return html
+
+
+def csv_tables(results: Results) -> dict[str, pd.DataFrame]:
+    """The tables that are written as CSV unless they are empty, in raw units: name -> table."""
+    published = results.study.get("published") or {"columns": [], "rows": {}, "source": ""}
+    printed = [
+        {"variant": variant, **dict(zip(published["columns"], values)), "source": published["source"]}
+        for variant, values in published["rows"].items()
+    ]
+    return {
+        "table": wide_table(results).reset_index(),
+        "runs": results.runs,
+        "curves": results.metrics,
+        "scores": selections(results),
+        "differences": differences(results),
+        "published": pd.DataFrame(printed),
+    }
+
+
+def differences(results: Results) -> pd.DataFrame:
+    """The differences (a minus b) of every two variants in every score, each by itself: nothing is corrected for their number.
+
+    Returns:
+        `metric`, `variant_a`, `variant_b`, and as `Difference` has them `mean`, `low` and `high` (95 %), `p` and `pairs`. Empty
+        for a study that selects: its test scores are of what was chosen alone.
+    """
+    names = ("mean", "low", "high", "p", "pairs")
+    rows = []
+    for metric in score_columns(results) if not results.study.get("select") else ():
+        for a, b in itertools.combinations(results.variants, 2):
+            if comparable(results, metric, a, b):
+                found = difference(results, metric, a, b)
+                rows.append({"metric": metric, "variant_a": a, "variant_b": b} | {name: getattr(found, name) for name in names})
+    return pd.DataFrame(rows)
+
+
+def latex(results: Results) -> str:
+    """The report's tables for a paper, each with what is to be known of it below (needs \\usepackage{booktabs})."""
+    texts = [f"% {results.study['name']}: needs \\usepackage{{booktabs}}\n"]
+    said, first = notes(results), notices(results)
+    for frame in grouped_tables(results):
+        frame.index.name = None  # pandas would give it a row of its own
+        style = frame.style.format(escape_latex)
+        style = style.format_index(escape_latex, axis="index").format_index(escape_latex, axis="columns")
+        texts.append(style.to_latex(hrules=True, multicol_align="c", column_format="l" + "r" * frame.shape[1]))
+        groups = dict.fromkeys(group for group, _ in frame.columns)
+        below = [notes_of[group] for group in groups for notes_of in (LATEX_NOTES, said) if group in notes_of] + first
+        if below:
+            note = escape_latex(" ".join(" ".join(below).split()))
+            texts[-1] += f"\\par\\smallskip\n\\parbox{{\\linewidth}}{{\\footnotesize {note}}}\n"
+        first = []
+    return "\n".join(texts)
 
 
 def figures(results: Results) -> dict[str, Figure]:
@@ -111,7 +189,7 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> str:
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
     svg = svg.replace("url(#", f"url(#{prefix}-")
-    svg = svg.replace(plots.INK, "currentColor").replace(plots.GRID, "var(--grid)")
+    svg = svg.replace(plots.INK, "currentColor").replace(plots.GRID, "var(--grid)").replace(plots.PAGE, "var(--page)")
     svg = re.sub(r"'DejaVu Sans'", "system-ui, 'DejaVu Sans'", svg)
     width, height = (float(size) for size in re.search(r'viewBox="0 0 (\S+) (\S+)"', svg).groups())
     label = str(jinja2.filters.do_forceescape(description))
@@ -132,18 +210,42 @@ def print_report(results: Results, html: Path, console: Console) -> None:
             elif counts:
                 columns = [("", "seeds"), *columns]
             console.print(title, style="bold", markup=False, highlight=False)  # a table's own title wraps at its width
-            shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-            shown.add_column("variant", no_wrap=group not in (SEEDS, DIFFERENCES))
-            for _, name in columns:
-                shown.add_column(name, justify="right", overflow="fold", no_wrap=group == SEEDS and name != "chosen")
-            for variant, row in frame.iterrows():
-                shown.add_row(variant, *(row[c] for c in columns))
-            console.print(shown, markup=False, highlight=False)
+            print_columns(console, list(frame.index), {column[1]: list(frame[column]) for column in columns})
             if group in said:
                 console.print(f"{said[group]}\n", markup=False, highlight=False)
     for sentence in [*notices(results), *findings(results)]:
         console.print(sentence, markup=False, highlight=False)
     console.print(f"report: {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_columns(console: Console, labels: Sequence[str], columns: Mapping[str, Sequence[str]]) -> None:
+    """Prints a table; where the terminal is too narrow, with folded labels and heads, and in several blocks of columns.
+
+    Every block has the column "seeds", if there is one.
+    """
+    total = lambda widths: sum(width + 2 for width in widths) + 1  # a space on either side of a column, and the edges
+    longest = lambda texts: max(map(cell_len, texts))
+    whole = [longest([head, *cells]) for head, cells in columns.items()]
+    folded = [min(longest([*head.split(), *cells]), WIDEST_COLUMN) for head, cells in columns.items()]
+    first = longest(["variant", *labels])
+    if total([first, *whole]) > console.width:
+        first = min(first, max(len("variant"), console.width * 2 // 5))
+    widths = whole if total([first, *whole]) <= console.width else folded
+    always = [i for i, head in enumerate(columns) if head == "seeds"]
+    blocks = [list(always)]
+    for i in range(len(always), len(widths)):
+        if blocks[-1] != always and total([first, *(widths[j] for j in blocks[-1]), widths[i]]) > console.width:
+            blocks.append(list(always))
+        blocks[-1].append(i)
+    for block in blocks:
+        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        shown.add_column("variant", width=first, overflow="fold")
+        roomy = total([first, *(whole[i] for i in block)]) <= console.width
+        for i in block:
+            shown.add_column(list(columns)[i], justify="right", width=(whole if roomy else folded)[i], overflow="fold")
+        for label, *cells in zip(labels, *columns.values()):
+            shown.add_row(label, *(cells[i] for i in block))
+        console.print(shown, markup=False, highlight=False)
 
 
 def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -188,7 +290,14 @@ def html_page(results: Results) -> str:
         inline_svg(plots.downstream_bars(results.runs, [name], styles), f"b{i}", f"{name} on test by variant")
         for i, name in enumerate(score_columns(results))
     ]
-    maps = [inline_svg(drawn, f"m{i}", "test scores of variants by task") for i, drawn in enumerate(score_maps(results))]
+    maps = [
+        {
+            "svg": inline_svg(drawn, f"m{i}", "test scores of variants by task"),
+            "narrowest": round(86 * drawn.get_figwidth()),  # CSS pixels: its text is 11 of them high, on a phone too
+            "widest": round(115 * drawn.get_figwidth()),
+        }
+        for i, drawn in enumerate(score_maps(results))
+    ]
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(resources.files("bertlab.studies").joinpath("report.html.j2").read_text(encoding="utf-8"))
@@ -202,6 +311,7 @@ def html_page(results: Results) -> str:
         bars=bars,
         maps=maps,
         references=plots.untrained(results.runs),
+        seeds=seeds_of_figures(results),
         several_seeds=bool((summary["seeds"] > 1).any()),
         single=not results.axes,
         all_metrics=all_metrics(results, summary),
@@ -223,12 +333,11 @@ def legend_sample(style: plots.LineStyle) -> Figure:
 
 def html_tables(results: Results) -> list[dict[str, Any]]:
     """The tables of the page, with the best score of each column marked."""
-    finished = results.runs[results.runs["status"] == "finished"]
     best = {}
-    for metric in score_columns(results):
-        means = finished.groupby("variant")[metric].mean().dropna()
-        if len(means) > 1 and not results.study.get("select"):
-            best[score_label(metric)] = means.idxmax()
+    for metric in score_columns(results) if not results.study.get("select") else ():
+        of = summarise(results.runs).query("metric == @metric").set_index("variant")
+        if len(of) > 1 and of["seeds"].min() > 1:  # one seed says nothing of which is best
+            best[score_label(metric)] = of["mean"].idxmax()
     tables, said = [], notes(results)
     for frame in grouped_tables(results):
         groups = [group for group, _ in frame.columns]
@@ -244,22 +353,29 @@ def html_tables(results: Results) -> list[dict[str, Any]]:
     return tables
 
 
-def all_metrics(results: Results, summary: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    """(metric, cell per variant) for every held-out metric of pretraining and every downstream test metric."""
-    cells = summary[~summary["metric"].isin(COSTS)].set_index(["metric", "variant"])
-    return [
-        (
-            metric,
-            [
-                spread(cells.loc[(metric, v), "mean"], cells.loc[(metric, v), "sd"], 4)
-                if (metric, v) in cells.index
-                else MISSING
-                for v in results.variants
-            ],
-        )
-        for metric in dict.fromkeys(summary["metric"])
-        if metric not in COSTS
-    ]
+def all_metrics(results: Results, summary: pd.DataFrame) -> list[tuple[str, str, list[str]]]:
+    """(Metric, seeds, cell per variant) for every held-out metric of pretraining and every downstream test metric.
+
+    The seeds are a count for each variant in order, or one for all that have the metric.
+    """
+    rows = []
+    for metric, of in summary[~summary["metric"].isin(COSTS)].groupby("metric", sort=False):
+        found = of.set_index("variant").to_dict("index")
+        cells = [spread(found[v]["mean"], found[v]["sd"], 4) if v in found else MISSING for v in results.variants]
+        counts = [seeds_text(found[v]["seeds"], found[v]["runs"]) if v in found else MISSING for v in results.variants]
+        alike = set(counts) - {MISSING}
+        rows.append((metric, alike.pop() if len(alike) == 1 else ", ".join(counts), cells))
+    return rows
+
+
+def seeds_of_figures(results: Results) -> str:
+    """Of how many seeds the variants in the figures are: "3 seeds", or "2 to 3 seeds"; nothing for a single run."""
+    counts = [count for count in (seed_counts(results, variant) for variant in results.variants) if count[0]]
+    if not (results.axes and counts):
+        return ""
+    low, high = min(counts), max(counts)
+    text = seeds_text(*high) if low == high else f"{low[0]} to {high[0]}"
+    return "1 seed" if text == "1" else f"{text} seeds"
 
 
 def run_rows(results: Results) -> list[list[str]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bertlab.errors import UserError
@@ -137,6 +138,8 @@ def load(path: str | os.PathLike) -> Results:
         if averaged and all(other["step"] is not None for other in averaged):
             row |= {key: sum(other[key] or 0 for other in averaged) for key in COSTS}
 
+    if all(row["status"] == "finished" for row in runs):
+        study.pop("settled", None)  # the runs that were left out then were run since
     metric_columns = ["run", "variant", *study["axes"], "step", "split", *X_AXES[1:], "metric", "value"]
     results = Results(
         path=path,
@@ -257,38 +260,63 @@ def primary_metric(results: Results, task: str) -> str | None:
 
 
 def summarise(runs: pd.DataFrame) -> pd.DataFrame:
-    """Mean and spread over the finished runs of each variant.
+    """Mean and spread over the seeds of each variant, of finished runs.
 
     Args:
         runs: `Results.runs`.
 
     Returns:
-        One row per variant and numeric column, in the order of `runs`: `variant`, `metric`, `mean`, `sd` (sample
-        standard deviation, ddof = 1; NaN for one seed), `seeds` (the number of runs that have the metric).
+        One row per variant and numeric column, in the order of `runs`: `variant`, `metric`, `mean`, `sd` (between seeds,
+        ddof = 1; NaN for one), `seeds` (those that have the metric), `runs` (more where fine-tuning seeds are nested in
+        pretraining seeds: a pretraining seed then counts once, with its mean over them).
     """
-    finished = runs[runs["status"] == "finished"]
     is_number = lambda column: pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     numeric = [c for c in runs.columns if c in COSTS or ("/" in c and is_number(runs[c]))]
-    tidy = finished.melt(id_vars=["variant"], value_vars=numeric, var_name="metric").dropna(subset="value")
-    tidy["value"] = tidy["value"].astype(float)
-    groups = tidy.groupby(["variant", "metric"], sort=False)["value"]
-    return groups.agg(mean="mean", sd="std", seeds="count").reset_index()
+    outer, _ = nesting(runs)
+    finished = runs[runs["status"] == "finished"]
+    values = finished[numeric].astype(float).replace([np.inf, -np.inf], np.nan)
+    names = finished["variant"]
+    over_seeds = values.groupby([names, *(finished[axis] for axis in outer)], sort=False).mean().groupby("variant", sort=False)
+    found = {"mean": over_seeds.mean(), "sd": over_seeds.std(), "seeds": over_seeds.count()}
+    found["runs"] = values.groupby(names, sort=False).count()
+    tidy = pd.concat({statistic: of.stack() for statistic, of in found.items()}, axis=1).rename_axis(["variant", "metric"])
+    return tidy[tidy["seeds"] > 0].astype({"seeds": int, "runs": int}).reset_index()
+
+
+def nesting(runs: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Columns of seeds: of pretraining, and of fine-tuning nested in them; fine-tuning's alone are nested in nothing."""
+    axes = seed_axes(tuple(runs.columns))
+    nested = [axis for axis in axes if axis.startswith("finetune.")]
+    outer = [axis for axis in axes if axis not in nested]
+    return (outer, nested) if outer else (nested, [])
+
+
+def by_seed(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One variant's values of a column: a row a pretraining seed, a column a fine-tuning seed nested in it.
+
+    Where there is one kind of seeds these are the rows, and there is one column. Runs that are not finished, and values that
+    are not finite, are NaN.
+    """
+    values = runs[metric].where(runs["status"] == "finished").astype(float)
+    outer, nested = nesting(runs)
+    rows = [" ".join(labels) for labels in runs[outer].itertuples(index=False)] if outer else [""] * len(runs)
+    columns = [" ".join(labels) for labels in runs[nested].itertuples(index=False)]
+    table = pd.DataFrame({"row": rows, "column": columns, "value": values.where(np.isfinite(values))})
+    return table.pivot(index="row", columns="column", values="value")
 
 
 def scores_by_seed(results: Results, metric: str, variant: str) -> pd.DataFrame:
-    """A variant's values of a column of `Results.runs`: a row a pretraining seed, a column a fine-tuning seed nested in it.
+    """`by_seed` of a variant of a study.
 
-    In a study with one kind of seeds these are the rows, and there is one column. Runs that are not finished have NaN.
+    Raises:
+        UserError: there is no such column or variant.
     """
-    runs = results.runs[results.runs["variant"] == variant]
-    values = runs[metric].where(runs["status"] == "finished").astype(float)
-    nested = [axis for axis in results.seed_axes if axis.startswith("finetune.")]
-    outer = [axis for axis in results.seed_axes if axis not in nested]
-    if not outer:
-        outer, nested = nested, []
-    rows = [" ".join(labels) for labels in runs[outer].itertuples(index=False)] if outer else [""] * len(runs)
-    columns = [" ".join(labels) for labels in runs[nested].itertuples(index=False)]
-    return pd.DataFrame({"row": rows, "column": columns, "value": values}).pivot(index="row", columns="column", values="value")
+    if metric not in results.runs:
+        scores = ", ".join(c for c in results.runs.columns if c.partition("/")[0] in results.study["downstream"])
+        raise UserError(f"no run in {results.path} has '{metric}'; it has {scores or 'no downstream scores'}")
+    if variant not in results.variants:
+        raise UserError(f"{results.path} has no variant '{variant}'; it has {', '.join(results.variants)}")
+    return by_seed(results.runs[results.runs["variant"] == variant], metric)
 
 
 @dataclass(frozen=True)
@@ -296,12 +324,12 @@ class Difference:
     """Variant minus variant in one metric.
 
     Attributes:
-        mean: Of the differences of `pairs` seeds that both have; without one, the difference of the means.
-        low, high: 95 % interval: Student's over the pairs, or, where fine-tuning seeds are nested in pretraining seeds, the
-            multi-bootstrap's. NaN with fewer than two pairs: one seed against one says nothing about chance.
-        p: Of the paired t test; NaN where there is none.
+        mean: Of the differences of `pairs` seeds that both have; without any, the difference of the means.
+        low, high: The interval: Student's over the pairs (Welch's without any), or, where fine-tuning seeds are nested in
+            pretraining seeds, the multi-bootstrap's. NaN where nothing varies.
+        p: Of the paired t test (Welch's); NaN where there is none.
         pairs: Seeds (of pretraining, if there are such) that both have.
-        sd: Standard deviation of the differences, of each seed's mean over fine-tunings.
+        sd: Standard deviation of the differences, of each seed's mean over fine-tunings; NaN without pairs.
     """
 
     mean: float
@@ -313,24 +341,43 @@ class Difference:
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether the 95 % interval leaves out 0."""
+        """Whether the interval leaves out 0."""
         return self.low > 0 or self.high < 0
 
 
-def difference(results: Results, metric: str, variant: str, other: str) -> Difference:
-    """Compares two variants in one column of `Results.runs`, seed by seed, over finished runs."""
-    tables = [scores_by_seed(results, metric, name) for name in (variant, other)]
-    ours, theirs = (table.mean(axis=1).dropna() for table in tables)
-    pairs = ours.index.intersection(theirs.index)
-    if len(pairs) < 2:
-        both = (ours[pairs], theirs[pairs]) if len(pairs) else (ours, theirs)
-        nan = math.nan
-        return Difference(both[0].mean() - both[1].mean(), nan, nan, nan, len(pairs), nan)
+def difference(results: Results, metric: str, variant: str, other: str, level: float = 0.95) -> Difference:
+    """Compares two variants in one column of `Results.runs`, seed by seed, over finished runs.
+
+    Seeds that only one of the two has are left out; if they have none in common, they are compared as independent samples.
+
+    Args:
+        results: The study.
+        metric: The column.
+        variant, other: Their names.
+        level: Coverage of the interval, for one comparison; of m at once, ask for 1 - 0.05/m (Bonferroni).
+
+    Raises:
+        UserError: there is no such column or variant, or there are fewer than two seeds to compare: one seed is never compared
+            with one seed.
+    """
+    names = (variant, other)
+    tables = [scores_by_seed(results, metric, name).dropna(how="all") for name in names]
+    pairs = tables[0].index.intersection(tables[1].index)
+    if len(pairs):
+        tables = [table.loc[pairs] for table in tables]
+    ours, theirs = (table.mean(axis=1) for table in tables)
     if any(table.shape[1] > 1 for table in tables):
-        found = statistics.multi_bootstrap(*(table.loc[pairs] for table in tables), names=(variant, other))
-        return Difference(found.mean, found.low, found.high, math.nan, len(pairs), (ours[pairs] - theirs[pairs]).std())
-    found = statistics.compare_variants(ours[pairs], theirs[pairs], (variant, other))
+        found = statistics.multi_bootstrap(*tables, names=names, level=level)
+        return Difference(found.mean, found.low, found.high, math.nan, len(pairs), (ours - theirs).std())
+    found = statistics.compare_variants(ours, theirs, names, level)
     return Difference(found.mean, found.low, found.high, found.p, found.pairs, found.sd)
+
+
+def comparable(results: Results, metric: str, variant: str, other: str) -> bool:
+    """Whether `difference` can compare the two: two seeds in common, or two of each and none in common."""
+    tables = [scores_by_seed(results, metric, name).dropna(how="all") for name in (variant, other)]
+    pairs = tables[0].index.intersection(tables[1].index)
+    return len(pairs) > 1 or (not len(pairs) and min(map(len, tables)) > 1)
 
 
 def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:

@@ -8,9 +8,9 @@ that label's runs is then reported, and of no other.
 import math
 
 import pandas as pd
-import scipy.stats
 
-from bertlab.studies.results import Results, primary_metric
+from bertlab.studies.results import Results, by_seed, primary_metric
+from bertlab.studies.statistics import mean_over_seeds, multi_bootstrap
 
 
 def selections(results: Results) -> pd.DataFrame:
@@ -18,37 +18,44 @@ def selections(results: Results) -> pd.DataFrame:
 
     Returns:
         `variant` (labels but for seeds and `select`), `task`, `metric`, `chosen` (labels of `select`, "" without), `valid`
-        (mean), `test` (mean), `interval` (half-width of Student's 95 % interval over seeds; NaN for one), `sd` (ddof 1), `best`
-        (highest test score of a seed), `seeds` (runs of the chosen that have a score), `failed` (runs that did
-        before they had one, chosen or not).
+        (mean), `test` (mean), `low` and `high` (95 % interval of the mean: Student's over seeds, the multi-bootstrap's where
+        fine-tuning seeds are nested in pretraining seeds; NaN for one seed, or where nothing varies), `sd` (between seeds, ddof
+        1), `best` (highest test score of a run), `seeds` (of the chosen, that have a score), `runs` (the same), `failed` (runs
+        of the variant, chosen or not). Runs that are not finished have no part in it.
     """
     select = [axis for axis in results.axes if axis in results.study.get("select", ())]
     kept = [axis for axis in results.axes if axis not in select and axis not in results.seed_axes]
     rows = []
     for labels, runs in _groups(results.runs, kept):
+        finished = runs["status"] == "finished"
         for task in results.study["downstream"]:
             column = primary_metric(results, task)
             if column is None or column not in runs or selecting(column) not in runs:
                 continue
-            choices = {chosen: of for chosen, of in _groups(runs, select) if of[selecting(column)].notna().any()}
+            valid = runs[selecting(column)].where(finished)
+            choices = {chosen: of for chosen, of in _groups(runs, select) if valid[of.index].notna().any()}
             if not choices:
                 continue
-            scores = {chosen: of[selecting(column)] for chosen, of in choices.items()}
+            scores = {chosen: valid[of.index] for chosen, of in choices.items()}
             chosen = max(choices, key=lambda label: (-scores[label].isna().sum(), scores[label].mean()))
-            scored = choices[chosen].dropna(subset=[column])
+            scored = by_seed(choices[chosen], column).dropna(how="all")
+            over_seeds = scored.mean(axis=1)
+            low, high = _interval(scored)
             rows.append(
                 {
                     "variant": ", ".join(labels) or results.study["name"],
                     "task": task,
                     "metric": column,
                     "chosen": ", ".join(f"{axis.removeprefix('finetune.')}={label}" for axis, label in zip(select, chosen)),
-                    "valid": scored[selecting(column)].mean(),
-                    "test": scored[column].mean(),
-                    "interval": half_width(scored[column]),
-                    "sd": scored[column].std(),
-                    "best": scored[column].max(),
-                    "seeds": len(scored),
-                    "failed": int(((runs["status"] == "failed") & runs[column].isna()).sum()),
+                    "valid": by_seed(choices[chosen], selecting(column)).mean(axis=1).mean(),
+                    "test": over_seeds.mean(),
+                    "low": low,
+                    "high": high,
+                    "sd": over_seeds.std(),
+                    "best": scored.max().max(),
+                    "seeds": len(over_seeds),
+                    "runs": int(scored.notna().sum().sum()),
+                    "failed": int((runs["status"] == "failed").sum()),
                 }
             )
     return pd.DataFrame(rows)
@@ -59,11 +66,12 @@ def selecting(column: str) -> str:
     return f"selected_by/{column}"
 
 
-def half_width(values: pd.Series, level: float = 0.95) -> float:
-    """Half-width of Student's interval for the mean; NaN for fewer than two values."""
-    if len(values) < 2:
-        return math.nan
-    return float(scipy.stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std() / math.sqrt(len(values)))
+def _interval(scores: pd.DataFrame) -> tuple[float, float]:
+    """95 % interval of the mean of a variant's scores (`by_seed`); NaN where there is none."""
+    if len(scores) < 2:
+        return math.nan, math.nan
+    found = multi_bootstrap(scores) if scores.shape[1] > 1 else mean_over_seeds(scores.iloc[:, 0])
+    return found.low, found.high
 
 
 def _groups(runs: pd.DataFrame, axes: list[str]) -> list[tuple[tuple[str, ...], pd.DataFrame]]:

@@ -457,7 +457,7 @@ def _known(scores: pd.Series | pd.DataFrame) -> np.ndarray:
 
 def _aligned(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, bool, int]:
     """Both variants' scores, whether they are pairs, and how many seeds were left out; refuses what cannot be compared."""
-    first, second = pd.Series(first), pd.Series(second)
+    first, second = (pd.Series(scores).rename(index=str) for scores in (first, second))  # seed 1 is seed "1"
     for scores, name in zip((first, second), names):
         _check_seeds(scores.index, name)
     if _share_seeds(first, second):

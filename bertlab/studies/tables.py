@@ -4,13 +4,24 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import scipy.stats
 
 from bertlab.studies import plots, statistics
-from bertlab.studies.results import Results, difference, primary_metric, scores_by_seed, summarise
+from bertlab.studies.results import (
+    Difference,
+    Results,
+    by_seed,
+    comparable,
+    difference,
+    primary_metric,
+    scores_by_seed,
+    summarise,
+)
 from bertlab.studies.selection import selections
 from bertlab.studies.study import COSTS
-from bertlab.studies.text import MISSING, count_text, escape_latex, p_text, seconds_text, spread
+from bertlab.studies.text import MISSING, count_text, interval, number, p_text, seconds_text, spread
 from bertlab.transfer.evaluations import BIASES
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
@@ -25,16 +36,18 @@ SCALES_NOTE = (
     " mask each token in turn, see both sides of it, are no code length, and compare with each other alone (within-word: the"
     " later pieces of the word are masked too)."
 )
-ONE_SEED_NOTE = "Of one seed, ± is the standard error over texts or pairs; of several, the standard deviation over seeds."
+ONE_SEED_NOTE = "Of one seed, s.e. is the standard error over texts or pairs; of several, ± is the deviation over seeds."
 FLOORS = "Beside the exact floors (test)"
 FLOORS_NOTE = (
     "A floor is the best loss that any model can have on these very rows, in nats. Nats above it are paired with them, row by"
-    " row; ± is their standard error over documents. They compare across objectives; one below 0 by more than chance is a leak."
+    " row; s.e. is their standard error over documents. They compare across objectives; one below 0 by more than chance is a"
+    " leak."
 )
 SEEDS = "Test scores over seeds"
 SEEDS_NOTE = (
-    "Accuracies and F1 are in percent. The interval is Student's, 95 %, of the mean over seeds; best is the highest test score"
-    " of a seed, which nobody could have chosen; failed counts all runs that did."
+    "The interval is of the mean, 95 %: Student's over seeds (of two seeds it is wide, and rests on a normal distribution), or"
+    " the multi-bootstrap's where seeds of fine-tuning are nested in seeds of pretraining; sd is between seeds. Best is the"
+    " highest test score of a run, which nobody could have chosen; failed counts all runs that did."
 )
 SELECTED_NOTE = (
     "Chosen was by the mean over seeds on `valid` alone, among what has fewest runs without a score. `valid` is a published"
@@ -42,15 +55,19 @@ SELECTED_NOTE = (
 )
 DIFFERENCES = "Differences (test)"
 DIFFERENCES_NOTE = (
-    "Paired by seed, in points for accuracies and F1. The interval is 95 %: Student's, or the multi-bootstrap's where seeds of"
-    " fine-tuning are nested in seeds of pretraining; p is the paired t test's, Holm-corrected over the rows of a task; by sign"
-    " flips p cannot be below what stands in parentheses. Seeds needed: to find a difference as large as this one with a chance"
-    " of 80 %, as far as so few seeds tell its spread."
+    "Paired by seed. The intervals of a task's rows hold together with 95 % (Bonferroni): Student's, or the multi-bootstrap's"
+    " where seeds of fine-tuning are nested in seeds of pretraining; p is the paired t test's, Holm-corrected over the same"
+    " rows; by sign flips, uncorrected, p cannot be below what stands in parentheses. Seeds for 1 point: how many find a true"
+    " difference of one point with a chance of 80 %, with the 95 % range that a spread known from so few seeds leaves open."
+)
+SETTLED_NOTE = (
+    "The sweep looked at the scores up to {looks} times to stop early; intervals and p are corrected for that, means are not:"
+    " they lie further apart than the truth by a little."
 )
 PUBLISHED = "As published"
 PUBLISHED_NOTE = (
     "Scales differ: other data, sizes and numbers of steps than ours. Compare the order of rows and the signs of differences,"
-    " never values."
+    " never values. Of how many seeds they are is in the paper, if it says."
 )
 BOUND_NOTE = "≥ marks a lower bound that no model may be able to reach; nats above it are then at most those."
 COST_LABELS = {
@@ -84,25 +101,33 @@ def wide_table(results: Results) -> pd.DataFrame:
     columns = [(statistic, metric) for metric in order for statistic in ("mean", "sd", "seeds")]
     wide = wide.reindex(index=results.variants, columns=columns)
     wide.columns = [f"{metric} {statistic}" for statistic, metric in columns]
-    return wide
+    counts = [column for column in wide.columns if column.endswith(" seeds")]
+    return wide.astype(dict.fromkeys(counts, "Int64"))
 
 
 def table(results: Results) -> pd.DataFrame:
     """The report's table as text: a row per variant, columns in groups (scores, losses, cost).
 
-    Scores are in percent and losses in nats, as mean ± standard deviation where there are two seeds or more.
+    Scores are in percent and losses in nats, as mean ± standard deviation where there are two seeds or more; a metric that some
+    of a variant's seeds lack says how many it is of.
     """
     summary = summarise(results.runs).set_index(["variant", "metric"])
-    counts = results.runs[results.runs["status"] == "finished"].groupby("variant").size()
-    columns: dict[tuple[str, str], list[str]] = {("", "seeds"): [str(counts.get(v, 0)) for v in results.variants]}
+    counts = {variant: seed_counts(results, variant) for variant in results.variants}
+    columns: dict[tuple[str, str], list[str]] = {("", "seeds"): [seeds_text(*counts[v]) for v in results.variants]}
 
     def column(metric, form, error=None):
         cells = []
         for variant in results.variants:
-            known = (variant, metric) in summary.index
-            row = summary.loc[(variant, metric)] if known else None
-            alone = known and row["seeds"] == 1 and (variant, error) in summary.index
-            cells.append(form(row["mean"], summary.loc[(variant, error), "mean"] if alone else row["sd"]) if known else MISSING)
+            if (variant, metric) not in summary.index:
+                cells.append(MISSING)
+                continue
+            row = summary.loc[(variant, metric)]
+            text = form(row["mean"], row["sd"])
+            if row["seeds"] == 1 and (variant, error) in summary.index:
+                text = form(row["mean"], summary.loc[(variant, error), "mean"]).replace("±", "s.e.")
+            fewer = row["runs"] < counts[variant][1]
+            of = seeds_text(int(row["seeds"]), int(row["runs"]))
+            cells.append(f"{text} ({of} seed{'' if of == '1' else 's'})" if fewer else text)
         return cells
 
     for metric in score_columns(results):
@@ -121,6 +146,19 @@ def table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.Index(results.variants, name="variant"))
 
 
+def seed_counts(results: Results, variant: str) -> tuple[int, int]:
+    """How many seeds of a variant are finished (of pretraining, where others are nested in them), and how many runs."""
+    finished = by_seed(results.runs[results.runs["variant"] == variant].assign(counted=1.0), "counted").notna()
+    return int(finished.any(axis=1).sum()), int(finished.sum().sum())
+
+
+def seeds_text(seeds: int, runs: int) -> str:
+    """ "3"; "3 × 5" of five fine-tunings of each of three; "3 (14 runs)" where they are not as many of each."""
+    if runs == seeds:
+        return str(seeds)
+    return f"{seeds} × {runs // seeds}" if runs % seeds == 0 else f"{seeds} ({runs} runs)"
+
+
 def kind_labels(columns: Sequence[str]) -> list[str]:
     """Heads of "KIND/SOURCE": the kind, with the file's stem where there are several files, or its path if stems are alike."""
     asked = [(kind, source) for kind, _, source in (column.partition("/") for column in columns)]
@@ -130,7 +168,7 @@ def kind_labels(columns: Sequence[str]) -> list[str]:
 
 
 def floor_table(results: Results) -> pd.DataFrame:
-    """A row for each variant and objective that has a floor, as text; ± is the mean's paired standard error, ≥ a bound."""
+    """A row for each variant and objective that has a floor, as text; s.e. is the mean's paired standard error, ≥ a bound."""
     finished = results.runs[results.runs["status"] == "finished"]
     names = [column.removeprefix("floor/") for column in results.runs.columns if column.startswith("floor/")]
     rows = {}
@@ -146,7 +184,7 @@ def floor_table(results: Results) -> pd.DataFrame:
                 (FLOORS, "objective"): name,
                 (FLOORS, "floor"): f"{bound}{low:.4f}",
                 (FLOORS, "loss"): f"{low + excess:.4f}",
-                (FLOORS, "above"): spread(excess, math.hypot(*error) / len(error), 4),
+                (FLOORS, "above"): spread(excess, math.hypot(*error) / len(error), 4).replace("±", "s.e."),
                 (FLOORS, "above (%)"): f"{100 * excess / low:.2f}" if low else MISSING,
             }
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -161,12 +199,13 @@ def selection_table(results: Results) -> pd.DataFrame:
     tasks = list(results.study["downstream"])
     for row in sorted(found.to_dict("records"), key=lambda row: tasks.index(row["task"])):
         factor = plots.percent_factor(row["metric"])
-        text = lambda value, factor=factor: MISSING if math.isnan(value) else f"{factor * value:.{1 if factor == 100 else 3}f}"
-        rows[f"{row['metric'].replace('/', ' ')}: {row['variant']}"] = {
-            ("", "seeds"): str(row["seeds"]),
+        text = lambda value, factor=factor: number(factor * value, 1 if factor == 100 else 3)
+        rows[f"{score_label(row['metric'])}: {row['variant']}"] = {
+            ("", "seeds"): seeds_text(row["seeds"], row["runs"]),
             **({(SEEDS, "chosen"): row["chosen"]} if row["chosen"] else {}),
             (SEEDS, "valid"): text(row["valid"]),
-            (SEEDS, "test"): f"{text(row['test'])} ± {text(row['interval'])}" if row["seeds"] > 1 else text(row["test"]),
+            (SEEDS, "test"): text(row["test"]),
+            (SEEDS, "95 % interval"): interval_text(row["low"], row["high"], row["metric"]),
             (SEEDS, "sd"): text(row["sd"]),
             (SEEDS, "best"): text(row["best"]),
             (SEEDS, "failed"): str(row["failed"]),
@@ -178,25 +217,50 @@ def difference_table(results: Results) -> pd.DataFrame:
     """A row for each task and variant beside the study's first variant, as text; empty without two seeds to pair."""
     rows = {}
     reference, *others = results.variants
+    looks = looks_of(results)
     for metric in score_columns(results) if not results.study.get("select") else ():
-        found = {name: difference(results, metric, name, reference) for name in others}
-        found = {name: of for name, of in found.items() if of.pairs > 1}
-        corrected = statistics.holm(pd.Series({name: of.p for name, of in found.items()}, dtype=float))
+        names = [name for name in others if comparable(results, metric, name, reference)]
+        level = 1 - 0.05 / (looks * max(len(names), 1))
+        found = {name: difference(results, metric, name, reference, level) for name in names}
+        found = {name: of for name, of in found.items() if of.pairs}
+        corrected = looks * statistics.holm(pd.Series({name: of.p for name, of in found.items()}, dtype=float))
         factor = plots.percent_factor(metric)
-        digits = 1 if factor == 100 else 3
         for name, of in found.items():
-            ours, theirs = (scores_by_seed(results, metric, v).mean(axis=1).dropna() for v in (name, reference))
+            ours, theirs = (scores_by_seed(results, metric, v).mean(axis=1) for v in (name, reference))
             flips = statistics.permutation_test(ours, theirs, (name, reference))
-            varies = of.sd > 0 and of.mean != 0
-            rows[f"{metric.replace('/', ' ')}: {name} − {reference}"] = {
+            rows[f"{score_label(metric)}: {name} − {reference}"] = {
                 ("", "seeds"): str(of.pairs),
-                (DIFFERENCES, "difference"): f"{factor * of.mean:+.{digits}f}",
-                (DIFFERENCES, "95 % interval"): f"{factor * of.low:.{digits}f} to {factor * of.high:.{digits}f}",
-                (DIFFERENCES, "p"): MISSING if math.isnan(corrected[name]) else p_text(corrected[name]),
+                (DIFFERENCES, "difference"): number(factor * of.mean, 1 if factor == 100 else 3, "+"),
+                (DIFFERENCES, "95 % interval"): interval_text(of.low, of.high, metric),
+                (DIFFERENCES, "p"): p_text(np.minimum(corrected[name], 1.0)),
                 (DIFFERENCES, "p by sign flips"): f"{p_text(flips.p)} ({p_text(flips.smallest_p)})",
-                (DIFFERENCES, "seeds needed"): str(statistics.seeds_needed(abs(of.mean), of.sd)) if varies else MISSING,
+                (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(of) if factor == 100 else MISSING,
             }
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def looks_of(results: Results) -> int:
+    """How often a sweep that stopped early might have looked at the scores; 1 for one that ran to its end."""
+    return results.study.get("settled", {}).get("looks", 1)
+
+
+def interval_text(low: float, high: float, metric: str) -> str:
+    """ "41.0 to 43.2", in percent for shares."""
+    factor = plots.percent_factor(metric)
+    return interval(factor * low, factor * high, 1 if factor == 100 else 3)
+
+
+def seeds_for_a_point(found: Difference, most: int = 1000) -> str:
+    """Seeds that find a true difference of 0.01 with a chance of 80 %: "7 (3 to 58)"; what is in parentheses is the 95 % range.
+
+    The standard deviation of the paired differences is known from few seeds: its own interval is chi-squared's.
+    """
+    if not found.sd > 0:
+        return MISSING
+    freedom = found.pairs - 1
+    low, high = (found.sd * math.sqrt(freedom / scipy.stats.chi2.ppf(q, freedom)) for q in (0.975, 0.025))
+    text = lambda sd: f"{n:,}" if (n := statistics.seeds_needed(0.01, sd)) <= most else f"> {most:,}"
+    return f"{text(found.sd)} ({text(low)} to {text(high)})"
 
 
 def published_table(results: Results) -> pd.DataFrame:
@@ -246,7 +310,11 @@ def notes(results: Results) -> dict[str, str]:
     if not floors.empty and floors[FLOORS, "floor"].str.startswith("≥").any():
         of_floors.append(BOUND_NOTE)
     of_seeds = [SELECTED_NOTE, SEEDS_NOTE] if results.study.get("select") else [SEEDS_NOTE]
-    said = {SCALES: " ".join(of_scales), FLOORS: " ".join(of_floors), SEEDS: " ".join(of_seeds), DIFFERENCES: DIFFERENCES_NOTE}
+    of_differences = [DIFFERENCES_NOTE]
+    if looks_of(results) > 1:
+        of_differences.append(SETTLED_NOTE.format(looks=looks_of(results)))
+    said = {SCALES: " ".join(of_scales), FLOORS: " ".join(of_floors), SEEDS: " ".join(of_seeds)}
+    said[DIFFERENCES] = " ".join(of_differences)
     if published := results.study.get("published"):
         said[f"{PUBLISHED}: {published['source']}"] = f"{PUBLISHED_NOTE} {published['note']}".strip()
     return said
@@ -255,14 +323,3 @@ def notes(results: Results) -> dict[str, str]:
 def score_label(metric: str) -> str:
     """The head of a score's column: "package accuracy (%)"."""
     return plots.metric_label(metric).replace("/", " ")
-
-
-def latex_table(results: Results) -> str:
-    """The report's tables for a paper: scores with losses, then cost (needs \\usepackage{booktabs})."""
-    texts = [f"% {results.study['name']}: needs \\usepackage{{booktabs}}\n"]
-    for frame in grouped_tables(results):
-        frame.index.name = None  # pandas would give it a row of its own
-        style = frame.style.format(escape_latex)
-        style = style.format_index(escape_latex, axis="index").format_index(escape_latex, axis="columns")
-        texts.append(style.to_latex(hrules=True, multicol_align="c", column_format="l" + "r" * frame.shape[1]))
-    return "\n".join(texts)

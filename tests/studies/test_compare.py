@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bertlab.cli import main
 from bertlab.errors import UserError
-from bertlab.studies.compare import compare, differences, outcomes, same_data
+from bertlab.studies.compare import compare, differences, environment, other_texts, outcomes, same_data
 
 
 def write_run(directory, steps, rate, loss, data_hash, **more):
@@ -44,12 +44,115 @@ def test_results_stand_side_by_side_and_what_one_has_not_is_missing(runs):
 
 
 def test_the_same_text_is_told_from_another(runs, tmp_path):
-    assert same_data(*runs) == "They read the same batches in the same order."
+    assert same_data(*runs) == ["Pretraining: they read the same batches in the same order."]
     other = write_run(tmp_path / "c", 100, 1e-3, 5.0, "00")
-    assert "did not read the same batches in the same order" in same_data(runs[0], other)
-    assert "100 and 50 steps" in same_data(runs[0], write_run(tmp_path / "d", 50, 1e-3, 5.0, "f0"))
+    assert "did not read the same batches in the same order" in same_data(runs[0], other)[0]
+    assert "100 and 50 steps" in same_data(runs[0], write_run(tmp_path / "d", 50, 1e-3, 5.0, "f0"))[0]
     (other / "result.json").unlink()
-    assert "not known" in same_data(runs[0], other)
+    assert "not known" in same_data(runs[0], other)[0]
+
+
+def write_stage(run, stage, rate, accuracy, data_hash="11", jax="0.10.2"):
+    """A fine-tuning or an adaptation."""
+    directory = run / stage
+    directory.mkdir(parents=True)
+    config = {"optimizer": {"learning_rate": rate}, "init_from": str(run), "seed": 1}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "environment.json").write_text(json.dumps({"packages": {"jax": jax}, "command": stage}))
+    metrics = {"test": {f"{directory.name}/accuracy": accuracy}}
+    (directory / "result.json").write_text(json.dumps({"step": 9, "data_hash": data_hash, "metrics": metrics}))
+
+
+def write_sharing_run(directory, **job):
+    """A run of a study that has no pretraining of its own."""
+    run = {"name": directory.name, "labels": {}, "config": "c.py", "overrides": {}, "downstream": {"package": {}}, **job}
+    directory.mkdir()
+    (directory / "job.json").write_text(json.dumps({"runner": "x:y", "run": run}))
+    return directory
+
+
+def test_fine_tunings_and_adaptations_that_both_have_are_compared(tmp_path):
+    ours, theirs = (write_run(tmp_path / name, 100, 1e-3, 5.0, "f0") for name in "ab")
+    write_stage(ours, "finetune/package", 5e-4, 0.7)
+    write_stage(theirs, "finetune/package", 123, 0.6, data_hash="22", jax="0.11")
+    write_stage(ours, "adapt/package", 1e-4, 0.7)
+    write_stage(theirs, "adapt/package", 2e-4, 0.7)
+    write_stage(theirs, "finetune/code_spans", 7, 0.6)
+    assert differences(ours, theirs) == [
+        ("adapt.package: optimizer.learning_rate", "0.0001", "0.0002"),
+        ("finetune.package: optimizer.learning_rate", "0.0005", "123"),
+    ]
+    assert environment(ours, theirs) == [("finetune.package: packages.jax", "0.10.2", "0.11")]
+    assert same_data(ours, theirs) == [
+        "Pretraining: they read the same batches in the same order.",
+        "adapt.package: they read the same batches in the same order.",
+        "finetune.package: they did not read the same batches in the same order.",
+    ]
+
+
+def test_what_pretraining_and_fine_tunings_ran_on_is_named_once(tmp_path):
+    ours, theirs = (write_run(tmp_path / name, 100, 1e-3, 5.0, "f0") for name in "ab")
+    (theirs / "environment.json").write_text(json.dumps({"packages": {"jax": "0.11"}}))
+    write_stage(ours, "finetune/package", 1, 0.7)
+    write_stage(theirs, "finetune/package", 1, 0.7, jax="0.11")
+    assert environment(ours, theirs) == [("packages.jax", "0.10.2", "0.11")]
+
+
+def test_a_run_that_shares_its_pretraining_is_compared_with_it(runs, tmp_path):
+    shared = write_sharing_run(tmp_path / "s", shares={"pretrain": "a", "adapt": "a"})
+    write_stage(shared, "finetune/package", 5e-4, 0.75)
+    write_stage(runs[0], "finetune/package", 5e-4, 0.5)
+    write_stage(runs[0], "adapt/package", 1, 0.5)
+    write_stage(runs[1], "adapt/package", 2, 0.5)
+    assert differences(shared, runs[1]) == [*differences(*runs)]
+    assert differences(shared, runs[1])[-1] == ("adapt.package: optimizer.learning_rate", "1", "2")
+    frame = outcomes(shared, runs[0])
+    assert frame.loc["valid/mlm/loss"].tolist() == [5.0, 5.0]
+    assert frame.loc["package: test/package/accuracy"].tolist() == [0.75, 0.5]
+    out = io.StringIO()
+    compare(shared, runs[1], console=Console(file=out, width=300))
+    assert f"{shared} stands on the pretraining of {runs[0]}." in out.getvalue()
+    assert f"{runs[1]} stands on" not in out.getvalue()
+
+
+def test_a_run_on_a_model_that_was_there_already_is_compared_with_that(runs, tmp_path):
+    standing = write_sharing_run(tmp_path / "study", config=f"run:{runs[0]}")
+    costs = {"step": 0, "seconds": 0, "data_hash": "00", "metrics": {}}
+    (standing / "result.json").write_text(json.dumps(costs))
+    assert differences(standing, runs[1]) == differences(*runs)
+    assert outcomes(standing, runs[0]).loc["valid/mlm/loss"].tolist() == [5.0, 5.0]
+    assert outcomes(standing, runs[0]).loc["seconds"].tolist() == [0.0, 10.0], "nothing of it counts"
+
+
+def test_a_pretraining_that_is_gone_and_an_average_are_refused(runs, tmp_path):
+    gone = write_sharing_run(tmp_path / "s", shares={"pretrain": "nowhere"})
+    with pytest.raises(UserError, match=r"the pretraining of \S+/s should stand in \S+/nowhere, where there is no config"):
+        compare(runs[0], gone)
+    with pytest.raises(UserError, match="averages the predictions of a, b and trained nothing"):
+        compare(runs[0], write_sharing_run(tmp_path / "m", averages=["a", "b"]))
+
+
+def test_evaluations_and_floors_are_results(runs):
+    for run, bits, accuracy, text_hash in ((runs[0], 2.5, 0.75, "a0"), (runs[1], 2.25, 0.5, "b1")):
+        common = {"standard_error": 0.1, "text_hash": "00"}
+        tokens = {"tokens": 9, "pieces": 9, "unknown": 0.0, "lowercase": False}
+        by_kind = {"pseudo": {"value": bits, **common, **tokens}}
+        pairs = {"pseudo": {"accuracy": accuracy, "pairs": 7, **common, "text_hash": text_hash}}
+        found = {"bits_per_byte": {"test split": by_kind, "b.txt": by_kind}, "minimal_pairs": {"blimp.jsonl": pairs}}
+        (run / "evaluation.json").write_text(json.dumps(found))
+        floor = {"value": 1.5, "above": bits - 1.5, "above_standard_error": 0.1, "exact": True, "note": ""}
+        (run / "floor.json").write_text(json.dumps({"mlm": floor}))
+    frame = outcomes(*runs)
+    assert frame.loc["bits_per_byte/pseudo, test split"].tolist() == [2.5, 2.25]
+    assert frame.loc["bits_per_byte/pseudo, b.txt"].tolist() == [2.5, 2.25]
+    assert frame.loc["minimal_pairs/pseudo, blimp.jsonl"].tolist() == [0.75, 0.5]
+    assert frame.loc["floor/mlm"].tolist() == [1.5, 1.5] and frame.loc["above/mlm"].tolist() == [1.0, 0.75]
+    assert other_texts(*runs) == [
+        "minimal_pairs/pseudo, blimp.jsonl was measured on other texts in one than in the other, so the two do not compare."
+    ]
+    out = io.StringIO()
+    compare(*runs, console=Console(file=out, width=200))
+    assert "measured on other texts" in out.getvalue()
 
 
 def test_it_is_printed(runs, capsys):

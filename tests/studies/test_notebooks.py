@@ -1,6 +1,7 @@
 """The notebooks: they run from top to bottom in fast mode, ask a question and answer it, and keep the outputs of a real run."""
 
 import ast
+import importlib
 import itertools
 import json
 import re
@@ -149,6 +150,20 @@ def test_keeps_the_outputs_of_a_real_run(path: Path):
             assert not MACHINE_PATH.search("".join(texts)) and "Traceback" not in "".join(texts), source
 
 
+def public_names() -> set[str]:
+    """What README.md, "From Python", says that stays: "bertlab.results.load", ..."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(bertlab[\w.]*)` \| (.*?) \|$", readme[readme.index("**From Python**") :], flags=re.MULTILINE)
+    return {f"{module}.{name}" for module, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_the_public_names_are_there():
+    assert len(public_names()) > 30
+    for name in public_names():
+        module, _, attribute = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), attribute)), name
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_uses_the_public_interface_alone(path: Path):
     for cell in code_of(path):
@@ -159,9 +174,10 @@ def test_uses_the_public_interface_alone(path: Path):
             elif isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Attribute):
-                names = [node.attr]
-            private = [name for name in names if any(part.startswith("_") for part in name.split("."))]
-            assert not private, f"{private[0]} in: {source_of(cell)}"
+                assert not node.attr.startswith("_"), f"{node.attr} in: {source_of(cell)}"
+            public = {*public_names(), "bertlab", "bertlab.results"}
+            unknown = [name for name in names if name.split(".")[0] == "bertlab" and name not in public]
+            assert not unknown, f"{unknown[0]} is not in README.md's table: {source_of(cell)}"
 
 
 def test_machine_paths_are_found():

@@ -11,7 +11,7 @@ from test_sweep import load_config, workers_find_the_fake_runner  # noqa: F401
 from bertlab.errors import UserError
 from bertlab.studies.findings import notices
 from bertlab.studies.launchers import Local
-from bertlab.studies.ordering import look
+from bertlab.studies.ordering import fix_rule, look
 from bertlab.studies.results import load
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
@@ -48,12 +48,21 @@ def test_an_order_that_is_clear_ends_the_sweep_and_the_report_says_so(tmp_path):
     assert f"settled after {settled['seeds']} of 12 seeds (x/accuracy: A > B)" in printed
     assert f"{len(done)} of 24 runs are finished" in printed
     [notice] = notices(load(tmp_path))
-    assert notice.endswith(f"by a rule fixed beforehand, so {24 - len(done)} runs were not begun.")
+    assert notice.endswith(f"by a rule fixed beforehand, so {24 - len(done)} runs were left out.")
 
     assert run(noisy, tmp_path, until_decided="x")[0] == 0
     assert finished(tmp_path) == done, "asked again, it begins none"
     assert run(noisy, tmp_path)[0] == 0
     assert len(finished(tmp_path)) == 24 and not (tmp_path / "settled.json").exists(), "without the rule it goes on to the end"
+
+
+def test_the_rule_of_a_directory_stays(tmp_path):
+    scores = {"A": 0.9, "B": 0.5}
+    for _ in range(2):
+        fix_rule(tmp_path, study(scores, seeds=12), "x")
+    for seeds, task in ((13, "x"), (12, "all")):
+        with pytest.raises(UserError, match=rf"was to stop by x and 12 seeds, not by {task} and {seeds}; looking again"):
+            fix_rule(tmp_path, study(scores, seeds), task)
 
 
 def test_equals_are_never_decided(tmp_path):

@@ -1,4 +1,6 @@
 import io
+import itertools
+import random
 
 import matplotlib
 import numpy as np
@@ -8,16 +10,29 @@ from conftest import objectives_study, write_study
 from matplotlib.text import Text
 
 from bertlab.studies.plots import (
+    COLOURS,
+    REFERENCE_COLOUR,
     STYLE,
     downstream_bars,
+    heat_map,
     learning_curves,
     line_styles,
     loss_metrics,
     metric_label,
+    score_number,
+    text_width,
     untrained,
+    wrapped,
     x_scale,
 )
-from bertlab.studies.results import X_AXES, load
+from bertlab.studies.report import figure_svg
+from bertlab.studies.results import X_AXES, load, seed_axes
+from bertlab.studies.study import load_study
+from bertlab.transfer.scorers import METRICS
+from tests.conftest import ROOT
+
+LONG_NAMES = [f"a name of many words that says every_key_of_its_own=0.{number}/and more" for number in range(12)]
+AWKWARD_NAMES = ["x" * 70, "cost $5 and $6", "_hidden", "50% #1 {a} ~ ^ \\n", "<b>bold</b>", *LONG_NAMES[:3]]
 
 
 @pytest.fixture
@@ -33,9 +48,61 @@ def test_each_variant_has_its_own_colour_dashes_and_marker(results):
     assert untrained(results.runs) == ["No pretraining"]
 
 
+def runs_of(variants, **scores):
+    """A finished run of each variant, with columns "NAME/accuracy" of these scores."""
+    columns = {f"{name}/accuracy": values for name, values in scores.items()}
+    return pd.DataFrame({"variant": list(variants), "status": "finished", "step": 10.0, **columns})
+
+
+def metrics_of(variants):
+    """A short validation curve of each variant."""
+    point = lambda variant, step: (
+        {"run": variant, "variant": variant, "split": "valid", "metric": "mlm/loss", "value": 2.0}
+        | {axis: step for axis in X_AXES}
+    )
+    return pd.DataFrame([point(variant, step) for variant in variants for step in (0, 10)])
+
+
 def test_styles_stay_distinct_with_many_variants():
-    runs = pd.DataFrame({"variant": [f"v{i}" for i in range(24)], "status": "finished", "step": 1})
-    assert len(set(line_styles(runs).values())) == 24
+    styles = line_styles(runs_of(f"v{i}" for i in range(36))).values()
+    assert len({(style.dashes, style.marker) for style in styles}) == 36
+    assert len({(style.colour, style.hatch) for style in styles}) == 36
+    assert not any(style.hatch for style in list(styles)[: len(COLOURS)]) and all(style.hatch for style in list(styles)[6:])
+
+
+def test_a_style_does_not_change_while_a_sweep_runs():
+    runs = runs_of(["x", "MLM", "no pretraining", "y"]).assign(step=[10.0, 10.0, 0.0, 10.0])
+    styles = line_styles(runs)
+    for status in itertools.product(("finished", "unfinished", "failed"), repeat=4):
+        assert line_styles(runs.assign(status=status)) == styles
+
+
+def test_well_known_variants_look_the_same_in_all_studies():
+    names = ["BERT", "LTR", "biLM", "NSP", "ELECTRA", "SOP", "no pretraining"]
+    others = [f"other {i}" for i in range(5)]
+    alone = {name: line_styles(runs_of([name]))[name] for name in names}
+    assert len({style.colour for style in alone.values()}) == 7
+    rng = random.Random(1)
+    for _ in range(20):
+        present = rng.sample(names, 3) + others[: rng.randrange(4)]
+        rng.shuffle(present)
+        styles = line_styles(runs_of(present))
+        assert list(styles) == present
+        assert {name: styles[name] for name in names if name in styles} == {n: alone[n] for n in names if n in styles}
+        assert len({style.colour for style in styles.values()}) == len(styles)  # unknown ones take other colours
+    for first, second in (("MLM", "mlm"), ("MLM + NSP", "MLM+NSP"), ("no pre-training", "Not pretrained"), ("BERT", "MLM")):
+        assert line_styles(runs_of([first]))[first] == line_styles(runs_of([second]))[second]
+    assert line_styles(runs_of(["MLM, 40 % masked", "MLM"]))["MLM"] == line_styles(runs_of(["MLM"]))["MLM"]
+
+
+def test_what_differs_after_the_comma_alone_shares_a_colour():
+    styles = line_styles(
+        runs_of(["LTR, layer 1", "LTR, layer 2", "not pretrained, layer 1", "not pretrained, layer 2", "x, y"])
+    )
+    assert [style.colour for style in styles.values()] == [COLOURS[1]] * 2 + [REFERENCE_COLOUR] * 2 + [COLOURS[0]]
+    assert len({style.hatch for style in styles.values()}) == 4
+    many = line_styles(runs_of(f"MLM, {i}" for i in range(6)))
+    assert len({style.colour for style in many.values()}) == 6
 
 
 def test_curves_show_means_over_seeds_in_the_panel_of_their_loss(results):
@@ -97,21 +164,131 @@ def visible_texts(figure):
     return [text for text in figure.findobj(Text) if text.get_visible() and text.get_text() and text not in beyond]
 
 
+def layout_problems(figure):
+    """The texts of a figure that overlap another, and those that are partly outside it."""
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(io.BytesIO(), format="png")
+    boxes = [(text.get_text(), text.get_window_extent()) for text in visible_texts(figure)]
+    overlaps = [(a, b) for i, (a, box) in enumerate(boxes) for b, other in boxes[i + 1 :] if box.overlaps(other)]
+    width, height = figure.bbox.size
+    outside = [a for a, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
+    return overlaps, outside
+
+
 def test_labels_do_not_overlap(results):
-    figures = [
+    for figure in (
         learning_curves(results.metrics, loss_metrics(results.metrics), X_AXES, line_styles(results.runs)),
         learning_curves(results.metrics, ["mlm/loss"], ["supervised"], line_styles(results.runs), legend=False),
         downstream_bars(results.runs, ["package/accuracy", "code_spans/f1"], line_styles(results.runs)),
+        heat_map(results.runs, ["package/accuracy", "code_spans/f1"]),
+    ):
+        assert layout_problems(figure) == ([], [])
+
+
+@pytest.mark.parametrize("variants", [LONG_NAMES, AWKWARD_NAMES])
+def test_long_names_do_not_overlap_and_are_not_cut(variants):
+    shares = np.linspace(0.5, 0.9, len(variants))
+    runs = runs_of(variants, a=shares, a_task_with_a_long_name=shares, third=shares, fourth=shares)
+    scores, styles = list(runs.columns[3:]), line_styles(runs)
+    for figure in (
+        learning_curves(metrics_of(variants), ["mlm/loss"], X_AXES, styles),
+        learning_curves(metrics_of(variants), ["mlm/loss"], ["tokens"], styles),
+        downstream_bars(runs, scores, styles),
+        heat_map(runs, scores),
+    ):
+        assert layout_problems(figure) == ([], [])
+
+
+def test_every_shipped_study_has_a_legend_that_fits():
+    studies = sorted((ROOT / "experiments/ablations").glob("*.py"))
+    assert len(studies) > 25
+    for path in studies:
+        study = load_study(f"{path}:scale=tiny" if "scale" in path.read_text(encoding="utf-8") else str(path))
+        labels = [
+            [v for axis, v in run.labels.items() if v and axis not in seed_axes(tuple(run.labels))] for run in study.runs()
+        ]
+        variants = list(dict.fromkeys(", ".join(of) for of in labels))
+        runs = runs_of(variants, package=np.linspace(0.5, 0.9, len(variants)))
+        assert layout_problems(downstream_bars(runs, ["package/accuracy"], line_styles(runs))) == ([], []), path.stem
+        figure = learning_curves(metrics_of(variants), ["mlm/loss"], X_AXES, line_styles(runs))
+        figure.draw_without_rendering()
+        box, canvas = figure.legends[0].get_window_extent(), figure.bbox
+        assert canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1, path.stem
+        assert len(figure.legends[0].get_texts()) == len(variants)
+
+
+def test_a_name_with_dollars_is_not_mathematics():
+    runs = runs_of(["costs $x_1$ or $y$", r"\$5"], task=[0.5, 0.6])
+    file = io.StringIO()
+    figure_svg(downstream_bars(runs, ["task/accuracy"], line_styles(runs)), file)
+    assert "costs $x_1$ or $y$" in file.getvalue() and r"\$5" in file.getvalue()
+
+
+def test_negative_scores_have_bars_from_a_visible_zero():
+    runs = runs_of(["a", "a", "b"]).assign(**{"cola/matthews": [-0.2, -0.3, 0.1], "t/accuracy": [-0.0001, -0.0003, 0.0]})
+    figure = downstream_bars(runs, ["cola/matthews", "t/accuracy"], line_styles(runs))
+    panel, small = figure.axes
+    assert [bar.get_width() for bar in panel.patches] == pytest.approx([-25, 10])
+    low, high = panel.get_xlim()
+    assert low < -30 and high > 10
+    assert any(list(line.get_xdata()) == [0, 0] for line in panel.lines)
+    assert [text.get_text() for text in panel.texts] == ["\N{MINUS SIGN}25.0", "10.0"]
+    assert [text.get_text() for text in small.texts] == ["\N{MINUS SIGN}0.02", "0.0"]
+    assert layout_problems(figure) == ([], [])
+
+
+def test_numbers_stand_within_their_panel():
+    runs = runs_of(["a", "b", "c"]).assign(**{"t/count": [1.23456e12, 2e12, 3.3333e12], "t/accuracy": [0.2, 0.3, 0.9]})
+    figure = downstream_bars(runs, ["t/count", "t/accuracy"], line_styles(runs))
+    figure.draw_without_rendering()
+    for panel in figure.axes:
+        assert all(text.get_window_extent().x1 <= panel.get_window_extent().x1 for text in panel.texts)
+
+
+def test_scores_that_are_not_finite_are_left_out():
+    runs = runs_of(["a", "a", "b"], task=[np.inf, 0.5, np.nan])
+    (panel,) = downstream_bars(runs, ["task/accuracy"], line_styles(runs)).axes
+    assert [bar.get_width() for bar in panel.patches] == [50.0]
+    assert [text.get_text() for text in heat_map(runs, ["task/accuracy"]).axes[0].texts] == ["50.0"]
+
+
+def test_numbers_have_no_negative_zero():
+    assert [score_number(value, "t/accuracy") for value in (-0.0, 0.7149, 1.0)] == ["0.0", "71.5", "100.0"]
+    assert [score_number(value, "t/rank") for value in (-0.0, 12.3456, 2e-7, 1.5e12)] == [
+        "0.000",
+        "12.346",
+        "2e\N{MINUS SIGN}07",
+        "1.5e+12",
     ]
-    for figure in figures:
-        with matplotlib.rc_context(STYLE):
-            figure.savefig(io.BytesIO(), format="png")
-        boxes = [(text.get_text(), text.get_window_extent()) for text in visible_texts(figure)]
-        overlaps = [(a, b) for i, (a, box) in enumerate(boxes) for b, other in boxes[i + 1 :] if box.overlaps(other)]
-        assert overlaps == []
-        width, height = figure.bbox.size
-        outside = [a for a, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
-        assert outside == []
+
+
+def test_many_tasks_stand_in_rows_of_three():
+    runs = runs_of(["a", "b"], **{f"t{i}": [0.5, 0.6] for i in range(9)})
+    figure = downstream_bars(runs, list(runs.columns[3:]), line_styles(runs))
+    assert figure.get_figwidth() < 12 and len(figure.axes) == 9
+    assert len({round(panel.get_position().x0, 3) for panel in figure.axes}) == 3
+
+
+def test_the_reference_line_is_named_and_ends_before_numbers(results):
+    figure = downstream_bars(results.runs, ["package/accuracy"], line_styles(results.runs))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean of No pretraining"]
+    assert all(text.get_bbox_patch().get_facecolor()[3] == 1 for text in figure.axes[0].texts)
+
+
+def test_text_wraps_at_its_width():
+    for text in (*AWKWARD_NAMES, "sentence_pair + NSP", "80/10/10, fine-tuned"):
+        lines = wrapped(text, 1.0).split("\n")
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+        assert all(text_width(line) <= 1.0 for line in lines)
+    assert wrapped("all layers of all", 0.8) == "all layers of\nall" and wrapped("a b", 1) == "a b"
+
+
+def test_figures_are_the_same_bytes_each_time():
+    runs = runs_of([f"v{i}" for i in range(9)], task=np.linspace(0, 1, 9))
+    files = [io.StringIO(), io.StringIO()]
+    for file in files:
+        figure_svg(downstream_bars(runs, ["task/accuracy"], line_styles(runs)), file)
+    assert files[0].getvalue() == files[1].getvalue() and "<pattern" in files[0].getvalue()
 
 
 @pytest.mark.parametrize(
@@ -140,3 +317,7 @@ def test_metric_labels_have_units():
         "t/spearman_correlation (%)",
         "t/rank",
     ]
+
+
+def test_every_metric_of_tasks_is_shown_in_percent():
+    assert {name: metric_label(f"task/{name}") for name in METRICS} == {name: f"task/{name} (%)" for name in METRICS}

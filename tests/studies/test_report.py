@@ -2,6 +2,7 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 import re
 import shutil
 import statistics
@@ -14,8 +15,19 @@ from conftest import objectives_study, write_run, write_study
 from rich.console import Console
 
 from bertlab.studies.findings import findings, notices
-from bertlab.studies.report import environment_rows, html_page, report
-from bertlab.studies.results import load
+from bertlab.studies.report import (
+    all_metrics,
+    csv_tables,
+    differences,
+    environment_rows,
+    html_page,
+    latex,
+    print_columns,
+    print_report,
+    report,
+)
+from bertlab.studies.results import load, summarise
+from bertlab.studies.statistics import seeds_needed
 from bertlab.studies.study import Published, Study
 from bertlab.studies.tables import (
     COST,
@@ -24,13 +36,12 @@ from bertlab.studies.tables import (
     SCORES,
     difference_table,
     floor_table,
-    latex_table,
     notes,
     published_table,
     side_by_side,
     table,
 )
-from bertlab.studies.text import count_text, escape_latex
+from bertlab.studies.text import count_text, escape_latex, number, p_text, points, seconds_text, spread
 
 
 def quiet():
@@ -54,7 +65,6 @@ def sentence(results):
 
 ABOVE = "MLM is above LTR on code_spans by "
 NOT_ABOVE = "MLM is not above LTR on code_spans at this scale: "
-ONE_SEED = ", with one seed, which cannot separate the two."
 
 
 @pytest.mark.parametrize(
@@ -67,8 +77,8 @@ ONE_SEED = ", with one seed, which cannot separate the two."
             f"{NOT_ABOVE}it is 3.3 points (1.9 to 4.8) below, more than chance over 3 seeds.",
         ),
         ([0.70, 0.74], [0.72, 0.71], f"{ABOVE}0.5 points (-31.3 to 32.3), which 2 seeds cannot tell from chance."),
-        ([0.72], [0.69], f"{ABOVE}3.0 points{ONE_SEED}"),
-        ([0.69], [0.69], f"{NOT_ABOVE}the two are equal{ONE_SEED}"),
+        ([0.72, 0.74], [0.70, 0.72], f"{ABOVE}2.0 points, the same over 2 seeds, which says nothing about chance."),
+        ([0.69, 0.70], [0.69, 0.70], f"{NOT_ABOVE}the two are equal, the same over 2 seeds, which says nothing about chance."),
     ],
 )
 def test_says_honestly_whether_mlm_is_above_ltr(tmp_path, mlm, ltr, expected):
@@ -83,18 +93,18 @@ def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
         question="",
         config="c.py",
         downstream=study.downstream,
-        axes={"objective": study.axes["objective"], "size": {"tiny": {}, "mini": {}}, "seed": [1]},
+        axes={"objective": study.axes["objective"], "size": {"tiny": {}, "mini": {}}, "seed": [1, 2]},
     )
     text = " ".join(findings(load(write_study(tmp_path / "s", study))))
-    assert "MLM, tiny is above LTR, tiny on code_spans" in text
-    assert "MLM, mini is above LTR, mini on code_spans" in text
+    assert re.search("MLM, tiny is (not )?above LTR, tiny on code_spans", text)
+    assert re.search("MLM, mini is (not )?above LTR, mini on code_spans", text)
 
 
 def test_findings_name_the_best_and_the_reference(study_directory):
     text = " ".join(findings(load(study_directory))).replace("\N{NO-BREAK SPACE}", " ")
     assert text.startswith("5 variants were run with 2 seeds each")
     assert re.search(
-        r"On package \(accuracy, test\) MLM\+NSP is best with 7\d\.\d %, \S+ points \(\S+ to \S+\) above MLM and "
+        r"On package \(accuracy, test\) the highest mean is that of MLM\+NSP, 7\d\.\d %: \S+ points \(\S+ to \S+\) above MLM; "
         r"\S+ points \(\S+ to \S+\) above No pretraining\.",
         text,
     )
@@ -121,7 +131,9 @@ def test_table_cells_equal_hand_computed_mean_and_deviation(tmp_path):
 def test_one_seed_has_no_deviation_and_is_said(tmp_path):
     results = mlm_and_ltr(tmp_path / "s", [0.70], [0.69])
     assert table(results).xs("code_spans f1 (%)", axis=1, level=1).loc["MLM"].item() == "70.0"
-    assert "One seed cannot separate differences" in findings(results)[0]
+    said = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(results)]
+    assert "One seed cannot separate variants from chance" in said[0]
+    assert said[2] == "On code_spans (f1, test): MLM 70.0 %, LTR 69.0 %.", "no order is claimed"
 
 
 class Requests(HTMLParser):
@@ -172,18 +184,18 @@ def test_page_escapes_what_a_study_says(tmp_path):
     text = report(directory, console=quiet()).read_text(encoding="utf-8")
     assert "<b>T" not in text and "<i>" not in text and "a &lt; b &amp; c" in text
     latex = (directory / "report" / "table.tex").read_text(encoding="utf-8")
-    assert r"MLM, <i>\&\_\$x\textasciicircum{}2\$ & 1 &" in latex
+    assert r"MLM, $<$i$>$\&\_\$x\textasciicircum{}2\$ & 1 &" in latex
 
 
 def test_latex_is_booktabs_and_escaped(study_directory):
-    text = latex_table(load(study_directory))
+    text = latex(load(study_directory))
     assert text.count(r"\toprule") == text.count(r"\bottomrule") == 4
     assert r"code\_spans f1 (\%)" in text and r"$\pm$" in text
     assert "±" not in text and "–" not in text
     blocks = re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.DOTALL)
     # Scores and losses; differences from the first of five variants, by task; scores over seeds, by task and variant; cost.
     columns = [[line.count(" & ") for line in block.strip().split("\n")] for block in blocks]
-    assert columns == [[7] * 5, [6] * 8, [6] * 10, [7] * 5]
+    assert columns == [[7] * 5, [6] * 8, [7] * 10, [7] * 5]
     assert escape_latex("a&b%c$d#e_f{g}~^\\") == (r"a\&b\%c\$d\#e\_f\{g\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
 
 
@@ -196,13 +208,16 @@ def test_differences_are_from_the_first_variant_and_corrected(tmp_path):
     tests = {name: scipy.stats.ttest_rel(scores[name], scores["MLM"]) for name in ("LTR", "biLM")}
     smallest, other = sorted(tests, key=lambda name: tests[name].pvalue)
     for name, p in ((smallest, 2 * tests[smallest].pvalue), (other, max(tests[other].pvalue, 2 * tests[smallest].pvalue))):
-        row = frame.loc[f"code_spans f1: {name} \N{MINUS SIGN} MLM", DIFFERENCES]
+        row = frame.loc[f"code_spans f1 (%): {name} \N{MINUS SIGN} MLM", DIFFERENCES]
         mean = sum(scores[name]) / 4 - sum(scores["MLM"]) / 4
-        interval = tests[name].confidence_interval()
+        interval = tests[name].confidence_interval(1 - 0.05 / 2)
         assert row["difference"] == f"{100 * mean:+.1f}"
         assert row["95 % interval"] == f"{100 * interval.low:.1f} to {100 * interval.high:.1f}"
         assert row["p"] == f"{p:.3f}" and row["p by sign flips"] == "0.125 (0.125)"
-    assert int(frame.loc["code_spans f1: LTR \N{MINUS SIGN} MLM", DIFFERENCES]["seeds needed"]) > 4
+        sd = statistics.stdev([a - b for a, b in zip(scores[name], scores["MLM"])])
+        ends = [sd * math.sqrt(3 / scipy.stats.chi2.ppf(q, 3)) for q in (0.975, 0.025)]
+        needed = [f"{seeds_needed(0.01, value):,}" for value in (sd, *ends)]
+        assert row["seeds for 1 point"] == "{} ({} to {})".format(*needed)
     assert difference_table(load(write_study(tmp_path / "t", objectives_study((1,), ("MLM", "LTR"))))).empty, "one seed"
 
 
@@ -274,11 +289,11 @@ def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_s
     results = load(directory)
     assert columns_of(results, SCALES) == {
         "bits/byte, pseudo": {"MLM": "1.600 ± 0.141", "LTR": "–"},
-        "bits/byte, left-to-right": {"MLM": "–", "LTR": "2.000 ± 0.046"},
+        "bits/byte, left-to-right": {"MLM": "–", "LTR": "2.000 s.e. 0.046 (1 seed)"},
         "minimal pairs (%), pseudo": {"MLM": "80.0 ± 7.1", "LTR": "–"},
     }
     said = notes(results)[SCALES]
-    assert "Of one seed, ± is the standard error over texts or pairs" in said
+    assert "Of one seed, s.e. is the standard error over texts or pairs" in said
     assert "[UNK]" not in said and "capitals" not in said and "free" not in said
     assert notices(results) == [] and "9.99" not in html_page(results)
     write_likelihoods(directory / "ltr-seed=2", {"left-to-right": 2.2}, text_hash="1" * 32)
@@ -291,8 +306,8 @@ def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):
     write_likelihoods(directory / "mlm-seed=1", pairs=pairs)
     write_likelihoods(directory / "ltr-seed=1", pairs={"x/blimp.jsonl": {"pseudo": 0.25}})
     assert columns_of(load(directory), SCALES) == {
-        "minimal pairs (%), pseudo, blimp": {"MLM": "75.0 ± 1.2", "LTR": "25.0 ± 1.2"},
-        "minimal pairs (%), pseudo, zorro": {"MLM": "50.0 ± 1.2", "LTR": "–"},
+        "minimal pairs (%), pseudo, blimp": {"MLM": "75.0 s.e. 1.2", "LTR": "25.0 s.e. 1.2"},
+        "minimal pairs (%), pseudo, zorro": {"MLM": "50.0 s.e. 1.2", "LTR": "–"},
     }
     write_likelihoods(directory / "ltr-seed=1", pairs={"y/blimp.jsonl": {"pseudo": 0.25}})
     write_likelihoods(directory / "mlm-seed=1", pairs={"x/blimp.jsonl": {"pseudo": 0.75}})
@@ -355,9 +370,9 @@ def test_floors_have_a_row_for_each_variant_and_objective_and_leaks_are_on_top(t
     results = load(directory)
     rows = {variant: list(row) for variant, row in floor_table(results).iterrows()}
     assert rows == {
-        "MLM+NSP: mlm": ["2", "mlm", "0.5000", "0.5200", "0.0200 ± 0.0021", "4.00"],
-        "MLM+NSP: nsp": ["2", "nsp", "0.2000", "0.2040", "0.0040 ± 0.0028", "2.00"],
-        "LTR": ["1", "ltr", "2.0000", "1.9500", "-0.0500 ± 0.0200", "-2.50"],
+        "MLM+NSP: mlm": ["2", "mlm", "0.5000", "0.5200", "0.0200 s.e. 0.0021", "4.00"],
+        "MLM+NSP: nsp": ["2", "nsp", "0.2000", "0.2040", "0.0040 s.e. 0.0028", "2.00"],
+        "LTR": ["1", "ltr", "2.0000", "1.9500", "-0.0500 s.e. 0.0200", "-2.50"],
     }
     assert "more than three standard errors" not in html_page(results)
     write_floors(directory / "ltr-seed=1", ltr=(2.0, -0.07, 0.02))
@@ -375,7 +390,7 @@ def test_a_floor_that_is_a_lower_bound_looks_like_one(tmp_path):
     results = load(directory)
     assert list(floor_table(results)[FLOORS, "floor"]) == ["1.2500", "≥ 1.5000"]
     assert "≥ marks a lower bound that no model may be able to reach" in notes(results)[FLOORS]
-    assert "≥ 1.5000" in html_page(results) and r"$\geq$ 1.5000" in latex_table(results)
+    assert "≥ 1.5000" in html_page(results) and r"$\geq$ 1.5000" in latex(results)
 
 
 def test_missing_runs_are_said_and_left_out(tmp_path):
@@ -416,6 +431,9 @@ def test_files_and_terminal(study_directory, study_report):
         "table.csv",
         "table.tex",
         "runs.csv",
+        "curves.csv",
+        "scores.csv",
+        "differences.csv",
         "figures/learning_curves.svg",
         "figures/learning_curves.png",
         "figures/downstream.svg",
@@ -452,6 +470,10 @@ def test_report_of_a_run_in_progress(tmp_path):
         (4_386_178, "4.39 M"),
         (1.2e15, "1.20 P"),
         (2.5e21, "2500 E"),
+        (999_999, "1.00 M"),
+        (9_996_000, "10.0 M"),
+        (-0.2, "0"),
+        (float("nan"), "–"),
     ],
 )
 def test_counts_in_three_figures(value, text):
@@ -465,3 +487,189 @@ def test_many_scores_stand_in_several_tables(scores, widths):
     parts = side_by_side(frame, (SCORES, LOSSES))
     assert [len(part) for part in parts] == widths and [*itertools.chain(*parts)] == columns[1:-1]
     assert side_by_side(frame, (SCALES,)) == []
+
+
+@pytest.mark.parametrize(
+    "value, digits, text",
+    [
+        (71.43, 1, "71.4"),
+        (-4.625, 3, "-4.625"),
+        (999.96, 1, "1000.0"),
+        (12345.678, 3, "12345.7"),
+        (1434504308501.419, 3, "1.4345e+12"),
+        (4.016e-10, 3, "4e-10"),
+        (-0.0123, 1, "-0.012"),
+        (-0.0, 1, "0.0"),
+        (float("nan"), 1, "–"),
+    ],
+)
+def test_numbers_have_their_decimals_or_enough_figures(value, digits, text):
+    assert number(value, digits) == text
+    assert number(value, digits, "+") == (text if text[0] in "-–" else f"+{text}")
+
+
+@pytest.mark.parametrize(
+    "mean, sd, text",
+    [
+        (71.4, 0.8, "71.4 ± 0.8"),
+        (71.4, float("nan"), "71.4"),
+        (71.4, 0.00003, "71.4 ± 0.0"),
+        (-0.0004, 0.2, "0.0 ± 0.2"),
+        (0.0, 0.0, "0.0 ± 0.0"),
+        (-4.2e-10, 2.6e-10, "-4.2e-10 ± 2.6e-10"),
+        (1434504308501.419, 246667218114.57, "1.4345e+12 ± 2.46667e+11"),
+    ],
+)
+def test_a_mean_and_its_deviation_are_never_both_rounded_away(mean, sd, text):
+    assert spread(mean, sd, 1) == text
+
+
+def test_what_there_is_not_is_not_a_small_p_value():
+    assert p_text(float("nan")) == "–" and p_text(0.0004) == "< 0.001" and p_text(1.0) == "1.000"
+    assert seconds_text(0.25) == "0.25 s" and seconds_text(42.4) == "42 s"
+    assert points(-0.0004, "sst2/accuracy") == "0.04 points"
+
+
+def test_latex_reads_no_label_as_an_option(tmp_path):
+    assert escape_latex("[0,1] masks") == "{}[0,1] masks" and escape_latex("*") == "{}*"
+    assert escape_latex("a[1]*") == "a[1]*"
+    assert escape_latex("p < 0.001 > |x|") == r"p $<$ 0.001 $>$ \textbar{}x\textbar{}"
+    assert escape_latex("-4.6 to -0.5 (-1), MLM-1") == "$-$4.6 to $-$0.5 ($-$1), MLM-1"
+    study = objectives_study((1, 2), ("MLM", "LTR"))
+    axes = {"objective": study.axes["objective"], "span": {"[0,1] < 2": {}}, "seed": [1, 2]}
+    labels = {"MLM": "[0] a", "LTR": "* b"}
+    directory = write_study(tmp_path / "s", dataclasses.replace(study, axes=axes))
+    described = json.loads((directory / "study.json").read_text())
+    for run in described["runs"]:
+        run["labels"]["objective"] = labels[run["labels"]["objective"]]
+    (directory / "study.json").write_text(json.dumps(described))
+    text = latex(load(directory))
+    assert "\n{}[0] a, [0,1] $<$ 2 & 2 &" in text and "\n{}* b, [0,1] $<$ 2 & 2 &" in text
+    assert not re.search(r"(\\\\|rule)\s*[\[*]", text)
+    assert "<" not in text.replace("$<$", "")
+
+
+def test_latex_says_below_each_table_how_to_read_it(tmp_path):
+    published = Published("Somebody 2019, table 5", ("MNLI",), {"LTR": (82.1,), "MLM": (84.4,)}, "dev_sets")
+    study = dataclasses.replace(objectives_study((1, 2), ("MLM", "LTR")), published=published)
+    directory = write_study(tmp_path / "s", study, per_run={"ltr-seed=1": {"data": "other"}})
+    tables = latex(load(directory)).split(r"\end{tabular}")[1:]
+    notes = [text[: text.find(r"\begin{tabular}")] if r"\begin{tabular}" in text else text for text in tables]
+    first, of_published, of_differences, *_, of_cost = notes
+    assert "Mean $\\pm$ standard deviation over seeds" in first and "each objective's own" in first
+    assert "did not read the same data" in first and "did not read" not in "".join(notes[1:])
+    assert "Scales differ" in of_published and r"dev\_sets" in of_published
+    assert "Paired by seed" in of_differences and r"95 \%" in of_differences
+    assert "Cost is the mean over seeds" in of_cost
+    assert all(note.count("{") == note.count("}") for note in notes)
+
+
+def test_everything_is_a_csv_too_in_raw_units(tmp_path):
+    published = Published("Somebody 2019, table 5", ("MNLI", "SQuAD F1"), {"LTR": (82.1, 77.8), "MLM": (84.4, None)})
+    study = dataclasses.replace(objectives_study((1, 2, 3), ("MLM", "LTR", "biLM")), published=published)
+    scores = {"MLM": (0.70, 0.74, 0.72), "LTR": (0.69, 0.70, 0.70), "biLM": (0.60, 0.61, 0.64)}
+    per_run = {run.name: {"code_spans": scores[run.labels["objective"]][int(run.labels["seed"]) - 1]} for run in study.runs()}
+    directory = write_study(tmp_path / "s", study, per_run=per_run)
+    shutil.rmtree(directory / "ltr-seed=3" / "finetune" / "code_spans")
+    results = load(directory)
+    written = csv_tables(results)
+    assert list(written) == ["table", "runs", "curves", "scores", "differences", "published"]
+    written = {name: pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str) for name, frame in written.items()}
+    assert written["table"].set_index("variant")["code_spans/f1 seeds"].to_dict() == {"MLM": "3", "LTR": "2", "biLM": "3"}
+    table = written["differences"].set_index(["metric", "variant_a", "variant_b"])
+    assert list(table.columns) == ["mean", "low", "high", "p", "pairs"]
+    assert [pair for metric, *pair in table.index if metric == "code_spans/f1"] == [
+        ["MLM", "LTR"],
+        ["MLM", "biLM"],
+        ["LTR", "biLM"],
+    ]
+    found = table.loc["code_spans/f1", "MLM", "biLM"]
+    test = scipy.stats.ttest_rel(scores["MLM"], scores["biLM"])
+    expected = (2.16 / 3 - 1.85 / 3, *test.confidence_interval(), test.pvalue)
+    assert found.iloc[:4].astype(float).tolist() == pytest.approx(expected) and found["pairs"] == "3"
+    assert table.loc["code_spans/f1", "MLM", "LTR"]["pairs"] == "2", "only those that both have"
+    curves = written["curves"]
+    first = ["run", "variant", "objective", "seed", "step", "split", "tokens", "supervised", "flops", "seconds"]
+    assert list(curves.columns) == [*first, "metric", "value"] and len(curves) == len(results.metrics)
+    assert set(written["scores"]["task"]) == {"package", "code_spans"}
+    assert written["published"].to_dict("records")[0] == {
+        "variant": "LTR",
+        "MNLI": "82.1",
+        "SQuAD F1": "77.8",
+        "source": "Somebody 2019, table 5",
+    }
+    assert pd.isna(written["published"].set_index("variant").loc["MLM", "SQuAD F1"])
+
+
+def test_a_study_that_selects_or_has_one_seed_has_no_file_of_differences(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
+    (directory / "report").mkdir()
+    (directory / "report" / "differences.csv").write_text("of an earlier report")
+    report(directory, console=quiet())
+    assert {path.stem for path in directory.glob("report/*.csv")} == {"table", "runs", "curves", "scores"}
+    study = objectives_study((1, 2), ("MLM", "LTR"))
+    axes = {**study.axes, "rate": {"low": {}}}
+    selecting = load(write_study(tmp_path / "t", dataclasses.replace(study, axes=axes, select=("rate",))))
+    assert differences(selecting).empty
+
+
+def test_every_metric_and_every_figure_says_of_how_many_seeds_it_is(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2, 3), ("MLM", "LTR", "biLM")))
+    (directory / "ltr-seed=3" / "result.json").unlink()
+    results = load(directory)
+    rows = {metric: (seeds, cells) for metric, seeds, cells in all_metrics(results, summarise(results.runs))}
+    assert rows["package/accuracy"][0] == "3, 2, 3"
+    assert rows["valid/mlm/loss"][0] == "3" and rows["valid/mlm/loss"][1][1:] == ["–", "–"]
+    assert rows["valid/rtl/loss"][0] == "3", "of those that have it"
+    page = html_page(results)
+    for text in ("after fine-tuning (2 to 3 seeds)", "during pretraining (2 to 3 seeds)", "as a map (means of 2 to 3 seeds)"):
+        assert text in page, text
+    assert "package/accuracy 3, 2, 3" in " ".join(re.sub("<[^>]*>", " ", page).split())
+
+
+def printed_table(width, labels, columns):
+    console = Console(file=io.StringIO(), width=width)
+    print_columns(console, labels, columns)
+    lines = console.file.getvalue().rstrip("\n").split("\n")
+    assert max(map(len, lines)) <= width
+    return [line.strip() for line in lines if line.strip("─ ")]
+
+
+def test_a_table_that_fits_is_printed_as_it_is():
+    lines = printed_table(80, ["MLM", "LTR"], {"package accuracy (%)": ["71.4 ± 0.8", "70.0"], "f1": ["1", "2"]})
+    assert [line.split() for line in lines] == [
+        ["variant", "package", "accuracy", "(%)", "f1"],
+        ["MLM", "71.4", "±", "0.8", "1"],
+        ["LTR", "70.0", "2"],
+    ]
+
+
+def test_long_labels_fold_and_numbers_stay():
+    lines = printed_table(40, ["x" * 70, "short"], {"package accuracy (%)": ["71.4 ± 0.8", "70.0 ± 1.2"]})
+    assert "".join(re.findall("x+", "".join(lines))) == "x" * 70
+    rows = [line for line in lines if "±" in line]
+    assert rows == ["x" * 16 + "  71.4 ± 0.8", "short".ljust(16) + "  70.0 ± 1.2"], "the head folds too"
+
+
+def test_a_table_too_wide_is_printed_in_blocks_that_have_the_seeds():
+    tasks = {f"task{i} accuracy (%)": [f"{i}1.4 ± 0.8", f"{i}0.0 ± 1.2"] for i in range(1, 8)}
+    lines = printed_table(60, ["MLM", "LTR"], {"seeds": ["3", "2"], **tasks})
+    heads = [line.split() for line in lines if line.startswith("variant")]
+    assert len(heads) == 3 and all(head[1] == "seeds" for head in heads)
+    rows = [line for line in lines if line.startswith("MLM")]
+    assert all(row.split()[1] == "3" for row in rows)
+    assert re.findall(r"\d+\.\d ± 0\.8", " ".join(rows)) == [f"{i}1.4 ± 0.8" for i in range(1, 8)]
+
+
+def test_every_number_is_on_the_terminal_whatever_the_names_and_sizes(tmp_path):
+    study = objectives_study((1, 2), ("MLM", "LTR"))
+    name = "a very long variant name that says every key: model.norm_placement=pre & " + "y" * 50
+    axes = {"objective": study.axes["objective"], "long": {name: {}}, "seed": [1, 2]}
+    study = dataclasses.replace(study, axes=axes)
+    per_run = {run.name: {"package": 1e-9 * int(run.labels["seed"])} for run in study.runs()}
+    results = load(write_study(tmp_path / "s", study, per_run=per_run))
+    console = Console(file=io.StringIO(), width=70)
+    print_report(results, tmp_path / "report.html", console)
+    printed = console.file.getvalue()
+    assert "1.5e-07 ± 7.1e-08" in printed and "4.39 M" in printed
+    assert not re.search(r"(?<!\d)-0\.0*(?![\d.])", printed)

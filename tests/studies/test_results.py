@@ -11,6 +11,7 @@ from conftest import objectives_study, write_run, write_study
 
 from bertlab.errors import UserError
 from bertlab.studies.results import (
+    comparable,
     compare_data,
     difference,
     load,
@@ -155,9 +156,16 @@ def test_differences_are_paired_by_seed(tmp_path):
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
     shutil.rmtree(tmp_path / "s" / "mlm-seed=1")
     shutil.rmtree(tmp_path / "s" / "ltr-seed=2")
-    lonely = difference(load(tmp_path / "s"), "code_spans/f1", "MLM", "LTR")
-    assert (lonely.pairs, lonely.mean) == (0, pytest.approx(0.74 - 0.69))
-    assert math.isnan(lonely.low) and not lonely.beyond_chance
+    lonely = load(tmp_path / "s")
+    assert not comparable(lonely, "code_spans/f1", "MLM", "LTR")
+    with pytest.raises(UserError, match="fewer than 2 nothing can be told from chance; run more seeds"):
+        difference(lonely, "code_spans/f1", "MLM", "LTR")
+    for call, message in (
+        (("code_spans/f2", "MLM", "LTR"), "has 'code_spans/f2'; it has .*code_spans/f1"),
+        (("code_spans/f1", "MLM", "RTL"), "no variant 'RTL'; it has MLM, LTR"),
+    ):
+        with pytest.raises(UserError, match=message):
+            difference(lonely, *call)
 
 
 def test_fine_tuning_seeds_are_nested_in_those_of_pretraining(tmp_path):

@@ -1,16 +1,18 @@
-"""Selection by held-out training examples: the test scores of what was not selected have no say."""
+"""What tables and sentences say of scores: selected on `valid` alone, by seeds that are independent, as certain as they are."""
 
 import json
 import math
 
-import pandas as pd
+import numpy as np
 import pytest
 import scipy.stats
 
+from bertlab.errors import UserError
+from bertlab.studies.findings import findings
 from bertlab.studies.report import report
-from bertlab.studies.results import load, primary_metric
-from bertlab.studies.selection import half_width, selections
-from bertlab.studies.tables import selection_table
+from bertlab.studies.results import difference, load, primary_metric, summarise
+from bertlab.studies.selection import selections
+from bertlab.studies.tables import DIFFERENCES, difference_table, notes, selection_table, table
 
 # (model, rate, seed) -> valid, test. The rate that is best on test is not best on valid; one that is better still there failed.
 SCORES = {
@@ -59,12 +61,118 @@ def test_the_best_on_valid_is_reported_on_test(study):
     assert (small["test"], small["valid"], small["failed"]) == (pytest.approx(0.525), pytest.approx(0.51), 0)
     assert big["sd"] == pytest.approx(math.sqrt(0.0008))
     low, high = scipy.stats.t.interval(0.95, 1, loc=0.62, scale=math.sqrt(0.0008 / 2))
-    assert big["interval"] == pytest.approx((high - low) / 2)
+    assert (big["low"], big["high"]) == (pytest.approx(low), pytest.approx(high))
     text = selection_table(results)
-    assert list(text.index) == ["words accuracy: big", "words accuracy: small"]
+    assert list(text.index) == ["words accuracy (%): big", "words accuracy (%): small"]
     html = report(study)
     assert "on `valid` alone, among what has fewest runs without a score" in html.read_text()
 
 
-def test_one_seed_has_no_interval():
-    assert math.isnan(half_width(pd.Series([0.5])))
+def write_scores(directory, scores, axes, downstream=("words",)):
+    """A study of finished runs: scores are {(labels): test score}, None a failed run."""
+    runs = []
+    for labels, score in scores.items():
+        name = "-".join(labels)
+        (directory / name / "finetune" / "words").mkdir(parents=True)
+        runs.append({"name": name, "labels": dict(zip(axes, labels)), "config": "", "overrides": {}, "downstream": downstream})
+        if score is None:
+            (directory / name / "failed.txt").write_text("error: it diverged\n")
+            continue
+        (directory / name / "result.json").write_text(json.dumps({"run": name, "step": 0, "metrics": {}}))
+        metrics = {split: {"words/accuracy": score} for split in ("valid", "test")}
+        (directory / name / "finetune" / "words" / "result.json").write_text(json.dumps({"step": 1, "metrics": metrics}))
+    found = {axis: list(dict.fromkeys(labels[place] for labels in scores)) for place, axis in enumerate(axes)}
+    described = {"name": "s", "title": "S", "question": "?", "command": "", "axes": found, "downstream": [*downstream]}
+    (directory / "study.json").write_text(json.dumps(described | {"runs": runs}))
+    return load(directory)
+
+
+def test_one_seed_has_no_interval_and_equal_scores_have_none(tmp_path):
+    scores = {("one", "1"): 0.5, ("equal", "1"): 0.5, ("equal", "2"): 0.5}
+    results = write_scores(tmp_path, scores, ("model", "seed"))
+    for row in selections(results).to_dict("records"):
+        assert math.isnan(row["low"]) and math.isnan(row["high"]) and row["test"] == 0.5
+    assert "nan" not in report(tmp_path).read_text(encoding="utf-8")
+
+
+def test_fine_tunings_of_one_pretraining_are_not_seeds_of_their_own(tmp_path):
+    """Two pretrained models 10 points apart, five fine-tunings of each within one point."""
+    scores = {("m", p, f): base + 0.002 * int(f) for p, base in (("1", 0.6), ("2", 0.7)) for f in "12345"}
+    results = write_scores(tmp_path, scores, ("model", "seed", "finetune.seed"))
+    [row] = selections(results).to_dict("records")
+    assert (row["seeds"], row["runs"]) == (2, 10)
+    assert row["sd"] == pytest.approx(0.1 / math.sqrt(2))
+    pooled = scipy.stats.t.interval(0.95, 9, loc=row["test"], scale=scipy.stats.sem(list(scores.values())))
+    assert row["high"] - row["low"] > 5 * (pooled[1] - pooled[0])
+    [summary] = summarise(results.runs).query("metric == 'words/accuracy'").to_dict("records")
+    assert (summary["seeds"], summary["runs"], summary["sd"]) == (2, 10, pytest.approx(row["sd"]))
+    assert table(results)["", "seeds"].item() == "2 × 5"
+
+
+def test_runs_that_are_not_finished_have_no_part_in_any_table(tmp_path):
+    write_scores(tmp_path, {("a", str(seed)): score for seed, score in enumerate((0.9, 0.5, 0.6), 1)}, ("model", "seed"))
+    (tmp_path / "a-1" / "result.json").unlink()
+    (tmp_path / "a-1" / "failed.txt").write_text("error: after its fine-tuning\n")
+    results = load(tmp_path)
+    [row] = selections(results).to_dict("records")
+    [summary] = summarise(results.runs).query("metric == 'words/accuracy'").to_dict("records")
+    assert row["test"] == summary["mean"] == pytest.approx(0.55)
+    assert (row["seeds"], row["failed"], summary["seeds"]) == (2, 1, 2)
+
+
+def test_what_is_said_of_the_best_is_what_the_seeds_in_common_say(tmp_path):
+    """a's mean is higher, as its bad seed failed; seed by seed it is below b."""
+    a, b = (None, 0.70, 0.71), (0.10, 0.80, 0.815)
+    scores = {(name, str(seed)): score for name, of in (("a", a), ("b", b)) for seed, score in enumerate(of, 1)}
+    results = write_scores(tmp_path, scores, ("model", "seed"))
+    said = findings(results)[-1]
+    assert "the highest mean is that of a, 70.5\u00a0%: 10.3 points (7.1 to 13.4) below b by the 2 seeds that both have" in said, said
+
+
+def test_an_infinite_score_is_no_score(tmp_path):
+    scores = {("a", "1"): 0.5, ("a", "2"): math.inf, ("a", "3"): 0.7, ("b", "1"): 0.4, ("b", "2"): 0.5, ("b", "3"): 0.65}
+    results = write_scores(tmp_path, scores, ("model", "seed"))
+    assert difference(results, "words/accuracy", "a", "b").pairs == 2
+    [column] = [c for c in table(results).columns if c[1] == "words accuracy (%)"]
+    assert table(results)[column].tolist() == ["60.0 ± 14.1 (2 seeds)", "51.7 ± 12.6"]
+    assert report(tmp_path).exists()
+
+
+def test_one_seed_is_not_compared_with_one(tmp_path):
+    results = write_scores(tmp_path, {("a", "1"): 0.5, ("b", "1"): 0.6}, ("model", "seed"))
+    with pytest.raises(UserError, match="a and b have 1 seed in common"):
+        difference(results, "words/accuracy", "a", "b")
+    assert findings(results)[1:] == ["On words (accuracy, test): a 50.0\u00a0%, b 60.0\u00a0%."]
+    assert difference_table(results).empty
+
+
+def test_intervals_of_many_variants_hold_together(tmp_path):
+    """Bonferroni's: of eleven differences each has the interval of level 1 - 0.05/11."""
+    rng = np.random.default_rng(0)
+    scores = {(f"v{v}", f"{seed}"): rng.normal(0.5, 0.1) for v in range(12) for seed in range(4)}
+    results = write_scores(tmp_path, scores, ("model", "seed"))
+    intervals = difference_table(results)[DIFFERENCES, "95 % interval"]
+    assert len(intervals) == 11
+    for v, text in enumerate(intervals, 1):
+        both = [[100 * scores[f"v{of}", f"{seed}"] for seed in range(4)] for of in (v, 0)]
+        expected = scipy.stats.ttest_rel(*both).confidence_interval(1 - 0.05 / 11)
+        assert text == f"{expected.low:z.1f} to {expected.high:z.1f}"
+
+
+def test_a_sweep_that_stopped_early_is_not_read_as_one_look(tmp_path):
+    scores = {
+        (name, str(seed)): base + 0.01 * seed**of for name, base, of in (("a", 0.5, 1), ("b", 0.6, 2)) for seed in range(3)
+    }
+    whole = difference_table(write_scores(tmp_path, scores, ("model", "seed")))
+    study = json.loads((tmp_path / "study.json").read_text())
+    study["runs"].append(
+        {"name": "a-9", "labels": {"model": "a", "seed": "9"}, "config": "", "overrides": {}, "downstream": []}
+    )
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    (tmp_path / "settled.json").write_text(json.dumps({"sentence": "It was settled", "looks": 6}))
+    stopped = difference_table(load(tmp_path))
+    p = lambda table: float(table[DIFFERENCES, "p"].item())
+    assert p(stopped) == pytest.approx(6 * p(whole), abs=0.004)
+    width = lambda table: np.ptp([float(end) for end in table[DIFFERENCES, "95 % interval"].item().split(" to ")])
+    assert width(stopped) > 2 * width(whole)
+    assert "looked at the scores up to 6 times" in notes(load(tmp_path))[DIFFERENCES]

@@ -104,6 +104,12 @@ def test_one_seed_against_one_seed_is_refused(test):
         test(BIG, SMALL.set_axis([1, 1, 2, 3]), NAMES)
 
 
+def test_a_seed_is_the_same_by_number_and_by_name():
+    scores = pd.Series([0.7, 0.8, 0.75], index=[1, 2, 3])
+    named = pd.Series([0.6, 0.75, 0.7], index=["1", "2", "3"])
+    assert compare_variants(scores, named, ("a", "b")).pairs == 3
+
+
 def test_nested_seeds_are_not_taken_for_independent():
     nested = pd.DataFrame(np.ones((2, 2))).rename_axis(index="seed", columns="finetune.seed").stack()
     for test in (lambda: mean_over_seeds(nested), lambda: compare_variants(nested, nested, NAMES)):
