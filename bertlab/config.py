@@ -8,12 +8,15 @@ import ast
 import difflib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_dict, config_flags
 
 from bertlab.errors import UserError
+
+CHECKOUT = Path(__file__).parent.parent  # of an installed package it is no checkout, and has no experiments/
 
 
 def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
@@ -239,18 +242,17 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     """Runs a config file and applies overrides.
 
     Args:
-        spec: "path/to/file.py" or "path/to/file.py:key=value,key=value".
+        spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path from the working directory, else from the
+            repository's root.
         overrides: dotted names to values, as in `{"train.steps": 200}`.
         argv: command-line arguments of which the `--config.KEY=VALUE` ones are applied.
 
     Raises:
         UserError: the file does not exist, has no `get_config`, or an override names an unknown key.
     """
-    path = spec.partition(":")[0]
-    if not os.path.isfile(path):
-        raise UserError(f"--config={spec}: there is no file {path}; run from the repository's root or give its path")
-    arguments = [f"--config={spec}"] + [a for a in argv or [] if a.startswith("--config.")]
-    _check_paths(path, spec, arguments[1:])
+    path, colon, own = spec.partition(":")
+    arguments = [f"--config={_found(path, spec)}{colon}{own}"] + [a for a in argv or [] if a.startswith("--config.")]
+    _check_paths(spec, arguments[1:])
     values = flags.FlagValues()
     holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["bertlab", *arguments])
     try:
@@ -269,7 +271,20 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     return config
 
 
-def _check_paths(path: str, spec: str, arguments: list[str]) -> None:
+def _found(path: str, spec: str) -> str:
+    """The config file that a path means: from the working directory, or from the root of the repository."""
+    for candidate in (path, os.path.join(CHECKOUT, path)):
+        if os.path.isfile(candidate):
+            return candidate
+    if (CHECKOUT / "experiments").is_dir():
+        raise UserError(f"--config={spec}: there is no file {path} here or in {CHECKOUT}; give the path of a config file")
+    raise UserError(
+        f"--config={spec}: there is no file {path} here, and this bertlab was installed without the repository's experiments/;"
+        " run in a checkout of it, or give the path of a config file"
+    )
+
+
+def _check_paths(spec: str, arguments: list[str]) -> None:
     """Names the nearest known key before config_flags would fail with less help."""
     if not arguments:
         return
@@ -291,8 +306,9 @@ def set_key(config: ConfigDict, name: str, value: Any) -> None:
         return
     try:
         node[leaf] = value
-    except TypeError as error:
-        raise UserError(f"config.{name}={value!r}: {error}") from None
+    except TypeError:
+        expected, given = node.get_type(leaf).__name__, type(value).__name__
+        raise UserError(f"config.{name}={value!r}: expected {expected}, not {given}") from None
 
 
 def parse_override(config: ConfigDict, name: str, text: str) -> Any:

@@ -82,9 +82,25 @@ def test_wrong_overrides_are_refused(argument, message):
         load_config(BERT, argv=[argument])
 
 
-def test_missing_config_file_is_refused():
-    with pytest.raises(UserError, match=r"there is no file nowhere/bert.py; run from the repository's root"):
+def test_a_config_file_is_found_from_the_repositorys_root_and_here_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    elsewhere = load_config("experiments/pretrain/bert.py:size=mini", argv=["--config.train.steps=3"])
+    assert flatten(elsewhere) == flatten(load_config(f"{BERT}:size=mini", {"train.steps": 3}))
+    (tmp_path / "experiments/pretrain").mkdir(parents=True)
+    own = "from bertlab.config import base_config\n\n\ndef get_config(arguments=None):\n    config = base_config()\n"
+    (tmp_path / "experiments/pretrain/bert.py").write_text(f"{own}    config.seed = 17\n    return config\n")
+    assert load_config("experiments/pretrain/bert.py").seed == 17
+
+
+def test_missing_config_file_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=rf"there is no file nowhere/bert.py here or in {ROOT}; give the path"):
         load_config("nowhere/bert.py:size=tiny")
+    monkeypatch.setattr("bertlab.config.CHECKOUT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match=r"no file experiments/pretrain/bert.py here, .* without the repository's experiments/; "
+    ):
+        load_config("experiments/pretrain/bert.py:size=tiny")
 
 
 def test_set_key_and_parse_override():

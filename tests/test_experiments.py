@@ -1,6 +1,7 @@
 """Every recipe and every run of every study is a config that can be; what a docstring tells to type is not refused."""
 
 import dataclasses
+import itertools
 import re
 
 import pytest
@@ -9,13 +10,15 @@ from bertlab.config import base_config, load_config
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES, model_shape
 from bertlab.models.transformer import TransformerConfig
-from bertlab.studies.settings import SCALES
+from bertlab.studies.checks import load_checked
+from bertlab.studies.settings import BERT_PAPER, SCALES, read_setting
 from bertlab.studies.study import load_study
-from bertlab.studies.sweep import load_checked
+from bertlab.transfer.heads import OF_KIND
+from bertlab.transfer.tasks import find_task
 from tests.conftest import RECIPES, ROOT
+from tests.studies.golden import GOLDEN, STUDIES, described, label, of_finetuning, scales
 
 PRETRAIN = sorted((ROOT / "experiments/pretrain").glob("*.py"))
-STUDIES = sorted((ROOT / "experiments/ablations").glob("*.py"))
 COMMANDS = [
     command
     for path in PRETRAIN
@@ -24,8 +27,13 @@ COMMANDS = [
 
 
 @pytest.fixture(autouse=True)
-def at_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def elsewhere(tmp_path, monkeypatch):
+    """Recipes and studies are found from any working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def study_of(name, arguments):
+    return load_study(f"{ROOT}/experiments/ablations/{name}.py:{arguments}")
 
 
 def test_every_recipe_is_among_those_that_the_tests_train():
@@ -48,15 +56,30 @@ def test_a_command_of_a_recipes_docstring_can_be(spec):
 @pytest.mark.parametrize("scale", ["demo", *SCALES])
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
 def test_every_run_of_a_study_can_be(study, scale):
-    if scale not in {"floors": ("demo", "tiny"), "objectives": ("demo", *SCALES)}.get(study.stem, SCALES):
+    if scale not in scales(study.stem):
         with pytest.raises(UserError, match=f"scale={scale}: choose one of"):
             load_study(f"{study}:scale={scale}")
         return
     runs = load_study(f"{study}:scale={scale},seeds=1").runs()
     for run in (run for run in runs if not (run.shares or run.averages)):
-        load_checked(run.config, run.overrides | {"mesh.data": 1})
+        config = load_checked(run.config, run.overrides | {"mesh.data": 1})
+        assert scale != "paper" or config.data.tokenizer.vocab_size != base_config().data.tokenizer.vocab_size
+        for task, settings in run.downstream.items():
+            head = OF_KIND[find_task(settings.get("task", task)).kind]
+            of_head = {key: value for key, value in of_finetuning(run, task).items() if key.startswith("head.")}
+            head(**{key.removeprefix("head."): value for key, value in of_head.items()})
     if study.stem != "floors":
         assert {run.labels["seed"] for run in load_study(f"{study}:scale={scale},seeds=3").runs()} == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
+def test_what_a_study_trains_with_is_written_down(study):
+    """A change of settings is to be seen in review."""
+    assert described(study) == (GOLDEN / f"{study.stem}.txt").read_text(encoding="utf-8"), "python -m tests.studies.golden"
+
+
+def test_nothing_is_written_down_of_studies_that_are_gone():
+    assert {path.stem for path in GOLDEN.iterdir()} == {path.stem for path in STUDIES}
 
 
 @pytest.mark.parametrize(
@@ -70,6 +93,74 @@ def test_a_study_says_what_it_stands_on_and_how_to_run_it(study):
     published = load_study(str(study)).published
     if published:
         assert published.source and all(len(row) == len(published.columns) for row in published.rows.values())
+        ours = {label(run) for run in load_study(f"{study}:scale=paper,seeds=1").runs()}
+        assert [row for row in published.rows if row not in ours and row not in published.note] == []
+
+
+def test_steps_are_those_given_or_the_studys_or_the_recipes():
+    given, published, unpublished = (
+        read_setting(arguments, paper=paper)
+        for arguments, paper in [("scale=paper,steps=70", BERT_PAPER), ("scale=paper", BERT_PAPER), ("scale=paper", {})]
+    )
+    found = [setting.steps(setting.recipe("gpt")) for setting in (given, published, unpublished)]
+    assert found == [70, 1_000_000, 100_000]
+    for name in ("gpt_table5", "gpt_layers"):
+        run = study_of(name, "scale=paper").runs()[0]
+        assert load_config(run.config, run.overrides).train.steps == 100_000
+
+
+def test_a_preset_stands_for_arguments_below_those_given():
+    of_demo = lambda arguments: (len(runs := study_of("objectives", arguments).runs()), runs[0].overrides["train.steps"])
+    assert of_demo("scale=demo") == (5, 800)
+    assert of_demo("seeds=2,steps=20,scale=demo") == (10, 20)
+    assert of_demo("scale=tiny") == (10, 4000)
+
+
+def test_a_study_may_have_no_tasks_but_for_those_asked_for():
+    assert study_of("awd_lstm_table4", "scale=tiny").tasks == {}
+    assert list(study_of("awd_lstm_table4", "tasks=code_spans").tasks) == ["code_spans"]
+    assert study_of("bert_table5", "tasks=").tasks == {}
+    with pytest.raises(UserError, match=r"tasks=: this study needs a task of tagging; name one"):
+        study_of("taglm_placement", "tasks=")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_left_to_right_models_are_fine_tuned_as_masked_ones(scale):
+    by_label = {
+        label(run): {key: value for key, value in of_finetuning(run, "package").items()}
+        for name in ("bert_table5", "bert_figure5")
+        for run in study_of(name, f"scale={scale},seeds=1").runs()
+    }
+    bilstm = by_label.pop("+ BiLSTM")
+    assert [settings for settings in by_label.values() if settings != by_label["BERT"]] == []
+    assert {key for key in bilstm if bilstm[key] != by_label["BERT"].get(key)} <= {"head.bilstm", "head.pooling"}
+
+
+# Of each row of modern_body what it has otherwise than the row above.
+SWITCHES = [
+    {"position_encoding"},
+    {"norm_placement", "final_norm"},
+    {"scaled_residual_init"},
+    {"gated", "hidden"},
+    {"norm"},
+    {"use_bias"},
+    {"local_window", "global_every"},
+    {"rotary_base", "activation", "epsilon", "segments", "max_positions"},
+]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_neighbours_in_modern_body_differ_in_one_switch(scale):
+    shapes = [
+        dataclasses.asdict(model_shape(load_config(run.config, run.overrides).model, 100))
+        for run in study_of("modern_body", f"scale={scale},seeds=1").runs()
+    ]
+    differences = [{key for key in a if a[key] != b[key]} for a, b in itertools.pairwise(shapes)]
+    assert differences == SWITCHES
+    alone = study_of("modern_body", f"scale={scale},seeds=1,alone=true").runs()
+    for run, switch in zip(alone[1:-1], SWITCHES):
+        shape = dataclasses.asdict(model_shape(load_checked(run.config, run.overrides | {"mesh.data": 1}).model, 100))
+        assert {key for key in shape if shape[key] != shapes[0][key]} == switch, run.name
 
 
 def test_every_value_of_a_transformer_is_a_key_of_the_config():

@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 
+from bertlab.studies.checks import load_checked
 from bertlab.studies.study import load_study
-from bertlab.studies.sweep import load_checked
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()

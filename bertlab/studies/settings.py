@@ -23,14 +23,14 @@ SIZES: Mapping[str, Mapping[str, str]] = {
     "static": {"small": "original", "base": "original", "paper": "original"},
 }
 _SPLITS = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1}
-# Rows, batches and steps of pretraining. Tiny is minutes a run on one CPU core; mini a night on two, or minutes on a GPU.
+# Rows, batches and steps of every pretraining. Tiny is minutes a run on one CPU core; mini a night on two, or minutes on a GPU.
+# At the papers' scale they are the study's own, or else the recipe's.
 PRETRAINING: Mapping[str, Mapping[str, Any]] = {
     "tiny": _SPLITS
     | {
         "data.seq_len": 64,
         "data.batch_size": 16,
         "data.tokenizer.vocab_size": 2048,
-        "model.dropout": 0.0,
         "train.steps": 4000,
         "train.eval_every": 500,
         "train.log_every": 100,
@@ -40,8 +40,6 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
     | {
         "data.seq_len": 128,
         "data.batch_size": 32,
-        "model.dropout": 0.0,
-        "optimizer.warmup_steps": 1000,
         "train.steps": 40_000,
         "train.eval_every": 2000,
         "train.log_every": 500,
@@ -51,8 +49,6 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
         "data.seq_len": 128,
         "data.batch_size": 128,
         "data.tokenizer.vocab_size": 16_384,
-        "optimizer.learning_rate": 5e-4,
-        "optimizer.warmup_steps": 5000,
         "train.steps": 100_000,
         "train.eval_every": 5000,
         "train.log_every": 1000,
@@ -62,14 +58,20 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
         "data.seq_len": 128,
         "data.batch_size": 256,
         "data.tokenizer.vocab_size": 30_522,
-        "optimizer.learning_rate": 1e-4,
-        "optimizer.warmup_steps": 10_000,
         "train.steps": 250_000,
         "train.eval_every": 10_000,
         "train.log_every": 1000,
         "train.checkpoint_every": 10_000,
     },
     "paper": {"train.eval_every": 10_000, "train.log_every": 1000, "train.checkpoint_every": 10_000},
+}
+# Of bodies whose optimiser is Adam: transformers, and ELMo on their subwords.
+ADAM: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"model.dropout": 0.0},
+    "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
+    "small": {"optimizer.learning_rate": 5e-4, "optimizer.warmup_steps": 5000},
+    "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000},
+    "paper": {},
 }
 # A narrow transformer with the papers' initial deviation of 0.02 stays at the unigram loss for its first million tokens; with
 # 0.05 it leaves at once.
@@ -94,15 +96,9 @@ BERT_PAPER: Mapping[str, Any] = {
     "optimizer.learning_rate": 1e-4,
     "optimizer.warmup_steps": 10_000,
 }
-# Fine-tuning of feature-based use at base and paper, as long as recipe bert's.
-_LONG_FEATURES = {
-    "finetune.train.steps": 0,
-    "finetune.transfer.epochs": 3.0,
-    "finetune.data.seq_len": 128,
-    "finetune.data.batch_size": 32,
-}
-# Radford et al. 2018, section 4.1; batch, length, rate and warm-up are the recipe's; steps are not printed.
+# Radford et al. 2018, section 4.1; batch, length and rate are the recipe's, and so are its steps, which are not printed.
 GPT_PAPER: Mapping[str, Any] = {
+    "optimizer.warmup_steps": 2000,
     "data.tokenizer.kind": "bpe",
     "data.tokenizer.vocab_size": 40_478,
     "data.tokenizer.lowercase": True,
@@ -115,30 +111,11 @@ FRESH_EMBEDDINGS: Mapping[str, Any] = {
     "finetune.optimizer.frozen": "",
     "finetune.head.layers": "layer:0",
 }
-# Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps; that there are ten passes is our choice.
-ULMFIT_PAPER: Mapping[str, Any] = {
-    "train.steps": 230_000,
-    "train.eval_every": 23_000,
-    "data.batch_size": 64,
-    "model.dropout": 0.4,
-    "model.hidden_dropout": 0.3,
-    "model.input_dropout": 0.4,
-    "model.embedding_dropout": 0.05,
-    "model.weight_dropout": 0.5,
-    "optimizer.warmup_steps": 0,
-}
-# Of ULMFiT's classifier where its 280 positions and 64 texts are too many for a processor, and how often the adapted language
-# model reads the text: the paper chooses by `valid`, the released script has 25.
-_CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"data.seq_len": 64, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},
-    "mini": {"data.seq_len": 128, "data.batch_size": 32, "head.chunk": 32, "train.steps": 1000},
-    "small": {"transfer.epochs": 10.0},
-    "base": {"transfer.epochs": 10.0},
-    "paper": {"transfer.epochs": 50.0},
-}
-_READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
-# Of a recipe that was made for small models, in the larger scales.
-_TASK_ROWS = {"data.seq_len": 128, "data.batch_size": 32, "train.steps": 0, "transfer.epochs": 10.0}
+# Rows, batches and steps of a fine-tuning: at small scales those of recipe small, at larger ones these, unless a recipe has its
+# own. Features are read as often as recipe bert reads its examples.
+_SMALL_ROWS = ("data.seq_len", "data.batch_size", "optimizer.warmup_steps", "train.steps", "train.eval_every")
+_LARGE_ROWS = {"data.seq_len": 128, "data.batch_size": 32, "train.steps": 0, "transfer.epochs": 10.0}
+_LARGE_FEATURES = _LARGE_ROWS | {"transfer.epochs": 3.0}
 # Made of the Python documentation, so that they need no files; pieces of a pair, the recipe's for the others.
 OWN_TASKS = {"package": 0, "code_spans": 0, "next_sentence": 64, "sentence_order": 64}
 # Folder below the argument `data`, pieces of a text, and what else a published task needs.
@@ -172,27 +149,47 @@ class Setting:
 
     Attributes:
         scale: One of SCALES.
+        preset: The name of the study's own that was given for the scale; "" for one of SCALES.
         corpus: As `config.data.corpus`.
         seeds: Of pretraining: 1, 2, ...
-        steps: Of pretraining, in all.
         tasks: Their names.
         data: Directory that holds a folder for each task.
-        overrides: Of the scale: rows, batches, steps, fine-tuning; for transformers with `transformer` beside it.
-        transformer: Of the scale, for transformers alone.
+        pretraining: Overrides of pretraining for all models: rows, batches, steps; at the papers' scale the published ones.
+        adam: Beside them, for models whose optimiser is Adam: rate, warm-up, dropout.
+        transformer: Beside those, for transformers alone.
+        finetune: Overrides of fine-tuning, with "finetune." before them.
         task_steps: Of fine-tuning, as asked for; 0: the scale's.
         others: The study's own arguments.
     """
 
     scale: str
+    preset: str
     corpus: str
     seeds: Sequence[int]
-    steps: int
     tasks: Sequence[str]
     data: str
-    overrides: Mapping[str, Any]
+    pretraining: Mapping[str, Any]
+    adam: Mapping[str, Any]
     transformer: Mapping[str, Any]
+    finetune: Mapping[str, Any]
     task_steps: int
     others: Mapping[str, Any]
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Of the scale: rows, batches, steps, rate, fine-tuning; for transformers with `transformer` beside it."""
+        return {**self.pretraining, **self.adam, **self.finetune}
+
+    @property
+    def own_optimizer(self) -> dict[str, Any]:
+        """`overrides` for the recipes whose optimiser and dropouts are of another kind than the transformers'."""
+        return {**self.pretraining, **self.finetune}
+
+    def steps(self, recipe: str) -> int:
+        """Steps of pretraining by a recipe, as from `recipe`: those of the arguments, the scale or the study, else its own."""
+        from bertlab.config import load_config
+
+        return self.pretraining.get("train.steps") or load_config(recipe).train.steps
 
     def recipe(self, family: str, **arguments: Any) -> str:
         """A family's recipe in the scale's size on the corpus: "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"."""
@@ -214,20 +211,13 @@ class Setting:
 
         Each direction is half as wide (Devlin et al. 2018, section 5.3, does not say which of the two its 768 are).
         """
-        long = _LONG_FEATURES if self.scale in ("base", "paper") else {}
+        rows = _LARGE_FEATURES | {"train.steps": self.task_steps} if self.scale in ("base", "paper") else {}
         return {
             "finetune.recipe": "bert_features",
             "finetune.head.layers": layers,
             "finetune.head.hidden": self.numbers("bert")["width"] // 2,
-            **{key: value for key, value in long.items() if key not in self.overrides},
+            **{f"finetune.{key}": value for key, value in rows.items()},
         }
-
-    @property
-    def own_optimizer(self) -> dict[str, Any]:
-        """`overrides` for the recipes whose optimiser and dropouts are of another kind than the transformers'."""
-        if self.scale == "paper":  # the study's, for its own model
-            return dict(self.overrides)
-        return {key: value for key, value in self.overrides.items() if not key.startswith(("optimizer.", "model."))}
 
     def finetuning(self, recipe: str) -> dict[str, Any]:
         """Fine-tuning by a recipe of `bertlab.transfer.recipes`, in the scale's rows, batches and steps.
@@ -237,53 +227,13 @@ class Setting:
         from bertlab.transfer.recipes import RECIPES, SMALL
 
         if self.scale not in ("base", "paper"):
-            rows = {key: SMALL[key] for key in SMALL if key.startswith(("data.", "train.")) or key.endswith("warmup_steps")}
+            rows = {key: SMALL[key] for key in _SMALL_ROWS}
         else:
-            rows = {} if "transfer.epochs" in RECIPES[recipe] else _TASK_ROWS
-        given = {key: value for key, value in self.overrides.items() if key.startswith("finetune.")}
-        return {f"finetune.{key}": value for key, value in rows.items()} | given | {"finetune.recipe": recipe}
-
-    def ulmfit(self, steps: int = 0) -> dict[str, Any]:
-        """Overrides of ULMFiT's three stages for recipe("awd_lstm"); `task_steps` are those of both later stages.
-
-        Rates, schedules and proportions are the paper's at every scale; rows, batches and steps are fewer in tiny and mini.
-
-        Args:
-            steps: of the classifier, at the scales that have epochs.
-        """
-        given = {key: value for key, value in self.own_optimizer.items() if not key.startswith("finetune.")}
-        of_classifier = self._classifier_steps(steps)
-        classifier = {**_CLASSIFIER[self.scale], "train.steps": of_classifier, "optimizer.warmup_steps": 0}
-        classifier["optimizer.cut_fraction"] = _cut(of_classifier)
-        adapting = {"recipe": "ulmfit", "epochs": _READINGS[self.scale], "optimizer.cut_fraction": _cut(self.task_steps)}
-        adapting |= {"train.steps": self.task_steps} if self.task_steps else {}
-        return {
-            **given,
-            "finetune.recipe": "ulmfit",
-            **{f"finetune.{key}": value for key, value in classifier.items()},
-            **self.thawing("gradual", steps=steps),
-            **{f"adapt.{key}": value for key, value in adapting.items()},
-        }
-
-    def thawing(self, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
-        """A stage's `optimizer.thaw`, for awd_lstm: of the classifier ("finetune"), or of the language model ("adapt").
-
-        A stage of thawing is a tenth of the steps that are asked for; where epochs are, it is one (adapt: as recipe fitlam).
-        """
-        steps = self._classifier_steps(steps) if stage == "finetune" else self.task_steps
-        found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0, "thaw_restarts": False}
-        if kind in ("gradual", "chain"):
-            length, stages = max(1, steps // 10), self.numbers("awd_lstm")["layers"] + {"gradual": 1, "chain": 2}[kind]
-            found |= {"thaw_steps": length, "thaw_stages": min(stages, (steps - 1) // length)} if steps else {}
-            # Less than ten steps are too few for a slanted triangle.
-            found["thaw_restarts"] = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
-        return {f"{stage}.optimizer.{key}": value for key, value in found.items()}
-
-    def _classifier_steps(self, steps: int = 0) -> int:
-        return self.task_steps or _CLASSIFIER[self.scale].get("train.steps", steps)
+            rows = {} if "transfer.epochs" in RECIPES[recipe] else _LARGE_ROWS
+        return {**{f"finetune.{key}": value for key, value in rows.items()}, **self.finetune, "finetune.recipe": recipe}
 
     def downstream(self, *kinds: str) -> dict[str, dict[str, Any]]:
-        """`Study.downstream` of the tasks that were asked for; of these kinds alone, if any are given.
+        """`Study.downstream` of the tasks that were asked for, which may be none; of these kinds alone, if any are given.
 
         Raises:
             UserError: none of the tasks is of these kinds.
@@ -291,7 +241,7 @@ class Setting:
         from bertlab.transfer.tasks import find_task
 
         found = {name: self._settings(name) for name in self.tasks if not kinds or find_task(name).kind in kinds}
-        if not found:
+        if kinds and not found:
             raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs a task of {' or '.join(kinds)}; name one")
         return found
 
@@ -308,6 +258,7 @@ def read_setting(
     paper: Mapping[str, Any] | None = None,
     tasks: Sequence[str] = ("package", "code_spans"),
     seeds: int = 2,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
     **others: Any,
 ) -> Setting:
     """Reads a study's arguments: scale, corpus, seeds, steps, tasks, data, task_steps, and the study's own.
@@ -317,48 +268,50 @@ def read_setting(
         paper: Overrides of scale=paper: the published hyper-parameters that the recipe does not have.
         tasks: Those without `tasks=`.
         seeds: Their number without `seeds=`.
+        presets: What the study has beside SCALES: name -> the arguments that it stands for, `scale` among them.
         **others: The study's own arguments with their defaults.
 
     Raises:
         UserError: an argument is unknown or of the wrong type, there is no such scale or task, or a task has no `data`.
     """
-    values = parse_arguments(
-        arguments, scale="tiny", corpus="pydocs", seeds=seeds, steps=0, tasks="+".join(tasks), data="", task_steps=0, **others
-    )
-    scale, names = values["scale"], values["tasks"].split("+")
+    defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0, "tasks": "+".join(tasks), "data": ""}
+    defaults |= {"task_steps": 0, **others}
+    presets, values = presets or {}, parse_arguments(arguments, **defaults)
+    preset = values["scale"] if values["scale"] in presets else ""
+    if preset:  # other arguments that are given stand over its own
+        values = parse_arguments(arguments, **defaults | presets[preset]) | {"scale": presets[preset]["scale"]}
+    scale, names = values["scale"], [name for name in values["tasks"].split("+") if name]
     if scale not in SCALES:
-        raise UserError(f"scale={scale}: choose one of {', '.join(SCALES)}")
+        raise UserError(f"scale={scale}: choose one of {', '.join((*presets, *SCALES))}")
     if values["seeds"] < 1:
         raise UserError(f"seeds={values['seeds']}: give at least 1")
     if unknown := [name for name in names if name not in (*OWN_TASKS, *TASKS)]:
         raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is none of {', '.join((*OWN_TASKS, *TASKS))}")
     if not values["data"] and (published := [name for name in names if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR, which holds its folder")
-    overrides = {**PRETRAINING[scale], **FINETUNING[scale], **((paper or {}) if scale == "paper" else {})}
-    steps = values["steps"] or overrides.get("train.steps", 1_000_000)
-    overrides["train.steps"] = steps
-    if values["steps"]:  # so that a short trial evaluates, and warms up, once
-        overrides |= {key: min(overrides[key], steps) for key in ("train.eval_every", "train.log_every") if key in overrides}
-        overrides["optimizer.warmup_steps"] = min(overrides.get("optimizer.warmup_steps", 100), steps // 10)
+    pretraining = {**PRETRAINING[scale], **((paper or {}) if scale == "paper" else {})}
+    adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
+    if steps := values["steps"]:  # so that a short trial evaluates, and warms up, once
+        every = {key: min(pretraining[key], steps) for key in ("train.eval_every", "train.log_every")}
+        pretraining |= {"train.steps": steps, **every}
+        warmed = pretraining if scale == "paper" else adam
+        warmed["optimizer.warmup_steps"] = min(warmed.get("optimizer.warmup_steps", 100), steps // 10)
         if steps < 100:  # too short for phases
-            overrides.pop("train.phases", None)
+            pretraining.pop("train.phases", None)
     if values["task_steps"]:
-        overrides["finetune.train.steps"] = values["task_steps"]
-        overrides["finetune.optimizer.warmup_steps"] = min(30, values["task_steps"] // 10)
+        finetune["finetune.train.steps"] = values["task_steps"]
+        finetune["finetune.optimizer.warmup_steps"] = min(30, values["task_steps"] // 10)
     return Setting(
         scale=scale,
+        preset=preset,
         corpus=values["corpus"],
         seeds=list(range(1, values["seeds"] + 1)),
-        steps=steps,
         tasks=names,
         data=values["data"],
-        overrides=overrides,
+        pretraining=pretraining,
+        adam=adam,
         transformer=TRANSFORMER.get(scale, {}),
+        finetune=finetune,
         task_steps=values["task_steps"],
         others={key: values[key] for key in others},
     )
-
-
-def _cut(steps: int) -> float:
-    """The slanted triangle's share of rising steps, ULMFiT's tenth, or more where that is less than one step."""
-    return max(0.1, 1 / steps) if steps else 0.1

@@ -5,9 +5,10 @@
     bertlab report runs/albert_sop
 
 MLM on pairs of segments alone, with NSP (is B from another text?) and with SOP (have A and B changed places?). The
-report has nsp/accuracy and sop/accuracy, each of the model that learnt it. The paper also asks every model both (NSP's is at
-chance on SOP, 52.0 %); here all are fine-tuned on both questions, as tasks `next_sentence` and `sentence_order`. Without a
-second objective the pairs are NSP's.
+report has nsp/accuracy and sop/accuracy, each of the model that learnt it. The paper asks every model both (NSP's is at
+chance on SOP, 52.0 %), and does not say how one is asked what it did not learn: here by a linear layer on the mean of the
+frozen states (`next_sentence_frozen`, `sentence_order_frozen`), and all are fine-tuned on both questions besides, as tasks
+`next_sentence` and `sentence_order`. Without a second objective the pairs are NSP's.
 
 Pairs of texts are where the paper gains (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is BERT's:
 ALBERT shares parameters between layers and factorises the embeddings, which is not made here. At scale=paper the
@@ -20,6 +21,7 @@ nothing much differs on single texts.
 from bertlab.studies.settings import BERT_PAPER, read_setting
 from bertlab.studies.study import Published, Study
 
+QUESTIONS = ("next_sentence", "sentence_order")
 PUBLISHED = Published(
     source="Lan et al. 2020, table 5",
     columns=("MLM", "NSP", "SOP", "SQuAD 1.1 F1/EM", "SQuAD 2.0 F1/EM", "MNLI", "SST-2", "RACE", "Average"),
@@ -33,7 +35,10 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER, tasks=("package", "next_sentence", "sentence_order"))
+    setting = read_setting(arguments, paper=BERT_PAPER, tasks=("package", *QUESTIONS))
+    tasks = setting.downstream()
+    probe = {key.removeprefix("finetune."): value for key, value in setting.finetuning("probe").items()}
+    asked = {f"{name}_frozen": {**probe, **tasks[name], "task": name} for name in QUESTIONS if name in tasks}
     return Study(
         name="albert_sop",
         title="Next sentence and sentence order",
@@ -48,6 +53,6 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer, "data.format": "segment_pair"},
-        downstream=setting.downstream(),
+        downstream={**tasks, **asked},
         published=PUBLISHED,
     )

@@ -12,7 +12,8 @@ for which the paper has 20 to 50 %.
 The paper's models have EuroBERT's shape and 210 million to 1 billion parameters; here they are `modern` bodies without local
 attention. The rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), lest what comes
 second is learnt at falling rates. At scale=paper: 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in all),
-as published, in rows of 512 positions, whose length is not verified, on `modern` in size base. Its results are figures.
+as published, on `modern` in size base; rows of 512 positions and a vocabulary of 30,522 pieces are not verified. The paper's
+results are figures.
 
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above MLM
 alone, a quarter and three quarters reliably, and three quarters of CLM no worse than MLM.
@@ -25,6 +26,7 @@ PAPER = {
     "train.steps": 42_000,
     "data.seq_len": 512,
     "data.batch_size": 4608,
+    "data.tokenizer.vocab_size": 30_522,
     "optimizer.learning_rate": 5e-4,
     "optimizer.warmup_steps": 2000,
 }
@@ -40,15 +42,17 @@ def clm_first(share, steps):
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, rate=0.3)
+    recipe = setting.recipe("modern", objectives="mlm+prefix")
+    steps = setting.steps(recipe)
     return Study(
         name="clm_then_mlm",
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
-        config=setting.recipe("modern", objectives="mlm+prefix"),
+        config=recipe,
         axes={
             "pretraining": {
                 "MLM": {"objectives.prefix.weight": 0.0},
-                **{f"{share:.0%} CLM then MLM": clm_first(share, setting.steps) for share in SHARES},
+                **{f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES},
                 "CLM": CLM,
                 "CLM from the left": {**CLM, "finetune.model.direction": "left-to-right"},
             },
@@ -61,7 +65,7 @@ def get_study(arguments=None):
             "objectives.prefix.max_share": 0.0,
             "objectives.mlm.rate": setting.others["rate"],
             "optimizer.decay": "constant",
-            "optimizer.cooldown_steps": setting.steps // 21,  # the paper's 2,000 of 42,000
+            "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
         },
         downstream=setting.downstream(),
     )

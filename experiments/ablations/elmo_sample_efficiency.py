@@ -8,8 +8,8 @@ One pretrained biLM a seed; each task is learnt from a growing number of its tra
 larger one, with ELMo (frozen, all layers mixed) under a biLSTM of two layers, and without (as in `elmo_layers.py`: embeddings
 that begin at random). The figure has shares of 0.1 % to 100 % of SNLI and SRL. Here they are counts, as tasks differ in size:
 100 to all in five steps, each about three times the one before at tiny and mini (`package` and `code_spans` have a few thousand
-examples), ten times from small on. Steps are the same for all counts, so that few examples are read more often: at scale=base
-and above 3,000 batches, where the other studies have epochs.
+examples), ten times from small on. Steps are the same for all counts, so that few examples are read more often: from
+scale=small on 3,000 batches, where the other studies have epochs.
 
 Published: the figure has no table. The text: for SRL the baseline's best score, reached in epoch 486, is passed with ELMo in
 epoch 10, and 1 % of the data with ELMo is about as good as 10 % without.

@@ -16,12 +16,13 @@ is a reading of its name. Nothing is published that compares the two. Stages, ta
 Expect: little between 0.3 and 1/2.6; what is thawed matters where the task has little text.
 """
 
-from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies import ulmfit
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Study
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     factor = {"finetune.optimizer.layer_decay": 0.3, "adapt.optimizer.layer_decay": 0.3}
     cosine = {
         "adapt.optimizer.decay": "cosine",
@@ -29,7 +30,7 @@ def get_study(arguments=None):
         "finetune.optimizer.thaw_restarts": False,
         "finetune.transfer.warmup": 0.1,
     }
-    thawing = {**setting.thawing("gradual", "adapt"), **setting.thawing("all")}
+    thawing = {**ulmfit.thawing(setting, "gradual", "adapt"), **ulmfit.thawing(setting, "all")}
     return Study(
         name="fitlam",
         title="FitLaM and ULMFiT",
@@ -45,6 +46,6 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides=setting.ulmfit(),
+        overrides=ulmfit.stages(setting),
         downstream=setting.downstream("classification"),
     )

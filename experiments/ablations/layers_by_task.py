@@ -1,10 +1,10 @@
-"""Which layer knows what: a linear probe for each task on each layer of a frozen model.
+"""Which layer knows what: a linear probe for each task on each layer of a frozen model (Liu et al. 2019, Tenney et al. 2019).
 
     bertlab sweep --study=experiments/ablations/layers_by_task.py:scale=tiny,corpus=pydocs,seeds=2 \
       --workdir=runs/layers_by_task --jobs=2
     bertlab report runs/layers_by_task
 
-Liu et al. 2019 (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et al. 2019 (arXiv
+Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et al. (arXiv
 1905.05950) ask which layers their probes weigh most. Here: the layers of one body that was pretrained with MLM and NSP, left to
 right, or not at all, which tells what the architecture and the task's own training give. A text is the mean of its states. The
 report's heat map is this table. `tasks=` and `data=` name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.

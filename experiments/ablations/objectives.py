@@ -11,7 +11,7 @@ pretraining as the floor. MLM and LTR share one transformer body; only its direc
 from bertlab.studies.settings import BERT_PAPER, read_setting
 from bertlab.studies.study import Study
 
-DEMO_STEPS = 800
+DEMO = {"scale": "tiny", "steps": 800, "seeds": 1}
 
 
 def demo_logging(steps):
@@ -21,11 +21,7 @@ def demo_logging(steps):
 
 
 def get_study(arguments=None):
-    given = (arguments or "").split(",")
-    is_demo = "scale=demo" in given
-    if is_demo:  # first, so that a `steps=` of the user's own stands over it
-        given = [f"steps={DEMO_STEPS}", "seeds=1", *("scale=tiny" if part == "scale=demo" else part for part in given)]
-    setting = read_setting(",".join(given), paper=BERT_PAPER)
+    setting = read_setting(arguments, paper=BERT_PAPER, presets={"demo": DEMO})
     mlm, ltr = setting.recipe("bert", objectives="mlm"), setting.recipe("bert", objectives="ltr")
     return Study(
         name="objectives",
@@ -44,7 +40,7 @@ def get_study(arguments=None):
         },
         overrides={
             **setting.overrides,
-            **(demo_logging(setting.steps) if is_demo else {}),
+            **(demo_logging(setting.steps(mlm)) if setting.preset == "demo" else {}),
             "data.format": "segment_pair",
         },
         downstream=setting.downstream(),

@@ -42,11 +42,9 @@ def get_study(arguments=None):
         "CBOW": {"config": setting.recipe("static", objectives="cbow")},
         "GloVe": {"config": setting.recipe("static", objectives="glove")},
     }
-    shared = setting.own_optimizer
-    contextual = {key: value for key, value in setting.overrides.items() if key not in shared}
-    transformer = contextual | setting.transformer
+    transformer = {**setting.adam, **setting.transformer}
     models = {
-        "ELMo": {"config": setting.recipe("elmo"), **contextual},
+        "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
         "GPT": {"config": setting.recipe("gpt"), **transformer},
         "BERT": {"config": setting.recipe("bert", objectives="mlm"), "data.format": "full_sentences", **transformer},
     }
@@ -64,6 +62,6 @@ def get_study(arguments=None):
             ),
             axis("seed", setting.seeds),
         ),
-        overrides={"data.tokenizer.kind": "unigram", **shared, **setting.finetuning("elmo")},
+        overrides={"data.tokenizer.kind": "unigram", **setting.pretraining, **setting.finetuning("elmo")},
         downstream=setting.downstream(),
     )

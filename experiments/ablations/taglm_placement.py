@@ -25,7 +25,8 @@ PUBLISHED = Published(
     source="Peters et al. 2017 (CoNLL 2003, test)",
     columns=("NER F1",),
     rows={"no language model": (90.87,), "after the first layer": (91.93,)},
-    note="The published language model is larger than scale=paper's in the forward direction.",
+    note="The published language model is larger than scale=paper's in the forward direction. No language model is there the"
+    " tagger alone; here it has embeddings of its own in the language model's place.",
 )
 
 

@@ -10,7 +10,8 @@ mean of their predictions, which costs no training. Stages, tasks and corpus are
 Expect: the mean above both.
 """
 
-from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies import ulmfit
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Published, Study
 
 PUBLISHED = Published(
@@ -22,7 +23,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     return Study(
         name="ulmfit_bidirectional",
         title="ULMFiT in two directions",
@@ -36,7 +37,7 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides=setting.ulmfit(),
+        overrides=ulmfit.stages(setting),
         downstream=setting.downstream("classification"),
         published=PUBLISHED,
     )

@@ -16,7 +16,8 @@ Published: the figure has no table. The text: with 100 labels, supervised ULMFiT
 Expect: the fewer labels, the more each of the three is above the one before; with all of them the last two are the same.
 """
 
-from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies import ulmfit
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Study
 
 COUNTS, FEWER = (100, 500, 2000, 10_000), (100, 300, 1000)
@@ -24,10 +25,10 @@ STEPS = 3000
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     counts = FEWER if setting.scale in ("tiny", "mini") else COUNTS
     examples = {str(count): {"finetune.task_data.limit": count} for count in counts}
-    scratch = {**setting.thawing("all"), "finetune.optimizer.layer_decay": 1.0, "finetune.transfer.random": True}
+    scratch = {**ulmfit.thawing(setting, "all"), "finetune.optimizer.layer_decay": 1.0, "finetune.transfer.random": True}
     return Study(
         name="ulmfit_low_shot",
         title="ULMFiT with few labelled examples",
@@ -42,6 +43,6 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides=setting.ulmfit(steps=STEPS),
+        overrides=ulmfit.stages(setting, steps=STEPS),
         downstream=setting.downstream("classification"),
     )

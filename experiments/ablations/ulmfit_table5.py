@@ -10,7 +10,8 @@ corpus are as in `ulmfit_table4.py`.
 Expect: the vanilla model not far behind on larger tasks, further on the smallest (TREC-6).
 """
 
-from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies import ulmfit
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Published, Study
 
 DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
@@ -23,7 +24,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     return Study(
         name="ulmfit_table5",
         title="ULMFiT with a vanilla and with a regularised language model",
@@ -33,7 +34,7 @@ def get_study(arguments=None):
             "language model": {"vanilla": {f"model.{name}": 0.0 for name in DROPOUTS}, "AWD-LSTM": {}},
             "seed": setting.seeds,
         },
-        overrides=setting.ulmfit(),
+        overrides=ulmfit.stages(setting),
         downstream=setting.downstream("classification"),
         published=PUBLISHED,
     )

@@ -13,7 +13,8 @@ Expect: adapting the language model helps, most on large tasks; on the smallest,
 and stlr.
 """
 
-from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies import ulmfit
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Published, Study
 
 PUBLISHED = Published(
@@ -30,9 +31,8 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
-    overrides = setting.ulmfit()
-    ours = {key: overrides.pop(key) for key in list(overrides) if key.startswith("adapt.")}
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    ours = ulmfit.adaptation(setting)
     constant = ours | {"adapt.optimizer.decay": "constant"}
     return Study(
         name="ulmfit_table6",
@@ -48,7 +48,7 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides=overrides,
+        overrides={**setting.pretraining, **ulmfit.classifier(setting)},
         downstream=setting.downstream("classification"),
         published=PUBLISHED,
     )

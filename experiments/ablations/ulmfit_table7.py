@@ -15,7 +15,8 @@ Expect: scratch and last are worst, on the smallest task last is below scratch; 
 on all three. No single part is best everywhere.
 """
 
-from bertlab.studies.settings import ULMFIT_PAPER, read_setting
+from bertlab.studies import ulmfit
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Published, Study
 
 PUBLISHED = Published(
@@ -38,12 +39,12 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ULMFIT_PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     one_rate, constant = {"finetune.optimizer.layer_decay": 1.0}, {"finetune.optimizer.decay": "constant"}
     cosine = {"finetune.optimizer.decay": "cosine"}
-    full = {**setting.thawing("all"), **constant, **one_rate}
+    full = {**ulmfit.thawing(setting, "all"), **constant, **one_rate}
     chain = {
-        **setting.thawing("chain"),
+        **ulmfit.thawing(setting, "chain"),
         **constant,
         **one_rate,
         "finetune.optimizer.learning_rate": 1e-3,
@@ -58,8 +59,8 @@ def get_study(arguments=None):
             "classifier": {
                 "from scratch": {**full, "finetune.transfer.random": True},
                 "full": full,
-                "full + discr": {**setting.thawing("all"), **constant},
-                "last": {**full, **setting.thawing("head")},
+                "full + discr": {**ulmfit.thawing(setting, "all"), **constant},
+                "last": {**full, **ulmfit.thawing(setting, "head")},
                 "chain-thaw": chain,
                 "freez": {**constant, **one_rate},
                 "freez + discr": constant,
@@ -69,7 +70,7 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides=setting.ulmfit(),
+        overrides=ulmfit.stages(setting),
         downstream=setting.downstream("classification"),
         published=PUBLISHED,
     )

@@ -1,0 +1,102 @@
+"""ULMFiT's three stages for the studies of it: a language model, its adaptation to a task's text, and the classifier.
+
+setting = read_setting(arguments, paper=ulmfit.PAPER)
+Study(config=setting.recipe("awd_lstm"), overrides=ulmfit.stages(setting), ...)
+
+Rates, schedules and proportions of the later stages are the paper's at every scale; rows, batches and steps are fewer in tiny
+and mini.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertlab.studies.settings import Setting
+
+# Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are dropouts, batch, and Adam with
+# its β; rate and schedule are those of the second stage, and ten passes and fastai's 60,000 words are our choice.
+PAPER: Mapping[str, Any] = {
+    "train.steps": 230_000,
+    "train.eval_every": 23_000,
+    "data.batch_size": 64,
+    "data.tokenizer.kind": "words",
+    "data.tokenizer.vocab_size": 60_000,
+    "model.dropout": 0.4,
+    "model.hidden_dropout": 0.3,
+    "model.input_dropout": 0.4,
+    "model.embedding_dropout": 0.05,
+    "model.weight_dropout": 0.5,
+    "optimizer.name": "adam",
+    "optimizer.learning_rate": 0.004,
+    "optimizer.b1": 0.7,
+    "optimizer.b2": 0.99,
+    "optimizer.bias_correction": "moments",
+    "optimizer.epsilon": 1e-8,
+    "optimizer.decay": "slanted_triangular",
+    "optimizer.average_after": 0,
+    "optimizer.warmup_steps": 0,
+}
+# Of the classifier where its 280 positions and 64 texts are too many for a processor, and how often the adapted language model
+# reads the text: the paper chooses by `valid`, the released script has 25.
+CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"data.seq_len": 64, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},
+    "mini": {"data.seq_len": 128, "data.batch_size": 32, "head.chunk": 32, "train.steps": 1000},
+    "small": {"transfer.epochs": 10.0},
+    "base": {"transfer.epochs": 10.0},
+    "paper": {"transfer.epochs": 50.0},
+}
+READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
+
+
+def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
+    """Overrides of the three stages for recipe awd_lstm; `setting.task_steps` are those of both later ones.
+
+    Args:
+        setting: of the study.
+        steps: of the classifier, at the scales that have epochs.
+    """
+    return {**setting.pretraining, **adaptation(setting), **classifier(setting, steps)}
+
+
+def adaptation(setting: Setting) -> dict[str, Any]:
+    """Overrides of the second stage."""
+    given = {"recipe": "ulmfit", "epochs": READINGS[setting.scale], "optimizer.cut_fraction": _cut(setting.task_steps)}
+    given |= {"train.steps": setting.task_steps} if setting.task_steps else {}
+    return {f"adapt.{key}": value for key, value in given.items()}
+
+
+def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
+    """Overrides of the third stage; `steps` as for `stages`."""
+    steps_given = _classifier_steps(setting, steps)
+    given = {**CLASSIFIER[setting.scale], "train.steps": steps_given, "optimizer.warmup_steps": 0}
+    given |= {"recipe": "ulmfit", "optimizer.cut_fraction": _cut(steps_given)}
+    return {f"finetune.{key}": value for key, value in given.items()} | thawing(setting, "gradual", steps=steps)
+
+
+def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
+    """A stage's `optimizer.thaw`: of the classifier ("finetune"), or of the language model ("adapt").
+
+    A stage of thawing is a tenth of the steps that are asked for; where epochs are, it is one (adapt: as recipe fitlam).
+
+    Args:
+        setting: of the study.
+        kind: as `config.optimizer.thaw`.
+        stage: finetune or adapt.
+        steps: as for `stages`.
+    """
+    steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
+    found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0, "thaw_restarts": False}
+    if kind in ("gradual", "chain"):
+        length, most = max(1, steps // 10), setting.numbers("awd_lstm")["layers"] + {"gradual": 1, "chain": 2}[kind]
+        found |= {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)} if steps else {}
+        # Less than ten steps are too few for a slanted triangle.
+        found["thaw_restarts"] = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
+    return {f"{stage}.optimizer.{key}": value for key, value in found.items()}
+
+
+def _classifier_steps(setting: Setting, steps: int) -> int:
+    return setting.task_steps or CLASSIFIER[setting.scale].get("train.steps", steps)
+
+
+def _cut(steps: int) -> float:
+    """The slanted triangle's share of rising steps, ULMFiT's tenth, or more where that is less than one step."""
+    return max(0.1, 1 / steps) if steps else 0.1
