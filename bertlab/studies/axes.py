@@ -30,6 +30,11 @@ class Choice:
     part: str
     overrides: Mapping[str, Any]
 
+    @property
+    def is_value(self) -> bool:
+        """Whether the label is a bare value of the config name that the axis is called after."""
+        return self.part != self.label
+
 
 Point = Mapping[str, Choice]
 
@@ -44,7 +49,7 @@ def axis(name: str, values: Mapping[str, Mapping[str, Any]] | Sequence[Any]) -> 
     Raises:
         UserError: There are no values, or a label has no dict of overrides.
     """
-    if isinstance(values, str) or not values:
+    if isinstance(values, str) or not isinstance(values, Mapping | Sequence) or not values:
         raise UserError(f'axis "{name}" is {values!r}; give it a dict of label -> overrides or a list of values')
     if not isinstance(values, Mapping):
         return [{name: Choice(str(value), f"{name}={value}", {name: value})} for value in values]

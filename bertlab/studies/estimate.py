@@ -9,7 +9,6 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +20,11 @@ from bertlab.files import read_json
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary
 from bertlab.objectives.program import Program
+from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RunSpec
-from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import build_phases, check_config
 from bertlab.train.lora import build_adapter
-from bertlab.transfer.adapt import steps_of
-from bertlab.transfer.finetune import pretraining_options
-from bertlab.transfer.recipes import find_recipe
-from bertlab.transfer.tasks import TaskData, find_task, load_tasks
 
 # Of this machine's matrix products, what a small run reaches on one CPU core (bert-tiny in `make demo`: about a seventh).
 SHARE_OF_PRODUCTS = 0.15
@@ -97,84 +92,71 @@ class MadeUpRows:
             yield {name: np.stack([row[name] for row in made]) for name in made[0]}
 
 
-def transfer_cost(run: RunSpec, config: ConfigDict) -> Cost:
-    """Of a run's adaptations and fine-tunings together, tasks' examples counted where passes over them are asked for.
+def transfer_cost(run: RunSpec, transfers: Mapping[tuple[str, str], ConfigDict]) -> Cost:
+    """Of a run's adaptations and fine-tunings together.
 
     Args:
         run: The run.
-        config: Its pretraining's.
-
-    Raises:
-        UserError: a task, a recipe or a file is wrong.
+        transfers: Their configs, from `bertlab.studies.checks.check_transfers`.
     """
-    given = existing_run(run.config)
-    pretraining = ConfigDict(read_json(given / "config.json")) if given else config
     total = Cost()
-    for task in run.downstream if not run.averages else ():
-        if run.adapt and "adapt" not in run.shares:
-            total += _adaptation_cost(run, task, pretraining)
-        total += _finetuning_cost(run, task, pretraining)
+    for (kind, _), config in transfers.items():
+        if kind == "finetune":
+            total += _finetuning_cost(config)
+        elif "adapt" not in run.shares:
+            total += pretraining_cost(config)
     return total
 
 
-def _finetuning_cost(run: RunSpec, task: str, pretraining: ConfigDict) -> Cost:
-    arguments = finetuning(run, task)
-    names = arguments["task"]
-    defaults = {"train.steps": 400, "data.batch_size": 16, "data.seq_len": 48}
-    recipe = find_recipe(arguments["recipe"], find_task(names.partition("+")[0]).kind)
-    settings = {key: _number(value) for key, value in {**defaults, **recipe, **arguments["overrides"]}.items()}
-    batch, steps = settings["data.batch_size"], settings["train.steps"]
-    if not steps:
-        examples = sum(len(data.examples["train"]) for data in _data(names, arguments["overrides"], pretraining).values())
-        steps = int(examples * float(settings.get("transfer.epochs", 0)) / batch)
-    tokens = float(steps * batch * settings["data.seq_len"])
-    frozen = settings.get("optimizer.frozen") or settings.get("optimizer.thaw") == "head"
-    flops = 0.0 if settings.get("transfer.features") else _body_flops(pretraining, settings["data.seq_len"])
-    return Cost(tokens, tokens * flops * (1 / 3 if frozen else 1))
+def _finetuning_cost(config: ConfigDict) -> Cost:
+    tokens = float(config.train.steps * config.data.batch_size * config.data.seq_len)
+    frozen = config.optimizer.frozen or config.optimizer.thaw == "head"
+    flops = model_shape(config.model, vocab_size=1).flops_per_token(config.data.seq_len)
+    return Cost(tokens, 0.0 if config.transfer.features else tokens * flops * (1 / 3 if frozen else 1))
 
 
-def _adaptation_cost(run: RunSpec, task: str, pretraining: ConfigDict) -> Cost:
-    arguments = adaptation(run, task)
-    config = pretraining.copy_and_resolve_references()
-    settings = {key: _number(value) for key, value in arguments["overrides"].items()}
-    for key in ("batch_size", "seq_len"):
-        config.data[key] = settings.get(f"data.{key}", config.data[key])
-    steps = settings.get("train.steps")
-    if steps is None:
-        [data] = _data(arguments["task"], arguments["overrides"], pretraining).values()
-        steps = steps_of(config, data.examples["train"], arguments["epochs"])
-    config.train.steps, config.train.phases, config.train.budget = steps, "", ""
-    return pretraining_cost(config)
+def flops_per_second(directories: list[Path], launcher: Launcher, at_a_time: int) -> tuple[float, str]:
+    """(rate of one of so many runs at a time, where it comes from): the finished runs, or a share of this machine's products.
 
-
-def _data(names: str, overrides: Mapping[str, Any], pretraining: ConfigDict) -> dict[str, TaskData]:
-    options = {key.removeprefix("task_data."): value for key, value in overrides.items() if key.startswith("task_data.")}
-    found = load_tasks(names, {**options, "pretraining": pretraining_options(pretraining.data.to_dict())})
-    return {name: data for name, (_, data) in found.items()}
-
-
-def _body_flops(pretraining: ConfigDict, seq_len: int) -> float:
-    return model_shape(pretraining.model, vocab_size=1).flops_per_token(seq_len)
-
-
-def _number(value: Any) -> Any:
-    """An override given as text, as a number where it is one."""
-    try:
-        return value if not isinstance(value, str) else float(value) if "." in value or "e" in value else int(value)
-    except ValueError:
-        return value
-
-
-def flops_per_second(directories: list[Path]) -> tuple[float, str]:
-    """(rate of one run, where it comes from): of the finished runs, else a share of this machine's matrix products."""
-    done = [read_json(path / "result.json") for path in directories if (path / "result.json").exists()]
-    spent = [(result["flops"], result["seconds"]) for result in done if result.get("flops") and result.get("seconds")]
+    Runs that share this machine's cores share its rate; others each have that of one of its devices.
+    """
+    share = launcher.share(at_a_time)
+    done = [path for path in directories if (path / "result.json").exists()]
+    spent = [(read_json(path / "result.json"), _at_a_time(path) if share else 1) for path in done]
+    spent = [(of["flops"] * jobs, of["seconds"]) for of, jobs in spent if of.get("flops") and of.get("seconds")]
+    where = "" if launcher.is_here else ", a run at this machine's rate"
     if spent:
         flops, seconds = (sum(column) for column in zip(*spent))
-        return flops / seconds, "at the rate of the finished runs"
+        return flops / seconds * (share or 1), f"at the rate of the finished runs{where}"
     products = product_rate()
-    where = f"{jax.devices()[0].platform}: {products / 1e9:,.0f} GFLOP/s in matrix products"
-    return SHARE_OF_PRODUCTS * products, f"roughly, at {100 * SHARE_OF_PRODUCTS:.0f} % of this machine ({where})"
+    machine = f"{jax.devices()[0].platform}: {products / 1e9:,.0f} GFLOP/s in matrix products"
+    source = f"roughly, at {100 * SHARE_OF_PRODUCTS:.0f} % of this machine ({machine}){where}"
+    return SHARE_OF_PRODUCTS * products * (share or 1), source
+
+
+def _at_a_time(directory: Path) -> int:
+    """How many runs there were at a time when a run was begun."""
+    return read_json(directory / "job.json").get("jobs", 1) if (directory / "job.json").exists() else 1
+
+
+def schedule(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: int) -> float:
+    """How long runs take together.
+
+    Args:
+        seconds: Run -> what it takes, in the order in which they begin.
+        waits: Run -> those that must have ended before it begins; others than these runs have ended long ago.
+        jobs: Runs at a time.
+    """
+    now, ends, waiting = 0.0, {}, list(seconds)
+    running: dict[str, float] = {}
+    while waiting or running:
+        for name in [name for name in waiting if all(of in ends or of not in seconds for of in waits[name])]:
+            if len(running) < jobs:
+                waiting.remove(name)
+                running[name] = now + seconds[name]
+        first = min(running, key=running.get)
+        now = ends[first] = running.pop(first)
+    return now
 
 
 def product_rate(size: int = 1024) -> float:

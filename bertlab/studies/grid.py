@@ -9,9 +9,10 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.studies.launchers import Local
+from bertlab.studies.records import check_same_study, clear_changed, with_owners
 from bertlab.studies.study import Study, file_name
-from bertlab.studies.sweep import check_same_study, describe, load_checked, sweep
-from bertlab.studies.worker import existing_run, stand_on, task_config
+from bertlab.studies.sweep import check_configs, describe, sweep
+from bertlab.studies.worker import RUNNER, existing_run, stand_on, task_config, write_job
 
 RATE = "finetune.optimizer.learning_rate"
 SEED = "finetune.seed"
@@ -69,17 +70,19 @@ def train_together(study: Study, workdir: Path) -> int:
     """What `sweep` would run one by one, as one program; the same files come of it."""
     from bertlab.transfer.replicas import finetune_replicas
 
-    runs = study.runs()
+    runs = with_owners(study.runs(), workdir)
     description = describe(study, runs)
-    check_same_study(workdir, description)
+    check_same_study(workdir, description, runs)
+    check_configs(runs, RUNNER, None)
+    workdir.mkdir(parents=True, exist_ok=True)
+    clear_changed(workdir, runs)
+    write_json(workdir / "study.json", description)
     configs, directories = [], {}
     for run in runs:
-        load_checked(run.config, run.overrides)
         [task] = run.downstream
+        write_job(run, workdir / run.name)
         configs.append(task_config(run, task))
         directories[workdir / run.name / "finetune" / task] = run
-    workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / "study.json", description)
     results = finetune_replicas(configs, list(directories))
     for directory, result in results.items():
         run = directories[directory]

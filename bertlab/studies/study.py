@@ -1,10 +1,14 @@
 """A study is pure data: a base config and axes along which its runs differ. Runs that pretrain alike share the pretraining."""
 
+import contextlib
 import importlib.util
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+import sys
+import traceback
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,8 +80,10 @@ class Study:
         config: Base config file with its arguments; "run:DIRECTORY" for a run that is there already; "average:A,B" in an axis
             for the average of the predictions of the runs labelled A and B there.
         axes: Axis name -> (label -> overrides); their product is the list of runs. A plain sequence under a dotted config
-            name, such as `"seed": [1, 2]`, is short for `{"1": {"seed": 1}, "2": {"seed": 2}}`. Or a grid made with the
-            functions of `bertlab.studies.axes`.
+            name, such as `"train.steps": [10, 20]`, is short for `{"10": {"train.steps": 10}, "20": {"train.steps": 20}}`.
+            `"seed": [1, 2]` sets `data.seed` too, unless an override or another axis does: seeds of a variant read the text in
+            different orders, so that their spread includes it, and variants of one seed in the same. Or a grid made with
+            the functions of `bertlab.studies.axes`.
         overrides: Overrides shared by all runs; an axis may override them.
         downstream: The tasks each run is fine-tuned on: names, or name -> settings of the fine-tuning's config, with the
             reserved keys "recipe" and "task" (default: the name, which is then only that of a directory and a column). They
@@ -98,8 +104,16 @@ class Study:
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """Task directory -> settings of its fine-tuning."""
+        """Task directory -> settings of its fine-tuning.
+
+        Raises:
+            UserError: they are not given as names, or as names with a dict of settings each.
+        """
         given = self.downstream
+        if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
+            raise UserError(f"study {self.name}: downstream is {given!r}; give a list of tasks, or a dict of task -> settings")
+        if wrong := [name for name in given if isinstance(given, Mapping) and not isinstance(given[name], Mapping)]:
+            raise UserError(f"study {self.name}: downstream {wrong[0]} is {given[wrong[0]]!r}; give a dict of settings")
         return {name: dict(given[name]) if isinstance(given, Mapping) else {} for name in given}
 
     @property
@@ -143,7 +157,7 @@ class Study:
                     f'"{spec.name}", which is taken; rename a label'
                 )
             specs[spec.name] = spec
-        return _sharing([self._averaging(point, spec, specs) for point, spec in zip(grid, specs.values(), strict=True)])
+        return sharing([self._averaging(point, spec, specs) for point, spec in zip(grid, specs.values(), strict=True)])
 
     def _run(self, point: Point) -> RunSpec:
         """The run at a point, by itself."""
@@ -156,6 +170,8 @@ class Study:
                     )
         own = settings(point)
         config = own.pop("config", self.config)
+        if (seed := point.get("seed")) and seed.is_value and not any(overlap("data.seed", key) for key in own | self.overrides):
+            own["data.seed"] = own["seed"]
         shared = {k: v for k, v in self.overrides.items() if not any(overlap(k, key) for key in own)}
         both = shared | own
         finetune = (_of_stage("finetune", shared), _of_stage("finetune", own))
@@ -215,30 +231,43 @@ def _of_stage(stage: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(f"{stage}."): value for key, value in given.items() if key.startswith(f"{stage}.")}
 
 
-def _sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """The runs, of which those with the same pretraining (and adaptation) as one before them share its."""
-    first: dict[str, str] = {}
-    sharing = []
+def sharing(runs: Sequence[RunSpec], has_it: Callable[[str, RunSpec], bool] = lambda stage, run: False) -> list[RunSpec]:
+    """The runs, of which those with the same pretraining (and adaptation) have it in common.
+
+    Args:
+        runs: All of a study.
+        has_it: ("pretrain" or "adapt", run) -> whether the run's directory has that stage already. The first run that has it
+            keeps it; where none has, it is the first run's.
+    """
+    fellows: dict[str, list[RunSpec]] = {}
     for run in runs:
-        pretraining = [run.config, dict(run.overrides)]
-        adaptation = [*pretraining, {task: _data_of(of) | dict(run.adapt) for task, of in run.downstream.items()}]
-        shares = {}
-        if not run.averages:
-            if not run.config.startswith("run:"):
-                shares["pretrain"] = first.setdefault(_key("pretrain", pretraining), run.name)
-            if run.adapt:
-                shares["adapt"] = first.setdefault(_key("adapt", adaptation), run.name)
-        sharing.append(replace(run, shares={stage: owner for stage, owner in shares.items() if owner != run.name}))
-    return sharing
+        for key in _shareable(run).values():
+            fellows.setdefault(key, []).append(run)
+    shared = []
+    for run in runs:
+        owners = {
+            stage: next((fellow.name for fellow in fellows[key] if has_it(stage, fellow)), fellows[key][0].name)
+            for stage, key in _shareable(run).items()
+        }
+        shared.append(replace(run, shares={stage: owner for stage, owner in owners.items() if owner != run.name}))
+    return shared
 
 
-def _data_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _shareable(run: RunSpec) -> dict[str, str]:
+    """Stage -> what makes it the same in two runs."""
+    pretraining = [run.config, dict(run.overrides)]
+    adaptation = [*pretraining, {task: data_of(of) | dict(run.adapt) for task, of in run.downstream.items()}]
+    found = {}
+    if not (run.averages or run.config.startswith("run:")):
+        found["pretrain"] = json.dumps(["pretrain", *pretraining], sort_keys=True)
+    if run.adapt and not run.averages:
+        found["adapt"] = json.dumps(["adapt", *adaptation], sort_keys=True)
+    return found
+
+
+def data_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a fine-tuning's settings those that an adaptation reads too: the task and its data."""
     return {key: value for key, value in settings.items() if key == "task" or key.startswith("task_data.")}
-
-
-def _key(stage: str, settings: Sequence[Any]) -> str:
-    return json.dumps([stage, *settings], sort_keys=True)
 
 
 def overlap(key: str, other: str) -> bool:
@@ -247,17 +276,19 @@ def overlap(key: str, other: str) -> bool:
 
 
 def file_name(parts: Sequence[str]) -> str:
-    """Joins labels into one portable file name: ["MLM+NSP", "seed=1"] -> "mlm+nsp-seed=1"."""
-    return "-".join(re.sub(r"[^a-z0-9+=._]+", "-", part.lower()).strip("-.") for part in parts)
+    """Joins labels into one file name, letters and digits of any script: ["MLM+NSP", "α", "seed=1"] -> "mlm+nsp-α-seed=1"."""
+    plain = (unicodedata.normalize("NFC", part.lower()) for part in parts)
+    return "-".join(re.sub(r"[^\w+=.]+", "-", part).strip("-.") for part in plain)
 
 
 def load_study(spec: str) -> Study:
     """Reads a study from "path.py" or "path.py:key=value,key=value".
 
-    The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the colon.
+    The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the colon. It may import files
+    that lie beside it.
 
     Raises:
-        UserError: There is no such file, or it does not define a study.
+        UserError: There is no such file, it cannot be run, or it does not define a study.
     """
     name, colon, arguments = spec.partition(":")
     path = Path(name)
@@ -267,12 +298,39 @@ def load_study(spec: str) -> Study:
     if module_spec is None:
         raise UserError(f"--study={spec}: {name} is not a Python file (.py)")
     module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
-    if not hasattr(module, "get_study"):
-        raise UserError(f"--study={spec}: {name} does not define get_study(arguments)")
-    study = module.get_study(arguments if colon else None)
+    with _importable(path.resolve().parent), _blaming(path, module_spec.origin):
+        sys.modules[module_spec.name] = module  # where dataclasses look up what annotations name
+        module_spec.loader.exec_module(module)
+        if not callable(getattr(module, "get_study", None)):
+            raise UserError(f"--study={spec}: {name} does not define get_study(arguments)")
+        study = module.get_study(arguments if colon else None)
     if not isinstance(study, Study):
         raise UserError(
             f"--study={spec}: get_study() in {name} returned {type(study).__name__}, expected a bertlab.studies.study.Study"
         )
     return study
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Puts a folder first on the path of imports, as Python does for a script, while its study is read."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+@contextlib.contextmanager
+def _blaming(path: Path, origin: str) -> Iterator[None]:
+    """Makes of whatever a study's file raises one sentence that names its line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # the file is somebody's own code
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == origin else None
+        where = next((f":{number}" for number in (line, frames[-1].lineno if frames else None) if number), "")
+        said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+        raise UserError(f"{path}{where}: the study cannot be read ({type(error).__name__}: {said}); correct it") from error

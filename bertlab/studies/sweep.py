@@ -6,12 +6,12 @@ that the same command goes on where a killed one stopped.
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import json
 import os
 import shlex
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,16 +22,19 @@ from typing import Any
 from rich.console import Console
 
 from bertlab.errors import UserError
-from bertlab.files import write_json, write_text
+from bertlab.files import read_json, write_json, write_text
 from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.ordering import FILE as SETTLED
-from bertlab.studies.ordering import check_until_decided, look, open_pairs, seed_by_seed, write_settled
+from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
+from bertlab.studies.records import check_same_study, clear_changed, with_owners
 from bertlab.studies.statistics import Settlement
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.views import Job, LineView, TerminalView, print_line
-from bertlab.studies.worker import RUNNER, awaited, existing_run, finetuning, is_finished, task_config, write_job
+from bertlab.studies.worker import RUNNER, awaited, is_finished, lock, write_job
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1  # between two looks for workers that have ended
+VIEW_SECONDS = 1.0  # between two looks at the files of those that have not
+ORPHAN_SECONDS = 20.0  # that workers of a killed sweep are given to save and end
 
 
 def sweep(
@@ -49,7 +52,9 @@ def sweep(
     """Runs what is not finished of a study; run directories are `workdir/RUN`.
 
     Running the same command again goes on where the last one stopped. A study that has grown (another seed, another
-    label, another downstream task) may use its old workdir again: what is finished stays.
+    label, another downstream task) may use its old workdir again, in any order: what is finished stays. So may a smaller
+    one: runs that it does not ask for any more stay on disk, and are not in study.json or in the report until they are asked
+    for again. A stage that failed before it saved anything may be given other settings (`bertlab.studies.records`).
 
     Args:
         study: The study.
@@ -60,7 +65,7 @@ def sweep(
             (`bertlab.studies.ordering`).
         runner: "module:function" called in each worker process with a RunSpec and its directory.
         load_config: Turns a config spec and overrides into a config; default `load_checked`.
-        prepare: Called once with each distinct `config.data`; default `prepare_text_and_tasks` with the study's tasks.
+        prepare: Called once with each distinct `config.data`; default `bertlab.data.prepare.prepare`.
         console: Where to print; default the terminal.
 
     Returns:
@@ -72,26 +77,29 @@ def sweep(
     """
     console = console or Console()
     workdir = Path(workdir)
-    load_config = load_config or load_checked
     launcher = launcher or Local(1)
-    runs = study.runs()
+    in_order = with_owners(study.runs(), workdir)
+    runs = in_order
     if until_decided:
         check_until_decided(study, until_decided)
         runs = seed_by_seed(runs, study)
-    description = describe(study, study.runs())
-    check_same_study(workdir, description)
-    configs = {}
-    for run in runs:
-        try:
-            configs[run.name] = load_config(run.config, dict(run.overrides))
-        except UserError as error:
-            raise UserError(f"run {run.name}: {error}") from None
+    description = describe(study, in_order)
+    check_same_study(workdir, description, runs)
+    if runner == RUNNER:
+        print_line(console, f"checking {len(runs)} runs and reading their tasks")
+    configs, transfers = check_configs(runs, runner, load_config)
     if dry_run:
-        print_plan(study, runs, configs, workdir, launcher.jobs, console)
+        print_plan(study, runs, configs, transfers, workdir, launcher, console)
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)
-    with lock_directory(workdir) as lock, sigterm_interrupts():
+    with lock_directory(workdir, console) as descriptor, sigterm_interrupts():
+        left = [name for name in begun_before(workdir) if name not in [run.name for run in runs]]
+        if left:
+            print_line(console, f"not asked for, so left as they are and out of the report: {', '.join(left)}")
+        clear_changed(workdir, runs)
+        if until_decided:
+            fix_rule(workdir, study, until_decided)
         write_json(workdir / "study.json", description)
         pending = [run for run in runs if not is_finished(run, workdir / run.name)]
         print_line(
@@ -101,11 +109,10 @@ def sweep(
         running: list[Job] = []
         try:
             if pending:
-                prepare = prepare or functools.partial(prepare_text_and_tasks, runs=pending)
-                prepare_data([configs[run.name] for run in pending], prepare, console)
+                prepare_data([configs[run.name] for run in pending], prepare or prepare_text, console)
             settled = functools.partial(look, workdir, study, until_decided) if until_decided else None
             (workdir / SETTLED).unlink(missing_ok=True)
-            failures, unbegun = run_all(pending, running, workdir, launcher, runner, lock, console, settled)
+            failures, unbegun = run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled)
         except KeyboardInterrupt:
             print_line(
                 console, f"interrupted: waiting for {len(running)} running runs to save; press Ctrl-C again to kill them"
@@ -119,7 +126,8 @@ def sweep(
         finally:
             launcher.close()
     for name, error in failures.items():
-        print_line(console, f"failed: {name}: {error} (log: {workdir / name / 'log.txt'})", style="bold red")
+        log = workdir / name / "log.txt"
+        print_line(console, f"failed: {name}: {error}" + (f" (log: {log})" if log.exists() else ""), style="bold red")
     if failures:
         print_line(console, f"{len(failures)} of {len(runs)} runs failed; run the same command again to retry them")
         return 1
@@ -136,36 +144,40 @@ def run_all(
     runner: str,
     lock: int,
     console: Console,
+    total: int,
     settled: Callable[[], Settlement | None] | None = None,
 ) -> tuple[dict[str, str], int]:
     """Executes the pending runs, `launcher.jobs` at a time.
 
-    `running` is the caller's list, so that it can stop the processes when an exception leaves this function. `settled` is asked
-    after each run whether the order is, so that no more need begin.
+    `running` is the caller's list, so that it can stop the processes when an exception leaves this function. `total` counts the
+    runs that were finished before, too. `settled` is asked after each run whether the order is, so that no more need begin.
 
     Returns:
         The error line of each run that failed, and how many were not begun as the order was settled without them.
     """
-    waiting, failures, unbegun, ended = list(pending), {}, 0, True
-    view = TerminalView(console, len(pending)) if console.is_terminal else LineView(console, len(pending))
+    waiting, failures, unbegun, ended, seen = list(pending), {}, 0, True, 0.0
+    view = (TerminalView if console.is_terminal else LineView)(console, total, total - len(pending))
     with view:
         while True:
-            if waiting and settled and ended and (found := settled()):
-                if found.settled:
-                    print_line(console, f"{write_settled(workdir, found)}: {len(waiting)} runs are not begun.")
-                    unbegun = len(waiting)
-                    waiting.clear()
-                else:
-                    print_line(console, f"open after {found.seeds} seeds: {open_pairs(found)}")
-            ended = False
-            for run in [run for run in waiting if ready(run, workdir)][: launcher.jobs - len(running)]:
-                waiting.remove(run)
-                running.append(start(run, workdir, launcher, runner, lock))
-                view.started(running[-1])
-            if not running:
-                break
-            view.update(running)
+            if ended:  # only then can a run have become ready, or the order settled
+                if waiting and settled and (found := settled()):
+                    if found.settled:
+                        print_line(console, f"{write_settled(workdir, found)}: {len(waiting)} runs are not begun.")
+                        unbegun = len(waiting)
+                        waiting.clear()
+                    else:
+                        print_line(console, f"open after {found.seeds} seeds: {open_pairs(found)}")
+                for run in [run for run in waiting if ready(run, workdir)][: launcher.jobs - len(running)]:
+                    waiting.remove(run)
+                    running.append(start(run, workdir, launcher, runner, lock))
+                    view.started(running[-1])
+                if not running:
+                    break
+            if ended or time.monotonic() - seen >= VIEW_SECONDS:
+                view.update(running, len(waiting))
+                seen = time.monotonic()
             time.sleep(POLL_SECONDS)
+            ended = False
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
                 ended = True
@@ -189,7 +201,7 @@ def ready(run: RunSpec, workdir: Path) -> bool:
 def start(run: RunSpec, workdir: Path, launcher: Launcher, runner: str, lock: int) -> Job:
     """Starts the worker of a run."""
     directory = workdir / run.name
-    job = write_job(run, directory, runner)
+    job = write_job(run, directory, runner, launcher.jobs)
     (directory / "failed.txt").unlink(missing_ok=True)
     log = directory / "log.txt"
     log_start = log.stat().st_size if log.exists() else 0
@@ -227,60 +239,40 @@ def failure(job: Job) -> str | None:
     return (errors or lines or [f"exit status {status}"])[-1].removeprefix("error: ")
 
 
-def load_checked(spec: str, overrides: Mapping[str, Any]) -> Any:
-    """A config that is known to be possible, so that no run of a sweep fails for what could be seen before it began."""
-    from bertlab.config import base_config, load_config
-    from bertlab.train.build import begun_from, check_config
-
-    given = existing_run(spec)
-    if given or spec.startswith("average:"):
-        if given and not (given / "config.json").is_file():
-            raise UserError(f"{spec}: there is no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
-        if overrides:
-            raise UserError(f"{spec} is not trained any more, so {next(iter(overrides))} has no effect; write finetune.KEY")
-        config = base_config()
-        config.data.corpus, config.train.steps = "", 0  # nothing is read or trained but the tasks
-        return config
-    config = begun_from(load_config(spec, overrides))
-    check_config(config)
-    return config
-
-
-def prepare_text_and_tasks(data: Any, runs: Sequence[RunSpec]) -> None:
-    """Prepares a corpus; checks the fine-tunings of runs that are there already, and collects the others' examples.
+def check_configs(
+    runs: Sequence[RunSpec], runner: str, load_config: Callable[[str, dict], Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Each run's config, and those of its adaptations and fine-tunings where the runner is the one that goes by them.
 
     Raises:
-        UserError: a task or its files, or a setting of a fine-tuning, are wrong.
+        UserError: names the run, and what is wrong.
     """
+    from bertlab.studies.checks import blaming, check_transfers, load_checked
+
+    configs = {}
+    for run in runs:
+        with blaming(run):
+            configs[run.name] = (load_config or load_checked)(run.config, dict(run.overrides))
+    return configs, check_transfers(runs, configs) if runner == RUNNER else {}
+
+
+def prepare_text(data: Any) -> None:
+    """Prepares a corpus, if there is one."""
     from bertlab.data.prepare import prepare
-    from bertlab.transfer.finetune import pretraining_options, resolved
-    from bertlab.transfer.tasks import load_tasks
 
     if data.corpus:
         prepare(data)
-    checked = set()
-    for run, task in ((spec, task) for spec in runs for task in spec.downstream if not spec.averages):
-        given = existing_run(run.config)
-        if bool(data.corpus) == bool(given):
-            continue
-        arguments = finetuning(run, task)
-        arguments["overrides"].pop("seed", None)
-        if (key := json.dumps([str(given), arguments], sort_keys=True)) in checked:
-            continue
-        checked.add(key)
-        if given:
-            resolved(task_config(run, task))
-        else:
-            settings = run.downstream[task]
-            options = {key.removeprefix("task_data."): value for key, value in settings.items() if "task_data." in key}
-            load_tasks(arguments["task"], {**options, "pretraining": pretraining_options(data)})
 
 
 def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any], console: Console) -> None:
-    """Prepares each distinct data config once, here, so that parallel runs do not all begin with it."""
-    distinct = {json.dumps(config.data.to_dict(), sort_keys=True, default=str): config.data for config in configs}
+    """Prepares each distinct text once, here, so that parallel runs do not all begin with it."""
+    distinct = {}
+    for config in configs:
+        what = {key: value for key, value in config.data.to_dict().items() if key != "seed"}  # the order in which it is read
+        distinct.setdefault(json.dumps(what, sort_keys=True, default=str), config.data)
     for data in distinct.values():
-        print_line(console, f"preparing corpus {data.corpus}" if data.corpus else "reading the tasks")
+        if data.corpus:
+            print_line(console, f"preparing corpus {data.corpus}")
         prepare(data)
 
 
@@ -301,82 +293,47 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
     return json.loads(json.dumps(description))
 
 
-def check_same_study(workdir: Path, description: Mapping[str, Any]) -> None:
-    """Refuses a workdir whose study.json is not this study or a smaller version of it.
-
-    Raises:
-        UserError: Name or axes differ, or the config of a run that began to train, or such a run or a downstream task
-            is gone.
-    """
+def begun_before(workdir: Path) -> list[str]:
+    """Names of the runs of the study that the workdir held, of those that have a directory."""
     path = workdir / "study.json"
-    if not path.exists():
-        return
-    old = json.loads(path.read_text(encoding="utf-8"))
-    new_runs = {run["name"]: run for run in description["runs"]}
-    differences = []
-    if old["name"] != description["name"]:
-        differences.append(f'its name is "{old["name"]}", not "{description["name"]}"')
-    elif list(old["axes"]) != list(description["axes"]):
-        differences.append(f"its axes are {', '.join(old['axes'])}, not {', '.join(description['axes'])}")
-    else:
-        for run in old["runs"]:
-            if not any((workdir / run["name"] / file).exists() for file in ("config.json", "result.json")):
-                continue  # it never began to train, so a study mended since then loses nothing
-            new = new_runs.get(run["name"])
-            if new is None:
-                differences.append(f"its run {run['name']} is not in this study")
-                continue
-            for before, now in zip(*(compared_settings(run, new, of) for of in (run, new)), strict=True):
-                if before != now:
-                    differences.append(f"in its run {run['name']} {before[0]} is {before[1]!r}, not {now[1]!r}")
-            if run["config"] != new["config"]:
-                differences.append(f'its run {run["name"]} has the config "{run["config"]}", not "{new["config"]}"')
-            lost = [task for task in run["downstream"] if task not in new["downstream"]]
-            if lost:
-                differences.append(f"its run {run['name']} has the downstream tasks {', '.join(lost)}")
-    if differences:
-        more = f" (and {len(differences) - 1} more differences)" if len(differences) > 1 else ""
-        raise UserError(f"{path} holds another study: {differences[0]}{more}; give another --workdir")
-
-
-def compared_settings(run: Mapping[str, Any], other: Mapping[str, Any], of: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """(name, value) of whatever either of two descriptions of a run sets, as `of` has it; tasks only where both have them."""
-    tasks = [task for task in run["downstream"] if task in other["downstream"]]
-    groups = [("", "overrides"), ("adapt.", "adapt"), ("shared ", "shares")]
-    keys = [(prefix, kind, key) for prefix, kind in groups for key in sorted(run.get(kind, {}).keys() | other[kind].keys())]
-    found = [(prefix + key, of.get(kind, {}).get(key, "unset")) for prefix, kind, key in keys]
-    for task in tasks:
-        for key in sorted(run["downstream"][task].keys() | other["downstream"][task].keys()):
-            found.append((f"finetune.{key} of {task}", of["downstream"][task].get(key, "unset")))
-    return found
+    return [run["name"] for run in read_json(path)["runs"] if (workdir / run["name"]).is_dir()] if path.exists() else []
 
 
 def print_plan(
-    study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any], workdir: Path, jobs: int, console: Console
+    study: Study,
+    runs: Sequence[RunSpec],
+    configs: Mapping[str, Any],
+    transfers: Mapping[str, Any],
+    workdir: Path,
+    launcher: Launcher,
+    console: Console,
 ) -> None:
     """Prints what a sweep would run, and what that will cost (`bertlab.studies.estimate`)."""
-    from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, transfer_cost
+    from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, schedule, transfer_cost
     from bertlab.studies.text import count_text, seconds_text
 
-    rate, source = flops_per_second([workdir / run.name for run in runs])
+    waiting = [run for run in runs if not is_finished(run, workdir / run.name)]
+    at_a_time = max(1, min(launcher.jobs, len(waiting)))
+    rate, source = flops_per_second([workdir / run.name for run in runs], launcher, at_a_time)
     known: dict[str, Cost] = {}
-    total, to_do = Cost(), 0
+    total, seconds = Cost(), {}
     trained = [run.overrides.items() for run in runs if run.overrides]
     common = [(key, value) for key, value in (trained[0] if trained else ()) if all((key, value) in of for of in trained)]
     if common:
         print_line(console, "in all runs: " + " ".join(f"{key}={value}" for key, value in common))
     for run in runs:
-        config = configs[run.name]
-        finished, shared = is_finished(run, workdir / run.name), run.shares.get("pretrain")
-        key = json.dumps([run.config, {k: v for k, v in run.overrides.items() if k != "seed"}], sort_keys=True)
+        config, shared = configs[run.name], run.shares.get("pretrain")
+        unseeded = {name: value for name, value in run.overrides.items() if name not in ("seed", "data.seed")}
+        key = json.dumps([run.config, unseeded], sort_keys=True)
         if key not in known:
             known[key] = pretraining_cost(config)
-        cost = (Cost() if shared else known[key]) + transfer_cost(run, config)
-        if not finished:
-            total, to_do = total + cost, to_do + 1
+        cost = (Cost() if shared else known[key]) + transfer_cost(run, transfers[run.name])
+        if run in waiting:
+            total += cost
+            seconds[run.name] = cost.flops / rate
         steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
         cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(cost.flops / rate)}"
-        print_line(console, f"{run.name}  ({'finished' if finished else 'to do'})  {steps}, {cost_text}", style="bold")
+        print_line(console, f"{run.name}  ({'to do' if run in waiting else 'finished'})  {steps}, {cost_text}", style="bold")
         own = [f"{key}={value}" for key, value in run.overrides.items() if (key, value) not in common]
         print_line(console, f"    {run.config}  {' '.join(own)}".rstrip())
         if run.averages:
@@ -384,26 +341,57 @@ def print_plan(
         elif run.downstream:
             before = "adapted to the text of and " if run.adapt else ""
             print_line(console, f"    then {before}fine-tuned on {', '.join(run.downstream)}")
+    waits = {run.name: {name for name, _ in awaited(run, workdir)} for run in waiting}
     print_line(
         console,
-        f"{study.name}: {len(runs)} runs, {to_do} to do: {count_text(total.tokens)} tokens (rows counted as full),"
-        f" {count_text(total.flops)} FLOPs, {seconds_text(total.flops / rate / jobs)} with {jobs} at a time, {source};"
-        f" in {workdir}; nothing was started (--dry_run)",
+        f"{study.name}: {len(runs)} runs, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
+        f" {count_text(total.flops)} FLOPs, {seconds_text(schedule(seconds, waits, at_a_time))} with {at_a_time} at a time,"
+        f" {source}; in {workdir}; nothing was started (--dry_run)",
     )
 
 
 @contextlib.contextmanager
-def lock_directory(workdir: Path) -> Iterator[int]:
-    """Holds the study's directory for this sweep and its workers; yields the lock's file descriptor."""
-    with open(workdir / "sweep.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{workdir}: another sweep is at work here, or runs of a killed one are still saving; "
-                "wait until it has ended or give another --workdir"
-            ) from error
+def lock_directory(workdir: Path, console: Console) -> Iterator[int]:
+    """Holds the study's directory for this sweep and its workers; yields the lock's file descriptor.
+
+    Raises:
+        UserError: another sweep has it; or workers that a killed one has left behind do not end; or it cannot be locked.
+    """
+    with open(workdir / "sweep.lock", "a+", encoding="utf-8") as file:
+        deadline, told = time.monotonic() + ORPHAN_SECONDS, False
+        while True:
+            try:
+                lock(file)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                if is_running(file.read()) or time.monotonic() > deadline:
+                    raise UserError(
+                        f"{workdir}: another sweep is at work here, or runs of a killed one are still saving; "
+                        "wait until it has ended or give another --workdir"
+                    ) from None
+            if not told:
+                print_line(console, f"waiting for the runs of a killed sweep to save and end, {ORPHAN_SECONDS:.0f} s at most")
+                told = True
+            time.sleep(POLL_SECONDS)
+        file.truncate(0)
+        file.write(f"{os.getpid()} {socket.gethostname()}")
+        file.flush()
         yield file.fileno()
+
+
+def is_running(holder: str) -> bool:
+    """Whether the sweep that noted "pid host" in its lock is at work; False where that is not known."""
+    number, _, host = holder.partition(" ")
+    if not number.isdigit() or host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 @contextlib.contextmanager

@@ -10,11 +10,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from bertlab.files import read_json
 from bertlab.studies.launchers import Process
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import stages
+
+LINE_SECONDS = 60.0  # between two lines about a running run
+WIDE = 110  # of a console that has room for bars
 
 
 @dataclass
@@ -37,10 +41,12 @@ class Job:
 
 
 class LineView:
-    """One plain line when a run starts and when it ends, for logs and pipes."""
+    """Plain lines for logs and pipes: when a run starts and ends, and now and then how far it is."""
 
-    def __init__(self, console: Console, total: int):
-        self.console, self.total, self.count = console, total, 0
+    def __init__(self, console: Console, total: int, finished: int = 0):
+        """Args: console; total: runs; finished: of them, before this sweep."""
+        self.console, self.total, self.count = console, total, finished
+        self.told: dict[str, float] = {}
 
     def __enter__(self):
         return self
@@ -49,6 +55,7 @@ class LineView:
         pass
 
     def started(self, job: Job) -> None:
+        self.told[job.run.name] = job.started
         print_line(self.console, f"{job.run.name}: started")
 
     def ended(self, job: Job, error: str | None) -> None:
@@ -57,25 +64,36 @@ class LineView:
         outcome = f"failed: {error}" if error else f"finished in {seconds:.0f} s"
         print_line(self.console, f"[{self.count}/{self.total}] {job.run.name}: {outcome}")
 
-    def update(self, running: Sequence[Job]) -> None:
-        pass
+    def update(self, running: Sequence[Job], waiting: int) -> None:
+        """Shows how far the running runs are; `waiting` are those that have not begun."""
+        now = time.monotonic()
+        for job in running:
+            if now - self.told[job.run.name] >= LINE_SECONDS:
+                self.told[job.run.name] = now
+                print_line(self.console, f"{job.run.name}: {progress_text(job)}")
 
 
 class TerminalView(LineView):
-    """A bar for each running run and one for the sweep, with a line left behind for each run that ended."""
+    """A bar for each running run and one for the sweep, with a line left behind for each run that ended.
 
-    def __init__(self, console: Console, total: int):
-        super().__init__(console, total)
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            TextColumn("[dim]{task.fields[phase]}"),
-            BarColumn(),
-            TextColumn("{task.fields[count]}", justify="right"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self.overall = self.bars.add_task("[bold]all runs", total=total, phase="", count="")
+    All fits into the console's width: where it is narrow there are no bars, and long names are cut.
+    """
+
+    def __init__(self, console: Console, total: int, finished: int = 0):
+        super().__init__(console, total, finished)
+        name = Column(ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
+        columns = [
+            TextColumn("{task.description}", table_column=name),
+            TextColumn("[dim]{task.fields[phase]}", table_column=Column(no_wrap=True, overflow="ellipsis", max_width=14)),
+            TextColumn("{task.fields[count]}", justify="right", table_column=Column(no_wrap=True)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        ]
+        if console.width >= WIDE:
+            columns.insert(2, BarColumn(table_column=Column(width=30)))
+        self.bars = Progress(*columns, console=console, expand=True)
+        self.begun = finished
+        self.overall = self.bars.add_task("[bold]all runs", total=total - finished, phase="", count="")
         self.tasks = {}
 
     def __enter__(self):
@@ -92,15 +110,23 @@ class TerminalView(LineView):
         self.bars.remove_task(self.tasks.pop(job.run.name))
         super().ended(job, error)
 
-    def update(self, running: Sequence[Job]) -> None:
-        done = self.count
+    def update(self, running: Sequence[Job], waiting: int) -> None:
+        done = self.count - self.begun  # what was finished before says nothing of the time that is left
         for job in running:
             stage, index, step, total = progress(job)
             done += (index + (step / total if total else 0)) / len(stages(job.run, job.directory))
             state = stage if job.process.state() == "running" else job.process.state()
             count = f"{step:,}/{total:,}" if total else ""
             self.bars.update(self.tasks[job.run.name], phase=state, completed=step, total=total, count=count)
-        self.bars.update(self.overall, completed=done, count=f"{self.count}/{self.total}")
+        count = f"{self.count}/{self.total}"
+        self.bars.update(self.overall, completed=done, count=count, phase=f"{waiting} waiting" if waiting else "")
+
+
+def progress_text(job: Job) -> str:
+    """How far a run is: "pretrain, step 120 of 400"."""
+    stage, _, step, total = progress(job)
+    state = job.process.state()
+    return state if state != "running" else f"{stage}, step {step:,} of {total:,}" if total else f"{stage}, starting"
 
 
 def progress(job: Job) -> tuple[str, int, int, int | None]:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import fcntl
 import importlib
+import json
 import os
 import signal
 import sys
@@ -15,11 +16,11 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
-from bertlab.studies.study import COSTS, RunSpec
+from bertlab.studies.study import COSTS, RunSpec, data_of
 
 RUNNER = "bertlab.studies.worker:execute"
 
@@ -42,6 +43,11 @@ class Stage:
     def label(self) -> str:
         """As the terminal shows it."""
         return {"pretrain": "pretrain", "finetune": self.task}.get(self.kind, f"{self.kind} {self.task}")
+
+    @property
+    def key(self) -> str:
+        """As job.json names it: "pretrain", or its directory in the run's: "finetune/sst2"."""
+        return f"{self.directory.parent.name}/{self.task}" if self.task else "pretrain"
 
     @property
     def finished(self) -> bool:
@@ -76,6 +82,25 @@ def awaited(run: RunSpec, workdir: Path) -> list[tuple[str, Stage]]:
 def is_finished(run: RunSpec, directory: Path) -> bool:
     """Whether all stages of a run are."""
     return all(stage.finished for stage in stages(run, directory))
+
+
+def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
+    """By `Stage.key` the settings that decide a stage's result, as job.json has them; shared stages are among them."""
+    tasks = run.downstream.items()
+    pretraining = {"config": run.config, **run.overrides}
+    found = {"pretrain": pretraining}
+    if existing_run(run.config):  # of which is noted what it had cost, given what its tasks take of it
+        found["pretrain"] = pretraining | {f"finetune.{key} of {task}": of[key] for task, of in tasks for key in of}
+    if run.averages:
+        found = {}
+        pretraining = {"averages": list(run.averages)}
+    for task, of in tasks:
+        begun = pretraining
+        if run.adapt:
+            begun = pretraining | {f"adapt.{key}": value for key, value in (data_of(of) | dict(run.adapt)).items()}
+            found[f"adapt/{task}"] = begun
+        found[f"finetune/{task}"] = begun | {f"finetune.{key} of {task}": value for key, value in of.items()}
+    return json.loads(json.dumps(found))
 
 
 def execute(run: RunSpec, directory: Path) -> None:
@@ -124,10 +149,10 @@ def finetuning(run: RunSpec, task: str) -> dict[str, Any]:
     """`finetune`'s arguments for a task of a run: `task`, `recipe` and `overrides`."""
     overrides = dict(run.downstream[task])
     name, recipe = overrides.pop("task", task), overrides.pop("recipe", "small")
-    return {"task": name, "recipe": recipe, "overrides": {key: overrides[key] for key in overrides if _fits(run, key, name)}}
+    return {"task": name, "recipe": recipe, "overrides": {key: overrides[key] for key in overrides if _fits(key, name)}}
 
 
-def _fits(run: RunSpec, key: str, task: str) -> bool:
+def _fits(key: str, task: str) -> bool:
     """Whether a setting is one of a task's: of heads, which differ by task, those that this one's has.
 
     Raises:
@@ -140,7 +165,7 @@ def _fits(run: RunSpec, key: str, task: str) -> bool:
         return True
     name = key.removeprefix("head.")
     if not any(hasattr(head, name) for head in OF_KIND.values()):
-        raise UserError(f"run {run.name}: finetune.{key} is not a setting of any head; see bertlab/transfer/heads.py")
+        raise UserError(f"finetune.{key} is not a setting of any head; see bertlab/transfer/heads.py")
     return any(hasattr(OF_KIND[find_task(of).kind], name) for of in task.split("+"))
 
 
@@ -149,10 +174,15 @@ def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
     settings = run.downstream[task]
     data = {key: value for key, value in settings.items() if key.startswith("task_data.")}
     overrides = data | dict(run.adapt)
+    epochs = overrides.pop("epochs", 1.0)
+    try:
+        passes = float(epochs)
+    except (TypeError, ValueError):
+        raise UserError(f"adapt.epochs={epochs!r}: expected a number of passes over the text, such as 1.0") from None
     return {
         "task": settings.get("task", task),
         "recipe": overrides.pop("recipe", "same"),
-        "epochs": float(overrides.pop("epochs", 1.0)),
+        "epochs": passes,
         "overrides": overrides,
     }
 
@@ -185,11 +215,45 @@ def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
     write_json(directory / "result.json", {"averages": [str(path) for path in finetunings], "metrics": scores})
 
 
-def write_job(run: RunSpec, directory: Path, runner: str) -> Path:
-    """Writes what a worker needs to know of a run, and returns the file."""
+def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1) -> Path:
+    """Writes what a worker needs to know of a run, and returns the file.
+
+    It also notes the settings of the run's stages, those of an earlier sweep that the study has no more included, and how many
+    runs there were at a time.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "job.json", {"runner": runner, "run": dataclasses.asdict(run)})
+    settings = stage_settings(run)
+    own = {stage.key: settings[stage.key] for stage in stages(run, directory)}
+    before = {key: of for key, of in recorded(directory).items() if settings.get(key, of) == of}
+    job = {"runner": runner, "run": dataclasses.asdict(run), "jobs": jobs, "stages": before | own}
+    write_json(directory / "job.json", job)
     return directory / "job.json"
+
+
+def recorded(directory: Path) -> dict[str, dict[str, Any]]:
+    """By `Stage.key` the settings with which a run's stages were begun, from its job.json."""
+    if not (directory / "job.json").exists():
+        return {}
+    job = read_json(directory / "job.json")
+    return job["stages"] if "stages" in job else stage_settings(RunSpec(**job["run"]))  # of a sweep that did not note them yet
+
+
+def lock(file: IO, wait: bool = False) -> None:
+    """Takes a file's lock (flock).
+
+    Raises:
+        BlockingIOError: another process has it, and it is not to be waited for.
+        UserError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{file.name} cannot be locked ({error.strerror}): the file system has no flock, without which two sweeps could"
+            " write there at once; give a --workdir on another, or mount it with locks"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -197,10 +261,10 @@ def alone(directory: Path) -> Iterator[None]:
     """Waits until no other process is at work on a run: one that a killed sweep has left behind, or on another machine."""
     with open(directory / "run.lock", "w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             print(f"waiting for another process that is at work on {directory.name}", flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file, wait=True)
         yield
 
 

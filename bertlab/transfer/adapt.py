@@ -59,32 +59,11 @@ def adapt(
     Raises:
         UserError: as for training, or there is no such run, task or recipe.
     """
-    if recipe not in RECIPES:
-        raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
-    run, workdir, overrides = Path(run).expanduser(), Path(workdir), dict(overrides or {})
-    saved = read_json(run / "config.json")
-    if "transfer" in saved:
-        raise UserError(f"{run} is a fine-tuning, which has no objective of pretraining left; give the run that it began with")
-    if "+" in task:
-        raise UserError(f"--task={task}: a language model is adapted to one task; give one")
-    config = base_config()
-    config.update(ConfigDict({key: saved[key] for key in ("model", "data", "objectives", "optimizer")}))
-    config.seed, config.init_from = saved["seed"], str(run)
-    text = workdir / "task_text.jsonl"
-    config.data.corpus, config.data.tokenizer.path = f"text:{text}", str(run / "tokenizer")
-    config.task, config.task_data = task, ConfigDict({**OPTIONS, "pretraining": pretraining_options(saved["data"])})
-    for name, value in {**RECIPES[recipe], **overrides}.items():
-        set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
-    examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
-    if "train.steps" not in overrides:
-        config.train.steps = steps_of(config, examples, epochs)
-    if "optimizer.warmup_steps" not in {**RECIPES[recipe], **overrides}:
-        share = config.optimizer.warmup_steps / max(1, saved.get("train", {}).get("steps", 0))
-        config.optimizer.warmup_steps = int(min(share, 0.1) * config.train.steps)
-    if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
-        config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
+    run, workdir = Path(run).expanduser(), Path(workdir)
+    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, read_json(run / "config.json"))
     config = begun_from(config)
     check_config(config)
+    text = text_file(workdir)
     lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
     written = "".join(json.dumps(line) + "\n" for line in lines)
     if not text.exists():
@@ -92,6 +71,54 @@ def adapt(
     elif text.read_text(encoding="utf-8") != written:
         raise UserError(f"{text} holds other texts than those that are asked for now; give another --workdir")
     return loop.train(config, workdir)
+
+
+def adaptation_config(
+    run: Path,
+    task: str,
+    workdir: Path,
+    overrides: Mapping[str, Any] | None,
+    recipe: str,
+    epochs: float,
+    pretrained: Mapping[str, Any],
+) -> tuple[ConfigDict, list[Example]]:
+    """The config of an adaptation, and the examples whose texts it reads; neither directory need be there yet.
+
+    Args:
+        run, task, workdir, overrides, recipe, epochs: as for `adapt`.
+        pretrained: the run's config, as its config.json has it.
+
+    Raises:
+        UserError: the run is no pretraining, or the task, its files, the recipe or a setting are wrong.
+    """
+    if recipe not in RECIPES:
+        raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
+    if "transfer" in pretrained:
+        raise UserError(f"{run} is a fine-tuning, which has no objective of pretraining left; give the run that it began with")
+    if "+" in task:
+        raise UserError(f"--task={task}: a language model is adapted to one task; give one")
+    config = base_config()
+    config.update(ConfigDict({key: pretrained[key] for key in ("model", "data", "objectives", "optimizer")}))
+    config.seed, config.init_from = pretrained["seed"], str(run)
+    config.data.corpus, config.data.tokenizer.path = f"text:{text_file(workdir)}", str(run / "tokenizer")
+    config.task, config.task_data = task, ConfigDict({**OPTIONS, "pretraining": pretraining_options(pretrained["data"])})
+    settings = {**RECIPES[recipe], **(overrides or {})}
+    for name, value in settings.items():
+        set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
+    examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
+    if "train.steps" not in settings:
+        config.train.steps = steps_of(config, examples, epochs)
+    if "optimizer.warmup_steps" not in settings:
+        share = config.optimizer.warmup_steps / max(1, pretrained.get("train", {}).get("steps", 0))
+        config.optimizer.warmup_steps = int(min(share, 0.1) * config.train.steps)
+    if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
+        config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
+    return config, examples
+
+
+def text_file(workdir: Path) -> Path:
+    """Where an adaptation keeps the texts that it reads."""
+    return workdir / "task_text.jsonl"
 
 
 def texts_of(example: Example) -> Iterator[str]:

@@ -6,9 +6,8 @@ What is trained (everything, layer by layer, the head alone) is said by `config.
 
 import dataclasses
 import functools
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from ml_collections import ConfigDict, config_dict
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.data.batches import pad_batch
 from bertlab.data.formats import Row
-from bertlab.data.tokenizers import load_tokenizer
+from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
+from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.models.base import sides_of
@@ -37,7 +37,7 @@ from bertlab.train.build import (
     vocabulary_of,
     warm_start,
 )
-from bertlab.train.layer_groups import layer_groups, parameter_name
+from bertlab.train.layer_groups import layer_groups, layer_plan, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
 from bertlab.transfer import heads
@@ -45,9 +45,12 @@ from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout, transfe
 from bertlab.transfer.pretrained import load
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.scoring import Scoring
+from bertlab.transfer.spans import Window
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
 from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
 
+# Examples of each task that a fine-tuning is checked on before its run is there.
+FEW = 8
 # What a head is told and not asked.
 _DERIVED = ("classes", "texts", "word_types", "number")
 
@@ -97,16 +100,17 @@ def finetune_by(config: ConfigDict, workdir: Path) -> dict:
     return loop.run(build_finetuning(config, tasks, workdir), workdir)
 
 
-def finetune_config(run: Path, task: str, recipe: str = "small") -> ConfigDict:
+def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Mapping[str, Any] | None = None) -> ConfigDict:
     """The config of a fine-tuning: the run's model, and a recipe's keys. `resolved` fills in what depends on the task's size.
+
+    Args:
+        run, task, recipe: as for `finetune`.
+        pretrained: the run's config, as its config.json has it, where the run is not there yet.
 
     Raises:
         UserError: the directory is no run, or there is no such task or recipe.
     """
-    path = run / "config.json"
-    if not path.exists():
-        raise UserError(f"{run} is not a run (there is no config.json); give the --workdir of a `bertlab train`")
-    pretrained = json.loads(path.read_text())
+    pretrained = config_of(run) if pretrained is None else pretrained
     tasks = [find_task(name) for name in task.split("+")]
     settings = find_recipe(recipe, tasks[0].kind)
     config = base_config()
@@ -146,6 +150,17 @@ def finetune_config(run: Path, task: str, recipe: str = "small") -> ConfigDict:
     for name, value in settings.items():
         _set(config, name, value)
     return config
+
+
+def config_of(run: Path) -> dict[str, Any]:
+    """The config.json of a run.
+
+    Raises:
+        UserError: the directory is no run.
+    """
+    if not (run / "config.json").is_file():
+        raise UserError(f"{run} is not a run (there is no config.json); give the --workdir of a `bertlab train`")
+    return read_json(run / "config.json")
 
 
 def pretraining_options(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,27 +229,21 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
     run = Path(config.init_from).expanduser()
     tokenizer = load_tokenizer(run / "tokenizer")
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
-    _check(config, shape, tasks)
+    _check(config, shape, tasks, config_of(run))
     if config.transfer.features:
         return _on_stored_states(config, tasks, tokenizer, workdir)
-    inputs = {name: Inputs(tokenizer, layout_of(config, name, data)) for name, (_, data) in tasks.items()}
+    inputs = _inputs(config, tasks, tokenizer)
     rows, scoring = {}, Scoring(config.transfer, workdir)
     for split in ("train", "valid", "test"):
         parts = []
-        for number, (name, (task, data)) in enumerate(tasks.items()):
-            made, windows = inputs[name].rows(task, data.examples[split])
+        for name, made, windows in _rows_of(tasks, inputs, split):
             if split != "train":
-                scoring.expect(split, name, task, data, len(made), windows)
-            parts.append([row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made)
+                scoring.expect(split, name, *tasks[name], len(made), windows)
+            parts.append(made)
         rows[split] = _alike(parts)
-    texts = {name: made.layout.texts_of(tasks[name][0], tasks[name][1].examples["train"]) for name, made in inputs.items()}
-    program = Program(
-        build_body(shape),
-        _heads(config, tasks, texts),
-        vocabulary_of(tokenizer),
-        adapter=build_adapter(config.lora),
-    )
-    _check_rows(rows["train"], config)
+    program = _program(config, shape, tasks, inputs, tokenizer)
+    _check_rows(len(rows["train"]), config)
+    check_devices(config)
     size = config.data.batch_size
     program = _with_fixed_body(program, config, pad_batch(rows["train"][:size], size))
     return Experiment(
@@ -246,6 +255,62 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
         warm_start=None if config.transfer.random else (lambda fresh: begin(fresh, config, run)),
         score=scoring,
     )
+
+
+def check_finetuning(
+    config: ConfigDict,
+    tasks: Mapping[str, tuple[Task, TaskData]],
+    pretrained: Mapping[str, Any],
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Refuses what `build_finetuning` would, as far as that is known before the run to begin with is there.
+
+    The model and its heads are composed, without a value, on the rows of a few examples; no device is asked for.
+
+    Args:
+        config: from `sized`.
+        tasks: from `load_tasks`.
+        pretrained: the run's config.
+        tokenizer: the run's; None: it is not trained yet, and a stand-in that knows no word takes its place.
+
+    Raises:
+        UserError: from any of the checks.
+    """
+    tokenizer = tokenizer or WordsTokenizer(SPECIALS, lowercase=False)
+    shape = model_shape(config.model, vocabulary_size(config, tokenizer))
+    _check(config, shape, tasks, pretrained)
+    if config.transfer.features:
+        _check_stored(config, tasks)
+    if not any(task.kind == "span" for task, _ in tasks.values()):  # whose rows are windows, as many as the tokenizer makes
+        _check_rows(sum(len(data.examples["train"]) for _, data in tasks.values()), config)
+    few = {
+        name: (task, dataclasses.replace(data, examples={"train": data.examples["train"][:FEW]}))
+        for name, (task, data) in tasks.items()
+    }
+    inputs = _inputs(config, few, tokenizer)
+    rows = _alike([made for _, made, _ in _rows_of(few, inputs, "train")])
+    program = _program(config, shape, few, inputs, tokenizer)
+    example = pad_batch(rows[:FEW], FEW)
+    params = jax.eval_shape(lambda: program.init(jax.random.key(0), example))
+    layer_plan(config.optimizer, config.train.steps, params)
+
+
+def _inputs(config: ConfigDict, tasks, tokenizer: Tokenizer) -> dict[str, Inputs]:
+    return {name: Inputs(tokenizer, layout_of(config, name, data)) for name, (_, data) in tasks.items()}
+
+
+def _rows_of(tasks, inputs: Mapping[str, Inputs], split: str) -> Iterator[tuple[str, list[Row], list[Window]]]:
+    """(name, rows, windows) of each task; where there are several, each row has its task's number."""
+    for number, (name, (task, data)) in enumerate(tasks.items()):
+        made, windows = inputs[name].rows(task, data.examples[split])
+        yield name, [row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made, windows
+
+
+def _program(config: ConfigDict, shape, tasks, inputs: Mapping[str, Inputs], tokenizer: Tokenizer) -> Program:
+    """The body, with the tasks' heads."""
+    texts = {name: made.layout.texts_of(tasks[name][0], tasks[name][1].examples["train"]) for name, made in inputs.items()}
+    objectives = _heads(config, tasks, texts)
+    return Program(build_body(shape), objectives, vocabulary_of(tokenizer), adapter=build_adapter(config.lora))
 
 
 def _with_fixed_body(program: Program, config: ConfigDict, example: Row) -> Program:
@@ -262,11 +327,7 @@ def _with_fixed_body(program: Program, config: ConfigDict, example: Row) -> Prog
 
 def _on_stored_states(config: ConfigDict, tasks, tokenizer, workdir: Path | None) -> Experiment:
     """A head on hidden states that are extracted once, and read from disk a batch at a time."""
-    if len(tasks) > 1 or config.transfer.random or config.transfer.layers is not None or "language_model" in config.objectives:
-        raise UserError(
-            "config.transfer.features=True trains one task's head on the run's own states; leave out other tasks, random,"
-            " layers and language_model"
-        )
+    _check_stored(config, tasks)
     [(name, (task, data))] = tasks.items()
     model, layout = load(config.init_from), layout_of(config, name, data)
     cache = config.task_data.pretraining.directory
@@ -277,7 +338,8 @@ def _on_stored_states(config: ConfigDict, tasks, tokenizer, workdir: Path | None
         if split != "train":
             scoring.expect(split, name, task, data, len(rows[split]), [])
     program = Program(stored_body(model, states["train"]), _heads(config, tasks, {name: 1}), vocabulary_of(tokenizer))
-    _check_rows(rows["train"], config)
+    _check_rows(len(rows["train"]), config)
+    check_devices(config)
     add = {split: functools.partial(with_features, features=states[split]) for split in states}
     return Experiment(
         config=config,
@@ -287,6 +349,14 @@ def _on_stored_states(config: ConfigDict, tasks, tokenizer, workdir: Path | None
         evaluations={split: StoredBatches(rows[split], config.data.batch_size, add[split]) for split in ("valid", "test")},
         score=scoring,
     )
+
+
+def _check_stored(config: ConfigDict, tasks) -> None:
+    if len(tasks) > 1 or config.transfer.random or config.transfer.layers is not None or "language_model" in config.objectives:
+        raise UserError(
+            "config.transfer.features=True trains one task's head on the run's own states; leave out other tasks, random,"
+            " layers and language_model"
+        )
 
 
 class StoredBatches(Sequence):
@@ -304,11 +374,10 @@ class StoredBatches(Sequence):
         return pad_batch([self._add(row) for row in self._rows[index * self._size : (index + 1) * self._size]], self._size)
 
 
-def _check_rows(rows: list[Row], config: ConfigDict) -> None:
-    check_devices(config)
-    if len(rows) < config.data.batch_size:
+def _check_rows(count: int, config: ConfigDict) -> None:
+    if count < config.data.batch_size:
         raise UserError(
-            f"config.data.batch_size={config.data.batch_size} is more than the {len(rows)} training rows there are; lower it"
+            f"config.data.batch_size={config.data.batch_size} is more than the {count} training rows there are; lower it"
         )
 
 
@@ -352,14 +421,14 @@ def layout_of(config: ConfigDict, name: str, data: TaskData) -> Layout:
     )
 
 
-def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]]) -> None:
+def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]], pretrained: Mapping[str, Any]) -> None:
     check_shape(config, shape)
     for key in ("budget", "phases"):
         if config.train[key]:
             raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
     transfer = config.transfer
     if not transfer.random:
-        check_family(config, ConfigDict(read_json(Path(config.init_from).expanduser() / "config.json")["model"]))
+        check_family(config, ConfigDict(pretrained["model"]))
     if transfer.layout not in LAYOUTS:
         raise UserError(f"config.transfer.layout={transfer.layout!r} is not known; choose {' or '.join(LAYOUTS)}")
     if transfer.layout == "delimited" and config.model.token_encoder == "characters":

@@ -1,10 +1,13 @@
 """What a run is said to cost before it runs, beside what it did cost."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from bertlab.studies import estimate
+from bertlab.studies.checks import check_transfers, load_checked
+from bertlab.studies.launchers import Local
 from bertlab.studies.study import RunSpec
 from bertlab.train import loop
 
@@ -44,8 +47,9 @@ def test_nothing_is_counted_for_no_steps_and_each_phase_for_its_share(small_conf
 
 def test_a_fine_tuning_costs_what_its_steps_or_passes_read(bert_run, words_task):
     def cost(**settings):
-        run = RunSpec("r", {}, f"run:{bert_run}", {}, {"words": {"task": words_task, **settings}})
-        return estimate.transfer_cost(run, None)
+        run = RunSpec("r", {}, f"run:{bert_run}", {}, {"words": {"task": words_task, "optimizer.warmup_steps": 1, **settings}})
+        configs = {run.name: load_checked(run.config, {})}
+        return estimate.transfer_cost(run, check_transfers([run], configs)[run.name])
 
     by_steps = cost(**{"train.steps": 10, "data.batch_size": 4, "data.seq_len": 16})
     assert by_steps.tokens == 10 * 4 * 16
@@ -62,6 +66,38 @@ def test_time_comes_from_finished_runs_where_there_are_any(tmp_path):
     (tmp_path / "a" / "result.json").write_text(json.dumps({"flops": 6e9, "seconds": 3.0}))
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "result.json").write_text(json.dumps({"flops": 0, "seconds": 0.0}))
-    assert estimate.flops_per_second([tmp_path / name for name in "abc"]) == (2e9, "at the rate of the finished runs")
-    rate, source = estimate.flops_per_second([tmp_path / "c"])
+    paths = [tmp_path / name for name in "abc"]
+    assert estimate.flops_per_second(paths, Local(1), 1) == (2e9, "at the rate of the finished runs")
+    rate, source = estimate.flops_per_second([tmp_path / "c"], Local(1), 1)
     assert rate > 1e9 and "15 % of this machine (cpu: " in source
+
+
+def test_runs_at_a_time_share_the_rate_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "product_rate", lambda: 100e9)
+    rate = lambda launcher, at_a_time: estimate.flops_per_second([tmp_path], launcher, at_a_time)[0]
+    assert rate(Local(1), 1) == 15e9
+    assert rate(Local(64), 2) == 15e9 / 2, "two runs of 64 at a time"
+    (tmp_path / "result.json").write_text(json.dumps({"flops": 6e9, "seconds": 3.0}))
+    (tmp_path / "job.json").write_text(json.dumps({"jobs": 2}))
+    assert rate(Local(1), 1) == 4e9, "it had half of the machine"
+    cluster = SimpleNamespace(jobs=8, is_here=False, share=lambda workers: None)
+    assert estimate.flops_per_second([tmp_path], cluster, 8) == (
+        2e9,
+        "at the rate of the finished runs, a run at this machine's rate",
+    )
+
+
+@pytest.mark.parametrize(
+    ("jobs", "waits", "together"),
+    [
+        (1, {}, 60.0),
+        (2, {}, 30.0),  # 30 beside 20 and 10
+        (3, {}, 30.0),
+        (3, {"b": {"a"}, "c": {"a"}}, 50.0),  # then 20 beside 10
+        (3, {"b": {"a"}, "c": {"b"}}, 60.0),
+        (2, {"b": {"done before"}}, 30.0),
+    ],
+)
+def test_runs_take_their_turns_and_wait_for_what_they_share(jobs, waits, together):
+    seconds = {"a": 30.0, "b": 20.0, "c": 10.0}
+    assert estimate.schedule(seconds, {name: waits.get(name, set()) for name in seconds}, jobs) == together

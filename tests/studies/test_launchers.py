@@ -200,7 +200,7 @@ def test_a_launcher_keeps_the_contract(make_launcher, start, name, tmp_path, mon
     assert killed.wait() < 0
     wait_for(lambda: not is_alive(killed_directory), "the killed worker's end")
 
-    by_local = files_of_a_sweep(launcher("local", 1), tmp_path / "by_local")
+    by_local = files_of_a_sweep(launcher("local", 2), tmp_path / "by_local")
     assert files_of_a_sweep(engine, tmp_path / "by_engine") == by_local
     assert {"a-seed=1/result.json", "b-seed=2/failed.txt", "c-seed=2/finetune/x/result.json"} <= set(by_local)
 
@@ -262,7 +262,15 @@ def test_gpus_are_those_that_cuda_or_the_driver_shows(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert device_environments([], 2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
     assert device_environments([], 1) == [{}], "one worker has all that there are"
+    with pytest.raises(UserError, match=r"--jobs=3: this machine has 2 GPUs, .* lower --jobs to 2, .*; to share one, set XLA_"):
+        device_environments([], 3)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.3")
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in device_environments([], 3)] == ["0", "1", "0"], (
+        "by turns, if that was meant"
+    )
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert device_environments([], 3) == [{}, {}, {}]
+    monkeypatch.delenv("JAX_PLATFORMS")
     assert device_environments(["1"], 1) == [{"CUDA_VISIBLE_DEVICES": "1"}], "given ones are used, whatever there is"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert device_environments([], 2) == [{}, {}], "none are to be seen"
@@ -278,6 +286,17 @@ def test_tpu_chips_are_shared_in_boxes(monkeypatch):
     assert all(each["TPU_MESH_CONTROLLER_ADDRESS"] == f"localhost:{each['TPU_MESH_CONTROLLER_PORT']}" for each in pairs)
     with pytest.raises(UserError, match="8 TPU chips do not split into shares of 1, 2, 4 or 8"):
         device_environments([], 3)
+    with pytest.raises(UserError, match=r"--jobs=9: this machine has 8 TPU chips, .*lower --jobs to 8, .* leave them alone$"):
+        device_environments([], 9)
+
+
+def test_workers_on_this_machine_have_a_part_of_its_rate(monkeypatch):
+    monkeypatch.setattr(local, "available_cores", lambda: ["3", "4"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert [launcher("local", jobs).share(workers) for jobs, workers in ((1, 1), (2, 1), (2, 2))] == [1, 1 / 2, 1 / 2]
+    assert launcher("local", 64).share(5) == 1 / 5, "on all cores together"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert launcher("local", 2).share(2) is None, "each its GPU"
 
 
 def test_a_run_that_slurm_takes_back_saves_and_goes_on_later(make_launcher, start):

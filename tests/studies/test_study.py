@@ -1,8 +1,15 @@
+import itertools
+import sys
+
 import pytest
 from conftest import objectives_study
 
+from bertlab.data.batches import BatchHash
 from bertlab.errors import UserError
+from bertlab.studies.checks import load_checked
 from bertlab.studies.study import Study, load_study
+from bertlab.train.build import build_pretraining
+from tests.conftest import ROOT
 
 
 def study(axes, **options):
@@ -13,7 +20,8 @@ def test_runs_are_the_product_of_the_axes_in_order():
     runs = objectives_study(seeds=(1, 2), variants=("MLM+NSP", "biLM")).runs()
     assert [run.name for run in runs] == ["mlm+nsp-seed=1", "mlm+nsp-seed=2", "bilm-seed=1", "bilm-seed=2"]
     assert runs[1].labels == {"objective": "MLM+NSP", "seed": "2"}
-    assert runs[1].overrides == {"train.steps": 1500, "objectives.mlm.weight": 1.0, "objectives.nsp.weight": 1.0, "seed": 2}
+    seeds = {"seed": 2, "data.seed": 2}
+    assert runs[1].overrides == {"train.steps": 1500, "objectives.mlm.weight": 1.0, "objectives.nsp.weight": 1.0, **seeds}
     assert runs[1].config == "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"
     assert runs[1].downstream == {"package": {}, "code_spans": {}}
 
@@ -44,6 +52,7 @@ def test_study_without_axes_is_one_run():
         ({"a": {"Report": {}}}, '"report", which is taken'),
         ({"seed": []}, "list of values"),
         ({"seed": "12"}, "list of values"),
+        ({"seed": 3}, 'axis "seed" is 3; give it a dict of label -> overrides or a list of values'),
         ({"tokens": [1]}, "rename the axis"),
         ({"a": {"x": 3}}, 'label "x" of axis "a" is 3'),
         ({"a": {"x": {"f": print}}}, "not plain data"),
@@ -136,6 +145,101 @@ def test_load_study_hands_over_the_text_after_the_colon(tmp_path):
     )
     assert load_study(f"{path}:seeds=2,scale=tiny").name == "'seeds=2,scale=tiny'"
     assert load_study(str(path)).name == "None"
+
+
+def test_a_seed_is_of_the_order_of_the_text_too_unless_that_has_one_of_its_own():
+    of = lambda axes, **options: [
+        (run.overrides["seed"], run.overrides.get("data.seed")) for run in study(axes, **options).runs()
+    ]
+    assert of({"seed": [1, 2]}) == [(1, 1), (2, 2)]
+    assert of({"seed": [1, 2]}, overrides={"data.seed": 7}) == [(1, 7), (2, 7)]
+    assert of({"seed": [1, 2], "data.seed": [3, 4]}) == [(1, 3), (1, 4), (2, 3), (2, 4)]
+    assert of({"order": {"A": {"data.seed": 5}, "B": {}}, "seed": [1]}) == [(1, 5), (1, 1)]
+    assert of({"seed": {"one": {"seed": 1}}}) == [(1, None)], "labels say themselves what they set"
+
+
+def test_seeds_read_the_text_in_their_own_order_and_variants_of_one_seed_in_the_same(corpus, cache):
+    overrides = {
+        "data.corpus": corpus,
+        "data.directory": cache,
+        "data.workers": 1,
+        "data.tokenizer.vocab_size": 400,
+        "data.seq_len": 32,
+        "data.batch_size": 8,
+        "data.valid_fraction": 0.1,
+        "data.test_fraction": 0.1,
+        "train.steps": 5,
+        "optimizer.warmup_steps": 1,
+        "mesh.data": 1,
+    }
+    hashes = {}
+    spec = Study(
+        name="s",
+        title="",
+        question="",
+        config=f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm",
+        axes={"rate": {"low": {}, "high": {"objectives.mlm.rate": 0.4}}, "seed": [1, 2]},
+        overrides=overrides,
+    )
+    for run in spec.runs():
+        [phase] = build_pretraining(load_checked(run.config, run.overrides)).phases
+        read = BatchHash("")
+        for batch in itertools.islice(phase.train, 3):
+            read.update(batch)
+        hashes[run.name] = read.value
+    assert hashes["low-seed=1"] == hashes["high-seed=1"] != hashes["low-seed=2"] == hashes["high-seed=2"]
+
+
+def test_names_keep_the_letters_of_every_script():
+    assert [run.name for run in study({"rate": {"α": {}, "β": {"b": 1}, "Δx/2": {"b": 2}}}).runs()] == ["α", "β", "δx-2"]
+
+
+@pytest.mark.parametrize("given", ["package", 3, {"package": 5}])
+def test_tasks_are_names_or_names_with_settings(given):
+    with pytest.raises(UserError, match=r"study s: downstream .*give a (list of tasks|dict)"):
+        study({}, downstream=given).runs()
+
+
+def test_a_study_may_have_dataclasses_with_future_annotations_and_import_what_lies_beside_it(tmp_path):
+    (tmp_path / "beside_the_study.py").write_text("NAME = 'found'\n")
+    (tmp_path / "own.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "from bertlab.studies.study import Study\n"
+        "import beside_the_study\n"
+        "@dataclass\n"
+        "class Settings:\n"
+        "    many: ClassVar[int] = 3\n"
+        "    rate: float = 0.5\n"
+        "def get_study(arguments):\n"
+        "    return Study(name=beside_the_study.NAME, title='', question='', config='c.py', axes={})\n"
+    )
+    before = list(sys.path)
+    assert load_study(str(tmp_path / "own.py")).name == "found"
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "def get_study(arguments):\n    return (\n",
+            r"study.py:2: the study cannot be read \(SyntaxError: '\(' was never closed",
+        ),
+        ("x = 1\nimport nowhere_to_be_found\n", r"study.py:2: .*ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        (
+            "def get_study():\n    return 3\n",
+            r"study.py: .*TypeError: get_study\(\) takes 0 positional arguments but 1 was given",
+        ),
+        ("def get_study(arguments):\n    a = {}\n    return a['b']\n", r"study.py:3: .*KeyError: 'b'"),
+    ],
+)
+def test_a_mistake_in_a_study_is_said_with_its_line(tmp_path, text, message):
+    (tmp_path / "study.py").write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        load_study(str(tmp_path / "study.py"))
+    assert "\n" not in str(error.value)
 
 
 def test_load_study_names_what_is_wrong(tmp_path):

@@ -1,8 +1,13 @@
+import dataclasses
+import errno
 import fcntl
 import io
 import json
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,10 +21,13 @@ from rich.console import Console
 
 import bertlab
 from bertlab.errors import UserError
+from bertlab.studies import sweep as sweep_module
+from bertlab.studies import views
 from bertlab.studies.launchers import Local
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.sweep import sweep
-from bertlab.studies.views import last_step, progress
+from bertlab.studies.views import Job, LineView, TerminalView, last_step, progress
+from bertlab.studies.worker import alone
 from tests.conftest import ROOT
 
 HERE = Path(__file__).parent
@@ -117,14 +125,14 @@ def test_each_distinct_data_config_is_prepared_once_before_any_run(tmp_path):
     assert run_sweep(spec, tmp_path)[2] == ["pydocs", "text:*.txt"]
 
 
-def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(tmp_path):
-    bert = "experiments/pretrain/bert.py:corpus=pydocs,objectives="
-    spec = Study(
+def real_study(task, axes=None, **overrides):
+    """A study of the real runner, of whose pretraining nothing is there."""
+    return Study(
         name="s",
         title="",
         question="",
-        config=f"{ROOT}/{bert}ltr",
-        axes={"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1]},
+        config=f"{ROOT}/experiments/pretrain/bert.py:corpus=pydocs,objectives=ltr",
+        axes=axes or {"seed": [1]},
         overrides={
             "train.steps": 10,
             "optimizer.warmup_steps": 2,
@@ -132,20 +140,86 @@ def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(tmp_path):
             "data.seq_len": 8,
             "model.direction": "left-to-right",
             "mesh.data": 1,
+            "finetune.train.steps": 5,
+            "finetune.optimizer.warmup_steps": 1,
+            **overrides,
         },
-        downstream={"package": {"train.steps": 5, "data.seq_len": 32}},
+        downstream={"words": {"task": task, "data.seq_len": 32}},
     )
+
+
+def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(tmp_path, words_task):
+    spec = real_study(words_task, axes={"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1]})
     out, workdir = io.StringIO(), tmp_path / "new"
     assert sweep(spec, workdir, dry_run=True, console=Console(file=out, width=200)) == 0
-    printed = out.getvalue().splitlines()
+    assert out.getvalue().startswith("checking 2 runs and reading their tasks\n")
+    printed = out.getvalue().splitlines()[1:]
     assert not workdir.exists()
     of_tasks = 5 * 16 * 32
     assert printed[0].startswith("in all runs: train.steps=10 optimizer.warmup_steps=2")
     assert printed[1].startswith(f"a-seed=1  (to do)  10 steps, {10 * 4 * 8 + of_tasks:,} tokens, ")
-    assert printed[2].endswith("bert.py:corpus=pydocs,objectives=ltr") and printed[3] == "    then fine-tuned on package"
+    assert printed[2].endswith("bert.py:corpus=pydocs,objectives=ltr") and printed[3] == "    then fine-tuned on words"
     assert printed[4].startswith(f"b-seed=1  (to do)  pretrained by a-seed=1, {of_tasks:,} tokens, ")
     assert printed[-1].startswith(f"s: 2 runs, 2 to do: {10 * 4 * 8 + 2 * of_tasks:,} tokens")
     assert "1 at a time, roughly, at 15 % of this machine" in printed[-1]
+
+
+class NoWorkers(Local):
+    """A launcher that fails where a worker would be started."""
+
+    def start(self, *_):
+        raise AssertionError("a worker was started")
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"finetune.optimizer.frozn": "x"}, r"the config has no key 'optimizer.frozn'; did you mean optimizer.frozen"),
+        ({"finetune.optimizer.frozen": "bodi/"}, r"config.optimizer.frozen='bodi/' matches no parameter"),
+        ({"finetune.recipe": "nope"}, "recipe 'nope' is not known"),
+        ({"finetune.train.step": 5}, "no key 'train.step'"),
+        ({"finetune.train.steps": "many"}, "train.steps=many: expected int"),
+        ({"finetune.train.steps": 2.5}, "config.train.steps=2.5: expected int, not float$"),
+        ({"finetune.optimizer.warmup_steps": 9}, "warmup_steps=9 leaves nothing of config.train.steps=5"),
+        ({"finetune.data.batch_size": 500}, r"batch_size=500 is more than the 1\d\d training rows there are"),
+        ({"finetune.head.pooling": "nope"}, "config.objectives.words.pooling='nope' is not known"),
+        ({"finetune.head.nope": 1}, "finetune.head.nope is not a setting of any head"),
+        ({"finetune.head.layers": "layer:9"}, "layers=layer:9: there is no such layer; the features have 0"),
+        ({"finetune.transfer.layers": 9}, "config.transfer.layers=9 must be 0 "),
+        (
+            {"finetune.optimizer.thaw": "gradual", "finetune.optimizer.thaw_stages": 40},
+            "thaw_stages=40, and thaw='gradual' has",
+        ),
+        ({"finetune.task_data.directory": "/nowhere"}, "config.task_data.directory=/nowhere is no folder"),
+        ({"adapt.optimizer.frozn": "x"}, "no key 'optimizer.frozn'"),
+        ({"adapt.recipe": "nope"}, "recipe 'nope' is not known; choose one of same"),
+        ({"adapt.epochs": "many"}, "adapt.epochs='many': expected a number"),
+        ({"adapt.train.steps": 5, "adapt.optimizer.warmup_steps": 9}, "warmup_steps=9 leaves nothing of config.train.steps=5"),
+        ({"finetun.train.steps": 5}, "no key 'finetun.train.steps'"),
+    ],
+)
+def test_a_mistake_in_a_later_stage_is_refused_before_the_first(overrides, message, dry_run, tmp_path, words_task):
+    axes = {"way": {"right": {}, "wrong": overrides}, "seed": [1]}
+    with pytest.raises(UserError, match=f"^run wrong-seed=1: .*{message}"):
+        sweep(real_study(words_task, axes), tmp_path / "x", NoWorkers(1), dry_run=dry_run, console=Console(quiet=True))
+    assert not (tmp_path / "x").exists()
+
+
+def test_checking_leaves_accelerators_to_the_workers(tmp_path, words_task):
+    script = f"""
+        from jax._src import xla_bridge
+        from test_sweep import real_study
+        from bertlab.studies.sweep import check_configs
+        from bertlab.studies.worker import RUNNER
+        axes = {{"way": {{"A": {{}}, "B": {{"adapt.epochs": 1.0}}, "C": {{"finetune.head.bilstm": 1}}}}}}
+        runs = real_study({words_task!r}, axes).runs()
+        check_configs(runs, RUNNER, None)
+        print(xla_bridge.backends_are_initialized())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout == "False\n"
 
 
 def test_a_run_waits_for_the_one_whose_pretraining_it_shares(tmp_path):
@@ -192,8 +266,6 @@ def test_another_study_in_the_workdir_is_refused(tmp_path):
     run_sweep(study({"A": "finish", "B": "finish"}), tmp_path)
     with pytest.raises(UserError, match=r"train.steps is 10, not 20 \(and 1 more"):
         run_sweep(study({"A": "finish", "B": "finish"}, overrides={"train.steps": 20}), tmp_path)
-    with pytest.raises(UserError, match="its run b-seed=1 is not in this study"):
-        run_sweep(study({"A": "finish"}), tmp_path)
     other = Study(name="other", title="", question="", config="base.py", axes={}, overrides={"train.steps": 1})
     with pytest.raises(UserError, match='its name is "s", not "other"'):
         run_sweep(other, tmp_path)
@@ -210,6 +282,113 @@ def test_a_study_that_has_grown_keeps_its_workdir(tmp_path):
 def test_a_run_that_never_began_may_be_mended(tmp_path):
     assert run_sweep(study({"A": "finish", "B": "fail", "C": "fail"}), tmp_path)[0] == 1
     assert run_sweep(study({"A": "finish", "B": "finish"}), tmp_path)[0] == 0
+
+
+def uses(settings, overrides=None, **options):
+    """A study whose runs differ in fine-tuning alone, so that one of them pretrains for all."""
+    axes = {"use": {name: {"finetune.head.layers": layers} for name, layers in settings.items()}}
+    given = {"train.steps": 10, **(overrides or {})}
+    return Study(name="s", title="", question="?", config="base.py", axes=axes, overrides=given, downstream=["x"], **options)
+
+
+def stage_files(workdir, run, stage, *names):
+    directory = workdir / run / stage
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("{}")
+
+
+def test_a_stage_that_saved_nothing_may_be_given_other_settings_and_begins_anew(tmp_path):
+    run_sweep(uses({"A": "last", "B": "layer:0"}), tmp_path)
+    (tmp_path / "b" / "finetune" / "x" / "result.json").unlink()
+    stage_files(tmp_path, "b", "finetune/x", "config.json", "metrics.jsonl")
+    assert run_sweep(uses({"A": "last", "B": "layer:1"}), tmp_path)[0] == 0
+    assert (len(calls(tmp_path, "a")), len(calls(tmp_path, "b"))) == (1, 2)
+    assert not (tmp_path / "b" / "finetune" / "x" / "config.json").exists(), "what the failed one left was not used"
+
+    stage_files(tmp_path, "b", "finetune/x", "checkpoints/20/state")
+    (tmp_path / "b" / "finetune" / "x" / "result.json").unlink()
+    place = tmp_path / "b" / "finetune" / "x"
+    with pytest.raises(
+        UserError, match=rf"in its run b finetune.head.layers of x is 'layer:1', not 'sum_last_2'; .*delete {place} "
+    ):
+        run_sweep(uses({"A": "last", "B": "sum_last_2"}), tmp_path)
+    shutil.rmtree(place)
+    assert run_sweep(uses({"A": "last", "B": "sum_last_2"}), tmp_path)[0] == 0
+
+
+def test_a_pretraining_that_diverged_before_it_saved_may_be_mended(tmp_path):
+    assert run_sweep(uses({"A": "last"}, {"mode": "fail", "optimizer.learning_rate": 1e30}), tmp_path)[0] == 1
+    stage_files(tmp_path, "a", ".", "config.json", "metrics.jsonl", "tokenizer/x")
+    mended = uses({"A": "last"}, {"optimizer.learning_rate": 1e-3})
+    assert run_sweep(mended, tmp_path)[0] == 0
+    left = {path.name for path in (tmp_path / "a").iterdir()}
+    assert left == {"calls.txt", "finetune", "job.json", "log.txt", "measured.json", "result.json", "run.lock"}
+    with pytest.raises(UserError, match=r"optimizer.learning_rate is 0.001, not 0.002; .*delete "):
+        run_sweep(uses({"A": "last"}, {"optimizer.learning_rate": 2e-3}), tmp_path)
+
+
+def test_what_is_noted_of_a_run_that_was_there_before_is_nothing_to_lose(tmp_path):
+    of = lambda layers: dataclasses.replace(uses({"A": layers}, {}), config=f"run:{tmp_path}", overrides={})
+    fake = {"runner": "fake_runner:run", "prepare": lambda data: None, "console": Console(quiet=True)}
+    fake["load_config"] = lambda spec, overrides: load_config(spec, {"train.steps": 0})
+    workdir = tmp_path / "study"
+    assert sweep(of("last"), workdir, **fake) == 0
+    (workdir / "a" / "result.json").write_text(json.dumps({"run": str(tmp_path), "step": 7, "metrics": {}}))
+    with pytest.raises(UserError, match=r"finetune\.head\.layers of x is 'last', not 'layer:0'"):
+        sweep(of("layer:0"), workdir, **fake)
+    (workdir / "a" / "finetune" / "x" / "result.json").unlink()
+    assert sweep(of("layer:0"), workdir, **fake) == 0
+    assert json.loads((workdir / "a" / "result.json").read_text())["step"] == 0, "it is noted anew"
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        {"C": "layer:1", "A": "last", "B": "layer:0"},
+        {"B": "layer:0", "A": "last"},
+        {"B": "layer:0", "C": "layer:1", "A": "last"},
+    ],
+)
+def test_whose_pretraining_it_is_does_not_depend_on_the_order(tmp_path, grown):
+    run_sweep(uses({"A": "last", "B": "layer:0"}), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert run_sweep(uses(grown), tmp_path)[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "what is finished stays"
+    assert sorted(path.parent.name for path in tmp_path.glob("*/result.json")) == ["a"], "one pretraining for all"
+    runs = json.loads((tmp_path / "study.json").read_text())["runs"]
+    assert [run["name"] for run in runs] == [name.lower() for name in grown]
+    assert {owner for run in runs for owner in run["shares"].values()} == {"a"}
+
+
+def test_a_smaller_study_leaves_the_others_where_they_are(tmp_path):
+    both, one = (study({"A": "finish"}, seeds=seeds, downstream=("x", "y")) for seeds in ((1, 2), (1,)))
+    run_sweep(both, tmp_path)
+    status, printed, _ = run_sweep(one, tmp_path)
+    assert status == 0 and "not asked for, so left as they are and out of the report: a-seed=2\n" in printed
+    assert [run["name"] for run in json.loads((tmp_path / "study.json").read_text())["runs"]] == ["a-seed=1"]
+    assert run_sweep(study({"A": "finish"}, seeds=(1,), downstream=("y",)), tmp_path)[0] == 0
+    status, printed, _ = run_sweep(both, tmp_path)
+    assert (status, len(calls(tmp_path, "a-seed=1")), len(calls(tmp_path, "a-seed=2"))) == (0, 1, 1)
+    run_sweep(one, tmp_path)
+    with pytest.raises(UserError, match=r"in its run a-seed=2 train\.steps is 10, not 20"):  # which the study before has not
+        run_sweep(study({"A": "finish"}, seeds=(2,), overrides={"train.steps": 20}), tmp_path)
+
+
+def test_a_run_is_not_taken_from_the_pretraining_that_it_stands_on(tmp_path):
+    run_sweep(uses({"A": "last", "B": "layer:0"}), tmp_path)
+    with pytest.raises(UserError, match="run b stands on the pretraining of run a, which is not in this study any more"):
+        run_sweep(uses({"B": "layer:0"}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("study.json", "study.json: not valid JSON"), ("x", "x is a file, and the directory")]
+)
+def test_what_is_damaged_in_a_workdir_is_named(tmp_path, name, message):
+    (tmp_path / name).write_text("{")
+    with pytest.raises(UserError, match=message):
+        run_sweep(study({"A": "finish"}), tmp_path if name == "study.json" else tmp_path / name)
 
 
 def test_a_wrong_config_is_refused_before_any_run(tmp_path):
@@ -264,6 +443,132 @@ def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path):
         process.communicate(timeout=30)
         fcntl.flock(lock, fcntl.LOCK_EX)  # the worker holds it until it has ended
     assert (tmp_path / "a-seed=1" / "saved.txt").exists()
+
+
+class Listener(io.StringIO):
+    """What is printed, which does something once a text is among it."""
+
+    def __init__(self, text, then):
+        super().__init__()
+        self.text, self.then = text, then
+
+    def write(self, text):
+        if self.text in text:
+            self.then()
+        return super().write(text)
+
+
+def test_a_sweep_waits_for_the_workers_of_a_killed_one(tmp_path):
+    """Here a lock held by this process, with the number of a process that has ended."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    fake = {"runner": "fake_runner:run", "load_config": load_config, "prepare": lambda data: None}
+    with open(tmp_path / "sweep.lock", "w") as held:
+        held.write(f"{ended.pid} {socket.gethostname()}")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        out = Listener("waiting for the runs of a killed sweep", lambda: fcntl.flock(held, fcntl.LOCK_UN))
+        assert sweep(study({"A": "finish"}), tmp_path, console=Console(file=out, width=200), **fake) == 0
+    assert out.getvalue().startswith("waiting for the runs of a killed sweep to save and end, 20 s at most\n")
+
+
+def test_workers_of_a_killed_sweep_that_do_not_end_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_module, "ORPHAN_SECONDS", 0.0)
+    with open(tmp_path / "sweep.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another sweep is at work here, or runs of a killed one are still saving"):
+            run_sweep(study({"A": "finish"}), tmp_path)
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(
+        UserError, match=r"sweep.lock cannot be locked \(Operation not supported\): the file system has no flock"
+    ):
+        run_sweep(study({"A": "finish"}), tmp_path)
+    with pytest.raises(UserError, match=r"run.lock cannot be locked"), alone(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_view_fits_the_terminal_and_counts_all_runs(width, tmp_path):
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    view = TerminalView(console, total=40, finished=3)
+    name = "a-variant-with-a-very-long-name-of-several-labels-seed=1"
+    stage_files(tmp_path, name, ".", "result.json", "measured.json")
+    (tmp_path / name / "finetune" / "code_spans").mkdir(parents=True)
+    (tmp_path / name / "finetune" / "code_spans" / "config.json").write_text('{"train": {"steps": 400}}')
+    (tmp_path / name / "finetune" / "code_spans" / "metrics.jsonl").write_text('{"step": 120}\n')
+    job = Job(RunSpec(name, {}, "c.py", {}, {"code_spans": {}}), tmp_path / name, FakeProcess(), 0, 0.0)
+    view.started(job)
+    view.update([job], waiting=36)
+    with console.capture() as captured:
+        console.print(view.bars)
+    first, second = captured.get().rstrip().splitlines()
+    assert max(len(first), len(second)) <= width
+    assert re.search(r"^all runs +36 waiting .*3/40 \d:\d\d:\d\d -:--:--$", first)
+    assert re.search(r"^a-variant.* code_spans .*120/400 \d:\d\d:\d\d -:--:--$", second)
+
+
+class FakeProcess:
+    """A worker that never ends."""
+
+    def state(self):
+        return "running"
+
+
+def test_without_a_terminal_a_running_run_is_told_of_once_a_minute(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(views, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    out = io.StringIO()
+    view = LineView(Console(file=out, width=200), total=5, finished=2)
+    job = Job(RunSpec("a", {}, "c.py", {}, {}), tmp_path, FakeProcess(), 0, now[0])
+    view.started(job)
+    (tmp_path / "config.json").write_text('{"train": {"steps": 4000}}')
+    for step, seconds in ((0, 59), (1200, 2), (1300, 30), (2400, 31)):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
+        now[0] += seconds
+        view.update([job], waiting=2)
+    view.ended(job, None)
+    lines = ["a: started", "a: pretrain, step 1,200 of 4,000", "a: pretrain, step 2,400 of 4,000", "[3/5] a: finished in 122 s"]
+    assert out.getvalue().splitlines() == lines
+
+
+def test_files_are_looked_at_far_less_often_than_workers(tmp_path, monkeypatch):
+    """The clock stands still but for what is slept."""
+    now, polled, looked = [0.0], [], []
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(sweep_module, "time", clock)
+    monkeypatch.setattr(LineView, "update", lambda *_: looked.append(now[0]))
+    asked = []
+    monkeypatch.setattr(sweep_module, "ready", lambda *_: asked.append(now[0]) or True)
+
+    class Slow:
+        jobs = 1
+
+        def start(self, *_):
+            return self
+
+        def poll(self):
+            polled.append(now[0])
+            return None if now[0] < 9.95 else 1
+
+    (tmp_path / "a-seed=1").mkdir()
+    [run] = study({"A": "finish"}).runs()
+    console = Console(file=io.StringIO())
+    failures, unbegun = sweep_module.run_all([run], [], tmp_path, Slow(), "fake_runner:run", 0, console, 1)
+    assert (list(failures), unbegun) == (["a-seed=1"], 0)
+    assert len(polled) >= 100 and 10 <= len(looked) <= 12 and len(asked) == 1
+
+
+def test_a_failed_run_without_a_log_is_not_said_to_have_one(tmp_path):
+    spec = uses({"A": "last", "B": "layer:0"}, {"mode": "fail"})
+    _, printed, _ = run_sweep(spec, tmp_path)
+    assert f"failed: a: RuntimeError: the step went wrong (log: {tmp_path / 'a' / 'log.txt'})\n" in printed
+    assert "failed: b: it waits for a\n" in printed
 
 
 def test_progress_reads_the_last_whole_line(tmp_path):

@@ -1,8 +1,8 @@
-"""A sweep that is killed at random moments and started again ends with the results of one that was not, on real runs."""
+"""A sweep that is killed in each of its stages and started again ends with the results of one that was not, on real runs."""
 
+import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -47,6 +47,21 @@ def start(study, workdir):
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
+def kill(sweep):
+    """The sweep and its workers at once, without a chance to save."""
+    workers = psutil.Process(sweep.pid).children(recursive=True)
+    for process in [sweep, *workers]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    sweep.wait()
+    psutil.wait_procs(workers)
+
+
+def saved(stage):
+    """Whether a stage has a checkpoint."""
+    return any(path.name.isdigit() for path in (stage / "checkpoints").glob("*"))
+
+
 def test_a_killed_sweep_ends_with_the_same_results(small_config, corpus, cache, words_task, tmp_path):
     overrides = {
         "data.corpus": corpus,
@@ -59,35 +74,42 @@ def test_a_killed_sweep_ends_with_the_same_results(small_config, corpus, cache, 
         "data.test_fraction": 0.1,
         "model.layers": 1,
         "optimizer.warmup_steps": 2,
-        "train.steps": 40,
+        "train.steps": 24,
         "train.log_every": 4,
-        "train.eval_every": 20,
+        "train.eval_every": 12,
         "train.eval_batches": 1,
         "train.checkpoint_every": 2,
         "evaluate.sentences": 4,
         "mesh.data": 1,
         "finetune.mesh.data": 1,
-        "finetune.train.steps": 20,
+        "finetune.train.steps": 12,
         "finetune.train.checkpoint_every": 2,
+        "finetune.train.log_every": 2,
         "finetune.optimizer.warmup_steps": 2,
     }
     study = tmp_path / "study.py"
     study.write_text(STUDY.format(overrides=overrides, task=words_task))
     assert start(study, tmp_path / "whole").wait(timeout=300) == 0
 
-    rng, kills = random.Random(3), 0
-    while True:
-        sweep = start(study, tmp_path / "killed")
-        try:
-            status = sweep.wait(timeout=rng.uniform(6, 14) if kills < 4 else 300)
-            break
-        except subprocess.TimeoutExpired:
-            workers = psutil.Process(sweep.pid).children(recursive=True)
-            for process in [sweep, *workers]:  # the workers too, without a chance to save
-                os.kill(process.pid, signal.SIGKILL)
-            sweep.wait()
-            kills += 1
-            time.sleep(0.5)
-    assert status == 0 and kills >= 1
-    assert results(tmp_path / "killed") == results(tmp_path / "whole")
+    workdir = tmp_path / "killed"
+    pretraining = workdir / "a-seed=1"
+    stages = [pretraining, *(workdir / run / "finetune" / "words" for run in ("a-seed=1", "b-seed=1"))]
+    moments = {
+        "before anything is saved": lambda: (pretraining / "config.json").exists(),
+        "after a step of pretraining": lambda: saved(pretraining) and '"train"' in (pretraining / "metrics.jsonl").read_text(),
+        "in the first fine-tuning": lambda: saved(stages[1]),
+        "in the second": lambda: saved(stages[2]),
+    }
+    in_the_middle = []
+    for moment, has_come in moments.items():
+        sweep, deadline = start(study, workdir), time.monotonic() + 300
+        while not has_come():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"{moment}: the sweep has ended with status {sweep.wait(timeout=0.02)}")
+            assert time.monotonic() < deadline, moment
+        kill(sweep)
+        in_the_middle += [moment for stage in stages if saved(stage) and not (stage / "result.json").exists()]
+    assert in_the_middle, "something was saved, and not finished, at one of the kills"
+    assert start(study, workdir).wait(timeout=300) == 0
+    assert results(workdir) == results(tmp_path / "whole")
     assert len(results(tmp_path / "whole")) == 2 + 4, "one pretraining and two fine-tunings"

@@ -67,8 +67,7 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task,
 
 
 def test_mistakes_are_found_before_anything_is_trained(study, bert_run, tmp_path):
-    configs = lambda study: [sweep.load_checked(spec.config, spec.overrides) for spec in study.runs()]
-    check = lambda study: sweep.prepare_text_and_tasks(configs(study)[0].data, study.runs())
+    check = lambda study: sweep.check_configs(study.runs(), worker.RUNNER, None)
     check(study)
     for downstream, message in (
         ({"words": {"task": "word"}}, "task 'word' is not known"),
@@ -85,7 +84,7 @@ def test_mistakes_are_found_before_anything_is_trained(study, bert_run, tmp_path
     with pytest.raises(UserError, match=r"table.tsv.*no examples"):
         check(study)
     with pytest.raises(UserError, match=r"run:nowhere: there is no config.json"):
-        configs(dataclasses.replace(study, config="run:nowhere"))
+        check(dataclasses.replace(study, config="run:nowhere"))
 
 
 def test_the_study_of_ten_tasks_asks_for_what_there_is(bert_run):

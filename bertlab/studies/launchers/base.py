@@ -27,9 +27,18 @@ class Process(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts workers; at most `jobs` of them are to be unfinished at a time."""
+    """Starts workers; at most `jobs` of them are to be unfinished at a time.
+
+    Attributes:
+        jobs: Workers at a time.
+        is_here: They run on this machine.
+    """
 
     jobs: int
+    is_here: bool
+
+    def share(self, workers: int) -> float | None:
+        """The part of this machine's cores that each of so many workers has; None where each has a device or node alone."""
 
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> Process:
         """Starts a worker.

@@ -19,15 +19,17 @@ CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # a TPU process'
 class Local:
     """Runs workers on this machine, each with its own share of the CPU cores, and of the GPUs or TPU chips.
 
-    A single worker has all, and what there are fewer of than workers is not shared out.
+    A single worker has all. Where there are fewer cores than workers, all have them together; fewer devices are refused.
 
     Args:
         jobs: Workers at a time.
         devices: The GPUs or TPU chips to share, such as "0,1"; default all that CUDA_VISIBLE_DEVICES or this machine has.
 
     Raises:
-        UserError: for an unknown option, or fewer `devices` than jobs.
+        UserError: for an unknown option, or fewer devices than jobs.
     """
+
+    is_here = True
 
     def __init__(self, jobs: int, devices: Any = "", **unknown: Any):
         if unknown:
@@ -39,6 +41,11 @@ class Local:
         self.cores = share(available_cores() if jobs > 1 else [], jobs)
         self.environments = device_environments(given, jobs)
         self.running: list[LocalProcess | None] = [None] * jobs
+
+    def share(self, workers: int) -> float | None:
+        if any(self.environments):
+            return None
+        return 1 / (self.jobs if self.cores[0] else workers)
 
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "LocalProcess":
         slot = next(i for i, process in enumerate(self.running) if process is None or process.poll() is not None)
@@ -102,11 +109,22 @@ def device_environments(given: Sequence[str], jobs: int) -> list[dict[str, str]]
         jobs: Processes at a time.
 
     Raises:
-        UserError: A process would have a number of TPU chips that libtpu cannot use alone.
+        UserError: There are fewer devices than jobs, or a process would have a number of TPU chips that libtpu cannot use.
     """
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return [{} for _ in range(jobs)]
     chips = tpu_chips()
     found = chips or cuda_devices()
+    limited = not chips and "XLA_PYTHON_CLIENT_MEM_FRACTION" in os.environ
+    if found and jobs > len(found) and not limited:
+        kind, share_one = ("TPU chip", "") if chips else ("GPU", "; to share one, set XLA_PYTHON_CLIENT_MEM_FRACTION=0.3 or so")
+        raise UserError(
+            f"--jobs={jobs}: this machine has {len(found)} {kind}{'s' if len(found) > 1 else ''}, and each process takes all it"
+            f" sees for itself; lower --jobs to {len(found)}, or set JAX_PLATFORMS=cpu to leave them alone{share_one}"
+        )
     shares = share(given or (found if jobs > 1 else []), jobs)
+    if found and jobs > len(found):  # by turns
+        shares = [[found[i % len(found)]] for i in range(jobs)]
     if not chips:
         return [{"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {} for devices in shares]
     if any(devices and len(devices) not in CHIP_BOUNDS for devices in shares):

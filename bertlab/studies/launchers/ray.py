@@ -22,6 +22,8 @@ class Ray:
         UserError: There is no Ray, no cluster at the address, or Ray does not know an option.
     """
 
+    is_here = False
+
     def __init__(self, jobs: int, address: str | None = None, **options: Any):
         try:
             import ray
@@ -33,6 +35,9 @@ class Ray:
         except (ValueError, TypeError) as error:
             raise UserError(f"--launcher_options: {str(error).splitlines()[0]}") from None
         self.address, self.connected = address, False
+
+    def share(self, workers: int) -> float | None:
+        return None
 
     def connect(self) -> None:
         """Joins or starts the cluster, unless the caller has done so; the first worker needs it, a dry run does not."""

@@ -35,6 +35,8 @@ class Slurm:
         UserError: There is no submitit or no SLURM, or submitit does not know a parameter.
     """
 
+    is_here = False
+
     def __init__(self, jobs: int, cluster: str = "slurm", slurm_max_num_timeout: int = 3, **parameters: Any):
         try:
             import submitit
@@ -56,6 +58,9 @@ class Slurm:
                 self.executor(Path(tempfile.gettempdir()), "checked")
         except (NameError, AssertionError, ValueError, TypeError, UserWarning) as error:
             raise UserError(f"--launcher_options: {str(error).splitlines()[0]}") from None
+
+    def share(self, workers: int) -> float | None:
+        return None
 
     def executor(self, folder: Path, name: str) -> Any:
         """A submitit executor that keeps its files in a folder."""

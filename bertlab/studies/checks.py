@@ -1,0 +1,125 @@
+"""Configs of all stages of a study's runs, composed and checked before anything runs."""
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertlab.config import base_config, load_config
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
+from bertlab.errors import UserError
+from bertlab.studies.study import RunSpec
+from bertlab.studies.worker import adaptation, existing_run, finetuning
+from bertlab.train.build import begun_from, check_config
+from bertlab.transfer.adapt import adaptation_config
+from bertlab.transfer.finetune import check_finetuning, config_of, finetune_config, overridden, sized
+from bertlab.transfer.tasks import load_tasks
+
+Transfers = dict[tuple[str, str], ConfigDict]
+"""("adapt" or "finetune", task) -> config."""
+
+
+def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
+    """A config that is known to be possible, so that no run of a sweep fails for what could be seen before it began.
+
+    Raises:
+        UserError: it is not; or it is of a run that is there already, and is told to train otherwise.
+    """
+    given = existing_run(spec)
+    if given or spec.startswith("average:"):
+        if given and not (given / "config.json").is_file():
+            raise UserError(f"{spec}: there is no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
+        if overrides:
+            raise UserError(f"{spec} is not trained any more, so {next(iter(overrides))} has no effect; write finetune.KEY")
+        config = base_config()
+        config.data.corpus, config.train.steps = "", 0  # nothing is read or trained but the tasks
+        return config
+    config = begun_from(load_config(spec, overrides))
+    check_config(config)
+    return config
+
+
+def check_transfers(runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]) -> dict[str, Transfers]:
+    """The configs of each run's adaptations and fine-tunings, whose pretraining need not be there yet.
+
+    What differs in seeds alone is checked once, and no device is asked for: accelerators are the workers'.
+
+    Args:
+        runs: Of a study.
+        configs: Run -> its pretraining's config, from `load_checked`.
+
+    Raises:
+        UserError: names the run, and what is wrong with a task, its files, a recipe or a setting.
+    """
+    check = _Checker()
+    found = {}
+    for run in runs:
+        with blaming(run):
+            found[run.name] = {} if run.averages else check.transfers(run, configs[run.name])
+    return found
+
+
+@contextlib.contextmanager
+def blaming(run: RunSpec) -> Iterator[None]:
+    """Names the run in a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"run {run.name}: {error}") from None
+
+
+class _Checker:
+    """Composes and checks, and reads each task's files and each tokenizer once."""
+
+    def __init__(self):
+        self._load = functools.cache(lambda names, options: load_tasks(names, json.loads(options)))
+        self._tokenizer: Callable[[Path], Tokenizer] = functools.cache(load_tokenizer)
+        self._checked: set[str] = set()
+
+    def transfers(self, run: RunSpec, config: ConfigDict) -> Transfers:
+        """Of one run."""
+        given = existing_run(run.config)
+        pretrained = config_of(given) if given else _as_saved(config)
+        path = given / "tokenizer" if given else config.data.tokenizer.path
+        tokenizer = self._tokenizer(Path(path)) if path else None
+        found = {}
+        for task in run.downstream:
+            begun = pretrained
+            if run.adapt:
+                found["adapt", task] = adapted = self._adapted(run, task, pretrained)
+                begun = _as_saved(adapted)
+            found["finetune", task] = self._finetuned(run, task, begun, tokenizer)
+        return found
+
+    def _adapted(self, run: RunSpec, task: str, pretrained: Mapping[str, Any]) -> ConfigDict:
+        directory = existing_run(run.config) or Path(run.name)
+        place = Path(run.name, "adapt", task)
+        config, _ = adaptation_config(run=directory, workdir=place, pretrained=pretrained, **adaptation(run, task))
+        self._once(config, lambda: check_config(config))
+        return config
+
+    def _finetuned(self, run: RunSpec, task: str, begun: Mapping[str, Any], tokenizer: Tokenizer | None) -> ConfigDict:
+        given = finetuning(run, task)
+        config = finetune_config(Path(run.name), given["task"], given["recipe"], begun)
+        config = overridden(config, given["overrides"])
+        tasks = self._load(config.task, json.dumps(config.task_data.to_dict(), sort_keys=True))
+        config = sized(config, tasks)
+        self._once(config, lambda: check_finetuning(config, tasks, begun, tokenizer))
+        return config
+
+    def _once(self, config: ConfigDict, check: Callable[[], None]) -> None:
+        values = config.to_dict()
+        data = {key: value for key, value in values["data"].items() if key not in ("seed", "corpus", "tokenizer")}
+        same = {key: value for key, value in values.items() if key not in ("seed", "init_from")} | {"data": data}
+        if (key := json.dumps(same, sort_keys=True)) not in self._checked:
+            check()
+            self._checked.add(key)
+
+
+def _as_saved(config: ConfigDict) -> dict[str, Any]:
+    """A config as it reads in a run's config.json."""
+    return json.loads(json.dumps(config.to_dict()))

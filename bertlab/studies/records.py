@@ -1,0 +1,112 @@
+"""What a study's workdir holds from earlier sweeps: the settings of each stage, and whether it has something to lose.
+
+A run's job.json notes the settings of every stage that it has begun. A stage that has a result or a checkpoint keeps its
+settings; one that never began, or failed before it saved anything, may be given others, and begins anew.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.studies.study import RunSpec, sharing
+from bertlab.studies.worker import recorded, stage_settings
+
+# In a run's directory, what is not of its pretraining.
+_NOT_PRETRAINING = ("job.json", "log.txt", "run.lock", "slurm", "finetune", "adapt")
+
+
+def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
+    """The runs, which share a stage with the run that has it in this workdir already, whatever their order."""
+
+    def has_it(stage: str, run: RunSpec) -> bool:
+        wanted, there = stage_settings(run), recorded(workdir / run.name)
+        return any(there.get(key) == of for key, of in wanted.items() if key.partition("/")[0] == stage)
+
+    return sharing(runs, has_it)
+
+
+def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequence[RunSpec]) -> None:
+    """Refuses a workdir where something would be lost, or would go on as something else.
+
+    Runs and tasks that the study has no more stay on disk as they are; those that it has newly come to them.
+
+    Args:
+        workdir: The study's.
+        description: What study.json is to hold.
+        runs: Those of the study, from `with_owners`.
+
+    Raises:
+        UserError: the workdir is no directory; the study's name or axes differ; or settings of a stage that has something to
+            lose; or the run is not in the study any more whose pretraining a run stands on.
+    """
+    path = workdir / "study.json"
+    for place in (workdir, *(workdir / run.name for run in runs)):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{place} is a file, and the directory of a study or run is expected; give another --workdir")
+    if not path.exists():
+        return
+    old = read_json(path)
+    if old["name"] != description["name"]:
+        _refuse(path, [f'its name is "{old["name"]}", not "{description["name"]}"'])
+    if list(old["axes"]) != list(description["axes"]):
+        _refuse(path, [f"its axes are {', '.join(old['axes'])}, not {', '.join(description['axes'])}"])
+    differences, names = {}, {run.name for run in runs}
+    for run, key, before, now in _changes(workdir, runs):
+        if has_something_to_lose(workdir / run.name, key):
+            for name in [name for name in before | now if before.get(name, "unset") != now.get(name, "unset")]:
+                said = f"in its run {run.name} {name} is {before.get(name, 'unset')!r}, not {now.get(name, 'unset')!r}"
+                differences.setdefault(said, _directory(workdir / run.name, key))
+    if differences:
+        _refuse(path, list(differences), next(iter(differences.values())))
+    for run in runs:
+        directory = workdir / run.name
+        begun = [key for key in recorded(directory) if has_something_to_lose(directory, key)]
+        before = read_json(directory / "job.json")["run"]["shares"].values() if begun else ()
+        if gone := [owner for owner in before if owner not in names]:
+            raise UserError(
+                f"{path}: run {run.name} stands on the pretraining of run {gone[0]}, which is not in this study any more; ask"
+                " for that run too, or give another --workdir"
+            )
+
+
+def clear_changed(workdir: Path, runs: Sequence[RunSpec]) -> None:
+    """Removes what is left of stages that have other settings now and had nothing to lose."""
+    for run, key, _, _ in list(_changes(workdir, runs)):
+        directory = workdir / run.name
+        if key != "pretrain":
+            shutil.rmtree(directory / key, ignore_errors=True)
+            continue
+        for path in [path for path in directory.glob("*") if path.name not in _NOT_PRETRAINING]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def has_something_to_lose(directory: Path, key: str) -> bool:
+    """Whether a run's stage has a result or a checkpoint of its own; for a run that was there already it is that run's."""
+    place = _directory(directory, key)
+    steps = (place / "checkpoints").glob("*")
+    result = place / "result.json"
+    own = result.exists() and (key != "pretrain" or "run" not in read_json(result))
+    return own or any(path.name.isdigit() for path in steps)
+
+
+def _directory(directory: Path, key: str) -> Path:
+    return directory if key == "pretrain" else directory / key
+
+
+def _changes(workdir: Path, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, str, Mapping[str, Any], Mapping[str, Any]]]:
+    """(run, stage, settings there, settings now) of each stage that was begun with others than it has now."""
+    for run in runs:
+        wanted = stage_settings(run)
+        for key, before in recorded(workdir / run.name).items():
+            now = wanted.get(key, before)
+            if now != before:
+                yield run, key, before, now
+
+
+def _refuse(path: Path, differences: Sequence[str], place: Path | None = None) -> None:
+    more = f" (and {len(differences) - 1} more differences)" if len(differences) > 1 else ""
+    delete = f", or delete {place} to lose what is there and begin it anew" if place else ""
+    raise UserError(f"{path} holds another study: {differences[0]}{more}; give another --workdir{delete}")
