@@ -299,7 +299,11 @@ def by_seed(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     values = runs[metric].where(runs["status"] == "finished").astype(float)
     outer, nested = nesting(runs)
-    rows = [" ".join(labels) for labels in runs[outer].itertuples(index=False)] if outer else [""] * len(runs)
+    rows = (
+        [" ".join(labels) for labels in runs[outer].itertuples(index=False)]
+        if outer
+        else [str(run) for run in range(len(runs))]
+    )
     columns = [" ".join(labels) for labels in runs[nested].itertuples(index=False)]
     table = pd.DataFrame({"row": rows, "column": columns, "value": values.where(np.isfinite(values))})
     return table.pivot(index="row", columns="column", values="value")

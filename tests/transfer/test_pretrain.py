@@ -64,7 +64,7 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     assert "One scale for all (test)" in printed and "are no code length" in " ".join(printed.split())
     assert all(text in page for text in ("Beside the exact floors (test)", "bits/byte, pseudo", "are no code length"))
     for name, found in floor.items():
-        line = f"{found['above']:.4f} ± {found['above_standard_error']:.4f}"
+        line = f"{found['above']:.4f} s.e. {found['above_standard_error']:.4f}"
         assert line in page and re.search(rf"{name} +{found['value']:.4f} .*{line}", printed), name
 
 

@@ -140,7 +140,9 @@ def test_a_users_own_task_finds_its_files_beside_it(own, monkeypatch):
 def test_tasks_that_are_not_there(own):
     with pytest.raises(UserError, match=r"task 'sst-2' is not known; the nearest are sst2"):
         find_task("sst-2")
-    with pytest.raises(UserError, match=r"task 'zzzzz' is not known; choose one of cola, .*code_spans; or give the path of"):
+    with pytest.raises(
+        UserError, match=r"task 'zzzzz' is not known; choose one of cola, .*sentence_order; or give the path of"
+    ):
         find_task("zzzzz")
     with pytest.raises(UserError, match=r"none\.py: there is no such file"):
         find_task(str(own / "none.py"))
