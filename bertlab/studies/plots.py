@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 
-from bertlab.studies.results import by_seed
+from bertlab.studies.results import by_seed, summarise
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
 INK = "#2b2b2b"
@@ -299,9 +299,10 @@ def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
         runs: `Results.runs`; unfinished runs are left out, and variants without a score.
         names: Its columns to show, such as "package/accuracy"; shares and correlations are written in %.
     """
-    finished = runs[runs["status"] == "finished"]
-    order = [variant for variant in dict.fromkeys(runs["variant"]) if variant in set(finished["variant"])]
-    means = finished.groupby("variant")[list(names)].agg(lambda scores: finite(scores).mean()).reindex(order).dropna(how="all")
+    summary = summarise(runs)
+    scored = summary[summary["metric"].isin(names)]
+    means = scored.pivot(index="variant", columns="metric", values="mean").reindex(columns=list(names))
+    means = means.reindex([variant for variant in dict.fromkeys(runs["variant"]) if variant in means.index])
     spread = (means.max() - means.min()).where(lambda of: of > 0, 1.0)
     place = (means - means.min()) / spread
     heads = [wrapped(metric_label(name).replace("/", " "), 0.85) for name in names]
@@ -331,11 +332,6 @@ def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
         bar.ax.set_yticklabels(["task's lowest", "task's highest"])
         bar.outline.set_visible(False)
     return figure
-
-
-def finite(scores: pd.Series) -> pd.Series:
-    """The scores that are numbers."""
-    return scores[np.isfinite(scores.astype(float))]
 
 
 def score_number(value: float, metric: str) -> str:

@@ -306,7 +306,7 @@ def html_page(results: Results) -> str:
         findings=findings(results),
         notices=notices(results),
         data_differ=bool(problems),
-        tables=html_tables(results),
+        tables=html_tables(results, summary),
         curves=rows,
         bars=bars,
         maps=maps,
@@ -331,11 +331,11 @@ def legend_sample(style: plots.LineStyle) -> Figure:
     return figure
 
 
-def html_tables(results: Results) -> list[dict[str, Any]]:
+def html_tables(results: Results, summary: pd.DataFrame) -> list[dict[str, Any]]:
     """The tables of the page, with the best score of each column marked."""
     best = {}
     for metric in score_columns(results) if not results.study.get("select") else ():
-        of = summarise(results.runs).query("metric == @metric").set_index("variant")
+        of = summary[summary["metric"] == metric].set_index("variant")
         if len(of) > 1 and of["seeds"].min() > 1:  # one seed says nothing of which is best
             best[score_label(metric)] = of["mean"].idxmax()
     tables, said = [], notes(results)

@@ -365,23 +365,26 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
             with one seed.
     """
     names = (variant, other)
-    tables = [scores_by_seed(results, metric, name).dropna(how="all") for name in names]
-    pairs = tables[0].index.intersection(tables[1].index)
-    if len(pairs):
-        tables = [table.loc[pairs] for table in tables]
+    tables, pairs = _tables_of(results, metric, names)
     ours, theirs = (table.mean(axis=1) for table in tables)
     if any(table.shape[1] > 1 for table in tables):
         found = statistics.multi_bootstrap(*tables, names=names, level=level)
-        return Difference(found.mean, found.low, found.high, math.nan, len(pairs), (ours - theirs).std())
+        return Difference(found.mean, found.low, found.high, math.nan, pairs, (ours - theirs).std())
     found = statistics.compare_variants(ours, theirs, names, level)
     return Difference(found.mean, found.low, found.high, found.p, found.pairs, found.sd)
 
 
 def comparable(results: Results, metric: str, variant: str, other: str) -> bool:
     """Whether `difference` can compare the two: two seeds in common, or two of each and none in common."""
-    tables = [scores_by_seed(results, metric, name).dropna(how="all") for name in (variant, other)]
+    tables, _ = _tables_of(results, metric, (variant, other))
+    return min(map(len, tables)) > 1
+
+
+def _tables_of(results: Results, metric: str, names: tuple[str, str]) -> tuple[list[pd.DataFrame], int]:
+    """Both variants' scores of the seeds that they have in common, and how many those are; without any, all scores and 0."""
+    tables = [scores_by_seed(results, metric, name).dropna(how="all") for name in names]
     pairs = tables[0].index.intersection(tables[1].index)
-    return len(pairs) > 1 or (not len(pairs) and min(map(len, tables)) > 1)
+    return ([table.loc[pairs] for table in tables] if len(pairs) else tables), len(pairs)
 
 
 def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
