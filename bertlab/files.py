@@ -25,6 +25,17 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def read_config(run: Path) -> dict[str, Any]:
+    """The config.json of a run directory, as plain dicts.
+
+    Raises:
+        UserError: the directory is no run.
+    """
+    if not (run / "config.json").is_file():
+        raise UserError(f"{run} has no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
+    return read_json(run / "config.json")
+
+
 def read_json(path: Path) -> Any:
     """Reads a JSON file.
 

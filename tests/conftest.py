@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import jax
 import numpy as np
@@ -73,19 +74,27 @@ def quick_compilation():
 
 
 @pytest.fixture(scope="session")
-def small_config(corpus, cache):
+def small_overrides(corpus, cache) -> dict[str, Any]:
+    """Dotted names of `data` and `mesh` for a very small run on one device."""
+    return {
+        "data.corpus": corpus,
+        "data.directory": cache,
+        "data.workers": 1,
+        "data.tokenizer.vocab_size": 400,
+        "data.valid_fraction": 0.1,
+        "data.test_fraction": 0.1,
+        "data.seq_len": 32,
+        "data.batch_size": 8,
+        "mesh.data": 1,
+    }
+
+
+@pytest.fixture(scope="session")
+def small_config(small_overrides):
     """A function (recipe, **overrides) -> config of a very small run on one device; `__` in names stands for a dot."""
 
     def make(recipe: str = "bert", **overrides):
-        small = {
-            "data.corpus": corpus,
-            "data.directory": cache,
-            "data.workers": 1,
-            "data.tokenizer.vocab_size": 400,
-            "data.valid_fraction": 0.1,
-            "data.test_fraction": 0.1,
-            "data.seq_len": 32,
-            "data.batch_size": 8,
+        small = small_overrides | {
             "data.shuffle_window": 16,
             "model.width": 16,
             "train.steps": 20,
@@ -93,7 +102,6 @@ def small_config(corpus, cache):
             "train.eval_every": 10,
             "train.eval_batches": 2,
             "train.checkpoint_every": 5,
-            "mesh.data": 1,
         }
         path = str(ROOT / RECIPES.get(recipe, recipe))
         defaults = load_config(path)

@@ -8,7 +8,7 @@ from words that are seen, `channel` what follows from corrupted ones, `objective
 from bertlab.floors.chain import Chain, chain_of, forward_nats, visible_nats, words_of
 from bertlab.floors.channel import Channel, corrupted_nats, masking, relation_nats
 from bertlab.floors.objectives import NoFloor, floor, relations_of
-from bertlab.floors.runs import Floor, config_of_run, floors, print_floors, ratio
+from bertlab.floors.runs import Floor, floors, print_floors, ratio
 
 __all__ = [
     "Chain",
@@ -16,7 +16,6 @@ __all__ = [
     "Floor",
     "NoFloor",
     "chain_of",
-    "config_of_run",
     "corrupted_nats",
     "floor",
     "floors",

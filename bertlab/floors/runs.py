@@ -20,6 +20,7 @@ from rich.table import Table
 from bertlab.config import flatten
 from bertlab.data.synthetic import language
 from bertlab.errors import UserError
+from bertlab.files import read_config
 from bertlab.floors.chain import Batch, chain_of, words_of
 from bertlab.floors.objectives import NoFloor, floor, relations_of
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
@@ -166,13 +167,6 @@ def require_synthetic(config: ConfigDict) -> None:
         raise UserError(f"{_WORDS}; set it and config.data.tokenizer.vocab_size={config.data.synthetic.vocab_size + 5}")
 
 
-def config_of_run(run: Path) -> ConfigDict:
-    """The config of a run directory. Raises: UserError: it is none."""
-    if not (run / "config.json").is_file():
-        raise UserError(f"{run} has no config.json; give the --workdir of a `bertlab train`")
-    return ConfigDict(json.loads((run / "config.json").read_text()))
-
-
 def print_floors(config: ConfigDict | None, run: Path | None = None, split: str = "test") -> bool:
     """The floors as a table on standard output, with a run's loss beside them; whether there is any.
 
@@ -180,7 +174,7 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
         UserError: neither is given, or the config is another than the run's.
     """
     if run is not None:
-        theirs = config_of_run(run)
+        theirs = ConfigDict(read_config(run))
         given = {} if config is None else flatten(json.loads(json.dumps(config.to_dict())))
         known = flatten(theirs)
         differ = [k for k, v in given.items() if k.startswith(("data.", "model.", "objectives.")) and known.get(k) != v]

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.files import read_config, write_json
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
 from bertlab.train.checkpoint import load_params, save_params
@@ -306,9 +306,7 @@ def load_run(run: Path) -> Imported:
     Raises:
         UserError: it has no config or no checkpoint.
     """
-    if not (run / "config.json").is_file():
-        raise UserError(f"{run} has no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
-    config = ConfigDict(read_json(run / "config.json"))
+    config = ConfigDict(read_config(run))
     return Imported(config, load_params(run), load_tokenizer(run / "tokenizer"))
 
 

@@ -12,11 +12,12 @@ from ml_collections import ConfigDict
 from bertlab.config import base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import read_config
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from, check_config
 from bertlab.transfer.adapt import adaptation_config
-from bertlab.transfer.finetune import check_finetuning, config_of, finetune_config, overridden, sized
+from bertlab.transfer.finetune import check_finetuning, finetune_config, overridden, sized
 from bertlab.transfer.tasks import load_tasks
 
 Transfers = dict[tuple[str, str], ConfigDict]
@@ -31,8 +32,8 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
     """
     given = existing_run(spec)
     if given or spec.startswith("average:"):
-        if given and not (given / "config.json").is_file():
-            raise UserError(f"{spec}: there is no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
+        if given:
+            read_config(given)
         if overrides:
             raise UserError(f"{spec} is not trained any more, so {next(iter(overrides))} has no effect; write finetune.KEY")
         config = base_config()
@@ -83,7 +84,7 @@ class _Checker:
     def transfers(self, run: RunSpec, config: ConfigDict) -> Transfers:
         """Of one run."""
         given = existing_run(run.config)
-        pretrained = config_of(given) if given else _as_saved(config)
+        pretrained = read_config(given) if given else _as_saved(config)
         path = given / "tokenizer" if given else config.data.tokenizer.path
         tokenizer = self._tokenizer(Path(path)) if path else None
         found = {}

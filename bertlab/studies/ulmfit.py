@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertlab.studies.settings import Setting
+from bertlab.transfer.recipes import SLANTED_ADAM
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are dropouts, batch, and Adam with
 # its β; rate and schedule are those of the second stage, and ten passes and fastai's 60,000 words are our choice.
@@ -25,15 +26,10 @@ PAPER: Mapping[str, Any] = {
     "model.input_dropout": 0.4,
     "model.embedding_dropout": 0.05,
     "model.weight_dropout": 0.5,
+    **SLANTED_ADAM,
     "optimizer.name": "adam",
     "optimizer.learning_rate": 0.004,
-    "optimizer.b1": 0.7,
-    "optimizer.b2": 0.99,
-    "optimizer.bias_correction": "moments",
-    "optimizer.epsilon": 1e-8,
-    "optimizer.decay": "slanted_triangular",
     "optimizer.average_after": 0,
-    "optimizer.warmup_steps": 0,
 }
 # Of the classifier where its 280 positions and 64 texts are too many for a processor, and how often the adapted language model
 # reads the text: the paper chooses by `valid`, the released script has 25.

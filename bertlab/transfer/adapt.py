@@ -13,29 +13,24 @@ from ml_collections import ConfigDict
 
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_text
+from bertlab.files import read_config, write_text
 from bertlab.train import loop
 from bertlab.train.build import begun_from, check_config
 from bertlab.transfer.finetune import pretraining_options
+from bertlab.transfer.recipes import SLANTED_ADAM
 from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task
 
-_SLANTED = {
+_ULMFIT = SLANTED_ADAM | {
     "optimizer.name": "adam",
     "optimizer.learning_rate": 0.004,
-    "optimizer.b1": 0.7,
-    "optimizer.b2": 0.99,
-    "optimizer.bias_correction": "moments",
-    "optimizer.epsilon": 1e-8,
-    "optimizer.warmup_steps": 0,
     "optimizer.average_after": 0,
-    "optimizer.decay": "slanted_triangular",
     "optimizer.layer_decay": 1 / 2.6,
 }
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "same": {},  # the run's own optimiser
-    "ulmfit": _SLANTED,
+    "ulmfit": _ULMFIT,
     # The first version thaws the language model layer by layer, with cosine annealing.
-    "fitlam": _SLANTED | {"optimizer.decay": "cosine", "optimizer.layer_decay": 0.3, "optimizer.thaw": "gradual"},
+    "fitlam": _ULMFIT | {"optimizer.decay": "cosine", "optimizer.layer_decay": 0.3, "optimizer.thaw": "gradual"},
 }
 
 
@@ -60,7 +55,7 @@ def adapt(
         UserError: as for training, or there is no such run, task or recipe.
     """
     run, workdir = Path(run).expanduser(), Path(workdir)
-    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, read_json(run / "config.json"))
+    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, read_config(run))
     config = begun_from(config)
     check_config(config)
     text = text_file(workdir)

@@ -22,7 +22,7 @@ from bertlab.data.formats import Row
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.files import read_config
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
@@ -110,7 +110,7 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     Raises:
         UserError: the directory is no run, or there is no such task or recipe.
     """
-    pretrained = config_of(run) if pretrained is None else pretrained
+    pretrained = read_config(run) if pretrained is None else pretrained
     tasks = [find_task(name) for name in task.split("+")]
     settings = find_recipe(recipe, tasks[0].kind)
     config = base_config()
@@ -150,17 +150,6 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     for name, value in settings.items():
         _set(config, name, value)
     return config
-
-
-def config_of(run: Path) -> dict[str, Any]:
-    """The config.json of a run.
-
-    Raises:
-        UserError: the directory is no run.
-    """
-    if not (run / "config.json").is_file():
-        raise UserError(f"{run} is not a run (there is no config.json); give the --workdir of a `bertlab train`")
-    return read_json(run / "config.json")
 
 
 def pretraining_options(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +218,7 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
     run = Path(config.init_from).expanduser()
     tokenizer = load_tokenizer(run / "tokenizer")
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
-    _check(config, shape, tasks, config_of(run))
+    _check(config, shape, tasks, read_config(run))
     if config.transfer.features:
         return _on_stored_states(config, tasks, tokenizer, workdir)
     inputs = _inputs(config, tasks, tokenizer)

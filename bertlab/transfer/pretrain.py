@@ -6,8 +6,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.files import write_json
-from bertlab.floors import Floor, config_of_run, floors
+from bertlab.files import read_config, write_json
+from bertlab.floors import Floor, floors
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import train
 from bertlab.transfer.evaluate import evaluate
@@ -37,7 +37,7 @@ def measure(run: Path) -> None:
     """
     if (run / "measured.json").exists():
         return
-    config = config_of_run(run)
+    config = ConfigDict(read_config(run))
     wanting = {"evaluation": _evaluate(config, run), "floor": _find_floors(config, run)}
     write_json(run / "measured.json", wanting)
     for part, reason in wanting.items():

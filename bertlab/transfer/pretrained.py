@@ -6,7 +6,6 @@ has seen most.
 
 import dataclasses
 import functools
-import json
 import operator
 import os
 import re
@@ -25,6 +24,7 @@ from bertlab.config import base_config
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import read_config
 from bertlab.models.base import Encoded, View, sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
@@ -337,9 +337,7 @@ def load(path: str | os.PathLike) -> Pretrained:
         UserError: it is neither.
     """
     run = Path(path).expanduser()
-    if not (run / "config.json").is_file():
-        raise UserError(f"{run} has no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
-    saved = json.loads((run / "config.json").read_text())
+    saved = read_config(run)
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))

@@ -53,18 +53,21 @@ GPT = {
     "language_model": 0.5,
 }
 
-# Howard and Ruder 2018, sections 3.3 and 4.1; weight decay as in the released scripts.
-ULMFIT = {
-    "data.seq_len": 280,
-    "data.batch_size": 64,
-    "optimizer.learning_rate": 0.01,
+# Of all of ULMFiT's stages: Adam with the paper's β and the slanted triangle (Howard and Ruder 2018, sections 3.2 and 4.1).
+SLANTED_ADAM = {
     "optimizer.b1": 0.7,
     "optimizer.b2": 0.99,
     "optimizer.bias_correction": "moments",
     "optimizer.epsilon": 1e-8,
-    "optimizer.weight_decay": 1e-6,
     "optimizer.decay": "slanted_triangular",
     "optimizer.warmup_steps": 0,
+}
+# Howard and Ruder 2018, sections 3.3 and 4.1; weight decay as in the released scripts.
+ULMFIT = SLANTED_ADAM | {
+    "data.seq_len": 280,
+    "data.batch_size": 64,
+    "optimizer.learning_rate": 0.01,
+    "optimizer.weight_decay": 1e-6,
     "optimizer.layer_decay": 1 / 2.6,
     "optimizer.thaw": "gradual",
     "optimizer.thaw_restarts": True,

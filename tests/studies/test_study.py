@@ -158,20 +158,8 @@ def test_a_seed_is_of_the_order_of_the_text_too_unless_that_has_one_of_its_own()
     assert of({"seed": {"one": {"seed": 1}}}) == [(1, None)], "labels say themselves what they set"
 
 
-def test_seeds_read_the_text_in_their_own_order_and_variants_of_one_seed_in_the_same(corpus, cache):
-    overrides = {
-        "data.corpus": corpus,
-        "data.directory": cache,
-        "data.workers": 1,
-        "data.tokenizer.vocab_size": 400,
-        "data.seq_len": 32,
-        "data.batch_size": 8,
-        "data.valid_fraction": 0.1,
-        "data.test_fraction": 0.1,
-        "train.steps": 5,
-        "optimizer.warmup_steps": 1,
-        "mesh.data": 1,
-    }
+def test_seeds_read_the_text_in_their_own_order_and_variants_of_one_seed_in_the_same(small_overrides):
+    overrides = small_overrides | {"train.steps": 5, "optimizer.warmup_steps": 1}
     hashes = {}
     spec = Study(
         name="s",

@@ -62,16 +62,8 @@ def saved(stage):
     return any(path.name.isdigit() for path in (stage / "checkpoints").glob("*"))
 
 
-def test_a_killed_sweep_ends_with_the_same_results(small_config, corpus, cache, words_task, tmp_path):
-    overrides = {
-        "data.corpus": corpus,
-        "data.directory": cache,
-        "data.workers": 1,
-        "data.tokenizer.vocab_size": 400,
-        "data.seq_len": 32,
-        "data.batch_size": 8,
-        "data.valid_fraction": 0.1,
-        "data.test_fraction": 0.1,
+def test_a_killed_sweep_ends_with_the_same_results(small_overrides, words_task, tmp_path):
+    overrides = small_overrides | {
         "model.layers": 1,
         "optimizer.warmup_steps": 2,
         "train.steps": 24,
@@ -80,7 +72,6 @@ def test_a_killed_sweep_ends_with_the_same_results(small_config, corpus, cache, 
         "train.eval_batches": 1,
         "train.checkpoint_every": 2,
         "evaluate.sentences": 0,
-        "mesh.data": 1,
         "finetune.mesh.data": 1,
         "finetune.train.steps": 12,
         "finetune.train.checkpoint_every": 2,

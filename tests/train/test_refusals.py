@@ -457,6 +457,6 @@ def test_broken_import_inside_an_own_module_is_not_hidden(tmp_path, monkeypatch)
 
 
 def test_finetuning_of_what_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere is not a run .*--workdir of a `bertlab train`"):
+    with pytest.raises(UserError, match=r"nowhere has no config.json; give the --workdir of a `bertlab train`"):
         finetune(tmp_path / "nowhere", "package", tmp_path / "out")
     assert not (tmp_path / "out").exists()
