@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 
-from bertlab.studies.results import by_seed, summarise
+from bertlab.studies.results import by_seed, pretraining_seeds, summarise
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
 INK = "#2b2b2b"
@@ -151,7 +151,7 @@ def learning_curves(
 ) -> Figure:
     """Validation curves, a row of panels per metric and a column per horizontal axis.
 
-    Lines are means over the runs of a variant, bands one standard deviation over them (two runs or more). Variants
+    Lines are means over the pretrainings of a variant, bands one standard deviation over them (two or more). Variants
     that were never trained (only step 0) are left out.
 
     Args:
@@ -186,7 +186,9 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
             continue
         # Unfinished runs end early: a mean over the rest would jump there, so the curve stops at the shortest run.
         lines = lines[lines["step"] <= lines.groupby("run")["step"].max().min()]
-        steps = lines.assign(x=lines[axis] / divisor).groupby("step")
+        # Runs that differ in fine-tuning alone have one pretraining, which counts once.
+        pretraining = [*pretraining_seeds(tuple(lines.columns)), "step"]
+        steps = lines.assign(x=lines[axis] / divisor).groupby(pretraining)[["x", "value"]].mean().groupby("step")
         x, mean, sd = steps["x"].mean(), steps["value"].mean(), steps["value"].std()
         panel.plot(
             x,

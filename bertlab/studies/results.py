@@ -285,10 +285,14 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
 
 def nesting(runs: pd.DataFrame) -> tuple[list[str], list[str]]:
     """Columns of seeds: of pretraining, and of fine-tuning nested in them; fine-tuning's alone are nested in nothing."""
-    axes = seed_axes(tuple(runs.columns))
-    nested = [axis for axis in axes if axis.startswith("finetune.")]
-    outer = [axis for axis in axes if axis not in nested]
+    outer = pretraining_seeds(tuple(runs.columns))
+    nested = [axis for axis in seed_axes(tuple(runs.columns)) if axis not in outer]
     return (outer, nested) if outer else (nested, [])
+
+
+def pretraining_seeds(columns: tuple[str, ...]) -> list[str]:
+    """The columns of seeds that are not of fine-tuning alone."""
+    return [axis for axis in seed_axes(columns) if not axis.startswith("finetune.")]
 
 
 def by_seed(runs: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -135,6 +135,21 @@ def test_a_curve_stops_at_its_shortest_run(tmp_path):
     assert max(figure.axes[0].lines[0].get_xdata()) == 600
 
 
+@pytest.mark.parametrize("counts, width", [((3, 1), 2 * 2**0.5), ((3,), None), ((), None)])
+def test_a_pretraining_counts_once_however_often_it_was_fine_tuned(counts, width):
+    """Losses are 2 and 4 by pretraining seed; `counts` are their fine-tunings, () three of one without a pretraining seed."""
+    seeds = [(str(seed), str(nested)) for seed, of in enumerate(counts, 1) for nested in range(of)]
+    runs = [
+        {"run": f"{seed}-{nested}", "seed": seed, "finetune.seed": nested, "value": 2.0 * int(seed)} for seed, nested in seeds
+    ]
+    runs = runs or [{"run": str(nested), "finetune.seed": str(nested), "value": 2.0} for nested in range(3)]
+    metrics = pd.DataFrame([metrics_of("A").assign(**run).iloc[at] for run in runs for at in (0, 1)])
+    [panel] = learning_curves(metrics, ["mlm/loss"], ["step"], line_styles(runs_of("A"))).axes
+    assert list(panel.lines[0].get_ydata()) == [3.0 if width else 2.0] * 2
+    bands = [path.get_extents().height for band in panel.collections for path in band.get_paths()]
+    assert bands == ([pytest.approx(width)] if width else [])
+
+
 def test_losses_are_those_of_objectives_and_else_the_total(results):
     assert loss_metrics(results.metrics) == ["mlm/loss", "nsp/loss", "ltr/loss", "rtl/loss"]
     assert loss_metrics(results.metrics[results.metrics["metric"] == "loss"]) == ["loss"]
