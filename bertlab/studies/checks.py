@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from bertlab.config import base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_config
+from bertlab.studies.estimate import MadeUpRows, made_up_program
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from, check_config
+from bertlab.train.layer_groups import has_factors, layer_plan
 from bertlab.transfer.adapt import adaptation_config
 from bertlab.transfer.finetune import check_finetuning, finetune_config, overridden, sized
 from bertlab.transfer.tasks import load_tasks
@@ -40,7 +43,7 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
         config.data.corpus, config.train.steps = "", 0  # nothing is read or trained but the tasks
         return config
     config = begun_from(load_config(spec, overrides))
-    check_config(config)
+    _check_pretraining(config)
     return config
 
 
@@ -100,7 +103,7 @@ class _Checker:
         directory = existing_run(run.config) or Path(run.name)
         place = Path(run.name, "adapt", task)
         config, _ = adaptation_config(run=directory, workdir=place, pretrained=pretrained, **adaptation(run, task))
-        self._once(config, lambda: check_config(config))
+        self._once(config, lambda: _check_pretraining(config))
         return config
 
     def _finetuned(self, run: RunSpec, task: str, begun: Mapping[str, Any], tokenizer: Tokenizer | None) -> ConfigDict:
@@ -119,6 +122,16 @@ class _Checker:
         if (key := json.dumps(same, sort_keys=True)) not in self._checked:
             check()
             self._checked.add(key)
+
+
+def _check_pretraining(config: ConfigDict) -> None:
+    """Raises: UserError: as `check_config`; or the optimiser's keys of layers do not fit the model's."""
+    check_config(config)
+    optimizer = config.optimizer
+    if (optimizer.frozen or optimizer.thaw != "all" or has_factors(optimizer)) and config.data.format != "cooccurrence":
+        program, rows = made_up_program(config), MadeUpRows(config.data, config.data.tokenizer.vocab_size)
+        batch = next(iter(rows))
+        layer_plan(optimizer, config.train.steps, jax.eval_shape(lambda: program.init(jax.random.key(0), batch)))
 
 
 def _as_saved(config: ConfigDict) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.characters import WORD_LENGTH
 from bertlab.data.formats import make_row
 from bertlab.files import read_json
 from bertlab.models.presets import build_body, model_shape
@@ -50,15 +51,8 @@ def pretraining_cost(config: ConfigDict) -> Cost:
     """
     if not config.train.steps or not config.data.corpus:
         return Cost()
-    built = check_config(config)
-    size = config.data.tokenizer.vocab_size
-    # Ids as a tokenizer of ours has them; what they are does not matter to the count.
-    vocabulary = Vocabulary(size, 0, 1, 2, 3, 4, counts=(1,) * size, continues=(False,) * size)
-    stream, made_up = config.data.format == "stream", config.data.format not in ("stream", "cooccurrence")
-    body = build_body(model_shape(config.model, size))
-    program = Program(
-        body, built, vocabulary, stream=stream, stateful=config.model.stateful, adapter=build_adapter(config.lora)
-    )
+    program, size = made_up_program(config), config.data.tokenizer.vocab_size
+    made_up = config.data.format not in ("stream", "cooccurrence")
     total, begin = Cost(), 0
     for phase in build_phases(config, program, lambda data: MadeUpRows(data, size)):
         tokens = float(phase.data.batch_size * phase.data.seq_len)
@@ -66,11 +60,31 @@ def pretraining_cost(config: ConfigDict) -> Cost:
             share = (begin / config.train.steps, phase.end / config.train.steps)
             flops = mean_cost(phase, "flops", config.seed, share, batches=1)
         else:  # every position is asked
-            asked = sum(o.flops_per_prediction(body.config) for o in phase.program.objectives.values() if o.predicts_tokens)
-            flops = phase.flops_per_step() + tokens * asked
+            asked = [o for o in phase.program.objectives.values() if o.predicts_tokens]
+            flops = phase.flops_per_step() + tokens * sum(o.flops_per_prediction(program.body.config) for o in asked)
         steps, begin = phase.end - begin, phase.end
         total += Cost(steps * tokens, steps * flops)
     return total
+
+
+def made_up_program(config: ConfigDict) -> Program:
+    """The program of a pretraining with as many tokens as `data.tokenizer` asks for, whose text is not read.
+
+    Raises:
+        UserError: the config cannot be.
+    """
+    size = config.data.tokenizer.vocab_size
+    # Ids as a tokenizer of ours has them; what they are does not matter to counts and shapes.
+    vocabulary = Vocabulary(size, 0, 1, 2, 3, 4, counts=(1,) * size, continues=(False,) * size)
+    body, stream = build_body(model_shape(config.model, size)), config.data.format == "stream"
+    return Program(
+        body,
+        check_config(config),
+        vocabulary,
+        stream=stream,
+        stateful=config.model.stateful,
+        adapter=build_adapter(config.lora),
+    )
 
 
 class MadeUpRows:
@@ -82,14 +96,15 @@ class MadeUpRows:
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         rng = np.random.default_rng(0)
         length, half = self.data.seq_len, self.data.seq_len // 2
-        segments = np.arange(length) > half
+        segments, characters = np.arange(length) > half, self.data.characters
         while True:
             made = []
             for number in range(self.data.batch_size):
                 tokens = rng.integers(5, self.vocab_size, length)
                 tokens[[0, half, -1]] = (2, 3, 3)
                 made.append(make_row(length, 0, tokens, segments, np.ones(length), number % 2, (number, 0), number % 2))
-            yield {name: np.stack([row[name] for row in made]) for name in made[0]}
+            batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
+            yield batch | ({"characters": np.zeros((*batch["tokens"].shape, WORD_LENGTH), np.uint16)} if characters else {})
 
 
 def transfer_cost(run: RunSpec, transfers: Mapping[tuple[str, str], ConfigDict]) -> Cost:

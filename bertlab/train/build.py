@@ -445,6 +445,14 @@ def begun_from(config: ConfigDict) -> ConfigDict:
     config.model.size = theirs.size
     for key in [key for key, value in config.model.items() if value is None and theirs.get(key) is not None]:
         config.model[key] = theirs[key]
+    check_model(config, theirs)
+    config.data.tokenizer.path = config.data.tokenizer.path or str(run / "tokenizer")
+    return config
+
+
+def check_model(config: ConfigDict, theirs: ConfigDict) -> None:
+    """Refuses a model of another family or shape than `theirs`, that of the run that `config.init_from` names."""
+    check_family(config, theirs)
     shape, expected = (dataclasses.asdict(model_shape(m, vocab_size=1)) for m in (config.model, theirs))
     for key in sorted(shape.keys() - _OWN):
         if shape[key] != expected[key] and not key.endswith("dropout"):
@@ -452,12 +460,10 @@ def begun_from(config: ConfigDict) -> ConfigDict:
                 f"config.model has {key}={shape[key]!r}, and the model in config.init_from={config.init_from}"
                 f" {expected[key]!r}; leave it out"
             )
-    config.data.tokenizer.path = config.data.tokenizer.path or str(run / "tokenizer")
-    return config
 
 
 def check_family(config: ConfigDict, theirs: ConfigDict) -> None:
-    """Refuses a model of another family than that of the run that `config.init_from` names."""
+    """The first half of `check_model`, which settles what the others of its keys may be."""
     if config.model.family != theirs.family:
         raise UserError(
             f"config.init_from={config.init_from} holds a model of family {theirs.family!r}, and config.model.family is"

@@ -15,7 +15,7 @@ from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.files import read_config, write_text
 from bertlab.train import loop
-from bertlab.train.build import begun_from, check_config
+from bertlab.train.build import begun_from, check_config, check_model
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.recipes import SLANTED_ADAM
 from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task
@@ -100,6 +100,7 @@ def adaptation_config(
     settings = {**RECIPES[recipe], **(overrides or {})}
     for name, value in settings.items():
         set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
+    check_model(config, ConfigDict(pretrained["model"]))
     examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
     if "train.steps" not in settings:
         config.train.steps = steps_of(config, examples, epochs)

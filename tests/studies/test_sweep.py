@@ -196,6 +196,9 @@ class NoWorkers(Local):
         ({"adapt.recipe": "nope"}, "recipe 'nope' is not known; choose one of same"),
         ({"adapt.epochs": "many"}, "adapt.epochs='many': expected a number"),
         ({"adapt.train.steps": 5, "adapt.optimizer.warmup_steps": 9}, "warmup_steps=9 leaves nothing of config.train.steps=5"),
+        ({"adapt.optimizer.frozen": "bodi/"}, r"config.optimizer.frozen='bodi/' matches no parameter"),
+        ({"adapt.model.layers": 3}, r"config.model has layers=3, and the model in config.init_from=.* 2; leave it out"),
+        ({"optimizer.frozen": "bodi/"}, r"config.optimizer.frozen='bodi/' matches no parameter"),
         ({"finetun.train.steps": 5}, "no key 'finetun.train.steps'"),
     ],
 )
