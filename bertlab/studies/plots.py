@@ -338,7 +338,8 @@ def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
 
 def score_number(value: float, metric: str) -> str:
     """A score as figures print it, without its unit; with two figures where it is too small for the usual decimals."""
-    value, digits = (100 * value, 1) if percent_factor(metric) == 100 else (value, 3)
+    factor, digits = score_scale(metric)
+    value *= factor
     text = f"{value:.2g}" if 0 < abs(value) < 10**-digits else f"{value:.4g}" if abs(value) >= 1000 else f"{value:z.{digits}f}"
     return text.replace("-", "\N{MINUS SIGN}")
 
@@ -382,6 +383,12 @@ def add_legend(figure: Figure, handles: Mapping[str, Line2D], side: str) -> None
 def line_handle(style: LineStyle) -> Line2D:
     """The legend's sample of a style."""
     return Line2D([], [], color=style.colour, linestyle=style.dashes, marker=style.marker, markersize=4, linewidth=1.5)
+
+
+def score_scale(metric: str) -> tuple[int, int]:
+    """What a score is multiplied by to be shown, and the decimals that it is shown with."""
+    factor = percent_factor(metric)
+    return factor, 1 if factor == 100 else 3
 
 
 def percent_factor(metric: str) -> int:

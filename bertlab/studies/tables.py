@@ -131,8 +131,7 @@ def table(results: Results) -> pd.DataFrame:
         return cells
 
     for metric in score_columns(results):
-        factor = plots.percent_factor(metric)
-        digits = 1 if factor == 100 else 3
+        factor, digits = plots.score_scale(metric)
         columns[SCORES, score_label(metric)] = column(metric, lambda mean, sd, f=factor, d=digits: spread(mean * f, sd * f, d))
     for metric in loss_columns(results):
         columns[LOSSES, metric.removeprefix("valid/")] = column(metric, lambda mean, sd: spread(mean, sd, 3))
@@ -198,8 +197,8 @@ def selection_table(results: Results) -> pd.DataFrame:
     rows = {}
     tasks = list(results.study["downstream"])
     for row in sorted(found.to_dict("records"), key=lambda row: tasks.index(row["task"])):
-        factor = plots.percent_factor(row["metric"])
-        text = lambda value, factor=factor: number(factor * value, 1 if factor == 100 else 3)
+        factor, digits = plots.score_scale(row["metric"])
+        text = lambda value, factor=factor, digits=digits: number(factor * value, digits)
         rows[f"{score_label(row['metric'])}: {row['variant']}"] = {
             ("", "seeds"): seeds_text(row["seeds"], row["runs"]),
             **({(SEEDS, "chosen"): row["chosen"]} if row["chosen"] else {}),
@@ -224,13 +223,13 @@ def difference_table(results: Results) -> pd.DataFrame:
         found = {name: difference(results, metric, name, reference, level) for name in names}
         found = {name: of for name, of in found.items() if of.pairs}
         corrected = looks * statistics.holm(pd.Series({name: of.p for name, of in found.items()}, dtype=float))
-        factor = plots.percent_factor(metric)
+        factor, digits = plots.score_scale(metric)
         for name, of in found.items():
             ours, theirs = (scores_by_seed(results, metric, v).mean(axis=1) for v in (name, reference))
             flips = statistics.permutation_test(ours, theirs, (name, reference))
             rows[f"{score_label(metric)}: {name} − {reference}"] = {
                 ("", "seeds"): str(of.pairs),
-                (DIFFERENCES, "difference"): number(factor * of.mean, 1 if factor == 100 else 3, "+"),
+                (DIFFERENCES, "difference"): number(factor * of.mean, digits, "+"),
                 (DIFFERENCES, "95 % interval"): interval_text(of.low, of.high, metric),
                 (DIFFERENCES, "p"): p_text(np.minimum(corrected[name], 1.0)),
                 (DIFFERENCES, "p by sign flips"): f"{p_text(flips.p)} ({p_text(flips.smallest_p)})",
@@ -246,8 +245,8 @@ def looks_of(results: Results) -> int:
 
 def interval_text(low: float, high: float, metric: str) -> str:
     """ "41.0 to 43.2", in percent for shares."""
-    factor = plots.percent_factor(metric)
-    return interval(factor * low, factor * high, 1 if factor == 100 else 3)
+    factor, digits = plots.score_scale(metric)
+    return interval(factor * low, factor * high, digits)
 
 
 def seeds_for_a_point(found: Difference, most: int = 1000) -> str:
