@@ -83,7 +83,7 @@ def test_mistakes_are_found_before_anything_is_trained(study, bert_run, tmp_path
     (tmp_path / "table.tsv").write_text("text\tlabel\n")
     with pytest.raises(UserError, match=r"table.tsv.*no examples"):
         check(study)
-    with pytest.raises(UserError, match=r"run:nowhere: there is no config.json"):
+    with pytest.raises(UserError, match=r"nowhere has no config.json; give the --workdir"):
         check(dataclasses.replace(study, config="run:nowhere"))
 
 
