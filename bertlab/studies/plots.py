@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 
-from bertlab.studies.results import by_seed, pretraining_seeds, summarise
+from bertlab.studies.results import bounds, by_seed, pretraining_seeds, summarise
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
 INK = "#2b2b2b"
@@ -393,9 +393,7 @@ def score_scale(metric: str) -> tuple[int, int]:
 
 def percent_factor(metric: str) -> int:
     """100 for metrics that are shares (0 to 1) or correlations (-1 to 1) and are shown in percent, 1 for others."""
-    shares = ("accuracy", "f1", "precision", "recall", "exact_match")
-    correlations = ("correlation", "matthews", "mcc", "pearson", "spearman")
-    return 100 if metric.rsplit("/", 1)[-1].endswith(shares + correlations) else 1
+    return 100 if math.isfinite(bounds(metric)[1]) else 1
 
 
 def metric_label(metric: str) -> str:

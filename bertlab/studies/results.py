@@ -327,6 +327,14 @@ def scores_by_seed(results: Results, metric: str, variant: str) -> pd.DataFrame:
     return by_seed(results.runs[results.runs["variant"] == variant], metric)
 
 
+def bounds(metric: str) -> tuple[float, float]:
+    """The lowest and highest value that a score can have: of shares, of correlations, and of others none."""
+    name = metric.rsplit("/", 1)[-1]
+    if name.endswith(("accuracy", "f1", "precision", "recall", "exact_match")):
+        return 0.0, 1.0
+    return (-1.0, 1.0) if name.endswith(("correlation", "matthews", "mcc", "pearson", "spearman")) else (-math.inf, math.inf)
+
+
 @dataclass(frozen=True)
 class Difference:
     """Variant minus variant in one metric.
@@ -334,7 +342,7 @@ class Difference:
     Attributes:
         mean: Of the differences of `pairs` seeds that both have; without any, the difference of the means.
         low, high: The interval: Student's over the pairs (Welch's without any), or, where fine-tuning seeds are nested in
-            pretraining seeds, the multi-bootstrap's. NaN where nothing varies.
+            pretraining seeds, the multi-bootstrap's; cut where differences of the metric end. NaN where nothing varies.
         p: Of the paired t test (Welch's); NaN where there is none.
         pairs: Seeds (of pretraining, if there are such) that both have.
         sd: Standard deviation of the differences, of each seed's mean over fine-tunings; NaN without pairs.
@@ -371,11 +379,13 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
     names = (variant, other)
     tables, pairs = _tables_of(results, metric, names)
     ours, theirs = (table.mean(axis=1) for table in tables)
+    lowest, highest = bounds(metric)
+    within = lambda found: (max(found.low, lowest - highest), min(found.high, highest - lowest))
     if any(table.shape[1] > 1 for table in tables):
         found = statistics.multi_bootstrap(*tables, names=names, level=level)
-        return Difference(found.mean, found.low, found.high, math.nan, pairs, (ours - theirs).std())
+        return Difference(found.mean, *within(found), math.nan, pairs, (ours - theirs).std())
     found = statistics.compare_variants(ours, theirs, names, level)
-    return Difference(found.mean, found.low, found.high, found.p, found.pairs, found.sd)
+    return Difference(found.mean, *within(found), found.p, found.pairs, found.sd)
 
 
 def comparable(results: Results, metric: str, variant: str, other: str) -> bool:

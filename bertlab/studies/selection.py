@@ -9,7 +9,7 @@ import math
 
 import pandas as pd
 
-from bertlab.studies.results import Results, by_seed, primary_metric
+from bertlab.studies.results import Results, bounds, by_seed, primary_metric
 from bertlab.studies.statistics import mean_over_seeds, multi_bootstrap
 
 
@@ -40,7 +40,7 @@ def selections(results: Results) -> pd.DataFrame:
             chosen = max(choices, key=lambda label: (-scores[label].isna().sum(), scores[label].mean()))
             scored = by_seed(choices[chosen], column).dropna(how="all")
             over_seeds = scored.mean(axis=1)
-            low, high = _interval(scored)
+            low, high = _interval(scored, bounds(column))
             rows.append(
                 {
                     "variant": ", ".join(labels) or results.study["name"],
@@ -66,12 +66,12 @@ def selecting(column: str) -> str:
     return f"selected_by/{column}"
 
 
-def _interval(scores: pd.DataFrame) -> tuple[float, float]:
-    """95 % interval of the mean of a variant's scores (`by_seed`); NaN where there is none."""
+def _interval(scores: pd.DataFrame, within: tuple[float, float]) -> tuple[float, float]:
+    """95 % interval of the mean of a variant's scores (`by_seed`), cut where they end; NaN where there is none."""
     if len(scores) < 2:
         return math.nan, math.nan
     found = multi_bootstrap(scores) if scores.shape[1] > 1 else mean_over_seeds(scores.iloc[:, 0])
-    return found.low, found.high
+    return max(found.low, within[0]), min(found.high, within[1])
 
 
 def _groups(runs: pd.DataFrame, axes: list[str]) -> list[tuple[tuple[str, ...], pd.DataFrame]]:

@@ -109,6 +109,15 @@ def test_fine_tunings_of_one_pretraining_are_not_seeds_of_their_own(tmp_path):
     assert table(results)["", "seeds"].item() == "2 × 5"
 
 
+def test_intervals_end_where_scores_end(tmp_path):
+    """Student's of two seeds reaches far beyond an accuracy of 100 %."""
+    scores = {("a", "1"): 0.5, ("a", "2"): 0.9, ("b", "1"): 0.8, ("b", "2"): 0.6}
+    results = write_scores(tmp_path, scores, ("model", "seed"))
+    assert [(row["low"], row["high"]) for row in selections(results).to_dict("records")] == [(0.0, 1.0), (0.0, 1.0)]
+    found = difference(results, "words/accuracy", "a", "b")
+    assert (found.low, found.high) == (-1.0, 1.0)
+
+
 def test_runs_that_are_not_finished_have_no_part_in_any_table(tmp_path):
     write_scores(tmp_path, {("a", str(seed)): score for seed, score in enumerate((0.9, 0.5, 0.6), 1)}, ("model", "seed"))
     (tmp_path / "a-1" / "result.json").unlink()
