@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from ml_collections import ConfigDict
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +17,7 @@ from bertlab.files import read_json
 from bertlab.studies.study import COSTS, RunSpec
 from bertlab.studies.text import MISSING, count_text, number, seconds_text
 from bertlab.studies.worker import pretrained
+from bertlab.train.phases import weights_of
 from bertlab.transfer.evaluations import read_evaluations
 
 PRETRAINING = ""
@@ -39,8 +41,12 @@ def compare(first: Path, second: Path, console: Console | None = None) -> None:
     print_table(console, "Environment", environment(first, second), (first, second), "the environments are the same")
     frame = outcomes(first, second)
     shown = frame.assign(difference=frame["second"] - frame["first"])
+    totals = other_totals(first, second)
+    shown.loc[shown.index.isin(totals), "difference"] = math.nan
     rows = [(name, *(text(name, row[c]) for c in ("first", "second", "difference"))) for name, row in shown.iterrows()]
     print_table(console, "Results", rows, (first, second), "neither has a result yet", ("second - first",))
+    if not shown.index.intersection(totals).empty:
+        print_sentence(console, "Total losses of objectives or weights that differ do not compare, and are not subtracted.")
     for sentence in (*other_texts(first, second), *same_data(first, second)):
         print_sentence(console, sentence)
     print_sentence(console, "Two runs say nothing about chance: compare variants over seeds with a study.")
@@ -104,6 +110,17 @@ def outcomes(first: Path, second: Path) -> pd.DataFrame:
     found = [_numbers(path) for path in (first, second)]
     frame = pd.DataFrame(found, index=["first", "second"], dtype=float).T
     return frame.dropna(how="all")
+
+
+def other_totals(first: Path, second: Path) -> list[str]:
+    """The names of the total losses that are sums of other objectives, or with other weights, in one run than in the other."""
+    names = []
+    for stage, *directories in _pairs(first, second):
+        ours, theirs = (_weights(read_json(directory / "config.json")) for directory in directories)
+        if ours != theirs:
+            task = stage.removeprefix("finetune.")
+            names += ["valid/loss", "test/loss"] if stage == PRETRAINING else [f"{task}: test/loss"]
+    return names
 
 
 def other_texts(first: Path, second: Path) -> list[str]:
@@ -174,6 +191,12 @@ def _numbers(path: Path) -> dict[str, float]:
         metrics = read_json(file)["metrics"].get("test", {})
         found |= {f"{file.parent.name}: test/{metric}": value for metric, value in metrics.items()}
     return found
+
+
+def _weights(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Objective -> its first and last weight in the total loss; without those that are never in it."""
+    weights = {name: weights_of(ConfigDict(entry)) for name, entry in config.get("objectives", {}).items()}
+    return {name: of for name, of in weights.items() if any(of)}
 
 
 def _evaluations(pretraining: Path) -> dict[str, Mapping[str, Any]]:

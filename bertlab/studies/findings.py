@@ -87,7 +87,8 @@ def gap(results: Results, metric: str, variant: str, other: str, level: float) -
     if math.isnan(found.low):
         return f"{text}, the same for all seeds, which says nothing about chance"
     seeds = [len(scores_by_seed(results, metric, name).dropna(how="all")) for name in (variant, other)]
-    return f"{text} by the {found.pairs} seeds that both have" if 0 < found.pairs < max(seeds) else text
+    text += f" by the {found.pairs} seeds that both have" if 0 < found.pairs < max(seeds) else ""
+    return text if found.beyond_chance else f"{text}, which may be chance"
 
 
 def size(found: Difference, metric: str) -> str:
@@ -171,14 +172,20 @@ def notices(results: Results) -> list[str]:
         did = wording if status == "failed" else f"{verb} {wording}"
         if len(runs) and results.axes:
             names = ", ".join(f"{r['name']} ({r['error']})" if r["error"] else r["name"] for _, r in runs.iterrows())
-            share = f" ({failed_share(len(runs), len(results.runs))})" if status == "failed" else ""
-            texts.append(f"{len(runs)} of {len(results.runs)} runs {did}{share} and {verb} left out of tables: {names}.")
+            ended = int(results.runs["status"].isin(["failed", "finished"]).sum())
+            share = f" ({failed_share(len(runs), ended)})" if status == "failed" else ""
+            of = (
+                f"{ended} runs that were begun"
+                if status == "failed" and ended < len(results.runs)
+                else f"{len(results.runs)} runs"
+            )
+            texts.append(f"{len(runs)} of {of} {did}{share} and {verb} left out of tables: {names}.")
         elif len(runs):
             texts.append(f"This run {did}" + (f": {runs['error'].iloc[0]}." if runs["error"].iloc[0] else "."))
     return texts
 
 
 def failed_share(failed: int, runs: int) -> str:
-    """The rate of failed runs with its interval: "20 %, 95 % interval 3 to 56 %"."""
+    """The rate of failed runs among those that ended, with its interval: "20 %, 95 % interval 3 to 56 %"."""
     found = failure_rate(failed, runs)
     return f"{100 * found.rate:.0f} %, 95 % interval {100 * found.low:.0f} to {100 * found.high:.0f} %"

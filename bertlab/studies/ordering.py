@@ -88,8 +88,7 @@ def write_settled(workdir: Path, found: statistics.Settlement) -> str:
     """Notes in the study's directory that it has stopped early; returns that as a sentence."""
     orders = "; ".join(f"{metric}: {' > '.join(ranking)}" for metric, ranking in found.rankings.items())
     sentence = f"The order of the variants was settled after {found.seeds} of {found.max_seeds} seeds ({orders})"
-    looks = found.max_seeds - FIRST_LOOK + 1
-    write_json(workdir / FILE, {"seeds": found.seeds, "max_seeds": found.max_seeds, "looks": looks, "sentence": sentence})
+    write_json(workdir / FILE, {"seeds": found.seeds, "max_seeds": found.max_seeds, "sentence": sentence})
     return sentence
 
 

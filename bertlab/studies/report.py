@@ -29,6 +29,8 @@ from bertlab.studies.tables import (
     SCALES,
     SCORES,
     grouped_tables,
+    highest_beyond_chance,
+    looks_of,
     notes,
     score_columns,
     score_label,
@@ -112,16 +114,19 @@ def differences(results: Results) -> pd.DataFrame:
     """The differences (a minus b) of every two variants in every score, each by itself: nothing is corrected for their number.
 
     Returns:
-        `metric`, `variant_a`, `variant_b`, and as `Difference` has them `mean`, `low` and `high` (95 %), `p` and `pairs`. Empty
-        for a study that selects: its test scores are of what was chosen alone.
+        `metric`, `variant_a`, `variant_b`, and as `Difference` has them `mean`, `low` and `high` (95 %), `p` and `pairs`; and
+        `comparisons`, the number to correct p by (Bonferroni): of pairs in this metric, times the looks of a sweep that was to
+        stop early. Empty for a study that selects: its test scores are of what was chosen alone.
     """
     names = ("mean", "low", "high", "p", "pairs")
+    comparisons = looks_of(results) * len(results.variants) * (len(results.variants) - 1) // 2
     rows = []
     for metric in score_columns(results) if not results.study.get("select") else ():
         for a, b in itertools.combinations(results.variants, 2):
             if comparable(results, metric, a, b):
                 found = difference(results, metric, a, b)
-                rows.append({"metric": metric, "variant_a": a, "variant_b": b} | {name: getattr(found, name) for name in names})
+                said = {name: getattr(found, name) for name in names}
+                rows.append({"metric": metric, "variant_a": a, "variant_b": b} | said | {"comparisons": comparisons})
     return pd.DataFrame(rows)
 
 
@@ -306,7 +311,7 @@ def html_page(results: Results) -> str:
         findings=findings(results),
         notices=notices(results),
         data_differ=bool(problems),
-        tables=html_tables(results, summary),
+        tables=html_tables(results),
         curves=rows,
         bars=bars,
         maps=maps,
@@ -331,13 +336,11 @@ def legend_sample(style: plots.LineStyle) -> Figure:
     return figure
 
 
-def html_tables(results: Results, summary: pd.DataFrame) -> list[dict[str, Any]]:
-    """The tables of the page, with the best score of each column marked."""
+def html_tables(results: Results) -> list[dict[str, Any]]:
+    """The tables of the page, with the score marked that is the highest of its column by more than chance."""
     best = {}
     for metric in score_columns(results) if not results.study.get("select") else ():
-        of = summary[summary["metric"] == metric].set_index("variant")
-        if len(of) > 1 and of["seeds"].min() > 1:  # one seed says nothing of which is best
-            best[score_label(metric)] = of["mean"].idxmax()
+        best[score_label(metric)] = highest_beyond_chance(results, metric)
     tables, said = [], notes(results)
     for frame in grouped_tables(results):
         groups = [group for group, _ in frame.columns]

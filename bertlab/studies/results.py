@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.studies import statistics
 from bertlab.studies.study import COSTS
+from bertlab.studies.worker import NO_COSTS, from_scratch
 from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
 
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
+BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that say nothing of what is read
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,14 @@ class Results:
             minimal pairs (`minimal_pairs/pseudo/blimp.jsonl`, 0 to 1), each with its `bits_per_byte_error/pseudo`, and what
             was asked (`text_hash/minimal_pairs/blimp.jsonl`), what stands in floor.json (`floor/mlm` and `above/mlm`, nats;
             `floor_exact/mlm`, else it is a lower bound), test metrics of downstream tasks such as `package/accuracy`
-            (0 to 1), and those on `valid` (`selected_by/package/accuracy`).
+            (0 to 1), and those on `valid` (`selected_by/package/accuracy`). A run of a study whose fine-tunings all begin
+            from random values has nothing of the pretraining that they discard but its `parameters`; its other costs are 0.
         metrics: One row per number in a metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`,
-            `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
+            `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`; none of a run from random values.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
         environments: Run name -> the content of its environment.json.
         first_metrics: Downstream task -> the metric that it is reported by.
+        configs: Run name -> the content of its pretraining's config.json.
     """
 
     path: Path
@@ -51,6 +55,7 @@ class Results:
     data_hashes: pd.DataFrame
     environments: Mapping[str, Mapping[str, Any]]
     first_metrics: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -88,6 +93,7 @@ def load(path: str | os.PathLike) -> Results:
         if (path / "settled.json").exists():
             study["settled"] = read_json(path / "settled.json")
         directories = {run["name"]: path / run["name"] for run in study["runs"]}
+        scratch = {name for run in study["runs"] if discards_pretraining(directories[name := run["name"]], run)}
     elif (path / "config.json").exists() or (path / "metrics.jsonl").exists():
         tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
         name = path.resolve().name
@@ -101,22 +107,23 @@ def load(path: str | os.PathLike) -> Results:
             "downstream": tasks,
             "runs": [run],
         }
-        directories = {name: path}
+        directories, scratch = {name: path}, set()
     else:
         raise UserError(
             f"{path}: there is neither a study (study.json) nor a run (config.json, metrics.jsonl) here; "
             "give the --workdir of a sweep or of a run"
         )
 
-    runs, metrics, hashes, environments = [], [], [], {}
+    runs, metrics, hashes, environments, configs = [], [], [], {}, {}
     seeds = seed_axes(tuple(study["axes"]))
     for run in study["runs"]:
         pretraining = directories[run.get("shares", {}).get("pretrain", run["name"])]
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
         variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds) or run["name"]
         identity = {"variant": variant, **labels}
-        lines = read_metrics(pretraining / "metrics.jsonl")
-        row = {"name": run["name"], **identity, **read_outcome(directories[run["name"]], run, pretraining)}
+        lines = [] if run["name"] in scratch else read_metrics(pretraining / "metrics.jsonl")
+        outcome = read_outcome(directories[run["name"]], run, pretraining, run["name"] in scratch)
+        row = {"name": run["name"], **identity, **outcome}
         if lines and row["step"] is None:
             row |= {key: lines[-1].get(key) for key in X_AXES}
         runs.append(row)
@@ -131,8 +138,9 @@ def load(path: str | os.PathLike) -> Results:
                 hashes.append({"run": run["name"], "step": line["step"], "data_hash": line["data_hash"]})
         if row["data_hash"] and row["step"] is not None:
             hashes.append({"run": run["name"], "step": row["step"], "data_hash": row["data_hash"]})
-        if (pretraining / "environment.json").exists():
-            environments[run["name"]] = read_json(pretraining / "environment.json")
+        for file, found in (("environment.json", environments), ("config.json", configs)):
+            if (pretraining / file).exists():
+                found[run["name"]] = read_json(pretraining / file)
     for row, run in zip(runs, study["runs"], strict=True):
         averaged = [other for other in runs if other["name"] in run.get("averages", ())]
         if averaged and all(other["step"] is not None for other in averaged):
@@ -149,6 +157,7 @@ def load(path: str | os.PathLike) -> Results:
         data_hashes=pd.DataFrame(hashes, columns=["run", "step", "data_hash"]).drop_duplicates(),
         environments=environments,
         first_metrics=read_first_metrics(directories.values(), study["downstream"]),
+        configs=configs,
     )
     for table, columns in ((results.runs, COSTS), (results.metrics, (*X_AXES, "value"))):
         for column in columns:
@@ -156,22 +165,50 @@ def load(path: str | os.PathLike) -> Results:
     return results
 
 
-def read_outcome(directory: Path, run: Mapping[str, Any], pretraining: Path) -> dict[str, Any]:
-    """The columns of `Results.runs` that come from a run's result files, and those of the pretraining that it stands on."""
+def discards_pretraining(directory: Path, run: Mapping[str, Any]) -> bool:
+    """Whether all fine-tunings of a study's run begin from random values; an average has the costs of what it averages.
+
+    What a fine-tuning began with stands in its config.json; before it begins, the study's settings say it.
+    """
+
+    tasks = run["downstream"]
+    settings_of = tasks if isinstance(tasks, Mapping) else {}  # names alone have none
+
+    def at_random(task: str) -> bool:
+        path = directory / "finetune" / task / "config.json"
+        if path.exists():
+            return bool(read_json(path).get("transfer", {}).get("random"))
+        return str(settings_of.get(task, {}).get("transfer.random")).lower() == "true"
+
+    return not run.get("averages") and from_scratch(map(at_random, tasks))
+
+
+def read_outcome(directory: Path, run: Mapping[str, Any], pretraining: Path, scratch: bool = False) -> dict[str, Any]:
+    """The columns of `Results.runs` that come from a run's result files, and those of the pretraining that it stands on.
+
+    Args:
+        directory: The run's.
+        run: Its entry in study.json.
+        pretraining: The directory of its pretraining.
+        scratch: Whether the run discards that: nothing of it counts then but its parameters.
+    """
     failed = directory / "failed.txt"
     row: dict[str, Any] = {"status": "finished", "error": "", "data_hash": "", "biases": ""} | dict.fromkeys(COSTS)
     missing = not ((pretraining / "result.json").exists() or run.get("averages"))
-    if (pretraining / "floor.json").exists():
+    if not scratch and (pretraining / "floor.json").exists():
         for objective, floor in read_json(pretraining / "floor.json").items():
             row |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
             row |= {f"above_error/{objective}": floor["above_standard_error"], f"floor_exact/{objective}": floor["exact"]}
-    if (pretraining / "evaluation.json").exists():
+    if not scratch and (pretraining / "evaluation.json").exists():
         row |= _likelihoods(read_evaluations(pretraining / "evaluation.json"))
     if (pretraining / "result.json").exists():
         result = read_json(pretraining / "result.json")
-        row |= {key: result.get(key) for key in COSTS} | {"data_hash": result.get("data_hash") or ""}
-        for split, values in result["metrics"].items():
-            row |= {f"{split}/{metric}": value for metric, value in values.items()}
+        row |= {key: result.get(key) for key in COSTS}
+        if not scratch:
+            row["data_hash"] = result.get("data_hash") or ""
+            for split, values in result["metrics"].items():
+                row |= {f"{split}/{metric}": value for metric, value in values.items()}
+    row |= NO_COSTS if scratch else {}
     for task in run["downstream"]:
         path = directory / "finetune" / task / "result.json"
         if not path.exists():
@@ -317,11 +354,13 @@ def scores_by_seed(results: Results, metric: str, variant: str) -> pd.DataFrame:
     """`by_seed` of a variant of a study.
 
     Raises:
-        UserError: there is no such column or variant.
+        UserError: there is no such column or variant, or the column holds no numbers.
     """
     if metric not in results.runs:
         scores = ", ".join(c for c in results.runs.columns if c.partition("/")[0] in results.study["downstream"])
         raise UserError(f"no run in {results.path} has '{metric}'; it has {scores or 'no downstream scores'}")
+    if any(isinstance(value, str) for value in results.runs[metric]):
+        raise UserError(f"{results.path}: column '{metric}' holds no numbers; give a column of scores or costs")
     if variant not in results.variants:
         raise UserError(f"{results.path} has no variant '{variant}'; it has {', '.join(results.variants)}")
     return by_seed(results.runs[results.runs["variant"] == variant], metric)
@@ -373,8 +412,8 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
         level: Coverage of the interval, for one comparison; of m at once, ask for 1 - 0.05/m (Bonferroni).
 
     Raises:
-        UserError: there is no such column or variant, or there are fewer than two seeds to compare: one seed is never compared
-            with one seed.
+        UserError: there is no such column or variant, the column holds no numbers, or there are fewer than two seeds to
+            compare: one seed is never compared with one seed.
     """
     names = (variant, other)
     tables, pairs = _tables_of(results, metric, names)
@@ -402,21 +441,17 @@ def _tables_of(results: Results, metric: str, names: tuple[str, str]) -> tuple[l
 
 
 def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
-    """Whether runs with the same seed read the same tokens in the same order.
+    """Whether runs with the same seed and the same settings of the data read the same tokens in the same order.
 
-    Runs of one seed are compared by their hash chains at the last step that all of them logged; runs of zero steps
-    read nothing and are left out.
+    Such runs are compared by their hash chains at the last step that all of them logged; runs of zero steps read nothing and
+    are left out.
 
     Returns:
-        The common hash for each seed where all runs agree (key: "seed 1", or "all runs" in a study without seeds),
-        and a sentence for each seed where they do not.
+        The common hash of such runs where all agree (key: "seed 1", or "all runs" in a study without seeds; with the variants
+        in parentheses where settings of the data differ between variants), and a sentence for each where they do not.
     """
     same, problems = {}, []
-    seeds = list(results.seed_axes)
-    trained = results.runs[(results.runs["status"] == "finished") & (results.runs["step"] > 0)]
-    groups = trained.groupby(seeds, sort=False) if seeds else [((), trained)]
-    for labels, runs in groups:
-        where = ", ".join(f"{axis} {label}" for axis, label in zip(seeds, labels, strict=True)) or "all runs"
+    for where, runs in _reading_alike(results):
         chains = {
             name: results.data_hashes[results.data_hashes["run"] == name]
             .drop_duplicates("step", keep="last")
@@ -441,6 +476,23 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
             )
             problems.append(f"{where}: data_hash at step {step:,} is {listing}")
     return same, problems
+
+
+def _reading_alike(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The trained runs that ought to read the same, of one seed and with the same settings of the data, and what they are."""
+    seeds = list(results.seed_axes)
+    trained = results.runs[(results.runs["status"] == "finished") & (results.runs["step"] > 0)]
+    for labels, of_seed in trained.groupby(seeds, sort=False) if seeds else [((), trained)]:
+        where = ", ".join(f"{axis} {label}" for axis, label in zip(seeds, labels, strict=True)) or "all runs"
+        groups = of_seed.groupby([_data_settings(results.configs.get(name, {})) for name in of_seed["name"]], sort=False)
+        for _, runs in groups:
+            yield where if len(groups) == 1 else f"{where} ({', '.join(dict.fromkeys(runs['variant']))})", runs
+
+
+def _data_settings(config: Mapping[str, Any]) -> str:
+    """What of a config decides the text that is read, as one string."""
+    data = {key: value for key, value in config.get("data", {}).items() if key not in BOOKKEEPING}
+    return json.dumps(data, sort_keys=True)
 
 
 def compare_texts(results: Results) -> list[str]:

@@ -161,7 +161,7 @@ def mean_over_seeds(scores: pd.Series, level: float = 0.95) -> MeanOverSeeds:
     if not len(values):
         return MeanOverSeeds(*[math.nan] * 4, 0, len(known))
     mean = float(values.mean())
-    low, high, _ = _student(mean, *_standard_error([values]), level)
+    low, high, _ = _student(mean, *_standard_error([values], values), level)
     return MeanOverSeeds(mean, _sd(values), low, high, len(values), len(known) - len(values))
 
 
@@ -276,7 +276,7 @@ def multi_bootstrap(
     Raises:
         UserError: A variant (or the pairs) has fewer than two pretraining seeds with a score.
     """
-    tables = [pd.DataFrame(table) for table in ((first,) if second is None else (first, second))]
+    tables = [pd.DataFrame(table).rename(index=str) for table in ((first,) if second is None else (first, second))]
     for table, name in zip(tables, names):
         _check_seeds(table.index, name)
     paired = second is not None and _share_seeds(*tables)
@@ -299,7 +299,7 @@ def multi_bootstrap(
     mean = float(sum(sign * of.mean() for sign, of in zip(signs, means)))
     tails = [(1 - level) / 2, (1 + level) / 2]
     percentiles = np.quantile(totals, tails)
-    student = _student(mean, *_standard_error(means), level)[1] - mean
+    student = _student(mean, *_standard_error(means, np.concatenate([of.ravel() for of in scores])), level)[1] - mean
     normal = scipy.stats.norm.ppf(tails[1]) * totals.std()
     low, high = mean + (percentiles - mean) * (student / normal if normal else math.nan)
     finetunings = sum(int(np.isfinite(of).sum()) for of in scores)
@@ -372,17 +372,6 @@ def failure_rate(failed: int, runs: int, level: float = 0.95) -> Rate:
     return Rate(failed / runs, float(interval.low), float(interval.high), failed, runs)
 
 
-def holm(p: pd.Series) -> pd.Series:
-    """Adjusted p values of several comparisons, such as of every variant with one reference (Holm 1979).
-
-    The chance that any comparison without a true difference is at most 0.05 afterwards, is at most 0.05. NaN stays and
-    does not count as a comparison.
-    """
-    known = p.dropna().sort_values()
-    remaining = np.arange(len(known), 0, -1)
-    return (known * remaining).cummax().clip(upper=1.0).reindex(p.index)
-
-
 def settled(
     scores: Mapping[str, pd.DataFrame],
     max_seeds: int,
@@ -400,7 +389,7 @@ def settled(
       simulated sweeps of two variants that do not differ, 3.1 % stopped between 3 and 8 seeds (14.6 % without correction).
     - Pairs and metrics: no further correction. To stop, all tests must reject, the one of the pair that does not differ among
       them, and that one alone is wrong with at most `alpha` (intersection-union test, Berger 1982). One decided pair of an
-      open ordering is only decided by itself: to claim several of them, take their p times L through `holm`.
+      open ordering is only decided by itself: for claims of several, multiply p by L and their number (Bonferroni).
 
     With no score missing, neighbours in the ranking decide: if both p of A, B and B, C are small enough, so is that of A, C
     (for the standard deviation of a sum is at most the sum of the two). Where differences do not vary, p is as in
@@ -487,17 +476,27 @@ def _comparison(ours: np.ndarray, theirs: np.ndarray, paired: bool, missing: int
         return Comparison(*[math.nan] * 5, pairs, sizes, missing)
     mean = float(ours.mean() - theirs.mean())
     sd = _sd(samples[0]) if paired else math.nan
-    smallest_step = RESOLUTION * max(np.abs(ours).max(), np.abs(theirs).max())
-    if min(sizes) > 1 and all(np.ptp(sample) <= smallest_step for sample in samples):
-        p = smallest_p(*(len(sample) for sample in samples)) if abs(mean) > smallest_step else 1.0
+    scores = np.concatenate([ours, theirs])
+    if min(sizes) > 1 and not _vary(samples, scores):
+        p = smallest_p(*(len(sample) for sample in samples)) if abs(mean) > RESOLUTION * np.abs(scores).max() else 1.0
         return Comparison(mean, sd, math.nan, math.nan, p, pairs, sizes, missing)
-    return Comparison(mean, sd, *_student(mean, *_standard_error(samples), level), pairs, sizes, missing)
+    return Comparison(mean, sd, *_student(mean, *_standard_error(samples, scores), level), pairs, sizes, missing)
 
 
-def _standard_error(samples: list[np.ndarray]) -> tuple[float, float]:
-    """Standard error of a mean, or of the difference of two, and its degrees of freedom (Welch and Satterthwaite's for two)."""
+def _vary(samples: list[np.ndarray], scores: np.ndarray) -> bool:
+    """Whether any of the samples of scores, or of differences of scores, varies by more than their rounding."""
+    return any(np.ptp(sample) > RESOLUTION * np.nanmax(np.abs(scores)) for sample in samples)
+
+
+def _standard_error(samples: list[np.ndarray], scores: np.ndarray) -> tuple[float, float]:
+    """Standard error of a mean, or of the difference of two, and its degrees of freedom (Welch and Satterthwaite's for two).
+
+    It is 0 where nothing varies but by the rounding of the scores that the samples were made of.
+    """
+    if not _vary(samples, scores):
+        return 0.0, sum(len(sample) - 1 for sample in samples)
     squares = [_sd(sample) ** 2 / len(sample) for sample in samples]
-    if len(samples) == 1 or not sum(squares):
+    if len(samples) == 1:
         return math.sqrt(sum(squares)), sum(len(sample) - 1 for sample in samples)
     weights = [square**2 / (len(sample) - 1) for square, sample in zip(squares, samples)]
     return math.sqrt(sum(squares)), sum(squares) ** 2 / sum(weights)

@@ -189,7 +189,7 @@ def run_all(
     for run in waiting:  # what they stand on has failed
         names = dict.fromkeys(name for name, stage in awaited(run, workdir) if not stage.finished)
         failures[run.name] = f"it waits for {', '.join(names)}"
-        write_text(workdir / run.name / "failed.txt", failures[run.name] + "\n")
+        (workdir / run.name / "failed.txt").unlink(missing_ok=True)  # of an earlier sweep: it was not begun, so has not failed
     return failures, unbegun
 
 

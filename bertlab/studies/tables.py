@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
+from bertlab.files import read_json
 from bertlab.studies import plots, statistics
+from bertlab.studies.ordering import FIRST_LOOK, RULE
 from bertlab.studies.results import (
     Difference,
     Results,
@@ -46,7 +48,8 @@ FLOORS_NOTE = (
 SEEDS = "Test scores over seeds"
 SEEDS_NOTE = (
     "The interval is of the mean, 95 %: Student's over seeds (of two seeds it is wide, and rests on a normal distribution), or"
-    " the multi-bootstrap's where seeds of fine-tuning are nested in seeds of pretraining; sd is between seeds. Best is the"
+    " the multi-bootstrap's where seeds of fine-tuning are nested in seeds of pretraining, cut where scores end; sd is between"
+    " seeds. Best is the"
     " highest test score of a run, which nobody could have chosen; failed counts all runs that did."
 )
 SELECTED_NOTE = (
@@ -55,10 +58,11 @@ SELECTED_NOTE = (
 )
 DIFFERENCES = "Differences (test)"
 DIFFERENCES_NOTE = (
-    "Paired by seed. The intervals of a task's rows hold together with 95 % (Bonferroni): Student's, or the multi-bootstrap's"
-    " where seeds of fine-tuning are nested in seeds of pretraining; p is the paired t test's, Holm-corrected over the same"
-    " rows; by sign flips, uncorrected, p cannot be below what stands in parentheses. Seeds for 1 point: how many find a true"
-    " difference of one point with a chance of 80 %, with the 95 % range that a spread known from so few seeds leaves open."
+    "Paired by seed. The intervals of a task's rows hold together with 95 %: Student's, or the multi-bootstrap's where seeds of"
+    " fine-tuning are nested in seeds of pretraining, cut where differences of scores end; p is the paired t test's. Both are"
+    " corrected for the number of the task's rows (Bonferroni). By sign flips, uncorrected, p cannot be below what stands in"
+    " parentheses. Seeds for 1 point: how many find a true difference of one point with a chance of 80 %, with the 95 % range"
+    " that a spread known from so few seeds leaves open."
 )
 SETTLED_NOTE = (
     "The sweep looked at the scores up to {looks} times to stop early; intervals and p are corrected for that, means are not:"
@@ -219,10 +223,9 @@ def difference_table(results: Results) -> pd.DataFrame:
     looks = looks_of(results)
     for metric in score_columns(results) if not results.study.get("select") else ():
         names = [name for name in others if comparable(results, metric, name, reference)]
-        level = 1 - 0.05 / (looks * max(len(names), 1))
-        found = {name: difference(results, metric, name, reference, level) for name in names}
+        comparisons = looks * max(len(names), 1)
+        found = {name: difference(results, metric, name, reference, 1 - 0.05 / comparisons) for name in names}
         found = {name: of for name, of in found.items() if of.pairs}
-        corrected = looks * statistics.holm(pd.Series({name: of.p for name, of in found.items()}, dtype=float))
         factor, digits = plots.score_scale(metric)
         for name, of in found.items():
             ours, theirs = (scores_by_seed(results, metric, v).mean(axis=1) for v in (name, reference))
@@ -231,16 +234,27 @@ def difference_table(results: Results) -> pd.DataFrame:
                 ("", "seeds"): str(of.pairs),
                 (DIFFERENCES, "difference"): number(factor * of.mean, digits, "+"),
                 (DIFFERENCES, "95 % interval"): interval_text(of.low, of.high, metric),
-                (DIFFERENCES, "p"): p_text(np.minimum(corrected[name], 1.0)),
+                (DIFFERENCES, "p"): p_text(np.minimum(comparisons * of.p, 1.0)),
                 (DIFFERENCES, "p by sign flips"): f"{p_text(flips.p)} ({p_text(flips.smallest_p)})",
                 (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(of) if factor == 100 else MISSING,
             }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def highest_beyond_chance(results: Results, metric: str) -> str | None:
+    """The variant whose mean is the highest by more than chance, corrected for the number of pairs; None where none is."""
+    summary = summarise(results.runs[["variant", "status", *results.seed_axes, metric]])
+    means = summary.set_index("variant")["mean"].sort_values(ascending=False, kind="stable")
+    if len(means) < 2 or not comparable(results, metric, *means.index[:2]):
+        return None
+    level = 1 - 0.05 / (looks_of(results) * len(means) * (len(means) - 1) // 2)
+    return means.index[0] if difference(results, metric, *means.index[:2], level).low > 0 else None
+
+
 def looks_of(results: Results) -> int:
-    """How often a sweep that stopped early might have looked at the scores; 1 for one that ran to its end."""
-    return results.study.get("settled", {}).get("looks", 1)
+    """How often a sweep that was to stop early might have looked at the scores, whether it did or not; 1 for all others."""
+    rule = results.path / RULE
+    return read_json(rule)["max_seeds"] - FIRST_LOOK + 1 if rule.exists() else 1
 
 
 def interval_text(low: float, high: float, metric: str) -> str:

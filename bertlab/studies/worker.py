@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from bertlab.files import read_json, write_json
 from bertlab.studies.study import COSTS, RunSpec, data_of
 
 RUNNER = "bertlab.studies.worker:execute"
+NO_COSTS = {key: 0 for key in COSTS if key != "parameters"}  # of a run that stands on no pretraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,11 +200,15 @@ def stand_on(given: Path, run: RunSpec, directory: Path) -> None:
     """Notes what the model of a run had cost that it does not train itself; nothing, if all its tasks begin at random."""
     pretraining = read_json(given / "result.json") if (given / "result.json").exists() else {}
     costs = {key: pretraining[key] for key in COSTS if key in pretraining}
-    at_random = [task_config(run, task).transfer.random for task in run.downstream]
-    if at_random and all(at_random):
-        costs |= {key: 0 for key in COSTS if key != "parameters"}
+    if from_scratch(task_config(run, task).transfer.random for task in run.downstream):
+        costs |= NO_COSTS
     write_json(directory / "measured.json", {})
     write_json(directory / "result.json", {"run": str(given), **costs, "metrics": {}})
+
+
+def from_scratch(at_random: Iterable[bool]) -> bool:
+    """Whether a run stands on no pretraining: it has fine-tunings, and all of them begin from random values."""
+    return set(at_random) == {True}
 
 
 def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:

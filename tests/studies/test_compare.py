@@ -166,6 +166,53 @@ def test_it_is_printed(runs, capsys):
     assert "lora.rank" in capsys.readouterr().out
 
 
+def printed_results(ours, theirs):
+    """Row -> first, second and difference as printed."""
+    out = io.StringIO()
+    compare(ours, theirs, console=Console(file=out, width=300))
+    rows = (line.rsplit(maxsplit=3) for line in out.getvalue().splitlines())
+    return {row[0].strip(): row[1:] for row in rows if len(row) == 4}
+
+
+def write_objectives(run, **weights):
+    """Gives a run, or a fine-tuning, objectives of these weights."""
+    config = json.loads((run / "config.json").read_text())
+    entries = {name: {"weight": weight, "final_weight": None} for name, weight in weights.items()}
+    (run / "config.json").write_text(json.dumps(config | {"objectives": entries}))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shown"),
+    [
+        ({"mlm": 1.0, "nsp": 1.0}, {"ltr": 1.0}, "–"),
+        ({"mlm": 1.0, "nsp": 1.0}, {"mlm": 1.0, "nsp": 0.5}, "–"),
+        ({"mlm": 1.0, "nsp": 0.0}, {"mlm": 1.0}, "-2.3000"),
+    ],
+)
+def test_total_losses_of_other_objectives_are_not_subtracted(runs, first, second, shown):
+    for run, loss, weights in zip(runs, (6.13, 3.83), (first, second), strict=True):
+        result = json.loads((run / "result.json").read_text())
+        result["metrics"] = {"valid": {"loss": loss, "mlm/loss": loss}, "test": {"loss": loss}}
+        (run / "result.json").write_text(json.dumps(result))
+        write_objectives(run, **weights)
+    printed = printed_results(*runs)
+    assert printed["valid/loss"] == printed["test/loss"] == ["6.1300", "3.8300", shown]
+    assert printed["valid/mlm/loss"] == ["6.1300", "3.8300", "-2.3000"], "an objective's own loss is one question"
+
+
+def test_total_losses_of_fine_tunings_with_another_objective_are_not_subtracted(tmp_path):
+    runs = [write_run(tmp_path / name, 100, 1e-3, 5.0, "f0") for name in "ab"]
+    for run, loss, weight in zip(runs, (2.5, 0.5), (0.5, 0.0), strict=True):
+        for task, auxiliary in (("package", weight), ("sst2", 0.5)):
+            write_stage(run, f"finetune/{task}", 1, 0.7)
+            file = run / "finetune" / task / "result.json"
+            file.write_text(json.dumps({"metrics": {"test": {"loss": loss, f"{task}/loss": loss}}}))
+            write_objectives(run / "finetune" / task, language_model=auxiliary)
+    printed = printed_results(*runs)
+    assert printed["package: test/loss"] == ["2.5000", "0.5000", "–"]
+    assert printed["package: test/package/loss"] == printed["sst2: test/loss"] == ["2.5000", "0.5000", "-2.0000"]
+
+
 def test_a_directory_that_is_no_run_is_refused(runs, tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         compare(runs[0], tmp_path)

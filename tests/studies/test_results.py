@@ -7,9 +7,10 @@ import statistics
 import pandas as pd
 import pytest
 import scipy.stats
-from conftest import objectives_study, write_run, write_study
+from conftest import PARAMETERS, objectives_study, write_run, write_study
 
 from bertlab.errors import UserError
+from bertlab.studies.plots import learning_curves, line_styles, untrained
 from bertlab.studies.results import (
     comparable,
     compare_data,
@@ -21,6 +22,7 @@ from bertlab.studies.results import (
     summarise,
 )
 from bertlab.studies.statistics import multi_bootstrap
+from bertlab.studies.sweep import describe
 
 SCORES = {"mlm-seed=1": 0.70, "mlm-seed=2": 0.74, "ltr-seed=1": 0.69, "ltr-seed=2": 0.70}
 
@@ -190,6 +192,79 @@ def test_fine_tuning_seeds_are_nested_in_those_of_pretraining(tmp_path):
     assert (found.low, found.high) == (bootstrap.low, bootstrap.high) and found.beyond_chance
 
 
+def test_a_column_without_numbers_is_not_subtracted(tmp_path):
+    results = load(small_study(tmp_path / "s"))
+    for column in ("data_hash", "status", "seed"):
+        with pytest.raises(UserError, match=f"'{column}' holds no numbers; give a column of scores or costs"):
+            difference(results, column, "MLM", "LTR")
+    assert difference(results, "tokens", "MLM", "LTR").mean == 0
+
+
+def scratch_study(directory, first=False):
+    """MLM and LTR, and a variant that needs MLM's pretraining but begins its fine-tunings from random values.
+
+    Args:
+        directory: The study's.
+        first: Whether that variant comes first, so that the pretraining lies in its own directories.
+    """
+    study = objectives_study((1, 2), ("MLM", "LTR"))
+    labels = study.axes["objective"]
+    labels |= {"scratch": labels["MLM"] | {"finetune.transfer.random": True}}
+    order = ("scratch", "MLM", "LTR") if first else ("MLM", "LTR", "scratch")
+    study = dataclasses.replace(study, axes=study.axes | {"objective": {name: labels[name] for name in order}})
+    directory.mkdir()
+    (directory / "study.json").write_text(json.dumps(describe(study, study.runs())))
+    for run in study.runs():
+        path, variant = directory / run.name, run.labels["objective"]
+        write_run(path, {"scratch": "MLM"}.get(variant, variant), int(run.labels["seed"]))
+        floor = {"value": 1.0, "above": 0.5, "above_standard_error": 0.1, "exact": True, "note": ""}
+        (path / "floor.json").write_text(json.dumps({"mlm": floor}))
+        bits = {"value": 2.0, "standard_error": 0.1, "text_hash": "a0", "tokens": 9, "pieces": 9, "unknown": 0.0}
+        evaluation = {"bits_per_byte": {"test split": {"pseudo": bits | {"lowercase": False}}}}
+        (path / "evaluation.json").write_text(json.dumps(evaluation))
+        write_starts(path, variant == "scratch")
+        if run.shares:
+            for file in path.glob("*.json*"):
+                file.unlink()
+    return directory
+
+
+def write_starts(run, package, code_spans=None):
+    """Notes in the configs of a run's fine-tunings whether they begin from random values."""
+    for task, at_random in (("package", package), ("code_spans", package if code_spans is None else code_spans)):
+        (run / "finetune" / task / "config.json").write_text(json.dumps({"transfer": {"random": at_random}}))
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_run_from_random_values_has_nothing_of_the_pretraining_it_discards(tmp_path, first):
+    results = load(scratch_study(tmp_path / "s", first))
+    runs = results.runs.set_index("name")
+    row, other = runs.loc["scratch-seed=1"], runs.loc["mlm-seed=1"]
+    assert set(runs["status"]) == {"finished"}
+    assert [row[cost] for cost in ("step", "tokens", "supervised", "flops", "seconds")] == [0] * 5
+    assert row["parameters"] == PARAMETERS and row["package/accuracy"] > 0 and row["data_hash"] == row["biases"] == ""
+    of_pretraining = [c for c in runs if c.startswith(("valid/", "test/", "bits_per_byte", "text_hash/", "floor", "above"))]
+    assert len(of_pretraining) > 10 and row[of_pretraining].isna().all() and other["bits_per_byte/pseudo"] == 2.0
+    assert other["step"] == 1500 and other["floor/mlm"] == 1.0 and other["valid/mlm/loss"] > 0
+    for table in (results.metrics, results.data_hashes):
+        assert set(table["run"]) == {"mlm-seed=1", "mlm-seed=2", "ltr-seed=1", "ltr-seed=2"}
+    assert untrained(results.runs) == ["scratch"]
+    assert len(learning_curves(results.metrics, ["mlm/loss"], ["step"], line_styles(results.runs)).axes[0].lines) == 1
+    assert compare_data(results)[1] == []
+
+
+def test_what_a_fine_tuning_began_with_is_read_from_it_and_before_it_began_from_the_study(tmp_path):
+    directory = scratch_study(tmp_path / "s")
+    steps = lambda: load(directory).runs.set_index("name")["step"]
+    write_starts(directory / "scratch-seed=1", True, False)
+    assert list(steps()[["scratch-seed=1", "scratch-seed=2"]]) == [1500, 0], "one of its tasks stands on the pretraining"
+    shutil.rmtree(directory / "scratch-seed=1" / "finetune")
+    assert steps()["scratch-seed=1"] == 0
+    write_starts(directory / "mlm-seed=1", True)
+    assert steps()["mlm-seed=1"] == 0
+    assert list(load(directory / "mlm-seed=1").runs["step"]) == [1500], "alone it is a pretraining, which has its curves"
+
+
 def test_primary_metric_prefers_f1_then_accuracy(study_directory):
     results = load(study_directory)
     assert primary_metric(results, "code_spans") == "code_spans/f1"
@@ -212,6 +287,26 @@ def test_different_data_are_found(tmp_path):
     same, (problem,) = compare_data(load(directory))
     assert list(same) == ["seed 1"]
     assert problem.startswith("seed 2: data_hash at step 1,500 is ") and "mlm-seed=2" in problem
+
+
+def write_data(run, /, **settings):
+    """Adds the data's settings to the config.json of a run."""
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"data": settings}))
+
+
+def test_runs_whose_data_differ_by_design_are_not_compared(tmp_path):
+    directory = small_study(tmp_path / "s", per_run={f"ltr-seed={seed}": {"data": "stream"} for seed in (1, 2)})
+    for seed in (1, 2):
+        write_data(directory / f"mlm-seed={seed}", format="segment_pair", seed=seed, directory=f"/{seed}", workers=seed)
+        write_data(directory / f"ltr-seed={seed}", format="stream", seed=seed, directory="", workers=0)
+    same, problems = compare_data(load(directory))
+    assert problems == [] and list(same) == ["seed 1 (MLM)", "seed 1 (LTR)", "seed 2 (MLM)", "seed 2 (LTR)"]
+    assert len(set(same.values())) == 4
+    for seed in (1, 2):  # another folder and more processes are no other data
+        write_data(directory / f"ltr-seed={seed}", format="segment_pair", seed=seed, directory="/other", workers=9)
+    same, problems = compare_data(load(directory))
+    assert same == {} and [problem.split(":")[0] for problem in problems] == ["seed 1", "seed 2"]
 
 
 def test_a_directory_without_runs_is_refused(tmp_path):

@@ -168,7 +168,9 @@ def test_intervals_of_many_variants_hold_together(tmp_path):
         assert text == f"{expected.low:z.1f} to {expected.high:z.1f}"
 
 
-def test_a_sweep_that_stopped_early_is_not_read_as_one_look(tmp_path):
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_sweep_that_was_to_stop_early_is_not_read_as_one_look(settled, tmp_path):
+    """Whether it has stopped or not: eight seeds at most are six looks, from the third on."""
     scores = {
         (name, str(seed)): base + 0.01 * seed**of for name, base, of in (("a", 0.5, 1), ("b", 0.6, 2)) for seed in range(3)
     }
@@ -178,7 +180,9 @@ def test_a_sweep_that_stopped_early_is_not_read_as_one_look(tmp_path):
         {"name": "a-9", "labels": {"model": "a", "seed": "9"}, "config": "", "overrides": {}, "downstream": []}
     )
     (tmp_path / "study.json").write_text(json.dumps(study))
-    (tmp_path / "settled.json").write_text(json.dumps({"sentence": "It was settled", "looks": 6}))
+    (tmp_path / "until_decided.json").write_text(json.dumps({"task": "words", "max_seeds": 8}))
+    if settled:
+        (tmp_path / "settled.json").write_text(json.dumps({"sentence": "It was settled"}))
     stopped = difference_table(load(tmp_path))
     p = lambda table: float(table[DIFFERENCES, "p"].item())
     assert p(stopped) == pytest.approx(6 * p(whole), abs=0.004)

@@ -15,7 +15,6 @@ from bertlab.errors import UserError
 from bertlab.studies.statistics import (
     compare_variants,
     failure_rate,
-    holm,
     mean_over_seeds,
     multi_bootstrap,
     permutation_test,
@@ -237,6 +236,15 @@ REPETITIONS = 400
 CELLS = [(3, 1, "mean"), (3, 3, "paired"), (5, 1, "unpaired"), (5, 3, "mean"), (10, 1, "paired"), (10, 3, "unpaired")]
 
 
+def test_what_varies_by_rounding_alone_has_no_interval():
+    """A constant difference, of which subtraction leaves 1e-17: no seed says how far the next one is from it."""
+    first = pd.DataFrame([[0.1, 0.2], [0.3, 0.4], [0.5, 0.7]])
+    for found in (multi_bootstrap(first, first + 0.01), mean_over_seeds(pd.Series([0.1 + 0.2, 0.3, 0.3]))):
+        assert math.isnan(found.low) and math.isnan(found.high)
+    by_name = pd.DataFrame([[0.11, 0.21], [0.33, 0.43], [0.5, 0.7]], index=["0", "1", "2"])
+    assert multi_bootstrap(first, by_name).paired, "seed 1 is seed '1'"
+
+
 def test_the_multi_bootstraps_interval_covers_as_stated():
     """Within 3 standard errors (3.3 points) of 95 % in every cell, and of all cells together (1.3 points)."""
     rng = np.random.default_rng(0)
@@ -310,14 +318,6 @@ def test_failure_rate_is_clopper_pearsons():
     for failed, runs in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(UserError, match=f"^{failed} of {runs} runs failed"):
             failure_rate(failed, runs)
-
-
-def test_holm_steps_down_in_the_order_of_p():
-    found = holm(pd.Series({"c": 0.03, "a": 0.01, "none": math.nan, "b": 0.029, "d": 0.9}))
-    assert list(found.index) == ["c", "a", "none", "b", "d"]
-    assert found.drop("none").to_dict() == pytest.approx({"a": 0.04, "b": 0.087, "c": 0.087, "d": 0.9})
-    assert math.isnan(found["none"])
-    assert holm(pd.Series([0.6, 0.7])).max() == 1
 
 
 SEPARATE = pd.DataFrame({"worst": [0.1, 0.13, 0.12], "best": [0.9, 0.91, 0.92], "middle": [0.5, 0.5, 0.53]}, index=[1, 2, 3])
