@@ -7,7 +7,8 @@ A config file is Python with `get_config(arguments: str | None) -> ConfigDict`. 
 import ast
 import difflib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,24 @@ from bertlab.errors import UserError
 CHECKOUT = Path(__file__).parent.parent  # of an installed package it is no checkout, and has no experiments/
 
 
+class UnknownKey(UserError):
+    """A config has no such key.
+
+    Attributes:
+        shown: The key as it was asked for, perhaps with something before it: "--config.train.stepz".
+        key: Its dotted name: "train.stepz".
+        near: Names of keys that may be meant.
+        groups: What the config has at its top, said where nothing is near.
+    """
+
+    def __init__(self, shown: str, key: str, near: Sequence[str], groups: Sequence[str]):
+        self.shown, self.key, self.near, self.groups = shown, key, near, groups
+        hint = f"did you mean {', '.join(near)}?" if near else f"its keys are {', '.join(groups)}"
+        super().__init__(f"{shown}: the config has no key '{key}'; {hint}")
+
+
 def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
-    """Reads `key=value,key=value` into a dict with the types of the defaults.
+    """Reads `key=value,key=value` into a dict with the types of the defaults; a value may hold commas, see `split_arguments`.
 
     Args:
         text: what follows the colon of a config or study path; None or "" for nothing.
@@ -30,7 +47,7 @@ def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
         UserError: for an unknown argument or a value of the wrong type; it lists the known arguments.
     """
     values = dict(defaults)
-    for item in filter(None, (text or "").split(",")):
+    for item in split_arguments(text or ""):
         key, equals, value = item.partition("=")
         if key not in defaults or not equals:
             known = ", ".join(f"{k}={v}" for k, v in defaults.items())
@@ -41,6 +58,11 @@ def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
         except (ValueError, KeyError):
             raise UserError(f"argument {key}={value}: expected {kind.__name__}, for example {key}={defaults[key]}") from None
     return values
+
+
+def split_arguments(text: str) -> list[str]:
+    """The `key=value` of "key=value,key=value"; a value goes on to the next ",key=", so that it may hold commas itself."""
+    return [item for item in re.split(r",+(?=\w+=)", text.strip(",")) if item]
 
 
 def base_config() -> ConfigDict:
@@ -337,9 +359,11 @@ def _require_key(config: ConfigDict, name: str, shown: str) -> None:
     groups = {".".join(k.split(".")[:i]) for k in known for i in range(1, k.count(".") + 1)}
     if name in known or name in groups:
         return
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
-    raise UserError(f"{shown}: the config has no key '{name}'; {hint}")
+    leaf_of = lambda key: key.rpartition(".")[2]
+    initials = lambda key: "".join(word[:1] for word in leaf_of(key).split("_"))
+    short = [key for key in known if len(leaf_of(name)) > 1 and initials(key) == leaf_of(name)]  # "lr"
+    near = short[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    raise UnknownKey(shown, name, near, [f"{key}.*" if key in groups else key for key in config])
 
 
 def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

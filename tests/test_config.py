@@ -21,6 +21,13 @@ def test_arguments_take_the_types_of_their_defaults():
     assert [type(value) for value in values.values()] == [str, int, float, bool]
 
 
+def test_a_value_goes_on_to_the_next_key_so_that_globs_may_be_joined_by_commas():
+    text = "size=mini,corpus=text:a.txt,b/*.txt,steps=20,"
+    values = parse_arguments(text, size="tiny", corpus="pydocs", steps=10)
+    assert values == dict(size="mini", corpus="text:a.txt,b/*.txt", steps=20)
+    assert load_config(f"{BERT}:corpus=text:a.txt,b.txt,objectives=mlm").data.corpus == "text:a.txt,b.txt"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -71,6 +78,8 @@ def test_overrides_from_the_command_line_take_the_keys_types():
     [
         ("--config.train.stepz=3", r"--config.train.stepz: .*did you mean train.steps"),
         ("--config.batch_size=3", r"no key 'batch_size'; did you mean data.batch_size"),
+        ("--config.optimizer.lr=1", r"no key 'optimizer.lr'; did you mean optimizer.learning_rate\?$"),
+        ("--config.x=1", r"no key 'x'; its keys are data.\*, evaluate.\*, init_from, .*, seed, train.\*, writers$"),
         ("--config.objectives.ltr.weight=1", r"no key 'objectives.ltr.weight'"),
         ("--config.train.steps", r"write it as --config.train.steps=VALUE"),
         ("--config.train.steps=many", r"config.train.steps.*many"),

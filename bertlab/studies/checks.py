@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bertlab.config import base_config, load_config
+from bertlab.config import UnknownKey, base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_config
@@ -69,11 +69,25 @@ def check_transfers(runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]) 
 
 @contextlib.contextmanager
 def blaming(run: RunSpec) -> Iterator[None]:
-    """Names the run in a UserError."""
+    """Names the run in a UserError, and for an unknown key that is an axis says what an axis is called."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"run {run.name}: {error}") from None
+        axis = " (an axis of values is called after a config key, or gives labels with their overrides)"
+        is_axis = isinstance(error, UnknownKey) and error.shown in run.labels
+        raise UserError(f"run {run.name}: {error}{axis if is_axis else ''}") from None
+
+
+@contextlib.contextmanager
+def _of_stage(stage: str, task: str) -> Iterator[None]:
+    """Names the stage in a UserError, an unknown key as the study has it."""
+    try:
+        yield
+    except UnknownKey as error:
+        near = [f"{stage}.{key}" for key in error.near]
+        raise UnknownKey(f"{stage}.{error.key}", error.key, near, error.groups) from None
+    except UserError as error:
+        raise UserError(f"{stage} on {task}: {error}") from None
 
 
 class _Checker:
@@ -94,9 +108,11 @@ class _Checker:
         for task in run.downstream:
             begun = pretrained
             if run.adapt:
-                found["adapt", task] = adapted = self._adapted(run, task, pretrained)
+                with _of_stage("adapt", task):
+                    found["adapt", task] = adapted = self._adapted(run, task, pretrained)
                 begun = _as_saved(adapted)
-            found["finetune", task] = self._finetuned(run, task, begun, tokenizer)
+            with _of_stage("finetune", task):
+                found["finetune", task] = self._finetuned(run, task, begun, tokenizer)
         return found
 
     def _adapted(self, run: RunSpec, task: str, pretrained: Mapping[str, Any]) -> ConfigDict:

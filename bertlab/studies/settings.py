@@ -105,6 +105,8 @@ GPT_PAPER: Mapping[str, Any] = {
 }
 # allenai/bilm-tf train_elmo.py: ten passes over 768,648,884 tokens in batches of three times 128 rows of 20.
 ELMO_PAPER: Mapping[str, Any] = {"train.steps": 1_000_840, "data.batch_size": 384, "optimizer.warmup_steps": 0}
+# Where models are compared that read in different directions: what reads from the left knows a word at its last piece alone.
+LAST_PIECE: Mapping[str, Any] = {"finetune.transfer.word_piece": "last"}
 # What a task's model reads instead of a pretrained one's states: embeddings that begin at random and are trained with it.
 FRESH_EMBEDDINGS: Mapping[str, Any] = {
     "finetune.transfer.random": True,
@@ -259,6 +261,7 @@ def read_setting(
     tasks: Sequence[str] = ("package", "code_spans"),
     seeds: int = 2,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
+    least: Mapping[str, int] | None = None,
     **others: Any,
 ) -> Setting:
     """Reads a study's arguments: scale, corpus, seeds, steps, tasks, data, task_steps, and the study's own.
@@ -269,10 +272,12 @@ def read_setting(
         tasks: Those without `tasks=`.
         seeds: Their number without `seeds=`.
         presets: What the study has beside SCALES: name -> the arguments that it stands for, `scale` among them.
+        least: "steps" or "task_steps" -> how many the study needs where they are given; 1 without it.
         **others: The study's own arguments with their defaults.
 
     Raises:
-        UserError: an argument is unknown or of the wrong type, there is no such scale or task, or a task has no `data`.
+        UserError: an argument is unknown, of the wrong type or too small, there is no such scale or task, or a task has no
+            `data`.
     """
     defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0, "tasks": "+".join(tasks), "data": ""}
     defaults |= {"task_steps": 0, **others}
@@ -285,6 +290,9 @@ def read_setting(
         raise UserError(f"scale={scale}: choose one of {', '.join((*presets, *SCALES))}")
     if values["seeds"] < 1:
         raise UserError(f"seeds={values['seeds']}: give at least 1")
+    for name, fewest in ({"steps": 1, "task_steps": 1} | dict(least or {})).items():
+        if values[name] and values[name] < fewest:
+            raise UserError(f"{name}={values[name]}: give at least {fewest} for this study, or 0 for the scale's own")
     if unknown := [name for name in names if name not in (*OWN_TASKS, *TASKS)]:
         raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is none of {', '.join((*OWN_TASKS, *TASKS))}")
     if not values["data"] and (published := [name for name in names if name in TASKS]):

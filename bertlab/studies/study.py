@@ -143,15 +143,19 @@ class Study:
         """A run for each point of the grid, those with a common pretraining or adaptation pointing at the first that has it.
 
         Raises:
-            UserError: An axis is wrong (see `grid`), two axes set the same or nested config names, two runs get the same
-                name, a value cannot be written as JSON, or an average names no run.
+            UserError: There is no run, an axis is wrong (see `grid`), two axes set the same or nested config names, a label
+                gives no name of a directory or one that is taken, a value cannot be written as JSON, or an average names no
+                two runs.
         """
         if unknown := [name for name in self.select if name not in self.axis_names]:
             raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axis_names)}')
         grid, specs = self.grid, {}
+        if not grid:
+            raise UserError(f"study {self.name}: axes has no points, so that there is nothing to run; give at least one")
         for point in grid:
             spec = self._run(point)
-            if spec.name in specs or spec.name in ("", REPORT_DIRECTORY):
+            # Files beside the runs' directories are study.json, sweep.lock and the like.
+            if spec.name in specs or spec.name in ("", REPORT_DIRECTORY) or spec.name.endswith((".json", ".lock")):
                 raise UserError(
                     f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
                     f'"{spec.name}", which is taken; rename a label'
@@ -168,6 +172,11 @@ class Study:
                         f'study {self.name}: axis "{name}" ({choice.label}) sets {key} and axis "{other_name}" ({other.label}) '
                         f"sets {other_key}; let one axis alone set it"
                     )
+        if empty := [(name, choice.label) for name, choice in point.items() if not file_name([choice.part])]:
+            name, label = empty[0]
+            raise UserError(
+                f'study {self.name}: label "{label}" of axis "{name}" has no letter or digit for a file name; rename it'
+            )
         own = settings(point)
         config = own.pop("config", self.config)
         if (seed := point.get("seed")) and seed.is_value and not any(overlap("data.seed", key) for key in own | self.overrides):
@@ -200,6 +209,8 @@ class Study:
         elsewhere = lambda run: {name: label for name, label in run.labels.items() if name != along}
         fellows = {run.labels[along]: run.name for run in specs.values() if elsewhere(run) == elsewhere(spec)}
         wanted = spec.config.removeprefix("average:").split(",")
+        if len(set(wanted)) < max(2, len(wanted)):
+            raise UserError(f"study {self.name}: run {spec.name} is {spec.config}; give at least two labels, each once")
         if missing := [label for label in wanted if label not in fellows or label == spec.labels[along]]:
             raise UserError(
                 f'study {self.name}: run {spec.name} averages "{missing[0]}", and the other labels of axis "{along}" are'

@@ -42,6 +42,8 @@ CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
 }
 READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
 
+LEAST: Mapping[str, int] = {"task_steps": 2}  # a slanted triangle rises and falls
+
 
 def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
     """Overrides of the three stages for recipe awd_lstm; `setting.task_steps` are those of both later ones.

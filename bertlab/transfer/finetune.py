@@ -51,6 +51,7 @@ from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_task
 
 # Examples of each task that a fine-tuning is checked on before its run is there.
 FEW = 8
+WORD_PIECES = ("auto", "first", "last")
 # What a head is told and not asked.
 _DERIVED = ("classes", "texts", "word_types", "number")
 
@@ -128,6 +129,9 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
             "epochs": 0.0,  # where train.steps is 0: that many passes over the training examples
             "warmup": 0.0,  # share of the steps, instead of optimizer.warmup_steps; 0: those
             "layout": transfer_of(pretrained).get("layout", "pair"),  # pair | delimited: see bertlab/transfer/inputs.py
+            # auto | first | last: which piece a word of a tagging task, or one in context, is read at; auto: the first if the
+            # model sees both sides, and else the last, which alone has seen the whole word.
+            "word_piece": "auto",
             "random": False,  # begin with random parameters of the run's shape, not with its own
             "features": False,  # the body's states are taken once, from disk: see bertlab/transfer/stored.py
             "layers": config_dict.placeholder(int),  # layers that are transferred, from the embeddings up; None: all
@@ -346,6 +350,12 @@ def _check_stored(config: ConfigDict, tasks) -> None:
             "config.transfer.features=True trains one task's head on the run's own states; leave out other tasks, random,"
             " layers and language_model"
         )
+    if config.transfer.word_piece != "auto":
+        raise UserError(
+            f"config.transfer.features=True keeps of a word the piece that word_piece='auto' means, not"
+            f" {config.transfer.word_piece!r}; leave config.transfer.word_piece out, or set config.optimizer.frozen='^body/'"
+            " instead of features"
+        )
 
 
 class StoredBatches(Sequence):
@@ -400,7 +410,7 @@ def layout_of(config: ConfigDict, name: str, data: TaskData) -> Layout:
     return Layout(
         kind=config.transfer.layout,
         seq_len=config.data.seq_len,
-        first_piece="both" in sides_of(config.model.family, model_direction(config.model)),
+        first_piece=_reads_first_piece(config),
         characters=config.data.characters,
         double_separator=bool(config.model.position_offset),
         doc_stride=config.transfer.doc_stride,
@@ -408,6 +418,13 @@ def layout_of(config: ConfigDict, name: str, data: TaskData) -> Layout:
         spelling=entry.get("spelling", False),
         words=words,
     )
+
+
+def _reads_first_piece(config: ConfigDict) -> bool:
+    """Whether a word is read at its first piece, not at its last."""
+    if config.transfer.word_piece == "auto":
+        return "both" in sides_of(config.model.family, model_direction(config.model))
+    return config.transfer.word_piece == "first"
 
 
 def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]], pretrained: Mapping[str, Any]) -> None:
@@ -420,6 +437,8 @@ def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]]
         check_family(config, ConfigDict(pretrained["model"]))
     if transfer.layout not in LAYOUTS:
         raise UserError(f"config.transfer.layout={transfer.layout!r} is not known; choose {' or '.join(LAYOUTS)}")
+    if transfer.word_piece not in WORD_PIECES:
+        raise UserError(f"config.transfer.word_piece={transfer.word_piece!r} is not known; choose {', '.join(WORD_PIECES)}")
     if transfer.layout == "delimited" and config.model.token_encoder == "characters":
         raise UserError("config.transfer.layout='delimited' adds tokens, which a model of characters has not; set 'pair'")
     if transfer.layers is not None and not 0 <= transfer.layers <= shape.layers:

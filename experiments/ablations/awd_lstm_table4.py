@@ -13,6 +13,10 @@ that the paper prints. `tasks=package` adds tasks: nothing downstream is asked o
 The published row without fine-tuning has no counterpart: that stage, a second run of averaged SGD from the first one's end, is
 none of ours, and all our rows are without it. scale=paper is WikiText-2's: `corpus='text:wikitext-2/*.txt'`.
 
+Averaging begins once the held-out loss is worse than the best of all looks at it but the last five, so never before the seventh
+look. At tiny and mini there is a look every 100 steps, 40 and 400 in all, so that it begins soon after the loss has stopped
+falling; where it falls to the end, averaging does not begin, and "without NT-ASGD" is "full".
+
 Expect: the weight-dropped recurrence counts most, then averaging and the embeddings' width; on text that a small model cannot
 overfit every kind of dropout costs more than it gives, at first.
 """
@@ -43,6 +47,8 @@ PUBLISHED = Published(
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, tasks=())
+    every = setting.pretraining["train.eval_every"]
+    looks = {"train.eval_every": min(100, every)} if setting.scale in ("tiny", "mini") else {}
     return Study(
         name="awd_lstm_table4",
         title="The parts of AWD-LSTM",
@@ -61,7 +67,7 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides=setting.own_optimizer,
+        overrides={**setting.own_optimizer, **looks},
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -6,8 +6,8 @@
 
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on a quarter, half or three quarters of CLM and then
 MLM. CLM is objective `prefix` without a prefix: left to right on a body that otherwise sees both sides, so that the body stays
-as it is. What was CLM alone is fine-tuned seeing both sides and, as a row of its own, still from the left. `rate=` is MLM's,
-for which the paper has 20 to 50 %.
+as it is. What was CLM alone is fine-tuned seeing both sides and, as a row of its own, still from the left. A word is read at
+its last piece in all rows, which a model from the left has seen whole. `rate=` is MLM's, for which the paper has 20 to 50 %.
 
 The paper's models have EuroBERT's shape and 210 million to 1 billion parameters; here they are `modern` bodies without local
 attention. The rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), lest what comes
@@ -19,7 +19,7 @@ Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on qu
 alone, a quarter and three quarters reliably, and three quarters of CLM no worse than MLM.
 """
 
-from bertlab.studies.settings import read_setting
+from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Study
 
 PAPER = {
@@ -41,7 +41,7 @@ def clm_first(share, steps):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, rate=0.3)
+    setting = read_setting(arguments, paper=PAPER, least={"steps": 2}, rate=0.3)
     recipe = setting.recipe("modern", objectives="mlm+prefix")
     steps = setting.steps(recipe)
     return Study(
@@ -61,6 +61,7 @@ def get_study(arguments=None):
         overrides={
             **setting.overrides,
             **setting.transformer,
+            **LAST_PIECE,
             "model.local_window": 0,
             "objectives.prefix.max_share": 0.0,
             "objectives.mlm.rate": setting.others["rate"],

@@ -7,10 +7,11 @@
 Five objectives on one body, between MLM and ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
 [MASK], so that none is seen that later is not); ELECTRA 15 % (which of the chosen tokens are replaced); All-Tokens MLM (every
 token predicted, with a way to copy); ELECTRA (every token: replaced or not). The generator has a quarter of the body's
-width and heads. Steps are equal, as in the paper; the generator makes a step dearer: see FLOPs and seconds.
+width and heads at tiny, mini and small, as that of ELECTRA-Small, and a third at base and paper, as that of ELECTRA-Base (256
+of 768). Steps are equal, as in the paper; the generator makes a step dearer: see FLOPs and seconds.
 
-The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). At scale=paper hyper-parameters
-are BERT's: the paper's own are not verified.
+The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is a body of
+BERT-Base's size, which is ELECTRA-Base's too, with BERT's hyper-parameters: the paper's own are not verified.
 
 Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT: most of the gain comes from being asked at every
 token, little from the mismatch of [MASK].
@@ -34,7 +35,8 @@ PUBLISHED = Published(
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=BERT_PAPER)
-    electra = {"config": setting.recipe("bert", objectives="electra")}
+    size = 1 / 3 if setting.scale in ("base", "paper") else 1 / 4
+    electra = {"config": setting.recipe("bert", objectives="electra"), "objectives.electra.generator_size": size}
     return Study(
         name="electra_small",
         title="ELECTRA and what lies between",

@@ -22,7 +22,7 @@ from bertlab.studies.study import Study
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     factor = {"finetune.optimizer.layer_decay": 0.3, "adapt.optimizer.layer_decay": 0.3}
     cosine = {
         "adapt.optimizer.decay": "cosine",

@@ -5,10 +5,11 @@
 
 The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM beside it and no
 pretraining as the floor. MLM and LTR share one transformer body; only its direction and the objective differ.
+A word is read at its last piece in all rows, which a model from the left has seen whole.
 `scale=demo` is what `make demo` runs: scale=tiny for 800 steps and one seed.
 """
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
 from bertlab.studies.study import Study
 
 DEMO = {"scale": "tiny", "steps": 800, "seeds": 1}
@@ -41,6 +42,7 @@ def get_study(arguments=None):
         overrides={
             **setting.overrides,
             **(demo_logging(setting.steps(mlm)) if setting.preset == "demo" else {}),
+            **LAST_PIECE,
             "data.format": "segment_pair",
         },
         downstream=setting.downstream(),

@@ -12,6 +12,8 @@ entries of its table of counts, a row's worth for each row), each used two ways:
 - fine-tuned: everything is trained under a linear layer on the mean of the states, or on each word's; static vectors at ten
   times the rate.
 
+A word is read at its last piece in all rows, which a model from the left has seen whole.
+
 A task's biLSTM lends context to static vectors too, so that "features" compares what the vectors know, and "fine-tuned" whether
 the model itself sees context. No paper has this table; the order is that of ELMo's and BERT's comparisons. The models' own
 sizes differ (`parameters` in the report); scale=paper has the recipes' published ones.
@@ -21,7 +23,7 @@ and BERT differ less as features than fine-tuned.
 """
 
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import read_setting
+from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Study
 
 # Pieces, rows and steps of all models, so that they read the same; all else is each recipe's, as published.
@@ -62,6 +64,6 @@ def get_study(arguments=None):
             ),
             axis("seed", setting.seeds),
         ),
-        overrides={"data.tokenizer.kind": "unigram", **setting.pretraining, **setting.finetuning("elmo")},
+        overrides={"data.tokenizer.kind": "unigram", **setting.pretraining, **setting.finetuning("elmo"), **LAST_PIECE},
         downstream=setting.downstream(),
     )

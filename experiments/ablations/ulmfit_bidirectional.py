@@ -23,7 +23,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     return Study(
         name="ulmfit_bidirectional",
         title="ULMFiT in two directions",

@@ -25,7 +25,7 @@ STEPS = 3000
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     counts = FEWER if setting.scale in ("tiny", "mini") else COUNTS
     examples = {str(count): {"finetune.task_data.limit": count} for count in counts}
     scratch = {**ulmfit.thawing(setting, "all"), "finetune.optimizer.layer_decay": 1.0, "finetune.transfer.random": True}

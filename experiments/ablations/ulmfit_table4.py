@@ -33,7 +33,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     return Study(
         name="ulmfit_table4",
         title="ULMFiT with and without pretraining",

@@ -24,7 +24,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     return Study(
         name="ulmfit_table5",
         title="ULMFiT with a vanilla and with a regularised language model",

@@ -31,7 +31,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     ours = ulmfit.adaptation(setting)
     constant = ours | {"adapt.optimizer.decay": "constant"}
     return Study(

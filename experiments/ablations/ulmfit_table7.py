@@ -39,7 +39,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     one_rate, constant = {"finetune.optimizer.layer_decay": 1.0}, {"finetune.optimizer.decay": "constant"}
     cosine = {"finetune.optimizer.decay": "cosine"}
     full = {**ulmfit.thawing(setting, "all"), **constant, **one_rate}

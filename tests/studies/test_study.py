@@ -4,12 +4,20 @@ import sys
 import pytest
 from conftest import objectives_study
 
+from bertlab.config import load_config
 from bertlab.data.batches import BatchHash
 from bertlab.errors import UserError
+from bertlab.models.base import sides_of
+from bertlab.models.presets import model_direction
+from bertlab.studies.axes import axis, where
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import Study, load_study
+from bertlab.studies.sweep import check_configs
+from bertlab.studies.worker import RUNNER
 from bertlab.train.build import build_pretraining
+from bertlab.transfer.tasks import find_task
 from tests.conftest import ROOT
+from tests.studies.golden import STUDIES
 
 
 def study(axes, **options):
@@ -56,6 +64,13 @@ def test_study_without_axes_is_one_run():
         ({"tokens": [1]}, "rename the axis"),
         ({"a": {"x": 3}}, 'label "x" of axis "a" is 3'),
         ({"a": {"x": {"f": print}}}, "not plain data"),
+        ([], "axes has no points"),
+        (where(axis("a", [1, 2]), lambda given: False), "axes has no points"),
+        ({"a": {"": {}, "x": {"b": 1}}, "seed": [1]}, 'label "" of axis "a" has no letter or digit'),
+        ({"a": {"study.json": {}}}, '"study.json", which is taken'),
+        ({"a": {"Sweep.lock": {}}}, '"sweep.lock", which is taken'),
+        ({"a": {"x": {}, "y": {"config": "average:x"}}}, "run y is average:x; give at least two labels, each once"),
+        ({"a": {"x": {}, "y": {"config": "average:x,x"}}}, "run y is average:x,x; give at least two labels, each once"),
     ],
 )
 def test_axes_that_cannot_be_are_refused(axes, message):
@@ -129,6 +144,62 @@ def test_an_average_is_of_the_runs_beside_it():
             UserError, match=f'averages "{labels.partition(",")[2]}", and the other labels .* forward, backward'
         ):
             study({"direction": wrong}, downstream=["x"]).runs()
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_reads_words_at_the_same_piece_in_all_rows(path):
+    pieces = set()
+    for run in load_study(f"{path}:scale=tiny,seeds=1").runs():
+        tagging = [of for task, of in run.downstream.items() if find_task(of.get("task", task)).kind == "tagging"]
+        model = load_config(run.config, run.overrides).model if tagging and not run.averages else None
+        for of in tagging if model else ():
+            direction = of.get("model.direction") or model_direction(model)
+            both = "both" in sides_of(model.family, direction)
+            asked = of.get("transfer.word_piece", "auto")
+            pieces.add(("first" if both else "last") if asked == "auto" else asked)
+    assert len(pieces) <= 1
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (
+            {"x": ["a", "b"]},
+            r"run x=a: x: the config has no key 'x'; its keys are data.\*, .* \(an axis of values is called after a",
+        ),
+        ({"finetune.x": [1]}, r"run finetune.x=1: finetune.x: .* \(an axis of values is called after a config key, or gives"),
+        ({"a": {"A": {"finetune.optimizer.lr": 1.0}}}, r"finetune.optimizer.lr: .* mean finetune.optimizer.learning_rate\?$"),
+        ({"a": {"A": {"adapt.foo": 1}}}, r"run a: adapt.foo: the config has no key 'foo'; "),
+        ({"a": {"A": {"finetune.train.steps": -5}}}, r"run a: finetune on words: config.train.steps=-5"),
+    ],
+)
+def test_what_is_wrong_is_named_as_the_study_has_it(axes, message, small_overrides, words_task):
+    config = f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm"
+    options = dict(overrides=small_overrides, downstream={"words": {"task": words_task}})
+    runs = Study(name="s", title="", question="", config=config, axes=axes, **options).runs()
+    with pytest.raises(UserError, match=message) as error:
+        check_configs(runs, RUNNER, None)
+    assert len(str(error.value)) < 350
+
+
+@pytest.mark.parametrize(
+    ("study", "arguments", "message"),
+    [
+        ("ulmfit_table7", "task_steps=1", "task_steps=1: give at least 2"),
+        ("bert_table5", "task_steps=-5", "task_steps=-5: give at least 1"),
+        ("clm_then_mlm", "steps=1", "steps=1: give at least 2"),
+        ("bert_table5", "steps=-1", "steps=-1: give at least 1"),
+        ("floors", "seeds=0", "seeds=0: give at least 1"),
+    ],
+)
+def test_a_setting_that_a_study_cannot_have_is_named(study, arguments, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        load_study(f"{ROOT}/experiments/ablations/{study}.py:{arguments}")
+
+
+def test_a_study_takes_several_globs_as_its_corpus():
+    run, *_ = load_study(f"{ROOT}/experiments/ablations/bert_table5.py:corpus=text:a.txt,b.txt,seeds=1").runs()
+    assert load_config(run.config).data.corpus == "text:a.txt,b.txt"
 
 
 def test_names_that_only_begin_alike_do_not_overlap():

@@ -175,7 +175,7 @@ class NoWorkers(Local):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"finetune.optimizer.frozn": "x"}, r"the config has no key 'optimizer.frozn'; did you mean optimizer.frozen"),
+        ({"finetune.optimizer.frozn": "x"}, r"the config has no key 'optimizer.frozn'; did you mean finetune.optimizer.frozen"),
         ({"finetune.optimizer.frozen": "bodi/"}, r"config.optimizer.frozen='bodi/' matches no parameter"),
         ({"finetune.recipe": "nope"}, "recipe 'nope' is not known"),
         ({"finetune.train.step": 5}, "no key 'train.step'"),

@@ -95,6 +95,21 @@ def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks, 
     assert np.abs(hidden_states(original, fresh, view).both[-1] - theirs.both[-1]).max() > 1e-3, "two steps do move it"
 
 
+def test_a_word_is_read_at_the_piece_that_is_asked_for_else_at_its_last_where_one_side_is_seen(bert_run, tmp_path):
+    (tmp_path / "tags.conll").write_text("".join(f"the O\nunforeseeable{i} B-X\nword O\n\n" for i in range(60)))
+    (tmp_path / "tags.py").write_text('from bertlab.transfer.tasks import conll\n\nTASK = conll("tags", train="tags.conll")\n')
+
+    def places(piece, direction):
+        changes = settings(**{"transfer.word_piece": piece, "model.direction": direction})
+        experiment = build_finetuning(*resolved(overridden(finetune_config(bert_run, str(tmp_path / "tags.py")), changes)))
+        return experiment.evaluations["valid"][0]["word_at"].tolist()
+
+    first, last = places("first", "bidirectional"), places("last", "bidirectional")
+    assert first != last, "some word has two pieces"
+    assert places("auto", "bidirectional") == places("first", "left-to-right") == first
+    assert places("auto", "left-to-right") == places("last", "left-to-right") == last
+
+
 def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
     for task, overrides, message in [
         ("glue", {}, r"task 'glue' is not known; "),
@@ -109,11 +124,21 @@ def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
         ("which", {"head.bilstm": "1", "head.hidden": "0"}, r"config.objectives.which.hidden=0 must be at least 1"),
         ("which", {"head.blocks": "-5"}, r"config.objectives.which.blocks=-5 must be at least 0"),
         ("which", {"metrics.which": "foo"}, r"config.metrics.which='foo' is none of the task's: accuracy"),
+        (
+            "negation",
+            {"transfer.word_piece": "middle"},
+            r"config.transfer.word_piece='middle' is not known; choose auto, first, last",
+        ),
+        (
+            "negation",
+            {"transfer.word_piece": "last", "transfer.features": True},
+            r"piece that word_piece='auto' means, not 'last'",
+        ),
         ("which", {"model.family": "gpt"}, r"holds a model of family 'bert', and config.model.family is 'gpt'"),
         ("which", {"data.seq_len": "600"}, r"config.data.seq_len=600 is beyond the model's 512 positions"),
     ]:
         with pytest.raises(UserError, match=message):
             finetune(bert_run, task, tmp_path / "out", {"mesh.data": 1} | overrides)
-    with pytest.raises(UserError, match=r"is not a run with checkpoints|is not a run"):
+    with pytest.raises(UserError, match=r"has no config.json; give the --workdir of"):
         finetune(tmp_path, "which", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -5,9 +5,9 @@ cluster the study's directory lies on a file system that all nodes share, and be
 """
 
 import json
-import re
 from typing import Any
 
+from bertlab.config import split_arguments
 from bertlab.errors import UserError
 from bertlab.studies.launchers.base import Launcher, Process
 from bertlab.studies.launchers.local import Local
@@ -38,9 +38,9 @@ def launcher(name: str, jobs: int, options: str = "") -> Launcher:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Reads "key=value,key=value"; a value goes on to the next ",key=", so that it may hold commas itself."""
+    """Reads "key=value,key=value", split by `bertlab.config.split_arguments`; values are JSON where they can be."""
     values = {}
-    for item in filter(None, re.split(r",(?=\w+=)", text)):
+    for item in split_arguments(text):
         key, equals, value = item.partition("=")
         if not equals:
             raise UserError(f"--launcher_options={text}: expected key=value,key=value and found '{item}'")
