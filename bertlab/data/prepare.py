@@ -128,6 +128,17 @@ def _options(data_config: Mapping) -> dict[str, Any]:
     return options
 
 
+def check_corpus(data_config) -> None:
+    """Refuses a corpus that there is not, before anything of it is read; what TFDS has is known once it is opened.
+
+    Raises:
+        UserError: the name is not known, or no file has it.
+    """
+    options = _options(data_config)
+    if not options["corpus"].startswith("tfds:"):
+        open_corpus(options["corpus"], **_corpus_options(options))
+
+
 def _corpus_options(options: dict[str, Any]) -> dict[str, Any]:
     kind = options["corpus"].partition(":")[0]
     if kind == "pydocs":

@@ -345,8 +345,8 @@ def print_plan(
     print_line(
         console,
         f"{study.name}: {len(runs)} runs, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
-        f" {count_text(total.flops)} FLOPs, {seconds_text(schedule(seconds, waits, at_a_time))} with {at_a_time} at a time,"
-        f" {source}; in {workdir}; nothing was started (--dry_run)",
+        f" {count_text(total.flops)} FLOPs, {seconds_text(schedule(seconds, waits, at_a_time))} of training with {at_a_time}"
+        f" at a time, {source}; beside it preparing, compiling and evaluating; in {workdir}; nothing was started (--dry_run)",
     )
 
 

@@ -63,10 +63,12 @@ def count_text(value: float) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """A duration: "42 s", "12.4 min", "3.1 h"."""
-    if value < 120:
-        return f"{number(value, 0)} s"
-    return f"{number(value / 60, 1)} min" if value < 7200 else f"{number(value / 3600, 1)} h"
+    """A duration: "42 s", "12.4 min", "3.1 h", "5.2 days", "2.4 years"."""
+    day = 24 * 3600
+    for most, length, unit in ((120, 1, "s"), (7200, 60, "min"), (3 * day, 3600, "h"), (730 * day, day, "days")):
+        if value < most:
+            return f"{number(value / length, int(length > 1))} {unit}"
+    return f"{number(value / (365 * day), 1)} years"
 
 
 def score_text(value: float, metric: str) -> str:

@@ -199,6 +199,7 @@ class NoWorkers(Local):
         ({"adapt.optimizer.frozen": "bodi/"}, r"config.optimizer.frozen='bodi/' matches no parameter"),
         ({"adapt.model.layers": 3}, r"config.model has layers=3, and the model in config.init_from=.* 2; leave it out"),
         ({"optimizer.frozen": "bodi/"}, r"config.optimizer.frozen='bodi/' matches no parameter"),
+        ({"data.corpus": "wiki"}, 'config.data.corpus="wiki" names no corpus'),
         ({"finetun.train.steps": 5}, "no key 'finetun.train.steps'"),
     ],
 )
