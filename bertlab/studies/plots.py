@@ -294,8 +294,13 @@ def draw_bars(
     panel.set_xlim(low, low + (high - low) / (1 - numbers) or 1)
 
 
+NARROWEST = 0.05  # of a share's scale of colours
+
+
 def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
     """Test scores as a map: variants (such as layers) downwards, tasks across; every task on a scale of its own.
+
+    The scale of a share is five points wide at least, so that noise about one score does not look like a pattern.
 
     Args:
         runs: `Results.runs`; unfinished runs are left out, and variants without a score.
@@ -305,8 +310,9 @@ def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
     scored = summary[summary["metric"].isin(names)]
     means = scored.pivot(index="variant", columns="metric", values="mean").reindex(columns=list(names))
     means = means.reindex([variant for variant in dict.fromkeys(runs["variant"]) if variant in means.index])
-    spread = (means.max() - means.min()).where(lambda of: of > 0, 1.0)
-    place = (means - means.min()) / spread
+    least = [NARROWEST if math.isfinite(bounds(name)[1]) else 0.0 for name in names]
+    spread = np.maximum(means.max() - means.min(), least).where(lambda of: of > 0, 1.0)
+    place = 0.5 + (means - (means.max() + means.min()) / 2) / spread
     heads = [wrapped(metric_label(name).replace("/", " "), 0.85) for name in names]
     labels = [wrapped(variant, 1.8) for variant in means.index]
     # Every cell has room for the widest head and number, and for the name with most lines.

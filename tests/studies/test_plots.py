@@ -267,6 +267,13 @@ def test_scores_that_are_not_finite_are_left_out():
     assert [text.get_text() for text in heat_map(runs, ["task/accuracy"]).axes[0].texts] == ["50.0"]
 
 
+def test_noise_about_one_score_has_one_colour():
+    """Half a point is a tenth of the narrowest scale; ten points go from end to end."""
+    runs = runs_of("ab", chance=[0.500, 0.505], far=[0.5, 0.6])
+    [image] = heat_map(runs, ["chance/accuracy", "far/accuracy"]).axes[0].images
+    np.testing.assert_allclose(image.get_array(), [[0.45, 0.0], [0.55, 1.0]], atol=1e-12)
+
+
 def test_numbers_have_no_negative_zero():
     assert [score_number(value, "t/accuracy") for value in (-0.0, 0.7149, 1.0)] == ["0.0", "71.5", "100.0"]
     assert [score_number(value, "t/rank") for value in (-0.0, 12.3456, 2e-7, 1.5e12)] == [
