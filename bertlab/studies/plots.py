@@ -72,14 +72,15 @@ class LineStyle:
     hatch: str
 
 
-# Variants that many studies have keep one colour in all of them: None is the reference's grey, where nothing was pretrained.
+# What many studies train keeps one colour in all of them, whatever it is called there ("BERT" is MLM+NSP). None is the
+# reference's grey, where nothing was pretrained.
 NAMES_OF = {
-    0: ("mlm", "bert"),
+    0: ("mlm", "no nsp"),
     1: ("ltr", "clm", "gpt", "ltr & no nsp"),
     2: ("bilm", "elmo"),
-    3: ("nsp", "mlm+nsp"),
+    3: ("nsp", "mlm+nsp", "bert"),
     4: ("electra",),
-    5: ("no nsp", "sop", "mlm+sop"),
+    5: ("sop", "mlm+sop"),
     None: ("no pretraining", "no pre-training", "not pretrained", "without pretraining", "from scratch", "untrained"),
 }
 COLOUR_OF = {name: colour for colour, names in NAMES_OF.items() for name in names}

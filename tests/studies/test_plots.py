@@ -78,7 +78,7 @@ def test_a_style_does_not_change_while_a_sweep_runs():
 
 
 def test_well_known_variants_look_the_same_in_all_studies():
-    names = ["BERT", "LTR", "biLM", "NSP", "ELECTRA", "SOP", "no pretraining"]
+    names = ["MLM", "LTR", "biLM", "NSP", "ELECTRA", "SOP", "no pretraining"]
     others = [f"other {i}" for i in range(5)]
     alone = {name: line_styles(runs_of([name]))[name] for name in names}
     assert len({style.colour for style in alone.values()}) == 7
@@ -90,7 +90,13 @@ def test_well_known_variants_look_the_same_in_all_studies():
         assert list(styles) == present
         assert {name: styles[name] for name in names if name in styles} == {n: alone[n] for n in names if n in styles}
         assert len({style.colour for style in styles.values()}) == len(styles)  # unknown ones take other colours
-    for first, second in (("MLM", "mlm"), ("MLM + NSP", "MLM+NSP"), ("no pre-training", "Not pretrained"), ("BERT", "MLM")):
+    for first, second in (
+        ("MLM", "mlm"),
+        ("MLM + NSP", "MLM+NSP"),
+        ("no pre-training", "Not pretrained"),
+        ("BERT", "MLM+NSP"),
+        ("No NSP", "MLM"),
+    ):
         assert line_styles(runs_of([first]))[first] == line_styles(runs_of([second]))[second]
     assert line_styles(runs_of(["MLM, 40 % masked", "MLM"]))["MLM"] == line_styles(runs_of(["MLM"]))["MLM"]
 
