@@ -11,7 +11,6 @@ import jax
 from ml_collections import ConfigDict
 
 from bertlab.config import UnknownKey, base_config, load_config
-from bertlab.data.prepare import check_corpus
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_config
@@ -45,8 +44,6 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
         return config
     config = begun_from(load_config(spec, overrides))
     _check_pretraining(config)
-    if config.train.steps:
-        check_corpus(config.data)
     return config
 
 

@@ -247,12 +247,15 @@ def check_configs(
     Raises:
         UserError: names the run, and what is wrong.
     """
+    from bertlab.data.prepare import check_corpus
     from bertlab.studies.checks import blaming, check_transfers, load_checked
 
     configs = {}
     for run in runs:
         with blaming(run):
-            configs[run.name] = (load_config or load_checked)(run.config, dict(run.overrides))
+            configs[run.name] = config = (load_config or load_checked)(run.config, dict(run.overrides))
+            if load_config is None and config.train.steps:
+                check_corpus(config.data)
     return configs, check_transfers(runs, configs) if runner == RUNNER else {}
 
 
