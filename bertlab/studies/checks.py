@@ -18,7 +18,7 @@ from bertlab.studies.estimate import MadeUpRows, made_up_program
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from, check_config
-from bertlab.train.layer_groups import has_factors, layer_plan
+from bertlab.train.layer_groups import freezes, has_factors, layer_plan
 from bertlab.transfer.adapt import adaptation_config
 from bertlab.transfer.finetune import check_finetuning, finetune_config, overridden, sized
 from bertlab.transfer.tasks import load_tasks
@@ -144,7 +144,7 @@ def _check_pretraining(config: ConfigDict) -> None:
     """Raises: UserError: as `check_config`; or the optimiser's keys of layers do not fit the model's."""
     check_config(config)
     optimizer = config.optimizer
-    if (optimizer.frozen or optimizer.thaw != "all" or has_factors(optimizer)) and config.data.format != "cooccurrence":
+    if (freezes(optimizer) or has_factors(optimizer)) and config.data.format != "cooccurrence":
         program, rows = made_up_program(config), MadeUpRows(config.data, config.data.tokenizer.vocab_size)
         batch = next(iter(rows))
         layer_plan(optimizer, config.train.steps, jax.eval_shape(lambda: program.init(jax.random.key(0), batch)))

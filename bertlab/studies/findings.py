@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import pandas as pd
-
 from bertlab.studies import plots
 from bertlab.studies.results import (
     Difference,
@@ -14,10 +12,9 @@ from bertlab.studies.results import (
     compare_texts,
     difference,
     scores_by_seed,
-    summarise,
 )
 from bertlab.studies.statistics import failure_rate
-from bertlab.studies.tables import looks_of, score_columns, seed_counts
+from bertlab.studies.tables import level_of_pairs, mean_scores, score_columns, seed_counts
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 
 
@@ -53,20 +50,14 @@ def findings(results: Results) -> list[str]:
             continue
         best, second = means.index[:2]
         others = [second, *(v for v in references if v in means.index and v not in (best, second))]
-        pairs_of_variants = len(means) * (len(means) - 1) // 2
-        gaps = [gap(results, metric, best, other, 1 - 0.05 / (looks_of(results) * pairs_of_variants)) for other in others]
+        level = level_of_pairs(results, len(means))
+        gaps = [gap(results, metric, best, other, level) for other in others]
         highest = f"On {task} ({name}, test) the highest mean is that of {best}, {score_text(means[best], metric)}"
         sentences.append(f"{highest}: {'; '.join(gaps)}.")
         sentences += [
             comparison(results, metric, a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index
         ]
     return sentences
-
-
-def mean_scores(results: Results, metric: str) -> pd.Series:
-    """Variant -> mean over seeds, of those that have a score."""
-    summary = summarise(results.runs[["variant", "status", *results.seed_axes, metric]])
-    return summary.set_index("variant")["mean"]
 
 
 def scores_of_one_seed(results: Results, metric: str) -> str:

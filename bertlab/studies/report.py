@@ -30,8 +30,8 @@ from bertlab.studies.tables import (
     SCORES,
     grouped_tables,
     highest_beyond_chance,
-    looks_of,
     notes,
+    pairs_to_correct_for,
     score_columns,
     score_label,
     seed_counts,
@@ -119,7 +119,7 @@ def differences(results: Results) -> pd.DataFrame:
         stop early. Empty for a study that selects: its test scores are of what was chosen alone.
     """
     names = ("mean", "low", "high", "p", "pairs")
-    comparisons = looks_of(results) * len(results.variants) * (len(results.variants) - 1) // 2
+    comparisons = pairs_to_correct_for(results, len(results.variants))
     rows = []
     for metric in score_columns(results) if not results.study.get("select") else ():
         for a, b in itertools.combinations(results.variants, 2):

@@ -250,12 +250,13 @@ def check_configs(
     from bertlab.data.prepare import check_corpus
     from bertlab.studies.checks import blaming, check_transfers, load_checked
 
-    configs = {}
+    configs, texts = {}, set()
     for run in runs:
         with blaming(run):
             configs[run.name] = config = (load_config or load_checked)(run.config, dict(run.overrides))
-            if load_config is None and config.train.steps:
+            if load_config is None and config.train.steps and (text := text_of(config.data)) not in texts:
                 check_corpus(config.data)
+                texts.add(text)
     return configs, check_transfers(runs, configs) if runner == RUNNER else {}
 
 
@@ -267,12 +268,16 @@ def prepare_text(data: Any) -> None:
         prepare(data)
 
 
+def text_of(data: Any) -> str:
+    """What of `config.data` is the same for runs that read the same text: all but the order in which they read it."""
+    return json.dumps({key: value for key, value in data.to_dict().items() if key != "seed"}, sort_keys=True, default=str)
+
+
 def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any], console: Console) -> None:
     """Prepares each distinct text once, here, so that parallel runs do not all begin with it."""
     distinct = {}
     for config in configs:
-        what = {key: value for key, value in config.data.to_dict().items() if key != "seed"}  # the order in which it is read
-        distinct.setdefault(json.dumps(what, sort_keys=True, default=str), config.data)
+        distinct.setdefault(text_of(config.data), config.data)
     for data in distinct.values():
         if data.corpus:
             print_line(console, f"preparing corpus {data.corpus}")

@@ -243,12 +243,26 @@ def difference_table(results: Results) -> pd.DataFrame:
 
 def highest_beyond_chance(results: Results, metric: str) -> str | None:
     """The variant whose mean is the highest by more than chance, corrected for the number of pairs; None where none is."""
-    summary = summarise(results.runs[["variant", "status", *results.seed_axes, metric]])
-    means = summary.set_index("variant")["mean"].sort_values(ascending=False, kind="stable")
-    if len(means) < 2 or not comparable(results, metric, *means.index[:2]):
+    best = mean_scores(results, metric).sort_values(ascending=False, kind="stable").index
+    if len(best) < 2 or not comparable(results, metric, *best[:2]):
         return None
-    level = 1 - 0.05 / (looks_of(results) * len(means) * (len(means) - 1) // 2)
-    return means.index[0] if difference(results, metric, *means.index[:2], level).low > 0 else None
+    return best[0] if difference(results, metric, *best[:2], level_of_pairs(results, len(best))).low > 0 else None
+
+
+def mean_scores(results: Results, metric: str) -> pd.Series:
+    """Variant -> mean over seeds, of those that have a score."""
+    summary = summarise(results.runs[["variant", "status", *results.seed_axes, metric]])
+    return summary.set_index("variant")["mean"]
+
+
+def level_of_pairs(results: Results, variants: int) -> float:
+    """The level at which the intervals of all pairs of so many variants hold together with 95 %, at every look (Bonferroni)."""
+    return 1 - 0.05 / pairs_to_correct_for(results, variants)
+
+
+def pairs_to_correct_for(results: Results, variants: int) -> int:
+    """How many pairs so many variants have, each as often as a sweep that was to stop early might have looked at it."""
+    return looks_of(results) * variants * (variants - 1) // 2
 
 
 def looks_of(results: Results) -> int:

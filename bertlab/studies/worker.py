@@ -172,8 +172,8 @@ def _fits(key: str, task: str) -> bool:
 
 def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
     """`adapt`'s arguments for a task of a run: `task`, `recipe`, `epochs` and `overrides`; its data are the fine-tuning's."""
-    settings = run.downstream[task]
-    data = {key: value for key, value in settings.items() if key.startswith("task_data.")}
+    data = data_of(run.downstream[task])
+    name = data.pop("task", task)
     overrides = data | dict(run.adapt)
     epochs = overrides.pop("epochs", 1.0)
     try:
@@ -181,7 +181,7 @@ def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
     except (TypeError, ValueError):
         raise UserError(f"adapt.epochs={epochs!r}: expected a number of passes over the text, such as 1.0") from None
     return {
-        "task": settings.get("task", task),
+        "task": name,
         "recipe": overrides.pop("recipe", "same"),
         "epochs": passes,
         "overrides": overrides,
