@@ -1,5 +1,6 @@
 """What a study shows, and what its reader must know first, in plain sentences computed from the results."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -13,8 +14,8 @@ from bertlab.studies.results import (
     difference,
     scores_by_seed,
 )
-from bertlab.studies.statistics import failure_rate
-from bertlab.studies.tables import level_of_pairs, mean_scores, score_columns, seed_counts
+from bertlab.studies.statistics import compare_variants, failure_rate
+from bertlab.studies.tables import level_of_pairs, looks_of, mean_scores, score_columns, seed_counts
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 
 
@@ -25,14 +26,15 @@ def findings(results: Results) -> list[str]:
         return ["No run is finished yet, so there is nothing to conclude."]
     if not results.axes:
         return [run_finding(results)]
+    columns = score_columns(results)
     counts = {variant: seed_counts(results, variant)[0] for variant in results.variants}
     counts = {variant: count for variant, count in counts.items() if count}
     least, most = min(counts.values()), max(counts.values())
     variants = f"{len(counts)} variants were" if len(counts) > 1 else "One variant was"
     if most < 2:
         said = f"{variants} run with one seed each. One seed cannot separate variants from chance, so none is compared here"
-        listed = [scores_of_one_seed(results, metric) for metric in score_columns(results)]
-        return [f"{said}; the numbers say what happened once.", *filter(None, listed)]
+        listed = [(scores_of_one_seed(results, metric), beside_reading_nothing(results, metric)) for metric in columns]
+        return [f"{said}; the numbers say what happened once.", *filter(None, itertools.chain(*listed))]
     seeds = f"{least}" if least == most else f"{least} to {most}"
     sentences = [
         f"{variants} run with {seeds} seeds each; ± is the standard deviation over seeds, and what stands in parentheses the"
@@ -43,7 +45,7 @@ def findings(results: Results) -> list[str]:
     if results.study.get("select"):
         return sentences  # which of what was selected among is best on test is nobody's to know
     references = plots.untrained(results.runs)
-    for metric in score_columns(results):
+    for metric in columns:
         task, _, name = metric.partition("/")
         means = mean_scores(results, metric).sort_values(ascending=False, kind="stable")
         if len(means) < 2:
@@ -54,6 +56,7 @@ def findings(results: Results) -> list[str]:
         gaps = [gap(results, metric, best, other, level) for other in others]
         highest = f"On {task} ({name}, test) the highest mean is that of {best}, {score_text(means[best], metric)}"
         sentences.append(f"{highest}: {'; '.join(gaps)}.")
+        sentences += filter(None, [beside_reading_nothing(results, metric)])
         sentences += [
             comparison(results, metric, a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index
         ]
@@ -65,6 +68,24 @@ def scores_of_one_seed(results: Results, metric: str) -> str:
     task, _, name = metric.partition("/")
     listed = [f"{variant} {score_text(score, metric)}" for variant, score in mean_scores(results, metric).items()]
     return f"On {task} ({name}, test): {', '.join(listed)}." if listed else ""
+
+
+def beside_reading_nothing(results: Results, metric: str) -> str:
+    """What always the most frequent answer scores, and which variants are above it by more than chance; "" where that is 0."""
+    column = f"most_frequent/{metric}"
+    if column not in results.runs or not mean_scores(results, column).mean() > 0:
+        return ""
+    head = f"Always the most frequent answer scores {score_text(mean_scores(results, column).mean(), metric)} on it"
+    scored = list(mean_scores(results, metric).index)
+    level = 1 - 0.05 / (len(scored) * looks_of(results))
+    tables = {name: [scores_by_seed(results, of, name).mean(axis=1).dropna() for of in (metric, column)] for name in scored}
+    tables = {name: of for name, of in tables.items() if min(map(len, of)) > 1}
+    if not tables:
+        return f"{head}."
+    names = (metric, column)
+    above = [name for name, of in tables.items() if compare_variants(*of, names, level).low > 0]
+    who = "all variants are" if above == scored else f"{', '.join(above) or 'no variant'} {'are' if len(above) > 1 else 'is'}"
+    return f"{head}; {who} above that by more than chance."
 
 
 def gap(results: Results, metric: str, variant: str, other: str, level: float) -> str:

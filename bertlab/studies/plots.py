@@ -58,6 +58,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 HATCHES = ("", "\\\\\\\\", "....", "xxxx", "----", "oo")
 REFERENCE_COLOUR = "#8a8a8a"
 REFERENCE_DASHES = ((0, (4, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)), (0, (12, 3)))
+MOST_FREQUENT_LINE = {"color": REFERENCE_COLOUR, "linewidth": 1.6, "linestyle": "-"}
 REFERENCE_MARKERS = ("x", "+", "1", "2")
 REFERENCE_HATCHES = ("////", "++++", "||||", "**")
 
@@ -214,7 +215,8 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
     """Test scores of downstream tasks, a panel per metric (three in a row at most) and a bar per variant.
 
     Bars are means over seeds, whiskers one standard deviation (two seeds or more), dots single seeds, each the mean of the
-    fine-tunings that are nested in it; the dashed line is the mean of the variant without pretraining, where there is one.
+    fine-tunings that are nested in it; the dashed line is the mean of the variant without pretraining, where there is one, and
+    the solid one what always the most frequent answer scores, where that is known and above 0.
 
     Args:
         runs: `Results.runs`; unfinished runs are left out, and scores that are not finite.
@@ -225,6 +227,7 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
     variants = [v for v in dict.fromkeys(runs["variant"]) if v in set(finished["variant"])]
     looks = ({"color": INK, "linewidth": 0.9, "linestyle": dashes} for dashes in itertools.cycle(REFERENCE_DASHES))
     lines = dict(zip(untrained(runs), looks, strict=False))
+    least = {name: score for name in names if (score := most_frequent(finished, name)) > 0}
     rows = math.ceil(len(names) / 3)
     columns = math.ceil(len(names) / rows)
     labels = [wrapped(variant, 1.5) for variant in variants]
@@ -239,15 +242,25 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
             draw_bars(panel, scores, name, places, styles)
             for variant, line in lines.items():
                 panel.axvline(scores[variant].mean() * percent_factor(name), zorder=0.9, **line)
+            if name in least:
+                panel.axvline(least[name] * percent_factor(name), zorder=0.9, **MOST_FREQUENT_LINE)
             panel.set_yticks(places, labels)
             panel.set_ylim(sum(heights), 0)
             panel.set_xlabel(wrapped(f"{metric_label(name)}, test", 2.2))
             panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
             panel.grid(axis="y", visible=False)
             panel.tick_params(axis="y", length=0)
-        if lines:
-            add_legend(figure, {f"mean of {variant}": Line2D([], [], **line) for variant, line in lines.items()}, "lower")
+        handles = {f"mean of {variant}": Line2D([], [], **line) for variant, line in lines.items()}
+        handles |= {"always the most frequent answer": Line2D([], [], **MOST_FREQUENT_LINE)} if least else {}
+        if handles:
+            add_legend(figure, handles, "lower")
     return figure
+
+
+def most_frequent(finished: pd.DataFrame, name: str) -> float:
+    """What always the most frequent answer scores, the mean over runs; NaN where it is not known."""
+    column = f"most_frequent/{name}"
+    return finished[column].mean() if column in finished else math.nan
 
 
 def draw_bars(

@@ -22,10 +22,12 @@ from bertlab.studies import plots
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.results import X_AXES, Results, comparable, compare_data, difference, load, summarise
 from bertlab.studies.selection import selections
-from bertlab.studies.study import COSTS, REPORT_DIRECTORY
+from bertlab.studies.study import COSTS, REPORT_DIRECTORY, TRANSFER_COSTS
 from bertlab.studies.tables import (
     COST,
+    COST_NOTE,
     LOSSES,
+    LOSSES_NOTE,
     SCALES,
     SCORES,
     grouped_tables,
@@ -44,14 +46,8 @@ from bertlab.studies.text import MISSING, escape_latex, plain_text, seconds_text
 LATEX_NOTES = {
     SCORES: "Mean ± standard deviation over seeds, as many as stand beside; one seed has no deviation.",
     SCALES: "Mean ± standard deviation over seeds.",
-    LOSSES: (
-        "Losses are on held-out documents, each objective's own: columns are different questions and cannot be compared with"
-        " each other."
-    ),
-    COST: (
-        "Cost is the mean over seeds. FLOPs are the model's, forward and backward, in pretraining; tokens are counted without"
-        " padding; a supervised position is one at which a loss is taken."
-    ),
+    LOSSES: LOSSES_NOTE,
+    COST: f"Cost is the mean over seeds. {COST_NOTE}",
 }
 WIDEST_COLUMN = 32  # of a terminal's table; longer texts fold
 
@@ -170,10 +166,25 @@ def score_maps(results: Results) -> list[Figure]:
 
 
 def curves(results: Results) -> pd.DataFrame:
-    """`Results.metrics` of finished runs; of the others only where no run of their variant is finished."""
+    """`Results.metrics` of finished runs, of others only where none of their variant is; each pretraining by one variant."""
     finished = set(results.runs.loc[results.runs["status"] == "finished", "name"])
     variants = set(results.runs.loc[results.runs["status"] == "finished", "variant"])
-    return results.metrics[results.metrics["run"].isin(finished) | ~results.metrics["variant"].isin(variants)]
+    kept = results.metrics[results.metrics["run"].isin(finished) | ~results.metrics["variant"].isin(variants)]
+    return kept[~kept["variant"].isin(shared_curves(results))]
+
+
+def shared_curves(results: Results) -> dict[str, str]:
+    """Variants that share all their pretrainings with one that is drawn, and which: their curves would hide each other."""
+    variant_of = results.runs.set_index("name")["variant"]
+    owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
+    finished = results.runs[results.runs["status"] == "finished"]
+    found = {}
+    for variant, runs in finished.groupby("variant", sort=False):
+        of = {owners[name] for name in runs["name"]}
+        drawn = set(finished["name"]) & of
+        if drawn == of and not of & set(runs["name"]) and len(others := set(variant_of[list(of)])) == 1:
+            found[variant] = others.pop()
+    return found
 
 
 def figure_svg(figure: Figure, file: Path | io.StringIO) -> None:
@@ -312,10 +323,14 @@ def html_page(results: Results) -> str:
         notices=notices(results),
         data_differ=bool(problems),
         tables=html_tables(results),
+        losses_note=LOSSES_NOTE,
+        cost_note=COST_NOTE,
         curves=rows,
         bars=bars,
         maps=maps,
         references=plots.untrained(results.runs),
+        least=any(column.startswith("most_frequent/") for column in results.runs),
+        shared=shared_curves(results),
         seeds=seeds_of_figures(results),
         several_seeds=bool((summary["seeds"] > 1).any()),
         single=not results.axes,
@@ -362,7 +377,7 @@ def all_metrics(results: Results, summary: pd.DataFrame) -> list[tuple[str, str,
     The seeds are a count for each variant in order, or one for all that have the metric.
     """
     rows = []
-    for metric, of in summary[~summary["metric"].isin(COSTS)].groupby("metric", sort=False):
+    for metric, of in summary[~summary["metric"].isin((*COSTS, *TRANSFER_COSTS))].groupby("metric", sort=False):
         found = of.set_index("variant").to_dict("index")
         cells = [spread(found[v]["mean"], found[v]["sd"], 4) if v in found else MISSING for v in results.variants]
         counts = [seeds_text(found[v]["seeds"], found[v]["runs"]) if v in found else MISSING for v in results.variants]

@@ -15,9 +15,9 @@ import pandas as pd
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.studies import statistics
-from bertlab.studies.study import COSTS
+from bertlab.studies.study import COSTS, TRANSFER_COSTS
 from bertlab.studies.worker import NO_COSTS, from_scratch
-from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
+from bertlab.transfer.evaluations import MOST_FREQUENT, TEST_SPLIT, biases_of, read_evaluations
 
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
 BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that say nothing of what is read
@@ -38,7 +38,9 @@ class Results:
             minimal pairs (`minimal_pairs/pseudo/blimp.jsonl`, 0 to 1), each with its `bits_per_byte_error/pseudo`, and what
             was asked (`text_hash/minimal_pairs/blimp.jsonl`), what stands in floor.json (`floor/mlm` and `above/mlm`, nats;
             `floor_exact/mlm`, else it is a lower bound), test metrics of downstream tasks such as `package/accuracy`
-            (0 to 1), and those on `valid` (`selected_by/package/accuracy`). A run of a study whose fine-tunings all begin
+            (0 to 1), those on `valid` (`selected_by/package/accuracy`), and what always the most frequent answer would score
+            (`most_frequent/package/accuracy`); `transfer/flops` and `transfer/seconds` of the run's adaptations and
+            fine-tunings together. A run of a study whose fine-tunings all begin
             from random values has nothing of the pretraining that they discard but its `parameters`; its other costs are 0.
         metrics: One row per number in a metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`,
             `tokens`, `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`; none of a run from random values.
@@ -144,7 +146,7 @@ def load(path: str | os.PathLike) -> Results:
     for row, run in zip(runs, study["runs"], strict=True):
         averaged = [other for other in runs if other["name"] in run.get("averages", ())]
         if averaged and all(other["step"] is not None for other in averaged):
-            row |= {key: sum(other[key] or 0 for other in averaged) for key in COSTS}
+            row |= {key: sum(other.get(key) or 0 for other in averaged) for key in (*COSTS, *TRANSFER_COSTS)}
 
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since
@@ -218,11 +220,23 @@ def read_outcome(directory: Path, run: Mapping[str, Any], pretraining: Path, scr
         metrics = read_json(path)["metrics"]
         row |= {named(metric): value for metric, value in metrics.get("test", {}).items()}
         row |= {f"selected_by/{named(metric)}": value for metric, value in metrics.get("valid", {}).items()}
+        if (path.parent / MOST_FREQUENT).exists():
+            scores = read_json(path.parent / MOST_FREQUENT).get("test", {})
+            row |= {f"most_frequent/{metric}": value for metric, value in scores.items()}
+    row |= {} if run.get("averages") else transfer_costs(directory, run)
     if missing:
         row["status"] = "unfinished"
         if failed.exists():
             row |= {"status": "failed", "error": failed.read_text(encoding="utf-8").strip()}
     return row
+
+
+def transfer_costs(directory: Path, run: Mapping[str, Any]) -> dict[str, float]:
+    """TRANSFER_COSTS of a run, an adaptation that it shares included; nothing where no stage of them is finished."""
+    adapted = directory.parent / run.get("shares", {}).get("adapt", directory.name) / "adapt"
+    files = [stage / task / "result.json" for task in run["downstream"] for stage in (adapted, directory / "finetune")]
+    spent = [of for of in (read_json(file) for file in files if file.exists()) if "flops" in of]
+    return {key: sum(of[key.removeprefix("transfer/")] for of in spent) for key in TRANSFER_COSTS} if spent else {}
 
 
 def read_first_metrics(directories: Iterable[Path], downstream: Sequence[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from bertlab.studies.results import (
     summarise,
 )
 from bertlab.studies.selection import selections
-from bertlab.studies.study import COSTS
+from bertlab.studies.study import COSTS, TRANSFER_COSTS
 from bertlab.studies.text import MISSING, count_text, interval, number, p_text, seconds_text, spread
 from bertlab.transfer.evaluations import BIASES
 
@@ -33,6 +33,14 @@ ON_ONE_SCALE = {
     "bits_per_byte/": ("bits/byte, {}", lambda mean, sd: spread(mean, sd, 3)),
     "minimal_pairs/": ("minimal pairs (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
 }
+LOSSES_NOTE = (
+    "Losses are on held-out documents, each objective's own: columns are different questions and cannot be compared with each"
+    " other."
+)
+COST_NOTE = (
+    "FLOPs are the model's, forward and backward, in pretraining; tokens are counted without padding; a supervised position is"
+    " one at which a loss is taken. Transfer is all adaptation and fine-tuning of a run together."
+)
 SCALES_NOTE = (
     "Bits per byte: left-to-right and right-to-left are code lengths of the text and compare with each other; pseudo ones"
     " mask each token in turn, see both sides of it, are no code length, and compare with each other alone (within-word: the"
@@ -81,6 +89,8 @@ COST_LABELS = {
     "supervised": "supervised positions",
     "flops": "FLOPs",
     "seconds": "time",
+    "transfer/flops": "transfer FLOPs",
+    "transfer/seconds": "transfer time",
 }
 WIDEST = 6  # scores side by side
 
@@ -143,8 +153,8 @@ def table(results: Results) -> pd.DataFrame:
         asked = [c for c in results.runs.columns if c.startswith(prefix)]
         for metric, name in zip(asked, kind_labels([c.removeprefix(prefix) for c in asked]), strict=True):
             columns[SCALES, label.format(name)] = column(metric, form, metric.replace("/", "_error/", 1))
-    for metric in COSTS:
-        form = seconds_text if metric == "seconds" else count_text
+    for metric in (*COSTS, *(cost for cost in TRANSFER_COSTS if cost in results.runs)):
+        form = seconds_text if metric.endswith("seconds") else count_text
         columns[COST, COST_LABELS[metric]] = column(metric, lambda mean, _, f=form: f(mean))
     return pd.DataFrame(columns, index=pd.Index(results.variants, name="variant"))
 

@@ -1,7 +1,9 @@
 """From a head's outputs to predictions, and from those to the task's metrics, as its published scorer counts."""
 
 import dataclasses
+import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from bertlab.files import write_text
+from bertlab.files import write_json, write_text
+from bertlab.transfer.evaluations import MOST_FREQUENT
 from bertlab.transfer.heads import NO_LABEL
 from bertlab.transfer.scorers import best_threshold, score, span_f1_scores
 from bertlab.transfer.spans import Window, predict
@@ -29,13 +32,17 @@ class _Expected:
 
 
 class Scoring:
-    """(split, a head's outputs by batch) -> the task's metrics; predictions are kept in predictions/SPLIT.jsonl."""
+    """(split, a head's outputs by batch) -> the task's metrics.
+
+    Predictions are kept in predictions/SPLIT.jsonl, and in most_frequent.json what `most_frequent_answers` score.
+    """
 
     def __init__(self, transfer, workdir: Path | None):
         """Args: transfer: `config.transfer`; workdir: the run directory, or None to write nothing."""
         self._transfer, self._workdir = transfer, workdir
         self._expected: dict[str, list[_Expected]] = {}
         self._thresholds: dict[str, float] = {}
+        self._most_frequent: dict[str, dict[str, float]] = {}
 
     def expect(self, split: str, name: str, task: Task, data: TaskData, rows: int, windows: list[Window]) -> None:
         """Says what the next rows of a split are: one an example, or the windows of a span task."""
@@ -45,6 +52,7 @@ class Scoring:
     def __call__(self, split: str, outputs: Sequence[Mapping[str, Mapping[str, np.ndarray]]]) -> dict[str, float]:
         """Metrics as "TASK/METRIC"; none where the split's labels are not known."""
         metrics, lines, begin = {}, [], 0
+        without_reading = self._most_frequent[split] = {}
         for part in self._expected[split]:
             joined = {key: np.concatenate([batch[part.name][key] for batch in outputs]) for key in outputs[0][part.name]}
             found = {key: value[begin : begin + part.rows] for key, value in joined.items()}
@@ -56,7 +64,11 @@ class Scoring:
             lines += [{"task": part.name, **line} for line in predictions]
             values |= scores_of(part.task, part.data.labels, predictions)
             metrics |= {f"{part.name}/{name}": value for name, value in values.items()}
+            if self._workdir is not None:
+                scores = scores_of(part.task, part.data.labels, most_frequent_answers(part.task, part.data, part.examples))
+                without_reading |= {f"{part.name}/{name}": value for name, value in scores.items()}
         if self._workdir is not None:
+            write_json(self._workdir / MOST_FREQUENT, self._most_frequent)
             write_text(self._workdir / "predictions" / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         return metrics
 
@@ -110,6 +122,28 @@ def predictions_of(
         gold = None if example.label is None else name(example.label)
         predicted = name(int(np.argmax(logits)))
         lines.append({"id": example.id, "gold": gold, "predicted": predicted, "probabilities": probabilities.tolist()})
+    return lines
+
+
+def most_frequent_answers(task: Task, data: TaskData, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    """`id`, `gold` and `predicted` of one who knows the most frequent label of `train` and reads nothing.
+
+    Of sentences it is the most frequent tag. Where labels are no classes (numbers, spans) there are no such answers.
+    """
+    if task.kind not in ("classification", "word_pair", "choice", "tagging"):
+        return []
+    labels = [example.label for example in data.examples["train"]]
+    counted = Counter(itertools.chain.from_iterable(labels) if task.kind == "tagging" else labels)
+    name = lambda number: data.labels[number] if data.labels else int(number)
+    answer = name(counted.most_common(1)[0][0])
+    lines = []
+    for example in examples:
+        gold, predicted = example.label, answer
+        if task.kind == "tagging":
+            gold, predicted = gold and [name(tag) for tag in gold], [answer] * len(example.words)
+        elif gold is not None:
+            gold = name(gold)
+        lines.append({"id": example.id, "gold": gold, "predicted": predicted})
     return lines
 
 

@@ -18,6 +18,7 @@ from bertlab.studies.findings import findings, notices
 from bertlab.studies.report import (
     all_metrics,
     csv_tables,
+    curves,
     differences,
     environment_rows,
     html_page,
@@ -110,6 +111,30 @@ def test_findings_name_the_best_and_the_reference(study_directory):
     )
 
 
+def with_most_frequent(directory, score):
+    """The directory, where always the most frequent package scores that in every run."""
+    for run in directory.glob("*-seed=*"):
+        (run / "finetune" / "package" / "most_frequent.json").write_text(json.dumps({"test": {"package/accuracy": score}}))
+    return directory
+
+
+def test_findings_say_which_variants_are_above_always_the_most_frequent_answer(tmp_path):
+    study = objectives_study(seeds=(1, 2, 3), variants=("MLM", "LTR", "No pretraining"))
+    scores = {"mlm": (0.70, 0.701, 0.703), "ltr": (0.45, 0.55, 0.53), "no-pretraining": (0.401, 0.402, 0.403)}
+    per_run = {f"{name}-seed={i}": {"package": score} for name, of in scores.items() for i, score in enumerate(of, 1)}
+    directory = with_most_frequent(write_study(tmp_path / "s", study, per_run=per_run), 0.40)
+    said = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(load(directory))]
+    head = "Always the most frequent answer scores 40.0 % on it"
+    # LTR's mean is higher than that of no pretraining, but its seeds are further apart.
+    assert f"{head}; MLM, No pretraining are above that by more than chance." not in said
+    assert f"{head}; MLM is above that by more than chance." in said
+    assert sum(sentence.startswith("Always") for sentence in said) == 1, "nothing is known of the other task"
+    with_most_frequent(directory, 0.0)
+    assert not any(sentence.startswith("Always") for sentence in findings(load(directory))), "nothing to be above"
+    one = with_most_frequent(write_study(tmp_path / "one", objectives_study(seeds=(1,))), 0.40)
+    assert findings(load(one))[2].replace("\N{NO-BREAK SPACE}", " ") == f"{head}."
+
+
 def test_findings_before_anything_is_finished(tmp_path):
     directory = write_study(tmp_path / "s", objectives_study(), finished=False)
     assert findings(load(directory)) == ["No run is finished yet, so there is nothing to conclude."]
@@ -195,7 +220,7 @@ def test_latex_is_booktabs_and_escaped(study_directory):
     blocks = re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.DOTALL)
     # Scores and losses; differences from the first of five variants, by task; scores over seeds, by task and variant; cost.
     columns = [[line.count(" & ") for line in block.strip().split("\n")] for block in blocks]
-    assert columns == [[7] * 5, [6] * 8, [7] * 10, [7] * 5]
+    assert columns == [[7] * 5, [6] * 8, [7] * 10, [9] * 5]
     assert escape_latex("a&b%c$d#e_f{g}~^\\") == (r"a\&b\%c\$d\#e\_f\{g\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
 
 
@@ -403,6 +428,23 @@ def test_missing_runs_are_said_and_left_out(tmp_path):
     assert f"{said} (RuntimeError: no)." in text
     assert "1 of 4 runs is not finished and is left out of tables: ltr-seed=1." in text
     assert list(table(results)["", "seeds"]) == ["2", "0"]
+
+
+def test_curves_of_one_pretraining_are_drawn_once_and_the_others_named(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study(variants=("MLM", "LTR", "biLM")))
+    study = json.loads((directory / "study.json").read_text())
+    for run in study["runs"]:
+        if run["labels"]["objective"] == "biLM":
+            run["shares"] = {"pretrain": f"ltr-seed={run['labels']['seed']}"}
+    (directory / "study.json").write_text(json.dumps(study))
+    results = load(directory)
+    assert set(results.metrics["variant"]) == {"MLM", "LTR", "biLM"}
+    assert set(curves(results)["variant"]) == {"MLM", "LTR"}
+    page = html_page(results)
+    assert "have the pretraining and so the curve of another: biLM (of LTR).</p>" in page
+    for seed in (1, 2):  # without a finished LTR its pretraining is drawn as biLM's
+        shutil.rmtree(directory / f"ltr-seed={seed}" / "finetune")
+    assert set(curves(load(directory))["variant"]) == {"MLM", "LTR", "biLM"}
 
 
 def test_footer_says_where_numbers_come_from(study_report):

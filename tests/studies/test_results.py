@@ -7,7 +7,7 @@ import statistics
 import pandas as pd
 import pytest
 import scipy.stats
-from conftest import PARAMETERS, objectives_study, write_run, write_study
+from conftest import PARAMETERS, objectives_study, write_json, write_run, write_study
 
 from bertlab.errors import UserError
 from bertlab.studies.plots import learning_curves, line_styles, untrained
@@ -227,6 +227,22 @@ def scratch_study(directory, first=False):
             for file in path.glob("*.json*"):
                 file.unlink()
     return directory
+
+
+def test_transfer_costs_are_of_all_stages_and_of_an_adaptation_that_is_shared(tmp_path):
+    directory = small_study(tmp_path / "s")
+    study = json.loads((directory / "study.json").read_text())
+    first, second = (run["name"] for run in study["runs"][:2])
+    write_json(directory / second / "finetune" / "package" / "result.json", {"flops": 7.0, "seconds": 3.0, "metrics": {}})
+    adapted = directory / first / "adapt" / "package"
+    adapted.mkdir(parents=True)
+    write_json(adapted / "result.json", {"flops": 100.0, "seconds": 50.0, "metrics": {}})
+    study["runs"][1]["shares"] = {"adapt": first}
+    write_json(directory / "study.json", study)
+    runs = load(directory).runs.set_index("name")
+    # As the fixture writes it, a fine-tuning is 1 FLOP and 20 s, on each of two tasks.
+    assert list(runs.loc[first, ["transfer/flops", "transfer/seconds"]]) == [102, 90]
+    assert list(runs.loc[second, ["transfer/flops", "transfer/seconds"]]) == [108, 73]
 
 
 def write_starts(run, package, code_spans=None):

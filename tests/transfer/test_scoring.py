@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertlab.transfer.scoring import Scoring, predictions_of, scores_of
+from bertlab.transfer.scoring import Scoring, most_frequent_answers, predictions_of, scores_of
 from bertlab.transfer.spans import encode_question
 from bertlab.transfer.tasks.base import Answer, Example, Task, TaskData
 from tests.transfer.test_inputs import LetterTokenizer
@@ -183,8 +183,8 @@ def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
     first, second = task_of("classification", "accuracy"), task_of("regression", "pearson")
     of_first = labelled(0, 1, 1)
     of_second = labelled(1.0, 2.0, None, 4.0)
-    scoring.expect("test", "one", first, TaskData(("no", "yes"), {"test": of_first}), 3, [])
-    scoring.expect("test", "two", second, TaskData((), {"test": of_second}), 4, [])
+    scoring.expect("test", "one", first, TaskData(("no", "yes"), {"train": labelled(1, 0, 1), "test": of_first}), 3, [])
+    scoring.expect("test", "two", second, TaskData((), {"train": labelled(1.0), "test": of_second}), 4, [])
     # Rows 0 to 2 are the first task's, 3 to 6 the second's; batches of 4, of which the last has a row of padding.
     guesses, values = [0, 1, 0, 9, 9, 9, 9, 9], [9, 9, 9, 1.0, 2.5, 7.0, 3.5, 9]
     logits = np.float32([[1, 0] if g == 0 else [0, 1] for g in guesses])
@@ -200,10 +200,31 @@ def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
     assert lines[5]["gold"] is None and lines[5]["predicted"] == 7.0
     assert set(lines[0]) == {"task", "id", "gold", "predicted", "probabilities"}
     assert [path.name for path in (tmp_path / "predictions").iterdir()] == ["test.jsonl"]
+    assert json.loads((tmp_path / "most_frequent.json").read_text()) == {"test": {"one/accuracy": 2 / 3}}
     # A second evaluation takes the place of the first.
     scoring("test", [{"one": {"logits": logits[::-1]}, "two": {"value": values}}])
     lines = [json.loads(line) for line in (tmp_path / "predictions" / "test.jsonl").read_text().splitlines()]
     assert len(lines) == 7 and lines[0]["predicted"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "train", "test", "expected"),
+    [
+        ("classification", ("a", "b", "c"), (2, 0, 2), (2, 2, 0, 1), {"accuracy": 1 / 2}),
+        ("classification", (), (1, 1, 0), (0, 0, 0, 1), {"accuracy": 1 / 4}),
+        ("choice", (), (3, 1, 3), (3, 0, None), {"accuracy": 1 / 2}),
+        ("tagging", ("O", "B-x"), ((0, 0), (0, 1)), ((0, 1), (0, 0), None), {"accuracy": 3 / 4, "entity_f1": 0.0}),
+        ("tagging", ("O", "B-x"), ((1, 0), (1, 1)), ((0, 1), (0, 0)), {"accuracy": 1 / 4, "entity_f1": 2 / 5}),
+        ("regression", (), (1.0,), (1.0, 2.0), {}),
+        ("span", (), (None,), (None,), {}),
+    ],
+)
+def test_the_most_frequent_answer_is_that_of_train_and_scored_on_what_is_asked(kind, names, train, test, expected):
+    words = {"words": ("w", "w")} if kind == "tagging" else {}
+    data = TaskData(names, {"train": labelled(*train, **words), "test": labelled(*test, **words)})
+    task = task_of(kind, *expected)
+    lines = most_frequent_answers(task, data, data.examples["test"])
+    assert scores_of(task, names, lines) == pytest.approx(expected)
 
 
 def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
