@@ -178,23 +178,24 @@ def notices(results: Results) -> list[str]:
     if settled:
         left = int((results.runs["status"] == "unfinished").sum())
         texts.append(f"{settled['sentence']}, by a rule fixed beforehand, so {left} runs were left out.")
-    for status, wording in (("failed", "failed"), *(() if settled else (("unfinished", "not finished"),))):
-        runs = results.runs[results.runs["status"] == status]
-        verb = "is" if len(runs) == 1 else "are"
-        did = wording if status == "failed" else f"{verb} {wording}"
-        if len(runs) and results.axes:
-            names = ", ".join(f"{r['name']} ({r['error']})" if r["error"] else r["name"] for _, r in runs.iterrows())
-            ended = int(results.runs["status"].isin(["failed", "finished"]).sum())
-            share = f" ({failed_share(len(runs), ended)})" if status == "failed" else ""
-            of = (
-                f"{ended} runs that were begun"
-                if status == "failed" and ended < len(results.runs)
-                else f"{len(results.runs)} runs"
-            )
-            texts.append(f"{len(runs)} of {of} {did}{share} and {verb} left out of tables: {names}.")
-        elif len(runs):
-            texts.append(f"This run {did}" + (f": {runs['error'].iloc[0]}." if runs["error"].iloc[0] else "."))
-    return texts
+    statuses = ("failed",) if settled else ("failed", "unfinished")
+    return texts + [runs_left_out(results, status) for status in statuses if (results.runs["status"] == status).any()]
+
+
+def runs_left_out(results: Results, status: str) -> str:
+    """Which runs have failed, of those that were begun, with their rate; or which are not finished, of all."""
+    runs = results.runs[results.runs["status"] == status]
+    verb = "is" if len(runs) == 1 else "are"
+    did = "failed" if status == "failed" else f"{verb} not finished"
+    if not results.axes:
+        return f"This run {did}" + (f": {runs['error'].iloc[0]}." if runs["error"].iloc[0] else ".")
+    names = ", ".join(f"{run['name']} ({run['error']})" if run["error"] else run["name"] for _, run in runs.iterrows())
+    of = f"{len(results.runs)} runs"
+    if status == "failed":
+        begun = int(results.runs["status"].isin(["failed", "finished"]).sum())
+        of = f"{begun} runs that were begun" if begun < len(results.runs) else of
+        did += f" ({failed_share(len(runs), begun)})"
+    return f"{len(runs)} of {of} {did} and {verb} left out of tables: {names}."
 
 
 def failed_share(failed: int, runs: int) -> str:
