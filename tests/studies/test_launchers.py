@@ -159,8 +159,19 @@ def files_of_a_sweep(engine, workdir):
     return {str(path.relative_to(workdir)): path.read_text() for path in paths}
 
 
+@pytest.fixture
+def in_the_background(name):
+    """SIGINT is ignored, and so in what is started, as where a script puts a sweep into the background.
+
+    But not for submitit's stand-in for SLURM, whose own process is cancelled by SIGINT.
+    """
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler if name == "slurm" else signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.mark.parametrize("name", ["local", "slurm", "ray"])
-def test_a_launcher_keeps_the_contract(make_launcher, start, name, tmp_path, monkeypatch):
+def test_a_launcher_keeps_the_contract(in_the_background, make_launcher, start, name, tmp_path, monkeypatch):
     here = Path(__file__).parent  # of the fake runner
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(Path(bertlab.__file__).parent.parent)]))
     engine = make_launcher(name, jobs=2)

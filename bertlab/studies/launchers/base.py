@@ -1,5 +1,6 @@
 """What every launcher keeps to, and how each starts a worker where it runs."""
 
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -84,6 +85,8 @@ def start_on_node(command: Sequence[str], directory: Path) -> subprocess.Popen:
 
 def attend(process: subprocess.Popen) -> int:
     """Waits for a worker within an engine's job, and returns its exit status; KeyboardInterrupt makes it save and end."""
+    # An engine on this machine inherits that SIGINT is ignored from a sweep that a script has put into the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with process:
         while True:
             try:
