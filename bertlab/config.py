@@ -181,7 +181,7 @@ def base_config() -> ConfigDict:
             },
             "objectives": {},
             "optimizer": {
-                "name": "adam",  # adam | adagrad | sgd
+                "name": "adam",  # adam | adagrad | sgd | lamb
                 "learning_rate": 1e-3,
                 "warmup_steps": 100,
                 # linear | cosine | constant | warmup_linear | warmup_cosine (GPT's code) | slanted_triangular (ULMFiT's) |

@@ -1,12 +1,13 @@
 """Optimisers with the rules of the compared systems as switches.
 
 The order of a step is the same for all: the gradient is scaled, clipped and (coupled decay) added to; Adam, Adagrad or SGD
-makes an update u of it; decoupled decay is added to u; the learning rate multiplies it.
+makes an update u of it; decoupled decay is added to u; LAMB gives u the weights' norm; the learning rate multiplies it.
 
     BERT (google-research/bert optimization.py): adam, bias_correction="none", clip_norm=1.
     GPT (openai/finetune-transformer-lm opt.py): adam, bias_correction="rate".
     ELMo (allenai/bilm-tf training.py): adagrad, gradient_scale=20, clip_norm=10.
     AWD-LSTM (salesforce/awd-lstm-lm main.py): sgd, clip_norm=0.25, coupled_decay, average_after=5.
+    ALBERT (google-research/albert lamb_optimizer.py): lamb, bias_correction="none", clip_norm=1.
 
 Which parameters a step trains, and by what its rate differs from layer to layer, is `layer_groups`' to say. A frozen one is
 not there for the step: its gradient is taken out before anything else, and parameter, decay and moments stay as they are. When
@@ -24,10 +25,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
-from bertlab.train.layer_groups import THAWS, freezes, has_factors, layer_plan, parse_group_rates
+from bertlab.train.layer_groups import STACKED, THAWS, freezes, has_factors, layer_plan, parameter_name, parse_group_rates
 from bertlab.train.schedules import learning_rate
 
-NAMES = ("adam", "adagrad", "sgd")
+NAMES = ("adam", "adagrad", "sgd", "lamb")
 CORRECTIONS = ("none", "moments", "rate")
 
 
@@ -89,6 +90,32 @@ def scale_by_adagrad(initial_accumulator: float) -> optax.GradientTransformation
         del params
         accumulator = jax.tree.map(lambda a, g: a + g * g, state.accumulator, grads)
         return jax.tree.map(lambda g, a: g / jnp.sqrt(a), grads, accumulator), AdagradState(accumulator)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_trust_ratio(exclude: str) -> optax.GradientTransformation:
+    """u · ‖w‖/‖u‖, the update with its decay, for each parameter w that is decayed; the others' pass as they are.
+
+    Where layers are stacked in one parameter each has its own norms. Where either norm is 0 the ratio is 1.
+
+    Source: You et al. 2020, algorithm 2 (LAMB), φ the identity; excluded as in google-research/albert lamb_optimizer.py.
+    """
+
+    def init(params):
+        del params
+        return optax.EmptyState()
+
+    def update(updates, state, params):
+        def scaled(path, u, w, decayed):
+            if not decayed:
+                return u
+            axes = tuple(range(1 if STACKED.match(parameter_name(path)) else 0, u.ndim))
+            of_weights, of_update = (jnp.sqrt(jnp.sum(x * x, axes, keepdims=True)) for x in (w, u))
+            nonzero = (of_weights > 0) & (of_update > 0)
+            return u * jnp.where(nonzero, of_weights / jnp.where(nonzero, of_update, 1.0), 1.0)
+
+        return jax.tree_util.tree_map_with_path(scaled, updates, params, decay_mask(params, exclude)), state
 
     return optax.GradientTransformation(init, update)
 
@@ -283,6 +310,8 @@ def check_optimizer(optimizer) -> None:
     for key, known in (("name", NAMES), ("bias_correction", CORRECTIONS)):
         if optimizer[key] not in known:
             raise UserError(f"config.optimizer.{key}={optimizer[key]!r} is not known; choose {', '.join(known)}")
+    if (optimizer.name, optimizer.bias_correction) == ("lamb", "rate"):
+        raise UserError("config.optimizer.bias_correction='rate' is GPT's, for name='adam'; set 'none' or 'moments' for 'lamb'")
     for key in ("b1", "b2"):
         if not 0 <= optimizer[key] < 1:
             raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0 and below 1")
@@ -347,12 +376,14 @@ def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraA
         "adagrad": lambda o: scale_by_adagrad(o.initial_accumulator),
         "sgd": lambda o: optax.identity(),
     }
+    rules["lamb"] = rules["adam"]
     parts = [
         *([optax.scale(optimizer.gradient_scale)] if optimizer.gradient_scale != 1 else []),
         *([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),
         *([decay] if optimizer.coupled_decay else []),
         rules[optimizer.name](optimizer),
         *([] if optimizer.coupled_decay else [decay]),
+        *([scale_by_trust_ratio(optimizer.decay_exclude)] if optimizer.name == "lamb" else []),
         scale_by_rate(optimizer, steps),
     ]
     if freezes(optimizer):

@@ -16,6 +16,8 @@ hyper-parameters are BERT's too; ALBERT's are not verified.
 
 Expect: NSP's accuracy is high soon, by topic alone; SOP is harder and never as high; downstream SOP is ahead on pairs, and
 nothing much differs on single texts.
+
+Cost at scale=tiny with one seed: 45.3 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting

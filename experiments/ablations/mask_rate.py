@@ -11,6 +11,8 @@ stays BERT's. Its tasks are GLUE's and SQuAD: `tasks=mnli+qnli+squad1,data=DIR`.
 
 Expect: 40 % at or above 15 % for large models and 80 % not far below (95 % of the fine-tuned performance); smaller models
 prefer lower rates. With few steps the supervision counts more, which favours higher ones.
+
+Cost at scale=tiny with one seed: 151 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting

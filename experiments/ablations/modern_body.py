@@ -17,6 +17,8 @@ No table is known to us for these steps at equal data; optimiser and text are BE
 Expect: pre-norm and rotary positions to learn faster in short runs; gates to help a little; norm, biases, initial values and
 the rest next to nothing; local attention to cost little or nothing here, since it saves no time in this code. It can hurt where
 texts are short.
+
+Cost at scale=tiny with one seed: 118 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 import math

@@ -8,6 +8,8 @@ An AWD-LSTM that reads forward and one that reads backward, each pretrained, ada
 mean of their predictions, which costs no training. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Expect: the mean above both.
+
+Cost at scale=tiny with one seed: 56.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit

@@ -11,6 +11,8 @@ base, and 25 times, as in the released script, at the paper's (which chooses by 
 
 Expect: adapting the language model helps, most on large tasks; on the smallest, full fine-tuning harms without both of discr
 and stlr.
+
+Cost at scale=tiny with one seed: 35.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit

@@ -64,7 +64,7 @@ def reference(o, grads, rate, rate_scale=1.0):
                 g = g * o.clip_norm / norm
             if o.coupled_decay:
                 g = g + decayed
-            if o.name == "adam":
+            if o.name in ("adam", "lamb"):
                 m[name] = o.b1 * m[name] + (1 - o.b1) * g
                 v[name] = o.b2 * v[name] + (1 - o.b2) * g**2
                 c1, c2 = (1 - o.b1**t, 1 - o.b2**t) if o.bias_correction == "moments" else (1, 1)
@@ -76,6 +76,8 @@ def reference(o, grads, rate, rate_scale=1.0):
                 update = g
             if not o.coupled_decay:
                 update = update + decayed
+            if o.name == "lamb" and name in ("dense/kernel", "token_embedding"):
+                update = update * np.linalg.norm(weights[name]) / np.linalg.norm(update)
             corrected = np.sqrt(1 - o.b2**t) / (1 - o.b1**t) if (o.name, o.bias_correction) == ("adam", "rate") else 1.0
             weights[name] = weights[name] - rate(step) * corrected * rate_scale * update
     return weights
@@ -96,6 +98,8 @@ CASES = {
     "Adagrad with decay": dict(name="adagrad", initial_accumulator=0.1, clip_norm=0.0),
     "AWD-LSTM": dict(name="sgd", clip_norm=0.25, coupled_decay=True),
     "SGD": dict(name="sgd", clip_norm=0.0),
+    "ALBERT": dict(name="lamb"),
+    "LAMB": dict(name="lamb", bias_correction="moments", clip_norm=0.0),
 }
 
 
@@ -136,6 +140,38 @@ def test_equals_optax_where_rules_agree():
     ours = trained(build_optimizer(optimizer, 40), gradients())
     close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
     jax.tree.map(close, ours, trained(theirs, gradients()))
+
+
+def test_lamb_equals_optax_with_nothing_excluded():
+    optimizer = settings(name="lamb", bias_correction="moments", clip_norm=0.0, decay_exclude="")
+    theirs = optax.lamb(learning_rate(optimizer, 40), 0.9, 0.999, eps=1e-6, weight_decay=0.1)
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
+    jax.tree.map(close, trained(build_optimizer(optimizer, 40), gradients()), trained(theirs, gradients()))
+
+
+def test_lamb_scales_each_of_the_stacked_layers_by_its_own_norms():
+    optimizer = build_optimizer(settings(name="lamb", weight_decay=0.0, clip_norm=0.0, warmup_steps=0), 40)
+    rng = np.random.default_rng(1)
+    layers = [rng.normal(size=(3, 4)).astype(np.float32) * scale for scale in (0.1, 10.0)]
+    grads = [rng.normal(size=(3, 4)).astype(np.float32) for _ in layers]
+
+    def updated(params, grad):
+        return optimizer.update(grad, optimizer.init(params), params)[0]
+
+    stacked = updated(
+        {"body": {"blocks": {"up": {"kernel": np.stack(layers)}}}}, {"body": {"blocks": {"up": {"kernel": np.stack(grads)}}}}
+    )
+    for number, (layer, grad) in enumerate(zip(layers, grads, strict=True)):
+        alone = updated({"dense": {"kernel": layer}}, {"dense": {"kernel": grad}})["dense"]["kernel"]
+        np.testing.assert_allclose(stacked["body"]["blocks"]["up"]["kernel"][number], alone, rtol=1e-5)
+
+
+def test_lamb_leaves_parameters_of_zeros_able_to_move():
+    optimizer = build_optimizer(settings(name="lamb", clip_norm=0.0, warmup_steps=0), 40)
+    params = {"dense": {"kernel": np.zeros((2, 2), np.float32)}}
+    moved, _ = optimizer.update({"dense": {"kernel": np.ones((2, 2), np.float32)}}, optimizer.init(params), params)
+    still, _ = optimizer.update(params, optimizer.init(params), params)
+    assert (moved["dense"]["kernel"] < 0).all() and (still["dense"]["kernel"] == 0).all()
 
 
 def test_bert_minimises_as_its_own_test_does():
@@ -295,6 +331,7 @@ class Accumulators(NamedTuple):
         ({}, Accumulators(2, 2)),
         ({"name": "adagrad"}, Accumulators(1, 1)),
         ({"name": "sgd"}, Accumulators(0, 1)),
+        ({"name": "lamb"}, Accumulators(2, 2)),
         (NT_ASGD, Accumulators(1, 6)),
     ],
 )
