@@ -11,7 +11,7 @@ regularisers, with GPT's data and optimiser; its width gives it about as many we
 paper's scale are 2,048 units. Small models are fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
 
 The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`; it reports the test server's scores.
-Its number of pretraining steps is not printed (100 passes over BooksCorpus); scale=paper has the recipe's 100,000.
+scale=paper makes about 100 passes over BooksCorpus, as the paper: 2,441,406 steps, counted in its words (settings.py).
 
 Expect: pretraining counts most; the auxiliary objective helps with much labelled text and harms with little; the LSTM is below
 the transformer on all tasks but MRPC. Small transformers on little text need not be ahead of an LSTM.
