@@ -20,7 +20,17 @@ from matplotlib.figure import Figure
 from bertlab.errors import UserError
 from bertlab.studies import plots
 from bertlab.studies.plots import LineStyle
-from bertlab.studies.results import X_AXES, Difference, Results, compare_data, difference, load, primary_metric, summarise
+from bertlab.studies.results import (
+    X_AXES,
+    Difference,
+    Results,
+    compare_data,
+    curves,
+    difference,
+    load,
+    primary_metric,
+    summarise,
+)
 
 __all__ = [
     "Difference",
@@ -45,6 +55,8 @@ def styles(results: Results) -> dict[str, LineStyle]:
 def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[str] = ("tokens",)) -> Figure:
     """Validation curves: a row of panels a metric, a column a horizontal axis; means over seeds, bands of one deviation.
 
+    Variants that share their pretrainings are drawn once, as the first of them.
+
     Args:
         results: From `load`.
         metrics: Such as "mlm/loss" (nats); () for the validation loss of each objective.
@@ -61,7 +73,7 @@ def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[
         raise UserError(
             f"metrics: no run in {results.path} has '{(unknown or ['loss'])[0]}'; it has {', '.join(known) or 'none'}"
         )
-    return plots.learning_curves(results.metrics, names, x_axes, plots.line_styles(results.runs))
+    return plots.learning_curves(curves(results), names, x_axes, plots.line_styles(results.runs))
 
 
 def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:

@@ -14,9 +14,10 @@ from rich.table import Table
 from bertlab.config import flatten
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.studies.results import discards_pretraining
 from bertlab.studies.study import COSTS, RunSpec
 from bertlab.studies.text import MISSING, count_text, number, seconds_text
-from bertlab.studies.worker import pretrained
+from bertlab.studies.worker import NO_COSTS, pretrained
 from bertlab.train.phases import weights_of
 from bertlab.transfer.evaluations import read_evaluations
 
@@ -35,7 +36,9 @@ def compare(first: Path, second: Path, console: Console | None = None) -> None:
     console = console or Console()
     ours, theirs = (stages(path) for path in (first, second))
     for path, found in ((first, ours), (second, theirs)):
-        if found[PRETRAINING] != path:
+        if from_random(path):
+            print_sentence(console, f"{path} begins from random values, in the shape of the model of {found[PRETRAINING]}.")
+        elif found[PRETRAINING] != path:
             print_sentence(console, f"{path} stands on the pretraining of {found[PRETRAINING]}.")
     print_table(console, "Config", differences(first, second), (first, second), "the configs are the same")
     print_table(console, "Environment", environment(first, second), (first, second), "the environments are the same")
@@ -77,6 +80,11 @@ def stages(path: Path) -> dict[str, Path]:
     for kind, directory in (("adapt", adapted), ("finetune", path)):
         found |= {f"{kind}.{file.parent.name}": file.parent for file in sorted(directory.glob(f"{kind}/*/config.json"))}
     return found
+
+
+def from_random(path: Path) -> bool:
+    """Whether a run of a study begins all its fine-tunings from random values, so that nothing of a pretraining counts."""
+    return (path / "job.json").exists() and discards_pretraining(path, read_json(path / "job.json")["run"])
 
 
 def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
@@ -132,7 +140,8 @@ def other_texts(first: Path, second: Path) -> list[str]:
 
 def same_data(first: Path, second: Path) -> list[str]:
     """Whether both read the same batches in the same order: a sentence for each stage that both have."""
-    return [_same_batches(stage, ours, theirs) for stage, ours, theirs in _pairs(first, second)]
+    discarded = PRETRAINING if from_random(first) or from_random(second) else None
+    return [_same_batches(stage, *both) for stage, *both in _pairs(first, second) if stage != discarded]
 
 
 def print_table(
@@ -176,15 +185,17 @@ def _pairs(first: Path, second: Path) -> list[tuple[str, Path, Path]]:
 
 def _numbers(path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
-    parts = stages(path)
+    parts, scratch = stages(path), from_random(path)
     # A run on a pretraining that was there already has a result of its own, which says what of it counts.
     for file in dict.fromkeys(directory / "result.json" for directory in (parts[PRETRAINING], path)):
         result = read_json(file) if file.exists() else {"metrics": {}}
-        found |= {key: result[key] for key in COSTS if result.get(key) is not None}
+        found |= {key: result[key] for key in COSTS if result.get(key) is not None} | (NO_COSTS if scratch else {})
+        if scratch:
+            continue
         found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
-    for name, entry in _evaluations(parts[PRETRAINING]).items():
+    for name, entry in ({} if scratch else _evaluations(parts[PRETRAINING])).items():
         found[name] = entry["value"] if "value" in entry else entry["accuracy"]
-    if (parts[PRETRAINING] / "floor.json").exists():
+    if not scratch and (parts[PRETRAINING] / "floor.json").exists():
         for objective, floor in read_json(parts[PRETRAINING] / "floor.json").items():
             found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
     for file in sorted(path.glob("finetune/*/result.json")):

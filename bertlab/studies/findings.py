@@ -57,9 +57,8 @@ def findings(results: Results) -> list[str]:
         highest = f"On {task} ({name}, test) the highest mean is that of {best}, {score_text(means[best], metric)}"
         sentences.append(f"{highest}: {'; '.join(gaps)}.")
         sentences += filter(None, [beside_reading_nothing(results, metric)])
-        sentences += [
-            comparison(results, metric, a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index
-        ]
+        pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index]
+        sentences += [comparison(results, metric, a, b, level) for a, b in pairs]
     return sentences
 
 
@@ -71,11 +70,16 @@ def scores_of_one_seed(results: Results, metric: str) -> str:
 
 
 def beside_reading_nothing(results: Results, metric: str) -> str:
-    """What always the most frequent answer scores, and which variants are above it by more than chance; "" where that is 0."""
+    """What always the most frequent answer scores, and which variants are above it by more than chance; "" where that is 0.
+
+    It is of each run's own training examples, and differs where their number is an axis.
+    """
     column = f"most_frequent/{metric}"
-    if column not in results.runs or not mean_scores(results, column).mean() > 0:
+    answered = mean_scores(results, column) if column in results.runs else []
+    if not len(answered) or not answered.max() > 0:
         return ""
-    head = f"Always the most frequent answer scores {score_text(mean_scores(results, column).mean(), metric)} on it"
+    low, high = (score_text(score, metric) for score in (answered.min(), answered.max()))
+    head = f"Always the most frequent answer scores {low if low == high else f'{low} to {high}, by variant,'} on it"
     scored = list(mean_scores(results, metric).index)
     level = 1 - 0.05 / (len(scored) * looks_of(results))
     tables = {name: [scores_by_seed(results, of, name).mean(axis=1).dropna() for of in (metric, column)] for name in scored}
@@ -122,12 +126,12 @@ def mlm_and_ltr(variants: Sequence[str]) -> list[tuple[str, str]]:
     return [(v, names[swapped(v)]) for v in variants if swapped(v) != v.casefold() and swapped(v) in names]
 
 
-def comparison(results: Results, metric: str, variant: str, other: str) -> str:
-    """Says honestly whether one variant is above another in a downstream score: a question of its own, with its own 95 %."""
+def comparison(results: Results, metric: str, variant: str, other: str, level: float) -> str:
+    """Says honestly whether one variant is above another in a downstream score, with an interval of that level."""
     task = metric.partition("/")[0]
     if not comparable(results, metric, variant, other):
         return f"{variant} and {other} have too few seeds in common to be compared on {task}."
-    found = difference(results, metric, variant, other)
+    found = difference(results, metric, variant, other, level)
     if found.mean > 0:
         sentence = f"{variant} is above {other} on {task} by {size(found, metric)}"
     elif found.mean < 0:

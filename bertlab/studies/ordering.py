@@ -65,10 +65,14 @@ def seed_by_seed(runs: Sequence[RunSpec], study: Study) -> list[RunSpec]:
     return sorted(runs, key=lambda run: order[_seed(run, study)])
 
 
-def look(workdir: Path, study: Study, task: str) -> statistics.Settlement | None:
-    """What the complete seeds of a study say of the order of its variants; None while they are too few."""
+def look(workdir: Path, study: Study, task: str, waiting: Sequence[RunSpec] = ()) -> statistics.Settlement | None:
+    """What the complete seeds of a study say of the order of its variants; None while they are too few.
+
+    A seed is complete when its runs are finished or have failed; those in `waiting` are still to be tried, or tried again.
+    """
     results, runs = load(workdir), study.runs()
     status = dict(zip(results.runs["name"], results.runs["status"], strict=True))
+    status |= {run.name: "unfinished" for run in waiting}
     complete = []
     for seed in (seeds := _seeds(runs, study)):
         if any(status[run.name] == "unfinished" for run in runs if _seed(run, study) == seed):

@@ -77,8 +77,8 @@ class LineStyle:
 # reference's grey, where nothing was pretrained.
 NAMES_OF = {
     0: ("mlm", "no nsp"),
-    1: ("ltr", "clm", "gpt", "ltr & no nsp"),
-    2: ("bilm", "elmo"),
+    1: ("ltr", "clm", "gpt", "ltr & no nsp", "full"),  # full: GPT's and ULMFiT's whole recipes
+    2: ("bilm", "elmo", "ltr+rtl"),
     3: ("nsp", "mlm+nsp", "bert"),
     4: ("electra",),
     5: ("sop", "mlm+sop"),
@@ -91,6 +91,7 @@ MOST_OF_A_KIND = 4
 def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
     """A style for each variant of `Results.runs`: by its name and the names of all, whatever is finished of them.
 
+    What a known name trains (`trained`) decides, where that is known too: "BERT" may be MLM+NSP or MLM alone.
     Variants with the same words before a comma ("LTR, layer 1", "LTR, layer 2") share a colour, unless they are many.
     """
     variants = list(dict.fromkeys(runs["variant"]))
@@ -98,7 +99,12 @@ def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
     kinds = {variant: plain(variant.split(",")[0]) for variant in variants}
     sizes = Counter(kinds.values())
     kinds = {variant: kind if sizes[kind] <= MOST_OF_A_KIND else plain(variant) for variant, kind in kinds.items()}
-    known = {kind: COLOUR_OF[kind] for kind in kinds.values() if kind in COLOUR_OF}
+    trained = dict(zip(runs["variant"], runs["trained"], strict=True)) if "trained" in runs else {}
+    known = {
+        kind: COLOUR_OF[kind] if COLOUR_OF[kind] is None else COLOUR_OF.get(trained.get(variant), COLOUR_OF[kind])
+        for variant, kind in kinds.items()
+        if kind in COLOUR_OF
+    }
     others = dict.fromkeys(kind for kind in kinds.values() if kind not in known)
     free = [colour for colour in range(len(COLOURS)) if colour not in known.values()]
     colours = known | dict(zip(others, itertools.chain(free, itertools.cycle(range(len(COLOURS)))), strict=False))
@@ -216,7 +222,7 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
 
     Bars are means over seeds, whiskers one standard deviation (two seeds or more), dots single seeds, each the mean of the
     fine-tunings that are nested in it; the dashed line is the mean of the variant without pretraining, where there is one, and
-    the solid one what always the most frequent answer scores, where that is known and above 0.
+    the solid one what always the most frequent answer scores, where that is above 0 and the same for all.
 
     Args:
         runs: `Results.runs`; unfinished runs are left out, and scores that are not finite.
@@ -258,9 +264,12 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
 
 
 def most_frequent(finished: pd.DataFrame, name: str) -> float:
-    """What always the most frequent answer scores, the mean over runs; NaN where it is not known."""
+    """What always the most frequent answer scores, the mean over seeds; NaN where it is not known or differs by variant."""
     column = f"most_frequent/{name}"
-    return finished[column].mean() if column in finished else math.nan
+    if column not in finished:
+        return math.nan
+    means = finished.groupby("variant")[column].mean()
+    return means.mean() if means.max() - means.min() < 1e-9 else math.nan
 
 
 def draw_bars(

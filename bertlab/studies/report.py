@@ -20,7 +20,17 @@ from rich.table import Table
 
 from bertlab.studies import plots
 from bertlab.studies.findings import findings, notices
-from bertlab.studies.results import X_AXES, Results, comparable, compare_data, difference, load, summarise
+from bertlab.studies.results import (
+    X_AXES,
+    Results,
+    comparable,
+    compare_data,
+    curves,
+    difference,
+    load,
+    shared_curves,
+    summarise,
+)
 from bertlab.studies.selection import selections
 from bertlab.studies.study import COSTS, REPORT_DIRECTORY, TRANSFER_COSTS
 from bertlab.studies.tables import (
@@ -32,6 +42,7 @@ from bertlab.studies.tables import (
     SCORES,
     grouped_tables,
     highest_beyond_chance,
+    mean_scores,
     notes,
     pairs_to_correct_for,
     score_columns,
@@ -111,13 +122,13 @@ def differences(results: Results) -> pd.DataFrame:
 
     Returns:
         `metric`, `variant_a`, `variant_b`, and as `Difference` has them `mean`, `low` and `high` (95 %), `p` and `pairs`; and
-        `comparisons`, the number to correct p by (Bonferroni): of pairs in this metric, times the looks of a sweep that was to
-        stop early. Empty for a study that selects: its test scores are of what was chosen alone.
+        `comparisons`, the number to correct p by (Bonferroni): of pairs of variants with this metric, times the looks of a
+        sweep that was to stop early. Empty for a study that selects: its test scores are of what was chosen alone.
     """
     names = ("mean", "low", "high", "p", "pairs")
-    comparisons = pairs_to_correct_for(results, len(results.variants))
     rows = []
     for metric in score_columns(results) if not results.study.get("select") else ():
+        comparisons = pairs_to_correct_for(results, len(mean_scores(results, metric)))
         for a, b in itertools.combinations(results.variants, 2):
             if comparable(results, metric, a, b):
                 found = difference(results, metric, a, b)
@@ -163,28 +174,6 @@ def score_maps(results: Results) -> list[Figure]:
     columns = score_columns(results)
     scored = results.runs.loc[results.runs[columns].notna().any(axis=1), "variant"].nunique()
     return [plots.heat_map(results.runs, columns)] if len(columns) > 1 and scored > 2 else []
-
-
-def curves(results: Results) -> pd.DataFrame:
-    """`Results.metrics` of finished runs, of others only where none of their variant is; each pretraining by one variant."""
-    finished = set(results.runs.loc[results.runs["status"] == "finished", "name"])
-    variants = set(results.runs.loc[results.runs["status"] == "finished", "variant"])
-    kept = results.metrics[results.metrics["run"].isin(finished) | ~results.metrics["variant"].isin(variants)]
-    return kept[~kept["variant"].isin(shared_curves(results))]
-
-
-def shared_curves(results: Results) -> dict[str, str]:
-    """Variants that share all their pretrainings with one that is drawn, and which: their curves would hide each other."""
-    variant_of = results.runs.set_index("name")["variant"]
-    owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
-    finished = results.runs[results.runs["status"] == "finished"]
-    found = {}
-    for variant, runs in finished.groupby("variant", sort=False):
-        of = {owners[name] for name in runs["name"]}
-        drawn = set(finished["name"]) & of
-        if drawn == of and not of & set(runs["name"]) and len(others := set(variant_of[list(of)])) == 1:
-            found[variant] = others.pop()
-    return found
 
 
 def figure_svg(figure: Figure, file: Path | io.StringIO) -> None:

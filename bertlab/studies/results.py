@@ -31,7 +31,8 @@ class Results:
         path: The directory it was read from.
         study: The content of study.json; for a single run the same keys, without axes. "settled" where the sweep has stopped
             early.
-        runs: One row per run: `name`, `variant` (its labels but for the seed), a column per axis, `status`
+        runs: One row per run: `name`, `variant` (its labels but for the seed), a column per axis, `trained` (the objectives
+            that it stands on, as in "mlm+nsp"), `status`
             ("finished", "failed", "unfinished"), `error`, the costs (`step`, `parameters`, `tokens`, `supervised`,
             `flops`, `seconds`), `data_hash`, held-out metrics of pretraining such as `valid/mlm/loss` (nats), what stands
             in evaluation.json of the test split (`bits_per_byte/pseudo`; `biases`: names, with spaces between) and of files of
@@ -125,7 +126,13 @@ def load(path: str | os.PathLike) -> Results:
         identity = {"variant": variant, **labels}
         lines = [] if run["name"] in scratch else read_metrics(pretraining / "metrics.jsonl")
         outcome = read_outcome(directories[run["name"]], run, pretraining, run["name"] in scratch)
-        row = {"name": run["name"], **identity, **outcome}
+        config = read_json(pretraining / "config.json") if (pretraining / "config.json").exists() else {}
+        row = {
+            "name": run["name"],
+            **identity,
+            "trained": trained_objectives({} if run["name"] in scratch else config),
+            **outcome,
+        }
         if lines and row["step"] is None:
             row |= {key: lines[-1].get(key) for key in X_AXES}
         runs.append(row)
@@ -140,9 +147,10 @@ def load(path: str | os.PathLike) -> Results:
                 hashes.append({"run": run["name"], "step": line["step"], "data_hash": line["data_hash"]})
         if row["data_hash"] and row["step"] is not None:
             hashes.append({"run": run["name"], "step": row["step"], "data_hash": row["data_hash"]})
-        for file, found in (("environment.json", environments), ("config.json", configs)):
-            if (pretraining / file).exists():
-                found[run["name"]] = read_json(pretraining / file)
+        if config:
+            configs[run["name"]] = config
+        if (pretraining / "environment.json").exists():
+            environments[run["name"]] = read_json(pretraining / "environment.json")
     for row, run in zip(runs, study["runs"], strict=True):
         averaged = [other for other in runs if other["name"] in run.get("averages", ())]
         if averaged and all(other["step"] is not None for other in averaged):
@@ -165,6 +173,12 @@ def load(path: str | os.PathLike) -> Results:
         for column in columns:
             table[column] = pd.to_numeric(table[column])
     return results
+
+
+def trained_objectives(config: Mapping[str, Any]) -> str:
+    """The objectives that are in a pretraining's loss, in alphabetical order: "mlm+nsp"."""
+    entries = config.get("objectives", {}).items()
+    return "+".join(sorted(name for name, entry in entries if entry.get("weight") or entry.get("final_weight")))
 
 
 def discards_pretraining(directory: Path, run: Mapping[str, Any]) -> bool:
@@ -236,7 +250,8 @@ def transfer_costs(directory: Path, run: Mapping[str, Any]) -> dict[str, float]:
     adapted = directory.parent / run.get("shares", {}).get("adapt", directory.name) / "adapt"
     files = [stage / task / "result.json" for task in run["downstream"] for stage in (adapted, directory / "finetune")]
     spent = [of for of in (read_json(file) for file in files if file.exists()) if "flops" in of]
-    return {key: sum(of[key.removeprefix("transfer/")] for of in spent) for key in TRANSFER_COSTS} if spent else {}
+    seconds = sum(of["seconds"] / of.get("replicas", 1) for of in spent)  # fine-tunings in one program: its time is of all
+    return dict(zip(TRANSFER_COSTS, (sum(of["flops"] for of in spent), seconds), strict=True)) if spent else {}
 
 
 def read_first_metrics(directories: Iterable[Path], downstream: Sequence[str]) -> dict[str, str]:
@@ -378,6 +393,31 @@ def scores_by_seed(results: Results, metric: str, variant: str) -> pd.DataFrame:
     if variant not in results.variants:
         raise UserError(f"{results.path} has no variant '{variant}'; it has {', '.join(results.variants)}")
     return by_seed(results.runs[results.runs["variant"] == variant], metric)
+
+
+def curves(results: Results) -> pd.DataFrame:
+    """`Results.metrics` of finished runs, of others only where none of their variant is; each pretraining by one variant."""
+    finished = set(results.runs.loc[results.runs["status"] == "finished", "name"])
+    variants = set(results.runs.loc[results.runs["status"] == "finished", "variant"])
+    kept = results.metrics[results.metrics["run"].isin(finished) | ~results.metrics["variant"].isin(variants)]
+    return kept[~kept["variant"].isin(shared_curves(results))]
+
+
+def shared_curves(results: Results) -> dict[str, str]:
+    """Variants that share all their pretrainings with one that is drawn, and which: their curves would hide each other.
+
+    Not those from random values, which stand on no pretraining.
+    """
+    variant_of = results.runs.set_index("name")["variant"]
+    owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
+    finished = results.runs[(results.runs["status"] == "finished") & (results.runs["step"] > 0)]
+    found = {}
+    for variant, runs in finished.groupby("variant", sort=False):
+        of = {owners[name] for name in runs["name"]}
+        drawn = set(finished["name"]) & of
+        if drawn == of and not of & set(runs["name"]) and len(others := set(variant_of[list(of)])) == 1:
+            found[variant] = others.pop()
+    return found
 
 
 def bounds(metric: str) -> tuple[float, float]:

@@ -145,12 +145,13 @@ def run_all(
     lock: int,
     console: Console,
     total: int,
-    settled: Callable[[], Settlement | None] | None = None,
+    settled: Callable[[Sequence[RunSpec]], Settlement | None] | None = None,
 ) -> tuple[dict[str, str], int]:
     """Executes the pending runs, `launcher.jobs` at a time.
 
     `running` is the caller's list, so that it can stop the processes when an exception leaves this function. `total` counts the
-    runs that were finished before, too. `settled` is asked after each run whether the order is, so that no more need begin.
+    runs that were finished before, too. `settled` is asked after each run whether the order is without those that wait, so that
+    no more need begin.
 
     Returns:
         The error line of each run that failed, and how many were not begun as the order was settled without them.
@@ -160,7 +161,7 @@ def run_all(
     with view:
         while True:
             if ended:  # only then can a run have become ready, or the order settled
-                if waiting and settled and (found := settled()):
+                if waiting and settled and (found := settled(waiting)):
                     if found.settled:
                         print_line(console, f"{write_settled(workdir, found)}: {len(waiting)} runs are not begun.")
                         unbegun = len(waiting)

@@ -69,8 +69,8 @@ DIFFERENCES_NOTE = (
     "Paired by seed. The intervals of a task's rows hold together with 95 %: Student's, or the multi-bootstrap's where seeds of"
     " fine-tuning are nested in seeds of pretraining, cut where differences of scores end; p is the paired t test's. Both are"
     " corrected for the number of the task's rows (Bonferroni). By sign flips, uncorrected, p cannot be below what stands in"
-    " parentheses. Seeds for 1 point: how many find a true difference of one point with a chance of 80 %, with the 95 % range"
-    " that a spread known from so few seeds leaves open."
+    " parentheses. Seeds for 1 point: how many find a true difference of one point with a chance of 80 %, corrected alike, with"
+    " the 95 % range that a spread known from so few seeds leaves open."
 )
 SETTLED_NOTE = (
     "The sweep looked at the scores up to {looks} times to stop early; intervals and p are corrected for that, means are not:"
@@ -246,7 +246,7 @@ def difference_table(results: Results) -> pd.DataFrame:
                 (DIFFERENCES, "95 % interval"): interval_text(of.low, of.high, metric),
                 (DIFFERENCES, "p"): p_text(np.minimum(comparisons * of.p, 1.0)),
                 (DIFFERENCES, "p by sign flips"): f"{p_text(flips.p)} ({p_text(flips.smallest_p)})",
-                (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(of) if factor == 100 else MISSING,
+                (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(of, 0.05 / comparisons) if factor == 100 else MISSING,
             }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -287,8 +287,8 @@ def interval_text(low: float, high: float, metric: str) -> str:
     return interval(factor * low, factor * high, digits)
 
 
-def seeds_for_a_point(found: Difference, most: int = 1000) -> str:
-    """Seeds that find a true difference of 0.01 with a chance of 80 %: "7 (3 to 58)"; what is in parentheses is the 95 % range.
+def seeds_for_a_point(found: Difference, alpha: float, most: int = 1000) -> str:
+    """Seeds that find a true difference of 0.01 with a chance of 80 % at p < alpha, and their 95 % range: "7 (3 to 58)".
 
     The standard deviation of the paired differences is known from few seeds: its own interval is chi-squared's.
     """
@@ -296,7 +296,7 @@ def seeds_for_a_point(found: Difference, most: int = 1000) -> str:
         return MISSING
     freedom = found.pairs - 1
     low, high = (found.sd * math.sqrt(freedom / scipy.stats.chi2.ppf(q, freedom)) for q in (0.975, 0.025))
-    text = lambda sd: f"{n:,}" if (n := statistics.seeds_needed(0.01, sd)) <= most else f"> {most:,}"
+    text = lambda sd: f"{n:,}" if (n := statistics.seeds_needed(0.01, sd, alpha=alpha)) <= most else f"> {most:,}"
     return f"{text(found.sd)} ({text(low)} to {text(high)})"
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.studies.study import COSTS, RunSpec, data_of
+from bertlab.transfer.evaluations import MOST_FREQUENT
 
 RUNNER = "bertlab.studies.worker:execute"
 NO_COSTS = {key: 0 for key in COSTS if key != "parameters"}  # of a run that stands on no pretraining
@@ -217,6 +218,9 @@ def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
 
     scores = {split: average(finetunings, split)["average"] for split in ("valid", "test")}
     directory.mkdir(parents=True, exist_ok=True)
+    answered = finetunings[0] / MOST_FREQUENT  # of the same examples
+    if answered.exists():
+        write_json(directory / MOST_FREQUENT, read_json(answered))
     write_json(directory / "result.json", {"averages": [str(path) for path in finetunings], "metrics": scores})
 
 

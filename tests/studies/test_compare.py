@@ -115,6 +115,22 @@ def test_a_run_that_shares_its_pretraining_is_compared_with_it(runs, tmp_path):
     assert f"{runs[1]} stands on" not in out.getvalue()
 
 
+def test_a_run_from_random_values_has_nothing_of_the_pretraining_that_it_shares(runs, tmp_path):
+    random = {"package": {"transfer.random": True}}
+    scratch = write_sharing_run(tmp_path / "s", shares={"pretrain": "a"}, downstream=random)
+    write_stage(scratch, "finetune/package", 5e-4, 0.75)
+    (scratch / "finetune" / "package" / "config.json").write_text(json.dumps({"transfer": {"random": True}}))
+    frame = outcomes(scratch, runs[0])
+    assert frame.loc["seconds"].tolist() == [0.0, 10.0]
+    assert frame.loc["valid/mlm/loss"].isna().tolist() == [True, False]
+    assert frame.loc["package: test/package/accuracy", "first"] == 0.75
+    assert same_data(scratch, runs[0]) == []
+    out = io.StringIO()
+    compare(scratch, runs[0], console=Console(file=out, width=300))
+    assert f"{scratch} begins from random values, in the shape of the model of {runs[0]}." in out.getvalue()
+    assert "stands on" not in out.getvalue()
+
+
 def test_a_run_on_a_model_that_was_there_already_is_compared_with_that(runs, tmp_path):
     standing = write_sharing_run(tmp_path / "study", config=f"run:{runs[0]}")
     costs = {"step": 0, "seconds": 0, "data_hash": "00", "metrics": {}}

@@ -81,6 +81,8 @@ def test_a_seed_counts_when_all_its_variants_have_ended(tmp_path):
     assert look(tmp_path, spec, "x") is None, "two complete seeds are too few to look at"
     (tmp_path / "b-seed=3" / "failed.txt").write_text("it broke")
     assert look(tmp_path, spec, "x").seeds == 4, "a failed run is not waited for"
+    again = [run for run in spec.runs() if run.name == "b-seed=3"]
+    assert look(tmp_path, spec, "x", again) is None, "but for one that is still to be tried again"
 
 
 @pytest.mark.parametrize(

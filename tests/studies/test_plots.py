@@ -101,6 +101,14 @@ def test_well_known_variants_look_the_same_in_all_studies():
     assert line_styles(runs_of(["MLM, 40 % masked", "MLM"]))["MLM"] == line_styles(runs_of(["MLM"]))["MLM"]
 
 
+def test_what_a_known_name_trains_decides_its_colour():
+    colour = lambda name, trained: line_styles(runs_of([name]).assign(trained=trained))[name].colour
+    assert colour("BERT", "mlm") == colour("MLM", "mlm") != colour("BERT", "mlm+nsp") == colour("MLM+NSP", "mlm+nsp")
+    assert colour("full", "ltr") == colour("GPT", "ltr") == colour("LTR", "")
+    assert colour("No pretraining", "mlm") == REFERENCE_COLOUR
+    assert colour("ELMo", "ltr+rtl") == colour("biLM", "something else")
+
+
 def test_what_differs_after_the_comma_alone_shares_a_colour():
     styles = line_styles(
         runs_of(["LTR, layer 1", "LTR, layer 2", "not pretrained, layer 1", "not pretrained, layer 2", "x, y"])

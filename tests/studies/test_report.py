@@ -18,7 +18,6 @@ from bertlab.studies.findings import findings, notices
 from bertlab.studies.report import (
     all_metrics,
     csv_tables,
-    curves,
     differences,
     environment_rows,
     html_page,
@@ -27,7 +26,7 @@ from bertlab.studies.report import (
     print_report,
     report,
 )
-from bertlab.studies.results import load, summarise
+from bertlab.studies.results import curves, load, summarise
 from bertlab.studies.statistics import seeds_needed
 from bertlab.studies.study import Published, Study
 from bertlab.studies.tables import (
@@ -101,6 +100,23 @@ def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
     assert re.search("MLM, mini is (not )?above LTR, mini on code_spans", text)
 
 
+def test_an_interval_of_mlm_above_ltr_is_of_all_pairs_like_the_others(tmp_path):
+    """The first sentence says that all intervals hold together."""
+    study = objectives_study(seeds=(1, 2, 3, 4), variants=("MLM", "LTR", "biLM"))
+    scores = {"mlm": (0.70, 0.72, 0.69, 0.71), "ltr": (0.60, 0.63, 0.58, 0.61)}
+    per_run = {f"{name}-seed={i}": {"code_spans": score} for name, of in scores.items() for i, score in enumerate(of, 1)}
+    directory = write_study(tmp_path / "s", study, per_run=per_run)
+    gaps = [100 * (a - b) for a, b in zip(scores["mlm"], scores["ltr"], strict=True)]
+
+    def ends(comparisons):
+        half = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, 3) * statistics.stdev(gaps) / 2
+        return f"{statistics.mean(gaps):.1f} points ({statistics.mean(gaps) - half:.1f} to {statistics.mean(gaps) + half:.1f})"
+
+    assert sentence(load(directory)).startswith(f"{ABOVE}{ends(3)}")
+    (directory / "until_decided.json").write_text(json.dumps({"task": "all", "max_seeds": 10}))
+    assert sentence(load(directory)).startswith(f"{ABOVE}{ends(3 * 8)}")
+
+
 def test_findings_name_the_best_and_the_reference(study_directory):
     text = " ".join(findings(load(study_directory))).replace("\N{NO-BREAK SPACE}", " ")
     assert text.startswith("5 variants were run with 2 seeds each")
@@ -129,6 +145,13 @@ def test_findings_say_which_variants_are_above_always_the_most_frequent_answer(t
     assert f"{head}; MLM, No pretraining are above that by more than chance." not in said
     assert f"{head}; MLM is above that by more than chance." in said
     assert sum(sentence.startswith("Always") for sentence in said) == 1, "nothing is known of the other task"
+    for seed in (1, 2, 3):
+        path = directory / f"ltr-seed={seed}" / "finetune" / "package" / "most_frequent.json"
+        path.write_text(json.dumps({"test": {"package/accuracy": 0.3}}))
+    of_two = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(load(directory))]
+    assert any(
+        sentence.startswith("Always the most frequent answer scores 30.0 % to 40.0 %, by variant, on it") for sentence in of_two
+    )
     with_most_frequent(directory, 0.0)
     assert not any(sentence.startswith("Always") for sentence in findings(load(directory))), "nothing to be above"
     one = with_most_frequent(write_study(tmp_path / "one", objectives_study(seeds=(1,))), 0.40)
@@ -240,7 +263,7 @@ def test_differences_are_from_the_first_variant_and_corrected(tmp_path):
         assert row["p"] == f"{2 * tests[name].pvalue:.3f}" and row["p by sign flips"] == "0.125 (0.125)"
         sd = statistics.stdev([a - b for a, b in zip(scores[name], scores["MLM"])])
         ends = [sd * math.sqrt(3 / scipy.stats.chi2.ppf(q, 3)) for q in (0.975, 0.025)]
-        needed = [f"{seeds_needed(0.01, value):,}" for value in (sd, *ends)]
+        needed = [f"{seeds_needed(0.01, value, alpha=0.05 / 2):,}" for value in (sd, *ends)]
         assert row["seeds for 1 point"] == "{} ({} to {})".format(*needed)
     assert difference_table(load(write_study(tmp_path / "t", objectives_study((1,), ("MLM", "LTR"))))).empty, "one seed"
 

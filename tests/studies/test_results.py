@@ -14,11 +14,13 @@ from bertlab.studies.plots import learning_curves, line_styles, untrained
 from bertlab.studies.results import (
     comparable,
     compare_data,
+    curves,
     difference,
     load,
     primary_metric,
     read_metrics,
     scores_by_seed,
+    shared_curves,
     summarise,
 )
 from bertlab.studies.statistics import multi_bootstrap
@@ -243,6 +245,10 @@ def test_transfer_costs_are_of_all_stages_and_of_an_adaptation_that_is_shared(tm
     # As the fixture writes it, a fine-tuning is 1 FLOP and 20 s, on each of two tasks.
     assert list(runs.loc[first, ["transfer/flops", "transfer/seconds"]]) == [102, 90]
     assert list(runs.loc[second, ["transfer/flops", "transfer/seconds"]]) == [108, 73]
+    # Four fine-tunings in one program share its time; FLOPs are each one's own.
+    together = {"flops": 7.0, "seconds": 12.0, "replicas": 4, "metrics": {}}
+    write_json(directory / second / "finetune" / "package" / "result.json", together)
+    assert list(load(directory).runs.set_index("name").loc[second, ["transfer/flops", "transfer/seconds"]]) == [108, 73]
 
 
 def write_starts(run, package, code_spans=None):
@@ -258,6 +264,7 @@ def test_a_run_from_random_values_has_nothing_of_the_pretraining_it_discards(tmp
     row, other = runs.loc["scratch-seed=1"], runs.loc["mlm-seed=1"]
     assert set(runs["status"]) == {"finished"}
     assert [row[cost] for cost in ("step", "tokens", "supervised", "flops", "seconds")] == [0] * 5
+    assert shared_curves(results) == {} and set(curves(results)["variant"]) == {"MLM", "LTR"}
     assert row["parameters"] == PARAMETERS and row["package/accuracy"] > 0 and row["data_hash"] == row["biases"] == ""
     of_pretraining = [c for c in runs if c.startswith(("valid/", "test/", "bits_per_byte", "text_hash/", "floor", "above"))]
     assert len(of_pretraining) > 10 and row[of_pretraining].isna().all() and other["bits_per_byte/pseudo"] == 2.0
