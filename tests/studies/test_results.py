@@ -19,12 +19,14 @@ from bertlab.studies.results import (
     load,
     primary_metric,
     read_metrics,
+    read_outcome,
     scores_by_seed,
     shared_curves,
     summarise,
 )
 from bertlab.studies.statistics import multi_bootstrap
 from bertlab.studies.sweep import describe
+from bertlab.studies.worker import average_predictions
 
 SCORES = {"mlm-seed=1": 0.70, "mlm-seed=2": 0.74, "ltr-seed=1": 0.69, "ltr-seed=2": 0.70}
 
@@ -347,3 +349,15 @@ def test_nothing_run_yet_gives_empty_tables(tmp_path):
     results = load(directory)
     assert set(results.runs["status"]) == {"unfinished"} and results.metrics.empty
     assert isinstance(summarise(results.runs), pd.DataFrame)
+
+
+def test_an_average_is_scored_beside_the_same_most_frequent_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertlab.transfer.average.average", lambda finetunings, split: {"average": {"package/accuracy": 0.7}})
+    parts = [tmp_path / name / "finetune" / "package" for name in ("forward", "backward")]
+    for part in parts:
+        part.mkdir(parents=True)
+        write_json(part / "most_frequent.json", {"test": {"package/accuracy": 0.25}})
+    directory = tmp_path / "average" / "finetune" / "package"
+    average_predictions(parts, directory)
+    outcome = read_outcome(tmp_path / "average", {"downstream": ["package"], "averages": ["forward", "backward"]}, tmp_path)
+    assert (outcome["package/accuracy"], outcome["most_frequent/package/accuracy"]) == (0.7, 0.25)
