@@ -39,7 +39,8 @@ LOSSES_NOTE = (
 )
 COST_NOTE = (
     "FLOPs are the model's, forward and backward, in pretraining; tokens are counted without padding; a supervised position is"
-    " one at which a loss is taken. Transfer is all adaptation and fine-tuning of a run together."
+    " one at which a loss is taken. Transfer is all adaptation and fine-tuning of a run together, without"
+    " the heads' FLOPs."
 )
 SCALES_NOTE = (
     "Bits per byte: left-to-right and right-to-left are code lengths of the text and compare with each other; pseudo ones"

@@ -19,7 +19,7 @@ name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper's are MNLI, 
 
 Expect: MLM above LTR at equal data, most on tokens and spans; the BiLSTM makes up for some of it there, not on sentences; NSP
 matters for pairs of sentences, and later work found it not to. With few tokens LTR is ahead: it is asked at every position, MLM
-at 15 %. Measured at tiny with two seeds, on two shared cores: 56 minutes, and that order (experiments/README.md).
+at 15 %. Measured at tiny with two seeds, on two shared cores: 48 minutes, and that order of the means (experiments/README.md).
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
