@@ -91,32 +91,9 @@ def load(path: str | os.PathLike) -> Results:
         UserError: The directory holds neither a study nor a run, or a file in it is damaged (file and line named).
     """
     path = Path(path)
-    if (path / "study.json").exists():
-        study = read_json(path / "study.json")
-        if (path / "settled.json").exists():
-            study["settled"] = read_json(path / "settled.json")
-        directories = {run["name"]: path / run["name"] for run in study["runs"]}
-        scratch = {name for run in study["runs"] if discards_pretraining(directories[name := run["name"]], run)}
-    elif (path / "config.json").exists() or (path / "metrics.jsonl").exists():
-        tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
-        name = path.resolve().name
-        run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
-        study = {
-            "name": name,
-            "title": f"Run {name}",
-            "question": "",
-            "command": "",
-            "axes": {},
-            "downstream": tasks,
-            "runs": [run],
-        }
-        directories, scratch = {name: path}, set()
-    else:
-        raise UserError(
-            f"{path}: there is neither a study (study.json) nor a run (config.json, metrics.jsonl) here; "
-            "give the --workdir of a sweep or of a run"
-        )
-
+    study, directories = read_study(path)
+    single = list(directories.values()) == [path]  # whose own pretraining counts, whatever its fine-tunings begin with
+    scratch = {name for run in study["runs"] if not single and discards_pretraining(directories[name := run["name"]], run)}
     runs, metrics, hashes, environments, configs = [], [], [], {}, {}
     seeds = seed_axes(tuple(study["axes"]))
     for run in study["runs"]:
@@ -173,6 +150,31 @@ def load(path: str | os.PathLike) -> Results:
         for column in columns:
             table[column] = pd.to_numeric(table[column])
     return results
+
+
+def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+    """What study.json says, and each run's directory; of a single run the same keys, without axes.
+
+    "settled" is what a sweep has noted that stopped early.
+
+    Raises:
+        UserError: The directory holds neither a study nor a run.
+    """
+    if (path / "study.json").exists():
+        study = read_json(path / "study.json")
+        if (path / "settled.json").exists():
+            study["settled"] = read_json(path / "settled.json")
+        return study, {run["name"]: path / run["name"] for run in study["runs"]}
+    if not ((path / "config.json").exists() or (path / "metrics.jsonl").exists()):
+        raise UserError(
+            f"{path}: there is neither a study (study.json) nor a run (config.json, metrics.jsonl) here; "
+            "give the --workdir of a sweep or of a run"
+        )
+    tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
+    name = path.resolve().name
+    run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
+    said = {"name": name, "title": f"Run {name}", "question": "", "command": "", "axes": {}}
+    return said | {"downstream": tasks, "runs": [run]}, {name: path}
 
 
 def trained_objectives(config: Mapping[str, Any]) -> str:
