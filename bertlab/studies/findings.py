@@ -74,12 +74,12 @@ def beside_reading_nothing(results: Results, metric: str) -> str:
 
     It is of each run's own training examples, and differs where their number is an axis.
     """
-    column = f"most_frequent/{metric}"
+    task, column = metric.partition("/")[0], f"most_frequent/{metric}"
     answered = mean_scores(results, column) if column in results.runs else []
     if not len(answered) or not answered.max() > 0:
         return ""
     low, high = (score_text(score, metric) for score in (answered.min(), answered.max()))
-    head = f"Always the most frequent answer scores {low if low == high else f'{low} to {high}, by variant,'} on it"
+    head = f"Always the most frequent answer scores {low if low == high else f'{low} to {high}, by variant,'} on {task}"
     scored = list(mean_scores(results, metric).index)
     level = 1 - 0.05 / (len(scored) * looks_of(results))
     tables = {name: [scores_by_seed(results, of, name).mean(axis=1).dropna() for of in (metric, column)] for name in scored}

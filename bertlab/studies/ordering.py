@@ -4,7 +4,7 @@ Runs go seed by seed. After each seed from the third on that all variants have f
 a correction for looking so often (`statistics.settled`). Once all pairs are decided the seeds that are left are not begun.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -65,14 +65,15 @@ def seed_by_seed(runs: Sequence[RunSpec], study: Study) -> list[RunSpec]:
     return sorted(runs, key=lambda run: order[_seed(run, study)])
 
 
-def look(workdir: Path, study: Study, task: str, waiting: Sequence[RunSpec] = ()) -> statistics.Settlement | None:
+def look(workdir: Path, study: Study, task: str, waiting: Mapping[str, str] | None = None) -> statistics.Settlement | None:
     """What the complete seeds of a study say of the order of its variants; None while they are too few.
 
-    A seed is complete when its runs are finished or have failed; those in `waiting` are still to be tried, or tried again.
+    A seed is complete when its runs are finished or have failed. The sweep knows better of those that wait: `waiting` has their
+    status, "unfinished" where they are still to be tried, or tried again.
     """
     results, runs = load(workdir), study.runs()
     status = dict(zip(results.runs["name"], results.runs["status"], strict=True))
-    status |= {run.name: "unfinished" for run in waiting}
+    status |= waiting or {}
     complete = []
     for seed in (seeds := _seeds(runs, study)):
         if any(status[run.name] == "unfinished" for run in runs if _seed(run, study) == seed):

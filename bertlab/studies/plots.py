@@ -77,7 +77,7 @@ class LineStyle:
 # reference's grey, where nothing was pretrained.
 NAMES_OF = {
     0: ("mlm", "no nsp"),
-    1: ("ltr", "clm", "gpt", "ltr & no nsp", "full"),  # full: GPT's and ULMFiT's whole recipes
+    1: ("ltr", "clm", "gpt", "ltr & no nsp", "+bilstm", "full"),  # full: GPT's and ULMFiT's whole recipes
     2: ("bilm", "elmo", "ltr+rtl"),
     3: ("nsp", "mlm+nsp", "bert"),
     4: ("electra",),
@@ -99,7 +99,7 @@ def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
     kinds = {variant: plain(variant.split(",")[0]) for variant in variants}
     sizes = Counter(kinds.values())
     kinds = {variant: kind if sizes[kind] <= MOST_OF_A_KIND else plain(variant) for variant, kind in kinds.items()}
-    trained = dict(zip(runs["variant"], runs["trained"], strict=True)) if "trained" in runs else {}
+    trained = runs[runs["trained"] != ""].groupby("variant")["trained"].first() if "trained" in runs else {}
     known = {
         kind: COLOUR_OF[kind] if COLOUR_OF[kind] is None else COLOUR_OF.get(trained.get(variant), COLOUR_OF[kind])
         for variant, kind in kinds.items()

@@ -94,6 +94,7 @@ def load(path: str | os.PathLike) -> Results:
     study, directories = read_study(path)
     single = list(directories.values()) == [path]  # whose own pretraining counts, whatever its fine-tunings begin with
     scratch = {name for run in study["runs"] if not single and discards_pretraining(directories[name := run["name"]], run)}
+    trained = study.get("trained", {})
     runs, metrics, hashes, environments, configs = [], [], [], {}, {}
     seeds = seed_axes(tuple(study["axes"]))
     for run in study["runs"]:
@@ -107,7 +108,7 @@ def load(path: str | os.PathLike) -> Results:
         row = {
             "name": run["name"],
             **identity,
-            "trained": trained_objectives({} if run["name"] in scratch else config),
+            "trained": "" if run["name"] in scratch else trained.get(run["name"], trained_objectives(config)),
             **outcome,
         }
         if lines and row["step"] is None:

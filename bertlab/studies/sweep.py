@@ -27,6 +27,7 @@ from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.ordering import FILE as SETTLED
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
 from bertlab.studies.records import check_same_study, clear_changed, with_owners
+from bertlab.studies.results import trained_objectives
 from bertlab.studies.statistics import Settlement
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.views import Job, LineView, TerminalView, print_line
@@ -88,6 +89,7 @@ def sweep(
     if runner == RUNNER:
         print_line(console, f"checking {len(runs)} runs and reading their tasks")
     configs, transfers = check_configs(runs, runner, load_config)
+    description["trained"] = {name: trained_objectives(config) for name, config in configs.items()}
     if dry_run:
         print_plan(study, runs, configs, transfers, workdir, launcher, console)
         return 0
@@ -145,28 +147,29 @@ def run_all(
     lock: int,
     console: Console,
     total: int,
-    settled: Callable[[Sequence[RunSpec]], Settlement | None] | None = None,
+    settled: Callable[[Mapping[str, str]], Settlement | None] | None = None,
 ) -> tuple[dict[str, str], int]:
     """Executes the pending runs, `launcher.jobs` at a time.
 
     `running` is the caller's list, so that it can stop the processes when an exception leaves this function. `total` counts the
-    runs that were finished before, too. `settled` is asked after each run whether the order is without those that wait, so that
-    no more need begin.
+    runs that were finished before, too. `settled` is asked after each run whether the order is without those that wait
+    (`outlook`), so that no more need begin.
 
     Returns:
         The error line of each run that failed, and how many were not begun as the order was settled without them.
     """
-    waiting, failures, unbegun, ended, seen = list(pending), {}, 0, True, 0.0
+    waiting, failures, unbegun, ended, seen, looked = list(pending), {}, 0, True, 0.0, 0
     view = (TerminalView if console.is_terminal else LineView)(console, total, total - len(pending))
     with view:
         while True:
             if ended:  # only then can a run have become ready, or the order settled
-                if waiting and settled and (found := settled(waiting)):
+                if waiting and settled and (found := settled(outlook(waiting, failures, workdir))):
                     if found.settled:
                         print_line(console, f"{write_settled(workdir, found)}: {len(waiting)} runs are not begun.")
                         unbegun = len(waiting)
                         waiting.clear()
-                    else:
+                    elif found.seeds > looked:
+                        looked = found.seeds
                         print_line(console, f"open after {found.seeds} seeds: {open_pairs(found)}")
                 for run in [run for run in waiting if ready(run, workdir)][: launcher.jobs - len(running)]:
                     waiting.remove(run)
@@ -192,6 +195,18 @@ def run_all(
         failures[run.name] = f"it waits for {', '.join(names)}"
         (workdir / run.name / "failed.txt").unlink(missing_ok=True)  # of an earlier sweep: it was not begun, so has not failed
     return failures, unbegun
+
+
+def outlook(waiting: Sequence[RunSpec], failures: Mapping[str, str], workdir: Path) -> dict[str, str]:
+    """Status of each run that waits: "failed" where what it stands on has failed in this sweep, so that it cannot begin."""
+    lost = set(failures)
+    status = {}
+    for run in waiting:  # what a run stands on comes before it
+        status[run.name] = "unfinished"
+        if any(name in lost and not stage.finished for name, stage in awaited(run, workdir)):
+            lost.add(run.name)
+            status[run.name] = "failed"
+    return status
 
 
 def ready(run: RunSpec, workdir: Path) -> bool:

@@ -97,7 +97,8 @@ def scale_by_adagrad(initial_accumulator: float) -> optax.GradientTransformation
 def scale_by_trust_ratio(exclude: str) -> optax.GradientTransformation:
     """u · ‖w‖/‖u‖, the update with its decay, for each parameter w that is decayed; the others' pass as they are.
 
-    Where layers are stacked in one parameter each has its own norms. Where either norm is 0 the ratio is 1.
+    Where layers are stacked in one parameter each has its own norms, and so have query, key and value. Where either norm is 0
+    the ratio is 1.
 
     Source: You et al. 2020, algorithm 2 (LAMB), φ the identity; excluded as in google-research/albert lamb_optimizer.py.
     """
@@ -110,7 +111,10 @@ def scale_by_trust_ratio(exclude: str) -> optax.GradientTransformation:
         def scaled(path, u, w, decayed):
             if not decayed:
                 return u
-            axes = tuple(range(1 if STACKED.match(parameter_name(path)) else 0, u.ndim))
+            name = parameter_name(path)
+            apart = {0} if STACKED.match(name) else set()
+            apart |= {u.ndim - 3} if name.endswith("qkv_kernel") else set()  # [..., 3, H, d]
+            axes = tuple(axis for axis in range(u.ndim) if axis not in apart)
             of_weights, of_update = (jnp.sqrt(jnp.sum(x * x, axes, keepdims=True)) for x in (w, u))
             nonzero = (of_weights > 0) & (of_update > 0)
             return u * jnp.where(nonzero, of_weights / jnp.where(nonzero, of_update, 1.0), 1.0)

@@ -14,7 +14,7 @@ from bertlab.studies.launchers import Local
 from bertlab.studies.ordering import fix_rule, look
 from bertlab.studies.results import load
 from bertlab.studies.study import Study
-from bertlab.studies.sweep import sweep
+from bertlab.studies.sweep import outlook, sweep
 
 
 def study(scores, seeds):
@@ -81,8 +81,20 @@ def test_a_seed_counts_when_all_its_variants_have_ended(tmp_path):
     assert look(tmp_path, spec, "x") is None, "two complete seeds are too few to look at"
     (tmp_path / "b-seed=3" / "failed.txt").write_text("it broke")
     assert look(tmp_path, spec, "x").seeds == 4, "a failed run is not waited for"
-    again = [run for run in spec.runs() if run.name == "b-seed=3"]
-    assert look(tmp_path, spec, "x", again) is None, "but for one that is still to be tried again"
+    assert look(tmp_path, spec, "x", {"b-seed=3": "unfinished"}) is None, "but for one that is still to be tried again"
+    (tmp_path / "b-seed=3" / "failed.txt").unlink()
+    assert look(tmp_path, spec, "x", {"b-seed=3": "failed"}).seeds == 4, "nor one that cannot be tried"
+
+
+def test_a_run_whose_pretraining_failed_is_not_waited_for(tmp_path):
+    spec = study({"A": 0.9, "B": 0.5}, seeds=3)
+    first, second, *_ = spec.runs()
+    shares = dataclasses.replace(second, shares={"pretrain": first.name})
+    averages = dataclasses.replace(second, name="average", averages=(second.name,))
+    other = dataclasses.replace(second, name="other")
+    expected = {second.name: "failed", "average": "failed", "other": "unfinished"}
+    assert outlook([shares, averages, other], {first.name: "it broke"}, tmp_path) == expected
+    assert set(outlook([shares, averages, other], {}, tmp_path).values()) == {"unfinished"}
 
 
 @pytest.mark.parametrize(

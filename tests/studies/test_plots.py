@@ -106,6 +106,9 @@ def test_what_a_known_name_trains_decides_its_colour():
     assert colour("BERT", "mlm") == colour("MLM", "mlm") != colour("BERT", "mlm+nsp") == colour("MLM+NSP", "mlm+nsp")
     assert colour("full", "ltr") == colour("GPT", "ltr") == colour("LTR", "")
     assert colour("No pretraining", "mlm") == REFERENCE_COLOUR
+    begun = line_styles(runs_of(["BERT", "BERT"]).assign(trained=["mlm", ""]))
+    assert begun["BERT"].colour == colour("BERT", "mlm"), "a seed that has not begun changes nothing"
+    assert colour("+ BiLSTM", "ltr") == colour("LTR", "ltr")
     assert colour("ELMo", "ltr+rtl") == colour("biLM", "something else")
 
 

@@ -140,7 +140,7 @@ def test_findings_say_which_variants_are_above_always_the_most_frequent_answer(t
     per_run = {f"{name}-seed={i}": {"package": score} for name, of in scores.items() for i, score in enumerate(of, 1)}
     directory = with_most_frequent(write_study(tmp_path / "s", study, per_run=per_run), 0.40)
     said = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(load(directory))]
-    head = "Always the most frequent answer scores 40.0 % on it"
+    head = "Always the most frequent answer scores 40.0 % on package"
     # LTR's mean is higher than that of no pretraining, but its seeds are further apart.
     assert f"{head}; MLM, No pretraining are above that by more than chance." not in said
     assert f"{head}; MLM is above that by more than chance." in said
@@ -150,7 +150,8 @@ def test_findings_say_which_variants_are_above_always_the_most_frequent_answer(t
         path.write_text(json.dumps({"test": {"package/accuracy": 0.3}}))
     of_two = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(load(directory))]
     assert any(
-        sentence.startswith("Always the most frequent answer scores 30.0 % to 40.0 %, by variant, on it") for sentence in of_two
+        sentence.startswith("Always the most frequent answer scores 30.0 % to 40.0 %, by variant, on package")
+        for sentence in of_two
     )
     with_most_frequent(directory, 0.0)
     assert not any(sentence.startswith("Always") for sentence in findings(load(directory))), "nothing to be above"

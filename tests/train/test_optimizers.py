@@ -166,6 +166,18 @@ def test_lamb_scales_each_of_the_stacked_layers_by_its_own_norms():
         np.testing.assert_allclose(stacked["body"]["blocks"]["up"]["kernel"][number], alone, rtol=1e-5)
 
 
+def test_lamb_scales_query_key_and_value_by_their_own_norms():
+    optimizer = build_optimizer(settings(name="lamb", weight_decay=0.0, clip_norm=0.0, warmup_steps=0), 40)
+    rng = np.random.default_rng(2)
+    kernel = rng.normal(size=(2, 4, 3, 2, 2)).astype(np.float32) * np.float32([0.1, 1, 10])[:, None, None]
+    grad = rng.normal(size=kernel.shape).astype(np.float32)
+    tree = lambda leaf: {"body": {"blocks": {"attention": {"qkv_kernel": leaf}}}}
+    updates, _ = optimizer.update(tree(grad), optimizer.init(tree(kernel)), tree(kernel))
+    norm = lambda x: np.sqrt((np.float64(x) ** 2).sum((1, 3, 4)))
+    ratio = norm(updates["body"]["blocks"]["attention"]["qkv_kernel"]) / norm(kernel)
+    np.testing.assert_allclose(ratio, np.full((2, 3), ratio[0, 0]), rtol=1e-5)
+
+
 def test_lamb_leaves_parameters_of_zeros_able_to_move():
     optimizer = build_optimizer(settings(name="lamb", clip_norm=0.0, warmup_steps=0), 40)
     params = {"dense": {"kernel": np.zeros((2, 2), np.float32)}}
