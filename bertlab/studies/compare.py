@@ -185,22 +185,29 @@ def _pairs(first: Path, second: Path) -> list[tuple[str, Path, Path]]:
 
 def _numbers(path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
-    parts, scratch = stages(path), from_random(path)
+    pretraining = stages(path)[PRETRAINING]
     # A run on a pretraining that was there already has a result of its own, which says what of it counts.
-    for file in dict.fromkeys(directory / "result.json" for directory in (parts[PRETRAINING], path)):
-        result = read_json(file) if file.exists() else {"metrics": {}}
-        found |= {key: result[key] for key in COSTS if result.get(key) is not None} | (NO_COSTS if scratch else {})
-        if scratch:
-            continue
-        found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
-    for name, entry in ({} if scratch else _evaluations(parts[PRETRAINING])).items():
-        found[name] = entry["value"] if "value" in entry else entry["accuracy"]
-    if not scratch and (parts[PRETRAINING] / "floor.json").exists():
-        for objective, floor in read_json(parts[PRETRAINING] / "floor.json").items():
-            found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
+    files = dict.fromkeys(directory / "result.json" for directory in (pretraining, path))
+    results = [read_json(file) for file in files if file.exists()]
+    for result in results:
+        found |= {key: result[key] for key in COSTS if result.get(key) is not None}
+    found |= NO_COSTS if from_random(path) else _of_pretraining(pretraining, results)
     for file in sorted(path.glob("finetune/*/result.json")):
         metrics = read_json(file)["metrics"].get("test", {})
         found |= {f"{file.parent.name}: test/{metric}": value for metric, value in metrics.items()}
+    return found
+
+
+def _of_pretraining(pretraining: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Its held-out metrics, likelihoods and floors."""
+    found = {}
+    for result in results:
+        found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
+    for name, entry in _evaluations(pretraining).items():
+        found[name] = entry["value"] if "value" in entry else entry["accuracy"]
+    if (pretraining / "floor.json").exists():
+        for objective, floor in read_json(pretraining / "floor.json").items():
+            found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
     return found
 
 

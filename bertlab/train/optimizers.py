@@ -292,7 +292,7 @@ def _is_average(node) -> bool:
 
 def parameter_names(params) -> list[str]:
     """ "body/blocks/up/kernel" for each parameter, in tree order."""
-    return ["/".join(str(k.key) for k in path) for path, _ in jax.tree.leaves_with_path(params)]
+    return [parameter_name(path) for path, _ in jax.tree.leaves_with_path(params)]
 
 
 def decay_mask(params, exclude: str):

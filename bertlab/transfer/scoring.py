@@ -52,7 +52,8 @@ class Scoring:
     def __call__(self, split: str, outputs: Sequence[Mapping[str, Mapping[str, np.ndarray]]]) -> dict[str, float]:
         """Metrics as "TASK/METRIC"; none where the split's labels are not known."""
         metrics, lines, begin = {}, [], 0
-        without_reading = self._most_frequent[split] = {}
+        new = split not in self._most_frequent  # what is known without reading stays
+        without_reading = self._most_frequent.setdefault(split, {})
         for part in self._expected[split]:
             joined = {key: np.concatenate([batch[part.name][key] for batch in outputs]) for key in outputs[0][part.name]}
             found = {key: value[begin : begin + part.rows] for key, value in joined.items()}
@@ -64,8 +65,8 @@ class Scoring:
             lines += [{"task": part.name, **line} for line in predictions]
             values |= scores_of(part.task, part.data.labels, predictions)
             metrics |= {f"{part.name}/{name}": value for name, value in values.items()}
-            if self._workdir is not None:
-                scores = scores_of(part.task, part.data.labels, most_frequent_answers(part.task, part.data, part.examples))
+            if self._workdir is not None and new:
+                scores = scores_of(part.task, part.data.labels, most_frequent_answers(part.task, part.data, predictions))
                 without_reading |= {f"{part.name}/{name}": value for name, value in scores.items()}
         if self._workdir is not None:
             write_json(self._workdir / MOST_FREQUENT, self._most_frequent)
@@ -125,8 +126,8 @@ def predictions_of(
     return lines
 
 
-def most_frequent_answers(task: Task, data: TaskData, examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """`id`, `gold` and `predicted` of one who knows the most frequent label of `train` and reads nothing.
+def most_frequent_answers(task: Task, data: TaskData, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of `predictions_of` as of one who knows the most frequent label of `train` and reads nothing.
 
     Of sentences it is the most frequent tag. Where labels are no classes (numbers, spans) there are no such answers.
     """
@@ -134,17 +135,10 @@ def most_frequent_answers(task: Task, data: TaskData, examples: Sequence[Example
         return []
     labels = [example.label for example in data.examples["train"]]
     counted = Counter(itertools.chain.from_iterable(labels) if task.kind == "tagging" else labels)
-    name = lambda number: data.labels[number] if data.labels else int(number)
-    answer = name(counted.most_common(1)[0][0])
-    lines = []
-    for example in examples:
-        gold, predicted = example.label, answer
-        if task.kind == "tagging":
-            gold, predicted = gold and [name(tag) for tag in gold], [answer] * len(example.words)
-        elif gold is not None:
-            gold = name(gold)
-        lines.append({"id": example.id, "gold": gold, "predicted": predicted})
-    return lines
+    number = counted.most_common(1)[0][0]
+    answer = data.labels[number] if data.labels else int(number)
+    predicted = lambda line: [answer] * len(line["predicted"]) if task.kind == "tagging" else answer
+    return [{"id": line["id"], "gold": line["gold"], "predicted": predicted(line)} for line in predictions]
 
 
 def _span_predictions(task, examples, outputs, windows, transfer) -> list[dict[str, Any]]:

@@ -361,6 +361,7 @@ def test_moments_accumulators_and_averages_lie_beside_their_parameters(changes, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"name": "lamb", "bias_correction": "rate"}, "config.optimizer.bias_correction='rate' is GPT's, for name='adam'"),
         ({"name": "lion"}, "config.optimizer.name='lion' is not known; choose adam, adagrad, sgd"),
         ({"bias_correction": "both"}, "bias_correction='both' is not known; choose none, moments, rate"),
         ({"b1": 1.0}, "config.optimizer.b1=1.0 must be at least 0 and below 1"),

@@ -223,7 +223,9 @@ def test_the_most_frequent_answer_is_that_of_train_and_scored_on_what_is_asked(k
     words = {"words": ("w", "w")} if kind == "tagging" else {}
     data = TaskData(names, {"train": labelled(*train, **words), "test": labelled(*test, **words)})
     task = task_of(kind, *expected)
-    lines = most_frequent_answers(task, data, data.examples["test"])
+    known = [label if label is None or not names else [names[i] for i in label] if words else names[label] for label in test]
+    made = [{"id": f"x{i}", "gold": gold, "predicted": ["-"] * 2 if words else "-"} for i, gold in enumerate(known)]
+    lines = most_frequent_answers(task, data, made)
     assert scores_of(task, names, lines) == pytest.approx(expected)
 
 
