@@ -96,8 +96,8 @@ BERT_PAPER: Mapping[str, Any] = {
     "optimizer.learning_rate": 1e-4,
     "optimizer.warmup_steps": 10_000,
 }
-# What came after BERT has rows of 512 positions from the first step, and masks them anew each time.
-WHOLE_ROWS: Mapping[str, Any] = {"train.phases": "", "data.seq_len": 512, "data.dupe_factor": 0}
+# What came after BERT has rows of one length from the first step, and masks them anew each time.
+ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
 # Radford et al. 2018, section 4.1; batch, length and rate are the recipe's. Its 100 passes over BooksCorpus are counted in that
 # corpus's 800 million words (Devlin et al. 2018), as its number of tokens is not printed: 100 · 800e6 / (64 · 512) steps.
 GPT_PAPER: Mapping[str, Any] = {

@@ -21,12 +21,12 @@ nothing much differs on single texts.
 Cost at scale=tiny with one seed: 45.3 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, WHOLE_ROWS, read_setting
+from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
 from bertlab.studies.study import Published, Study
 
 PAPER = {
     **BERT_PAPER,
-    **WHOLE_ROWS,
+    **ONE_LENGTH,
     "train.steps": 125_000,
     "data.batch_size": 4096,
     "data.tokenizer.kind": "unigram",

@@ -20,7 +20,7 @@ token, little from the mismatch of [MASK].
 Cost at scale=tiny with one seed: 77.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, WHOLE_ROWS, read_setting
+from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
 from bertlab.studies.study import Published, Study
 
 TASKS = {
@@ -31,7 +31,7 @@ TASKS = {
 }
 PAPER = {
     **BERT_PAPER,
-    **WHOLE_ROWS,
+    **ONE_LENGTH,
     "train.steps": 766_000,
     "optimizer.learning_rate": 2e-4,
 }

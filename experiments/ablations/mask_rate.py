@@ -17,19 +17,18 @@ prefer lower rates. With few steps the supervision counts more, which favours hi
 Cost at scale=tiny with one seed: 151 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
 from bertlab.studies.study import Study
 
 PAPER = {
     **BERT_PAPER,
+    **ONE_LENGTH,
     "model.size": "large",
     "model.norm_placement": "pre",
     "model.final_norm": True,
     "train.steps": 23_000,
-    "train.phases": "",
     "data.seq_len": 128,
     "data.batch_size": 4096,
-    "data.dupe_factor": 0,
     "data.format": "full_sentences",
     "data.tokenizer.kind": "bpe",
     "data.tokenizer.vocab_size": 50_265,

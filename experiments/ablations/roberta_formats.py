@@ -19,11 +19,11 @@ rows of one document slightly above rows across documents.
 Cost at scale=tiny with one seed: 65.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
 from bertlab.studies.study import Published, Study
 
 # 1,000,000 steps in batches of 256, as BERT-Base.
-PAPER = {**BERT_PAPER, "train.phases": "", "data.dupe_factor": 0}
+PAPER = {**BERT_PAPER, **ONE_LENGTH}
 PUBLISHED = Published(
     source="Liu et al. 2019, table 2 (development sets, BERT-Base)",
     columns=("SQuAD 1.1 F1", "SQuAD 2.0 F1", "MNLI-m", "SST-2", "RACE"),

@@ -19,12 +19,12 @@ pairs with NSP; SBO adds most where spans are compared (coreference).
 Cost at scale=tiny with one seed: 66.7 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, WHOLE_ROWS, read_setting
+from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
 from bertlab.studies.study import Published, Study
 
 PAPER = {
     **BERT_PAPER,
-    **WHOLE_ROWS,
+    **ONE_LENGTH,
     "model.size": "large",
     "train.steps": 1_200_000,
     "data.tokenizer.lowercase": False,
