@@ -27,6 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
         return given.function(given, rest) or 0
     except UserError as error:
         print(f"bertlab {given.command}: {error}", file=sys.stderr)
+        if given.command == "train":
+            from bertlab.train import processes
+
+            processes.leave(2)
         return 2
 
 
@@ -154,6 +158,15 @@ def _add_studies(add) -> None:
     floor.add_argument("--config", default=None, help=_CONFIG_HELP)
     floor.add_argument("--run", type=Path, help="run directory: its config, where --config is left out, and its loss")
 
+    plan = add(
+        "plan", _plan, "what a training step needs on a machine that is not here (memory, FLOPs, exchanges), by compiling it",
+        "bertlab plan --config=experiments/pretrain/bert.py:size=large --topology=v5e:16x16 --config.data.batch_size=4096",
+        overrides=True,
+    )  # fmt: skip
+    plan.add_argument("--config", required=True, help=_CONFIG_HELP)
+    plan.add_argument("--topology", required=True, help="a TPU slice, as v5e:16x16, or virtual devices, as cpu:8")
+    plan.add_argument("--largest", action="store_true", help="double the batch while it fits, or halve it until it does")
+
     report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")
     report.add_argument("path", type=Path, help="study or run directory")
 
@@ -247,10 +260,12 @@ def _add_weights(add) -> None:
 def _train(given, overrides: list[str]) -> None:
     from bertlab.config import load_config
     from bertlab.data.prepare import prepare
+    from bertlab.train import processes
     from bertlab.train.build import begun_from, check_config, check_devices
     from bertlab.train.loop import finished
     from bertlab.transfer.pretrain import pretrain
 
+    processes.join()
     config = begun_from(load_config(given.config, argv=overrides))
     if finished(config, given.workdir) is None:
         check_config(config)
@@ -258,7 +273,8 @@ def _train(given, overrides: list[str]) -> None:
         with _Progress() as progress:
             prepare(config.data, progress=progress)
     pretrain(config, given.workdir)
-    print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
+    if processes.is_first():
+        print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
 
 
 def _finetune(given, overrides: list[str]) -> int | None:
@@ -322,6 +338,16 @@ def _floor(given, overrides: list[str]) -> int:
     if overrides and given.config is None:
         raise UserError(f"{overrides[0]}: give --config=FILE.py too; --run alone takes that run's config as it is")
     return int(not print_floors(load_config(given.config, argv=overrides) if given.config else None, given.run))
+
+
+def _plan(given, overrides: list[str]) -> None:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, and accelerators are left to others
+    if given.topology.startswith("cpu:"):
+        os.environ.setdefault("JAX_NUM_CPU_DEVICES", given.topology.removeprefix("cpu:"))
+    from bertlab.config import load_config
+    from bertlab.train.plan import print_plan
+
+    print_plan(load_config(given.config, argv=overrides), given.topology, given.largest)
 
 
 def _report(given, _) -> None:

@@ -86,6 +86,7 @@ def base_config() -> ConfigDict:
                 "workers": 0,  # processes that prepare; 0 is all cores
                 "valid_fraction": 0.05,
                 "test_fraction": 0.05,
+                "shards": 0,  # parts of the text that make a batch's rows side by side; 0: one for each process
                 "shuffle_window": 1024,  # rows
                 "tokenizer": {
                     "kind": "unigram",  # unigram | bpe | wordpiece | words

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import hashlib
 import itertools
+from collections.abc import Mapping
 
 import grain
 import numpy as np
@@ -104,21 +105,90 @@ class RowDataset(grain.IterDataset):
         return f"RowDataset({type(self._format).__name__})"
 
 
-def train_batches(prepared: Prepared, data, shard: tuple[int, int] = (0, 1)) -> grain.IterDataset:
+class Shards(grain.IterDataset):
+    """Batches of several datasets side by side, as many rows of each.
+
+    Args:
+        shards: number -> dataset.
+    """
+
+    def __init__(self, shards: Mapping[int, grain.IterDataset]):
+        super().__init__()
+        self.shards = shards
+
+    def __iter__(self) -> "ShardsIterator":
+        return ShardsIterator({str(number): iter(dataset) for number, dataset in self.shards.items()})
+
+    def __str__(self) -> str:
+        return f"Shards({', '.join(map(str, self.shards.values()))})"
+
+
+class ShardsIterator(grain.DatasetIterator):
+    """Its state has an entry for each shard, so that another number of processes can share them out anew."""
+
+    def __init__(self, shards: dict[str, grain.DatasetIterator]):
+        super().__init__()
+        self._shards = shards
+        self.hashes = {number: BatchHash() for number in shards}
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        parts = {number: next(iterator) for number, iterator in self._shards.items()}
+        for number, part in parts.items():
+            self.hashes[number].update(part)
+        first, *others = parts.values()
+        return {name: np.concatenate([part[name] for part in parts.values()]) for name in first} if others else first
+
+    def get_state(self) -> dict:
+        """A JSON value: shard -> its position and the hash chain of its batches."""
+        return {n: {"position": it.get_state(), "hash": self.hashes[n].value} for n, it in self._shards.items()}
+
+    def set_state(self, state: dict) -> None:
+        """Continues where the iterators that gave the states of these shards were; others' are passed over.
+
+        Raises:
+            UserError: a shard is not among them.
+        """
+        for number, iterator in self._shards.items():
+            if number not in state:
+                raise UserError(f"the run was begun with config.data.shards={len(state)}, and not with more; set it to that")
+            iterator.set_state(state[number]["position"])
+            self.hashes[number] = BatchHash(state[number]["hash"])
+
+    def close(self) -> None:
+        """Ends the shards' threads."""
+        for iterator in self._shards.values():
+            iterator.close()
+
+
+def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -> Shards:
     """Endless training batches, dicts of [B, ...] arrays.
 
     Args:
         prepared: the corpus.
-        data: `config.data`.
-        shard: (index, count) of this host among the hosts; documents are dealt out in turn, and B is the host's part.
+        data: `config.data`. Its documents are dealt out to `shards` in turn (0: one for each process), each the same number
+            of the batch's rows, so that the rows are the same for every number of processes that shares them.
+        process: (index, count) of this process among all; B is its part.
 
     Raises:
-        UserError: there are fewer documents than hosts.
+        UserError: there are fewer documents than shards, or shards do not divide the batch or are not divided by processes.
     """
+    index, count = process
+    total = data.shards or count
+    if total % count or data.batch_size % total:
+        raise UserError(
+            f"config.data.shards={data.shards or f'0 (one a process: {count})'} must divide config.data.batch_size="
+            f"{data.batch_size} and be a multiple of the {count} processes"
+        )
+    own = range(index * total // count, (index + 1) * total // count)
+    return Shards({number: _shard(prepared, data, (number, total)) for number in own})
+
+
+def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDataset:
+    """One shard's part of all batches; `shard` is its number and how many there are."""
     index, count = shard
     source = _open(prepared, data, "train")
     if len(source) < count:
-        raise UserError(f"the train split has {len(source)} documents for {count} hosts; use more text or fewer hosts")
+        raise UserError(f"the train split has {len(source)} documents for {count} shards; use more text or fewer of them")
     if data.format == "stream":
         batches = train_stream(source, prepared.tokenizer, data, shard)
     elif data.format == "cooccurrence":
@@ -246,6 +316,13 @@ class AddCharacters:
             characters[is_unknown] = character_ids(self._unknown.words(ids))[places]
         characters[documents == 0] = self._table[self._pad_id]
         return characters
+
+
+def combined_hash(hashes: Mapping[str, str]) -> str:
+    """One value of the hash chains of all shards; of one shard, its own."""
+    if len(hashes) == 1:
+        return next(iter(hashes.values()))
+    return hashlib.blake2b("".join(hashes[n] for n in sorted(hashes, key=int)).encode(), digest_size=16).hexdigest()
 
 
 class BatchHash:

@@ -166,7 +166,7 @@ class EntryDataset(grain.IterDataset):
 
 
 def train_entries(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDataset:
-    """Endless batches of `config.data`; hosts share the rows of one and the same order of entries.
+    """Endless batches of `config.data`; shards share the rows of one and the same order of entries.
 
     Fields are `tokens` (i), `contexts` (j) and `counts` (X_ij, float32), each [B, L], those of every batch, and
     `example_id` (epoch, place of the row's first entry in it).

@@ -211,13 +211,13 @@ class StreamDataset(grain.IterDataset):
 
 
 def train_stream(source, tokenizer, data, shard: tuple[int, int]) -> grain.IterDataset:
-    """Endless batches; each host reads its part of the documents with its part of the lanes.
+    """Endless batches; each shard reads its part of the documents with its part of the lanes.
 
     Args:
         source: the split's documents.
         tokenizer: for its special ids.
         data: `config.data`.
-        shard: (index, count) of this host among the hosts.
+        shard: (index, count) of this part among all.
     """
     index, count = shard
     visits = {name: order[index::count].repeat() for name, order in _orders(source, data, data.seed).items()}

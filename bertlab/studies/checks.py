@@ -14,11 +14,11 @@ from bertlab.config import UnknownKey, base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_config
-from bertlab.studies.estimate import MadeUpRows, made_up_program
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from, check_config
 from bertlab.train.layer_groups import freezes, has_factors, layer_plan
+from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.transfer.adapt import adaptation_config
 from bertlab.transfer.finetune import check_finetuning, finetune_config, overridden, sized
 from bertlab.transfer.tasks import load_tasks

@@ -367,11 +367,11 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         stateful=config.model.stateful,
         adapter=build_adapter(config.lora),
     )
-    shard = (jax.process_index(), jax.process_count())
+    process = (jax.process_index(), jax.process_count())
     return Experiment(
         config=config,
         program=program,
-        phases=build_phases(config, program, lambda data: train_batches(prepared, data, shard)),
+        phases=build_phases(config, program, lambda data: train_batches(prepared, data, process)),
         tokenizer=prepared.tokenizer,
         evaluations=evaluations,
         data_facts=data_facts(prepared, evaluations, [name for name, o in built.items() if o.predicts_tokens]),

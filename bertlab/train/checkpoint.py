@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import grain
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -40,13 +39,13 @@ class Checkpoints:
         self._manager.wait_until_finished()
         return "none yet" if self.latest() is None else str(self._directory / str(self.latest()))
 
-    def save(self, step: int, state, iterator: grain.DatasetIterator, progress: dict) -> None:
-        """Saves a step unless it is there; returns once the arrays are copied.
+    def save(self, step: int, state, data: dict, progress: dict) -> None:
+        """Saves a step unless it is there; returns once the arrays are copied. All processes call it alike.
 
         Args:
             step: updates done.
             state: pytree of arrays.
-            iterator: the position in the training batches.
+            data: the positions in the training batches, a JSON value.
             progress: JSON values.
         """
         if step == self.latest():
@@ -55,23 +54,23 @@ class Checkpoints:
             step,
             args=ocp.args.Composite(
                 state=ocp.args.StandardSave(state),
-                data=grain.checkpoint.CheckpointSave(iterator),
+                data=ocp.args.JsonSave(data),
                 progress=ocp.args.JsonSave(progress),
             ),
             force=True,
         )
 
-    def restore(self, step: int, shapes, shardings, iterator: grain.DatasetIterator) -> tuple:
-        """The state with every array placed as `shardings` say, and the progress; `iterator` is moved in place."""
+    def restore(self, step: int, shapes, shardings) -> tuple:
+        """The state with every array placed as `shardings` say, the positions in the batches, and the progress."""
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
                 state=ocp.args.StandardRestore(_abstract(shapes, shardings)),
-                data=grain.checkpoint.CheckpointRestore(iterator),
+                data=ocp.args.JsonRestore(),
                 progress=ocp.args.JsonRestore(),
             ),
         )
-        return restored.state, restored.progress
+        return restored.state, restored.data, restored.progress
 
     def close(self) -> None:
         """Waits until what was saved is on disk, then releases the background threads."""
@@ -102,10 +101,13 @@ def load_params(run: Path):
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")
     handlers = {
         "state": ocp.PyTreeCheckpointHandler(),
-        "data": grain.checkpoint.CheckpointHandler(),
+        "data": ocp.JsonCheckpointHandler(),
         "progress": ocp.JsonCheckpointHandler(),
     }
-    with ocp.CheckpointManager(directory, item_handlers=handlers) as manager:
+    # Read by this process alone: of several the others are not asked to join.
+    alone = ocp.options.MultiprocessingOptions(jax.process_index(), {jax.process_index()})
+    options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)
+    with ocp.CheckpointManager(directory, item_handlers=handlers, options=options) as manager:
         step = manager.latest_step()
         if step is None:
             raise UserError(f"{run} has no complete checkpoint; let `bertlab train --workdir={run}` reach one")

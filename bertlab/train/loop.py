@@ -10,9 +10,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from bertlab.config import flatten
-from bertlab.data.batches import BatchHash
+from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.objectives.blame import whereabouts
@@ -23,8 +24,9 @@ from bertlab.train.environment import describe_environment
 from bertlab.train.layer_groups import layer_plan, stage_table
 from bertlab.train.metrics import MetricSums, first_bad_weight, first_not_finite, open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
-from bertlab.train.sharding import build_mesh, put_batch
-from bertlab.train.state import build_eval_step, build_train_step, init_state, state_shardings
+from bertlab.train.processes import company, gather, is_first
+from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
+from bertlab.train.state import build_eval_step, init_state, lower_train_step, state_shardings
 
 
 class Diverged(UserError):
@@ -84,15 +86,12 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     steps, cadence = config.train.steps, config.train
 
     # 1. Mesh and optimiser; state and data position, restored or fresh.
-    with StopSignal() as stop, contextlib.closing(Session(experiment, workdir)) as session:
+    with company(), StopSignal() as stop, contextlib.closing(Session(experiment, workdir)) as session:
         # 2. The run directory describes itself before anything is compiled.
-        write_json(workdir / "config.json", config.to_dict())
-        write_json(workdir / "environment.json", describe_environment())
-        if experiment.data_facts is not None:
-            write_json(workdir / "data.json", experiment.data_facts)
-        experiment.tokenizer.save(workdir / "tokenizer")
-        for line in stage_table(config.optimizer, steps, session.state.params):
-            print(line, flush=True)
+        if is_first():
+            describe(experiment, workdir)
+            for line in stage_table(config.optimizer, steps, session.state.params):
+                print(line, flush=True)
         eval_step = session.compile_evaluation()
         if session.step == 0 and steps > 0:
             session.evaluate("valid", eval_step)
@@ -105,8 +104,8 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             log, evaluate, save = (
                 itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
             )
-            next_phase = session.phase is not experiment.phase(session.step)
-            if not (log or evaluate or save or next_phase or stop.wanted):
+            next_phase, stopping = session.phase is not experiment.phase(session.step), stop.wanted(session.step)
+            if not (log or evaluate or save or next_phase or stopping):
                 continue
             session.fetch()
             if log or next_phase:
@@ -115,10 +114,10 @@ def run(experiment: Experiment, workdir: Path) -> dict:
                 session.enter(experiment.phase(session.step))
             if evaluate and session.step < steps:
                 session.observe(session.evaluate("valid", eval_step))
-            if save or stop.wanted:
+            if save or stopping:
                 session.save()
-            if stop.wanted:
-                print(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to go on", flush=True)
+            if stopping:
+                session.say(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to go on")
                 raise SystemExit(0)
             if next_phase:
                 train_step = session.compile_training()
@@ -127,9 +126,19 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         # 4. Evaluate every held-out split and save; the result comes last: it says that the run is finished.
         metrics = {split: session.evaluate(split, eval_step) for split in experiment.evaluations}
         session.save()
-    result = session.result(metrics)
-    write_json(workdir / "result.json", result)
+        result = session.result(metrics)
+    if is_first():
+        write_json(workdir / "result.json", result)
     return result
+
+
+def describe(experiment: Experiment, workdir: Path) -> None:
+    """Writes what a run directory says of itself."""
+    write_json(workdir / "config.json", experiment.config.to_dict())
+    write_json(workdir / "environment.json", describe_environment())
+    if experiment.data_facts is not None:
+        write_json(workdir / "data.json", experiment.data_facts)
+    experiment.tokenizer.save(workdir / "tokenizer")
 
 
 @dataclasses.dataclass
@@ -141,7 +150,6 @@ class Progress:
         supervised: positions at which something was asked.
         flops: forward and backward model FLOPs, without recomputation.
         seconds: of training, without compilation, evaluation and saving.
-        data_hash: hash chain over the batches.
         sums: metric sums since the last log line.
         logged_tokens, logged_seconds: the totals at the last log line.
     """
@@ -150,7 +158,6 @@ class Progress:
     supervised: int = 0
     flops: float = 0.0
     seconds: float = 0.0
-    data_hash: str = ""
     sums: dict = dataclasses.field(default_factory=dict)
     logged_tokens: int = 0
     logged_seconds: float = 0.0
@@ -180,56 +187,51 @@ class Session:
         if latest is not None:  # (a) restored, with its data position
             shapes = jax.eval_shape(begin)
             shardings = state_shardings(program, self.optimizer, self.mesh, self.example, shapes)
-            self.state, saved = self.checkpoints.restore(latest, shapes, shardings, self.iterator)
+            self.state, position, saved = self.checkpoints.restore(latest, shapes, shardings)
+            self.iterator.set_state(position)
             self.progress = Progress(**saved)
-            print(f"going on with {workdir} from step {latest}", flush=True)
+            self.say(f"going on with {workdir} from step {latest}")
         else:  # (b) fresh, (c) warm-started from another run's parameters
             self.state, self.progress = begin(), Progress()
             if experiment.warm_start is not None:
                 placement = jax.tree.map(lambda x: x.sharding, self.state.params)
-                params = jax.device_put(experiment.warm_start(jax.device_get(self.state.params)), placement)
+                params = jax.device_put(experiment.warm_start(on_host(self.state.params)), placement)
                 self.state = dataclasses.replace(self.state, params=params)
         self.rate = layer_plan(config.optimizer, config.train.steps, self.state.params).rate
         self.step = latest or 0
-        self.hash = BatchHash(self.progress.data_hash)
         self.sums = MetricSums(self.progress.sums)
-        self.writers = open_writers(config.writers, workdir, latest, config.train.steps)
+        self.writers = open_writers(config.writers, workdir, latest, config.train.steps) if is_first() else []
+
+    def say(self, line: str) -> None:
+        """Prints a line, once for all processes."""
+        if is_first():
+            print(line, flush=True)
 
     def compile_training(self):
         """The training step of the phase, compiled while no clock runs."""
         config, phase = self.experiment.config, self.phase
-        example = self.example
+        batch = put_batch(self.mesh, self.example, whole=True)
         if phase.data != config.data:
             with contextlib.closing(iter(phase.train)) as batches:
-                example = next(batches)
-        step = build_train_step(
-            phase.program,
-            self.optimizer,
-            phase.weights,
-            config.seed,
-            config.train.micro_batches,
-            config.train.steps,
-            frozen=config.optimizer.frozen,
-        )
-        # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
-        placement = jax.tree.map(lambda x: x.sharding, self.state)
-        with jax.set_mesh(self.mesh):
-            train = jax.jit(step, donate_argnums=0, out_shardings=(placement, None))
-            return train.lower(self.state, put_batch(self.mesh, example)).compile()
+                batch = put_batch(self.mesh, next(batches))
+        lowered = lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch)
+        return lowered.compile()
 
     def compile_evaluation(self):
         """The evaluation step of all objectives, compiled while no clock runs."""
         placement = jax.tree.map(lambda x: x.sharding, self.state.carry)
         with jax.set_mesh(self.mesh):
-            evaluate = jax.jit(build_eval_step(self.experiment.program), out_shardings=(None, placement, None))
-            batch = put_batch(self.mesh, self.example)
+            whole = replicated(self.mesh)
+            evaluate = jax.jit(build_eval_step(self.experiment.program), out_shardings=(whole, placement, whole))
+            batch = put_batch(self.mesh, self.example, whole=True)
             return evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry()).compile()
 
     def enter(self, phase) -> None:
         """Goes over to another phase, and to its batches where they are others."""
         if phase.train is not self.phase.train:
             self.iterator.close()
-            self.iterator = iter(phase.train)
+            hashes, self.iterator = self.iterator.hashes, iter(phase.train)
+            self.iterator.hashes = hashes
         self.phase = phase
 
     def fresh_carry(self):
@@ -243,7 +245,6 @@ class Session:
     def advance(self, train_step) -> None:
         """One update, without waiting for it."""
         batch = next(self.iterator)
-        self.hash.update(batch)
         self.state, metrics = train_step(self.state, put_batch(self.mesh, batch))
         self.step += 1
         self.waiting.append((self.step, metrics, batch["example_id"]))
@@ -285,7 +286,7 @@ class Session:
         tokens, seconds = progress.tokens - progress.logged_tokens, progress.seconds - progress.logged_seconds
         means = self.sums.means(self.experiment.weights(self.step))
         self.tokens_per_second = round(tokens / seconds, 1)
-        self._write("train", means, {"data_hash": self.hash.value})
+        self._write("train", means, {"data_hash": self.data_hash()})
         self.sums = MetricSums()
         progress.logged_tokens, progress.logged_seconds = progress.tokens, progress.seconds
 
@@ -294,7 +295,7 @@ class Session:
         batches, carry, results = self.experiment.evaluations[split], self.fresh_carry(), []
         params = evaluation_params(self.state.opt_state, self.state.params)
         for i, batch in enumerate(batches):
-            metrics, carry, outputs = eval_step(params, put_batch(self.mesh, batch), np.int32(i), carry)
+            metrics, carry, outputs = eval_step(params, put_batch(self.mesh, batch, whole=True), np.int32(i), carry)
             results.append((metrics, outputs))
         sums, results = MetricSums(), jax.device_get(results)
         for (metrics, _), batch in zip(results, batches):
@@ -314,6 +315,8 @@ class Session:
         self.state = dataclasses.replace(self.state, opt_state=observe(self.state.opt_state, value))
 
     def _write(self, split: str, means: dict, more: dict) -> None:
+        if not is_first():
+            return
         rate = float(self.rate(max(self.step - 1, 0)))  # of the last update
         more = {"tokens_per_second": self.tokens_per_second, "learning_rate": rate, **more}
         line = {"step": self.step, "split": split, **means, **self.progress.axes(), **more}
@@ -326,8 +329,14 @@ class Session:
 
     def save(self) -> None:
         """Saves state, data position and totals; the writing goes on in the background."""
-        self.progress.data_hash, self.progress.sums = self.hash.value, self.sums.sums
-        self.checkpoints.save(self.step, self.state, self.iterator, dataclasses.asdict(self.progress))
+        self.progress.sums = self.sums.sums
+        position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
+        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(self.progress))
+
+    def data_hash(self) -> str:
+        """Equal values at a step prove equal batches in equal order up to it."""
+        hashes = gather({shard: chain.value for shard, chain in self.iterator.hashes.items()})
+        return combined_hash({shard: value for of_process in hashes for shard, value in of_process.items()})
 
     def result(self, metrics: dict) -> dict:
         """What result.json says."""
@@ -336,7 +345,7 @@ class Session:
             "step": self.step,
             "parameters": parameters,
             **self.progress.axes(),
-            "data_hash": self.hash.value,
+            "data_hash": self.data_hash(),
             "metrics": metrics,
         }
 
@@ -349,18 +358,24 @@ class Session:
 
 
 class StopSignal:
-    """Turns SIGTERM into a flag that the loop reads between steps."""
+    """Turns SIGTERM into a flag that the loop reads between steps; several processes agree on the step through JAX."""
 
     def __enter__(self):
-        self.wanted = False
-        self._previous = signal.signal(signal.SIGTERM, self._receive)
+        self._received = False
+        if jax.process_count() == 1:
+            self._previous = signal.signal(signal.SIGTERM, self._receive)
         return self
 
+    def wanted(self, step: int) -> bool:
+        """Whether to stop after this many steps."""
+        return self._received if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(step)
+
     def _receive(self, number, frame):
-        self.wanted = True
+        self._received = True
 
     def __exit__(self, *_):
-        signal.signal(signal.SIGTERM, self._previous)
+        if jax.process_count() == 1:
+            signal.signal(signal.SIGTERM, self._previous)
 
 
 def itstime(step: int, steps: int, every: int) -> bool:

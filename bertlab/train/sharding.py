@@ -8,6 +8,7 @@ import math
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertlab.errors import UserError
@@ -89,7 +90,26 @@ def parameter_shardings(mesh: Mesh, logical_axes, shapes):
     return jax.tree_util.tree_map_with_path(place, logical_axes, shapes, is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
-def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """This host's part of a batch as global arrays, rows divided over `data` and `fsdp`."""
+def put_batch(mesh: Mesh, batch: dict[str, np.ndarray], whole: bool = False) -> dict[str, jax.Array]:
+    """A batch as global arrays, rows divided over `data` and `fsdp`.
+
+    Args:
+        mesh: from `build_mesh`.
+        batch: this process's rows.
+        whole: they are all rows, the same in every process, and each takes its own of them.
+    """
     sharding = NamedSharding(mesh, BATCH)
-    return {k: jax.make_array_from_process_local_data(sharding, v) for k, v in batch.items()}
+    shape = lambda v: v.shape if whole else None
+    return {k: jax.make_array_from_process_local_data(sharding, v, shape(v)) for k, v in batch.items()}
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of what every device has whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def on_host(tree):
+    """A tree of arrays as NumPy arrays, whole in every process, wherever their parts are."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from bertlab.objectives.program import Program
 from bertlab.train.layer_groups import parameter_name
-from bertlab.train.sharding import BATCH, parameter_shardings
+from bertlab.train.sharding import BATCH, parameter_shardings, replicated
 
 
 @jax.tree_util.register_dataclass
@@ -36,12 +36,13 @@ class TrainState:
 
 def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, batch) -> TrainState:
     """A fresh state, each array made where its shard lives."""
-    make = lambda: _fresh(program, optimizer, seed, batch)
+    make = lambda: fresh_state(program, optimizer, seed, batch)
     shapes = jax.eval_shape(make)
     return jax.jit(make, out_shardings=state_shardings(program, optimizer, mesh, batch, shapes))()
 
 
-def _fresh(program, optimizer, seed, batch) -> TrainState:
+def fresh_state(program: Program, optimizer, seed: int, batch) -> TrainState:
+    """A fresh state, nowhere in particular."""
     params = program.init(jax.random.key(seed), batch)
     return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), program.initial_carry(len(batch["tokens"])))
 
@@ -145,6 +146,30 @@ def build_train_step(
         return TrainState(state.step + 1, params, opt_state, carry), {**metrics, "tokens": tokens}
 
     return train_step
+
+
+def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, state: TrainState, batch):
+    """The compiler's view of the training step on a mesh.
+
+    Args:
+        program: model and objectives of the phase.
+        optimizer: from `build_optimizer`.
+        config: the whole config.
+        weights: the phase's.
+        mesh: of devices that are here, or of a topology.
+        state, batch: arrays that are placed, or ShapeDtypeStructs with shardings.
+
+    Returns:
+        A `jax.stages.Lowered`; its executable takes a state, whose memory it reuses, and a batch.
+    """
+    train = config.train
+    step = build_train_step(
+        program, optimizer, weights, config.seed, train.micro_batches, train.steps, frozen=config.optimizer.frozen
+    )
+    # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
+    placement = jax.tree.map(lambda x: x.sharding, state)
+    with jax.set_mesh(mesh):
+        return jax.jit(step, donate_argnums=0, out_shardings=(placement, replicated(mesh))).lower(state, batch)
 
 
 def without_gradient(params, frozen: str):

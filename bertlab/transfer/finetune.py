@@ -17,7 +17,7 @@ import numpy as np
 from ml_collections import ConfigDict, config_dict
 
 from bertlab.config import base_config, parse_override, set_key
-from bertlab.data.batches import pad_batch
+from bertlab.data.batches import Shards, pad_batch
 from bertlab.data.formats import Row
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
@@ -512,10 +512,10 @@ def _alike(parts: Sequence[list[Row]]) -> list[Row]:
     return [{**empty, **{name: whole(name, value) for name, value in row.items()}} for part in parts for row in part]
 
 
-def _train_batches(rows: list[Row], data, add: Callable[[Row], Row] | None = None) -> grain.IterDataset:
+def _train_batches(rows: list[Row], data, add: Callable[[Row], Row] | None = None) -> Shards:
     shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
     shuffled = shuffled.map(add) if add else shuffled
-    return shuffled.to_iter_dataset().batch(data.batch_size, drop_remainder=True)
+    return Shards({0: shuffled.to_iter_dataset().batch(data.batch_size, drop_remainder=True)})
 
 
 def _in_batches(rows: list[Row], size: int) -> list[dict[str, np.ndarray]]:

@@ -10,6 +10,7 @@ from bertlab.files import read_config, write_json
 from bertlab.floors import Floor, floors
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import train
+from bertlab.train.processes import is_first
 from bertlab.transfer.evaluate import evaluate
 from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
 
@@ -25,7 +26,8 @@ def pretrain(config, workdir) -> dict:
         The result of the training.
     """
     result = train(config, workdir)
-    measure(Path(workdir))
+    if is_first():
+        measure(Path(workdir))
     return result
 
 

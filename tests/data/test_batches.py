@@ -354,7 +354,7 @@ def test_hosts_share_the_documents(sizes):
 
 
 def test_every_host_needs_a_document():
-    with pytest.raises(UserError, match="2 documents for 3 hosts"):
+    with pytest.raises(UserError, match="2 documents for 3 shards"):
         train_batches(Prepared({"train": 2}), data_config(batch_size=6), (2, 3))
 
 

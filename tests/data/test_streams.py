@@ -299,7 +299,7 @@ def test_hosts_share_the_documents_and_the_lanes(prepared):
         assert sorted(parts[0] + parts[1]) == list(range(DOCUMENTS))
     for one, other in zip(*hosts):
         assert one["rate_scale"].tolist() == other["rate_scale"].tolist()
-    with pytest.raises(UserError, match="2 documents for 3 hosts"):
+    with pytest.raises(UserError, match="2 documents for 3 shards"):
         train_batches(Prepared(2), data_config(batch_size=6), (2, 3))
 
 

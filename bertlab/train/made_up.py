@@ -1,0 +1,54 @@
+"""A pretraining without its text: the program, and rows of random tokens in the shape of its batches."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.data.characters import WORD_LENGTH
+from bertlab.data.formats import make_row
+from bertlab.models.presets import build_body, model_shape
+from bertlab.objectives import Vocabulary
+from bertlab.objectives.program import Program
+from bertlab.train.build import check_config
+from bertlab.train.lora import build_adapter
+
+
+def made_up_program(config: ConfigDict) -> Program:
+    """The program of a pretraining with as many tokens as `data.tokenizer` asks for, whose text is not read.
+
+    Raises:
+        UserError: the config cannot be.
+    """
+    size = config.data.tokenizer.vocab_size
+    # Ids as a tokenizer of ours has them; what they are does not matter to counts and shapes.
+    vocabulary = Vocabulary(size, 0, 1, 2, 3, 4, counts=(1,) * size, continues=(False,) * size)
+    body, stream = build_body(model_shape(config.model, size)), config.data.format == "stream"
+    return Program(
+        body,
+        check_config(config),
+        vocabulary,
+        stream=stream,
+        stateful=config.model.stateful,
+        adapter=build_adapter(config.lora),
+    )
+
+
+class MadeUpRows:
+    """Endless batches of `config.data`: pairs of segments of random tokens, rows full; each iterator begins anew."""
+
+    def __init__(self, data: ConfigDict, vocab_size: int):
+        self.data, self.vocab_size = data, vocab_size
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        rng = np.random.default_rng(0)
+        length, half = self.data.seq_len, self.data.seq_len // 2
+        segments, characters = np.arange(length) > half, self.data.characters
+        while True:
+            made = []
+            for number in range(self.data.batch_size):
+                tokens = rng.integers(5, self.vocab_size, length)
+                tokens[[0, half, -1]] = (2, 3, 3)
+                made.append(make_row(length, 0, tokens, segments, np.ones(length), number % 2, (number, 0), number % 2))
+            batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
+            yield batch | ({"characters": np.zeros((*batch["tokens"].shape, WORD_LENGTH), np.uint16)} if characters else {})

@@ -1,0 +1,107 @@
+"""Several processes that train one model together: how they find each other, what they agree on, and what ends them.
+
+Every process runs the same command and holds its own devices; together they are one mesh. Only the first writes logs; all
+write their part of a checkpoint.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bertlab.errors import UserError
+
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+# Seconds without a sign of life after which a process counts as lost.
+PATIENCE = 20
+
+
+def join() -> None:
+    """Joins the other processes of the run, where the environment says that there are others.
+
+    In this order: addresses given by JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID;
+    a SLURM step of several tasks (`srun -n 4 bertlab train ...`); the hosts of a TPU slice (GKE's TPU_WORKER_HOSTNAMES). With
+    JAX_COORDINATOR_ADDRESS=auto JAX looks for itself (Cloud TPU virtual machines, Open MPI). To be called before any device is
+    asked for.
+
+    Raises:
+        UserError: an address comes without the others, or the processes do not find each other.
+    """
+    given = {name: os.environ[name] for name in (ADDRESS, COUNT, INDEX) if os.environ.get(name)}
+    arguments: dict[str, Any] = {}
+    if given.get(ADDRESS) == "auto":
+        del os.environ[ADDRESS]
+    elif given:
+        if missing := [name for name in (ADDRESS, COUNT, INDEX) if name not in given]:
+            raise UserError(f"{', '.join(given)} without {' and '.join(missing)}: processes that train together need all three")
+        if wrong := [name for name in (COUNT, INDEX) if not given[name].isdigit()]:
+            raise UserError(f"{wrong[0]}={given[wrong[0]]}: expected a number")
+        arguments = {"coordinator_address": given[ADDRESS], "num_processes": int(given[COUNT]), "process_id": int(given[INDEX])}
+        if arguments["process_id"] >= arguments["num_processes"]:
+            raise UserError(f"{INDEX}={given[INDEX]} must be below {COUNT}={given[COUNT]}: processes are counted from 0")
+    elif not (_slurm_tasks() > 1 or len(os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1):
+        return
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            **arguments,
+            initialization_timeout=120,
+            heartbeat_timeout_seconds=PATIENCE,
+            shutdown_timeout_seconds=3600,  # the first measures the model when the others are done
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"the processes of this run did not find each other: {error}") from None
+
+
+def leave(status: int) -> None:
+    """Ends a process that has others at once: an orderly end would wait for them, who may be gone. Alone, does nothing."""
+    if jax.process_count() > 1:
+        sys.stderr.flush()
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _slurm_tasks() -> int:
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
+
+
+def is_first() -> bool:
+    """Whether this process writes logs and results."""
+    return jax.process_index() == 0
+
+
+def gather(value: Any) -> list[Any]:
+    """The JSON values that all processes call this with, in the order of processes."""
+    if jax.process_count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(text)))
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: len(text)] = text
+    rows = multihost_utils.process_allgather(padded)
+    return [json.loads(bytes(row[:size])) for row, size in zip(rows, sizes)]
+
+
+@contextlib.contextmanager
+def company() -> Iterator[None]:
+    """Says in one sentence that another process is gone, where a collective operation fails in the middle.
+
+    Raises:
+        UserError: instead of the runtime's error.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        raise UserError(
+            f"process {jax.process_index()} of {jax.process_count()} lost another one, which was killed or has failed (see its"
+            " output); run the same command again for all of them, they go on from the last checkpoint."
+            f" ({str(error).splitlines()[0][:200]})"
+        ) from None

@@ -1,0 +1,145 @@
+"""Several real processes on this machine train one model; what one process with as many devices does is the truth."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bertlab.data.batches import train_batches
+from bertlab.data.prepare import prepare
+from bertlab.errors import UserError
+from bertlab.train import processes
+
+STEPS = 24
+
+
+@pytest.fixture
+def start(small_config, tmp_path):
+    """A function (workdir, processes, devices of each) -> the processes, training the same run of four shards."""
+    settings = {
+        "data__shards": 4,
+        "evaluate__sentences": 0,
+        "mesh__data": -1,
+        "train__steps": STEPS,
+        "train__checkpoint_every": 4,
+        "train__log_every": 2,
+    }
+    config = small_config("bert", **settings)
+    file = tmp_path / "config.py"
+    file.write_text(
+        "import json\nfrom ml_collections import ConfigDict\n\n\ndef get_config():\n"
+        f"    return ConfigDict(json.loads({json.dumps(config.to_dict())!r}))\n"
+    )
+    begun = []
+
+    def begin(workdir, count: int, devices: int):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        command = [sys.executable, "-m", "bertlab.cli", "train", f"--config={file}", f"--workdir={workdir}"]
+        of_all = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+        of_each = lambda i: {processes.ADDRESS: address, processes.COUNT: str(count), processes.INDEX: str(i)}
+        started = []
+        for i in range(count):
+            environment = {**of_all, **(of_each(i) if count > 1 else {})}
+            path = workdir.parent / f"{workdir.name}-{len(begun)}.log"
+            with path.open("w") as log:
+                started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+            started[-1].log = path
+            begun.append(started[-1])
+        return started
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def said(process) -> str:
+    return process.log.read_text()
+
+
+def end(started) -> list[int]:
+    return [process.wait(timeout=240) for process in started]
+
+
+def wait_for_step(process, step: int) -> None:
+    deadline = time.monotonic() + 240
+    while not re.search(rf"^step +{step}/", said(process), re.MULTILINE):
+        assert process.poll() is None and time.monotonic() < deadline, said(process)
+        time.sleep(0.05)
+
+
+def curves(workdir) -> tuple[list, list]:
+    """(step, split, data hash) and the losses of every line of the log."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["split"], line.get("data_hash")) for line in lines], [line["mlm/loss"] for line in lines]
+
+
+def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, tmp_path):
+    assert end(start(tmp_path / "one", 1, 4)) == [0]
+    steps, losses = curves(tmp_path / "one")
+
+    two = start(tmp_path / "two", 2, 2)
+    wait_for_step(two[0], 6)
+    two[1].send_signal(signal.SIGTERM)  # one of them is told, both stop
+    assert end(two) == [0, 0], [said(process) for process in two]
+    [stopped] = re.findall(r"stopped by SIGTERM at step (\d+) and saved", said(two[0]) + said(two[1]))
+    assert int(stopped) < STEPS
+    four = start(tmp_path / "two", 4, 1)
+    assert end(four) == [0] * 4, [said(process) for process in four]
+    assert f"going on with {tmp_path / 'two'} from step {stopped}" in said(four[0])
+    assert not any("step" in said(process) for process in four[1:]), "one writer of logs"
+
+    found = curves(tmp_path / "two")
+    assert found[0] == steps, "the same batches, each line once"
+    # Sums over devices are added in another order where they are in several processes.
+    np.testing.assert_allclose(found[1], losses, rtol=1e-4)
+
+    pair = start(tmp_path / "killed", 2, 2)
+    wait_for_step(pair[0], 6)
+    pair[1].kill()
+    killed = time.monotonic()
+    assert pair[0].wait(timeout=60) == 2
+    assert time.monotonic() - killed < 60
+    assert "process 0 of 2 lost another one, which was killed or has failed" in said(pair[0])
+    assert end(start(tmp_path / "killed", 1, 4)) == [0]
+    found = curves(tmp_path / "killed")
+    assert found[0] == steps
+    np.testing.assert_allclose(found[1], losses, rtol=1e-4)
+
+
+def test_shards_make_the_same_rows_for_every_number_of_processes(small_config):
+    data = small_config("bert", data__shards=4).data
+    prepared = prepare(data)
+    whole = list(itertools.islice(iter(train_batches(prepared, data)), 6))
+    for count in (2, 4):
+        parts = [itertools.islice(iter(train_batches(prepared, data, (i, count))), 6) for i in range(count)]
+        for batch, of_processes in zip(whole, zip(*parts)):
+            for name, rows in batch.items():
+                np.testing.assert_array_equal(np.concatenate([part[name] for part in of_processes]), rows)
+    with pytest.raises(UserError, match="batch_size=8 and be a multiple of the 3 processes"):
+        train_batches(prepared, data, (0, 3))
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({processes.ADDRESS: "a:1"}, "JAX_COORDINATOR_ADDRESS without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
+        ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "x"}, "JAX_PROCESS_ID=x: expected a number"),
+        ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "2"}, "JAX_PROCESS_ID=2 must be below"),
+    ],
+)
+def test_addresses_come_whole(environment, message, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message):
+        processes.join()
