@@ -138,6 +138,8 @@ def base_config() -> ConfigDict:
                 "dtype": "float32",  # of the computation; parameters are float32
                 "remat": "none",  # what the backward pass recomputes: none | dots (all but products) | full (each layer)
                 "scan_layers": True,  # layers in a loop (compiles faster) or unrolled; the same parameters
+                # Rows of logits that a loss computes at a time; 0: all; None: as many as suit the device.
+                "output_rows": optional_int(),
                 "stateful": False,  # a recurrent model carries its state along format stream
                 # None, here and below: the family's and the size's own (bertlab/models/presets.py).
                 "layers": optional_int(),

@@ -20,7 +20,6 @@ from tests.interop import published
 
 COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
 COMMANDS += ["import", "export", "embed", "models", "evaluate", "doctor", "floor", "adapt", "average", "compare"]
-COMMANDS += ["plan"]
 
 
 @pytest.fixture(autouse=True)

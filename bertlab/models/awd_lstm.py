@@ -25,7 +25,7 @@ from bertlab.models.base import (
     rematerialised,
     rows_apart,
 )
-from bertlab.models.recurrent import begin_with, borders, through_time, uniform
+from bertlab.models.recurrent import Cell, begin_with, borders, lstm, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +111,8 @@ class DroppedLstm(nn.Module):
         bias = bias + self.param("recurrent_bias", param(init, None, "hidden"), (4, f))
         wh = nn.Dropout(c.weight_dropout)(wh, self.deterministic)
         flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * f)
-        wh = flat(wh)
         gates = jnp.einsum("lbi,if->lbf", x, flat(wx)) + flat(bias)
-
-        def step(state, gate):
-            enter, forget, candidate, leave = jnp.split(gate + state["state"] @ wh, 4, axis=-1)
-            cell = state["cell"] * jax.nn.sigmoid(forget) + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
-            return {"cell": cell, "state": (jax.nn.sigmoid(leave) * jnp.tanh(cell)).astype(c.dtype)}
-
-        end, outputs = through_time(step, begin, gates, *rows, self.reverse)
+        outputs, end = lstm(Cell((0, 1, 2, 3), None, self.reverse), gates, flat(wh), None, begin, *rows)
         return rows_apart(outputs, axis=1), end
 
 
@@ -153,11 +146,11 @@ class AwdLstm(Body):
         begin = begin_with(carry, c.side, view) if carry else c.initial_carry(len(view["tokens"]), (c.side,))[c.side]
         x = rows_apart(self.after_embedding(self._embed(view["tokens"].T, deterministic), deterministic), axis=1)
         layers, end = [x], {}
-        lstm = rematerialised(DroppedLstm, c.remat, in_loop=False)
+        layer = rematerialised(DroppedLstm, c.remat, in_loop=False)
         for i, cell in enumerate(c.cells):
             name = f"layer_{i}"
             x = self.between_layers(x, deterministic) if i else x
-            x, end[name] = lstm(c, cell, reverse, deterministic, name=name)(x, begin[name], rows)
+            x, end[name] = layer(c, cell, reverse, deterministic, name=name)(x, begin[name], rows)
             layers.append(x)
         batch_first = lambda x: x.transpose(1, 0, 2)
         encoded = {

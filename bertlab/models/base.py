@@ -3,9 +3,10 @@
 Letters in einsums and shapes, here and in every model: B batch, L length, N = B·L rows, D model width, H heads,
 K head width, F feed-forward or cell width, V vocabulary.
 
-A body is a Linen module (`Body`) with three methods:
+A body is a Linen module (`Body`) with four methods:
     encode(view, deterministic, carry) -> (Encoded, carry)      hidden states, by what they have seen
     predict_tokens(hidden, side, among=None) -> [.., V] logits in float32, or those of candidates alone
+    output_factors(hidden, side) -> (states, [V, D], [V] or None)  what those logits are the product of
     pool(encoded, view, documents=None) -> [B, D] or [B, n, D]  one vector a row, or one for each of its n documents
 
 `carry` is {} unless a recurrent body reads a stream; then it holds, by side, the states with which the rows begin
@@ -205,11 +206,13 @@ class OutputConfig:
         transform: dense, activation and norm before the product (BERT's masked-LM head).
         tied: the product is with the token embeddings; else with a matrix of its own.
         bias: a bias per vocabulary entry.
+        rows: of logits that a loss computes at a time: 0 for all, None for as many as suit the device.
     """
 
     transform: bool
     tied: bool
     bias: bool
+    rows: int | None = None
 
 
 class TokenPrediction(nn.Module):
@@ -225,7 +228,6 @@ class TokenPrediction(nn.Module):
     use_bias: bool = True
     activation: str = "gelu_tanh"
 
-    @nn.compact
     def __call__(
         self,
         hidden: Float[Array, "... D"],
@@ -241,6 +243,19 @@ class TokenPrediction(nn.Module):
             side: what the states have seen; each side has its own transform where widths differ.
             among: [n], only these entries: [..., n]; or [..., k], candidates of each state: [..., k].
         """
+        hidden, table, bias = self.factors(hidden, embedding, side)
+        if among is not None:
+            table = lookup(table, among)
+            bias = None if bias is None else bias[among]
+        letters = "...d,vd->...v" if table.ndim == 2 else "...d,...kd->...k"
+        logits = jnp.einsum(letters, hidden, table.astype(self.dtype), preferred_element_type=jnp.float32)
+        return logits if bias is None else logits + bias
+
+    @nn.compact
+    def factors(
+        self, hidden: Float[Array, "... D"], embedding: Float[Array, "V D"] | None, side: str
+    ) -> tuple[Float[Array, "... D"], Float[Array, "V D"], Float[Array, "V"] | None]:
+        """What logits are made of, hidden @ table.T + bias: transformed states, table and bias (or None) in float32."""
         width = self.width
         if self.config.transform or hidden.shape[-1] != width:
             name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
@@ -249,13 +264,8 @@ class TokenPrediction(nn.Module):
             hidden = Norm(self.epsilon, self.norm, self.use_bias, name=f"{name}_norm")(hidden)
         if not self.config.tied:
             embedding = self.param("kernel", param(self.initializer, "vocab", "embed"), (self.vocab_size, width))
-        bias = self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,)) if self.config.bias else 0.0
-        if among is not None:
-            embedding = lookup(embedding, among)
-            bias = bias[among] if self.config.bias else 0.0
-        letters = "...d,vd->...v" if embedding.ndim == 2 else "...d,...kd->...k"
-        logits = jnp.einsum(letters, hidden, embedding.astype(self.dtype), preferred_element_type=jnp.float32)
-        return logits + bias
+        bias = self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,)) if self.config.bias else None
+        return hidden, embedding, bias
 
 
 class Body(nn.Module):
@@ -269,6 +279,10 @@ class Body(nn.Module):
     ) -> Float[Array, "... V"]:
         """Logits over the vocabulary, or those of candidates (`among` as in `TokenPrediction`); give it `Encoded.output`."""
         return self.output(hidden, self.token_embedding, side, among)
+
+    def output_factors(self, hidden: Float[Array, "... D"], side: str):
+        """What those logits are made of, for a loss that does not hold them all (`TokenPrediction.factors`)."""
+        return self.output.factors(hidden, self.token_embedding, side)
 
     def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
         """tanh of a dense layer on the state that has seen a whole text (see `summary`; BERT's is its first)."""

@@ -28,7 +28,7 @@ from bertlab.models.base import (
     summary,
 )
 from bertlab.models.characters import PUBLISHED_FILTERS, Characters, CharactersConfig
-from bertlab.models.recurrent import begin_with, borders, through_time, uniform
+from bertlab.models.recurrent import Cell, begin_with, borders, lstm, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,19 +133,12 @@ class ProjectedLstm(nn.Module):
         projection_init = uniform((6 / (c.hidden + c.width)) ** 0.5)
         wp = self.param("projection", param(projection_init, "hidden", "embed"), (c.hidden, c.width))
         flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * c.hidden)
-        wh, wp = flat(wh), wp.astype(c.dtype)
         # bilm-tf drops the input of each layer, and the residual adds the dropped input.
         inputs = nn.Dropout(c.dropout)(x, self.deterministic)
+        bias = bias + jnp.array([0.0, 0.0, 1.0, 0.0])[:, None]
         gates = jnp.einsum("lbd,df->lbf", inputs, flat(wx)) + flat(bias)
-
-        def step(state, gate):
-            enter, candidate, forget, leave = jnp.split(gate + state["state"] @ wh, 4, axis=-1)
-            cell = state["cell"] * jax.nn.sigmoid(forget + 1.0) + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
-            cell = jnp.clip(cell, -c.clip, c.clip)
-            out = (jax.nn.sigmoid(leave) * jnp.tanh(cell)).astype(c.dtype) @ wp
-            return {"cell": cell, "state": jnp.clip(out, -c.clip, c.clip)}
-
-        end, outputs = through_time(step, begin, gates, *rows, self.reverse)
+        cell = Cell((0, 2, 1, 3), c.clip, self.reverse)
+        outputs, end = lstm(cell, gates, flat(wh), wp.astype(c.dtype), begin, *rows)
         outputs = rows_apart(outputs + jnp.where(residual, inputs, 0), axis=1)
         return outputs, (outputs, end)
 

@@ -195,7 +195,7 @@ _CHOICES = {
     "output_init": ("zeros", "uniform"),
 }
 # Keys of config.model that are not values of every body's config.
-_NOT_SHAPE = ("family", "size", "direction", "dtype", "stateful", "output_transform", "tied", "output_bias")
+_NOT_SHAPE = ("family", "size", "direction", "dtype", "stateful", "output_transform", "tied", "output_bias", "output_rows")
 
 
 def family_of(model) -> Family:
@@ -235,7 +235,9 @@ def model_shape(model, vocab_size: int) -> Any:
             if key not in values:
                 raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
             values[key] = tuple(map(tuple, value)) if key == "filters" else value
-    output = OutputConfig(*(values.pop(key) for key in ("output_transform", "tied", "output_bias")))
+    output = OutputConfig(
+        *(values.pop(key) for key in ("output_transform", "tied", "output_bias")), rows=model.get("output_rows")
+    )
     dtype = _look_up(model.dtype, {"float32": jnp.float32, "bfloat16": jnp.bfloat16}, "config.model.dtype")
     shape = family.shape(**values, vocab_size=vocab_size, direction=direction, output=output, dtype=dtype)
     if isinstance(shape, TransformerConfig):

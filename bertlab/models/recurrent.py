@@ -1,9 +1,12 @@
-"""What the recurrent bodies share: where states begin again, and the loop over time.
+"""What the recurrent bodies share: where states begin again, and the LSTM over time.
 
-Letters: B batch, L length, D width, F cell width. Time comes first in a loop's arrays, as `jax.lax.scan` wants it.
+Letters: B batch, L length, D width of the states, F cell width. Time comes first in a loop's arrays, as `jax.lax.scan`
+wants it.
 """
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -49,30 +52,124 @@ def begin_with(carry: Carry, side: str, view: View) -> Carry:
     return jax.tree.map(lambda x: jnp.where(continues.reshape(-1, *[1] * (x.ndim - 1)), x, 0), carry[side])
 
 
-def through_time(
-    step: Callable[[State, Array], State],
-    begin: State,
-    gates: Float[Array, "L B 4F"],
-    reset: Bool[Array, "L B"],
-    hold: Bool[Array, "L B"] | None,
-    reverse: bool,
-) -> tuple[State, Float[Array, "L B D"]]:
-    """The state after the last position in reading order, and `state` after every position.
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What tells the compared LSTMs' cells apart.
 
-    Args:
-        step: (state, a position's gate inputs) -> next state.
-        begin: the state before the first position.
-        gates: what each position adds to the gates; computed for all at once, so that only what depends on the state is here.
-        reset: true where the state is zero before the step.
-        hold: true where the state stays as it is.
+    Attributes:
+        order: places of the input, forget, candidate and output gate along the gates' axis.
+        clip: bound of the cell states, and of the states after a projection; None for no bound.
         reverse: read from the last position to the first.
     """
 
-    def at(state, inputs):
-        gate, reset_now, hold_now = inputs
-        new = step(jax.tree.map(lambda x: jnp.where(reset_now[:, None], 0, x), state), gate)
-        if hold is not None:
-            new = jax.tree.map(lambda old, x: jnp.where(hold_now[:, None], old, x), state, new)
-        return new, new["state"]
+    order: tuple[int, int, int, int]
+    clip: float | None
+    reverse: bool
 
-    return jax.lax.scan(at, begin, (gates, reset, hold), reverse=reverse)
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def lstm(
+    cell: Cell,
+    gates: Float[Array, "L B 4F"],
+    kernel: Float[Array, "D 4F"],
+    projection: Float[Array, "F D"] | None,
+    begin: State,
+    reset: Bool[Array, "L B"],
+    hold: Bool[Array, "L B"] | None,
+) -> tuple[Float[Array, "L B D"], State]:
+    """An LSTM over time (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+
+    i, f, o = σ(.), g = tanh(.) of x + h W; c = clip(f c + i g); h = o tanh(c), or clip((o tanh(c)) P) with a projection.
+
+    Its derivative is written out: automatic differentiation adds up the weights' gradients position by position, here
+    each is one product over all positions after the loop.
+
+    Args:
+        cell: its settings.
+        gates: what each position's input adds to the gates, biases too; computed for all at once.
+        kernel: W, from states to gates.
+        projection: P; None for none (D = F).
+        begin: the state before the first position.
+        reset: true where the state is zero before the step.
+        hold: true where the state stays as it is; None for nowhere.
+
+    Returns:
+        The states h of all positions, and the state after the last one in reading order.
+    """
+    return _forward(cell, gates, kernel, projection, begin, reset, hold)[0]
+
+
+def _forward(cell: Cell, gates, kernel, projection, begin, reset, hold):
+    def step(state, inputs):
+        gate, reset_now, hold_now = inputs
+        before = jax.tree.map(lambda x: jnp.where(reset_now[:, None], 0, x), state)
+        i, f, g, o = _activations(cell, gate + before["state"] @ kernel)
+        new = _clip(before["cell"] * f + i * g, cell.clip)
+        shown = o * jnp.tanh(new)
+        out = shown.astype(gates.dtype) if projection is None else _clip(shown.astype(gates.dtype) @ projection, cell.clip)
+        after = {"cell": new, "state": out}
+        if hold is not None:
+            after = jax.tree.map(lambda old, x: jnp.where(hold_now[:, None], old, x), state, after)
+        return after, (after["state"], before, jnp.concatenate([i, f, g, o], axis=-1))
+
+    end, (states, before, activations) = jax.lax.scan(step, begin, (gates, reset, hold), reverse=cell.reverse)
+    return (states, end), (states, before, activations, kernel, projection, reset, hold)
+
+
+def _backward(cell: Cell, saved, cotangents):
+    states, before, activations, kernel, projection, reset, hold = saved
+    of_states, of_end = cotangents
+    back = {"kernel": kernel.T, "projection": None if projection is None else projection.T}
+
+    def step(of_state, inputs):
+        of_out, out, before_now, activations_now, reset_now, hold_now = inputs
+        of_after = {"cell": of_state["cell"], "state": of_state["state"] + of_out}
+        passed = of_after
+        if hold is not None:
+            passed = jax.tree.map(lambda d: jnp.where(hold_now[:, None], 0, d), of_after)
+        i, f, g, o = jnp.split(activations_now.astype(jnp.float32), 4, axis=-1)
+        new = before_now["cell"] * f + i * g
+        shown = jnp.tanh(_clip(new, cell.clip))
+        of_product = of_shown = passed["state"]
+        if projection is not None:
+            of_product = _inside(out, passed["state"], cell.clip)
+            of_shown = of_product @ back["projection"]
+        of_new = _inside(new, passed["cell"] + of_shown * o * (1 - shown * shown), cell.clip)
+        of_gates = [of_new * g * i * (1 - i), of_new * before_now["cell"] * f * (1 - f)]
+        of_gates += [of_new * i * (1 - g * g), of_shown * shown * o * (1 - o)]
+        placed = [of_gates[cell.order.index(place)] for place in range(4)]
+        of_gate = jnp.concatenate(placed, axis=-1).astype(activations.dtype)
+        of_before = {"cell": of_new * f, "state": of_gate @ back["kernel"]}
+        of_before = jax.tree.map(lambda d: jnp.where(reset_now[:, None], 0, d), of_before)
+        if hold is not None:
+            of_before = jax.tree.map(lambda d, held: jnp.where(hold_now[:, None], held, d), of_before, of_after)
+        return of_before, (of_gate, of_product if projection is not None else None)
+
+    inputs = (of_states, states, before, activations, reset, hold)
+    of_begin, (of_gates, of_products) = jax.lax.scan(step, of_end, inputs, reverse=not cell.reverse)
+    of_kernel = jnp.einsum("lbd,lbf->df", before["state"], of_gates).astype(kernel.dtype)
+    of_projection = None
+    if projection is not None:
+        i, f, g, o = jnp.split(activations.astype(jnp.float32), 4, axis=-1)
+        shown = o * jnp.tanh(_clip(before["cell"] * f + i * g, cell.clip))
+        of_projection = jnp.einsum("lbf,lbd->fd", shown.astype(kernel.dtype), of_products).astype(projection.dtype)
+    return of_gates, of_kernel, of_projection, of_begin, None, None
+
+
+lstm.defvjp(_forward, _backward)
+
+
+def _activations(cell: Cell, gates: Float[Array, "B 4F"]) -> list[Float[Array, "B F"]]:
+    """Input, forget, candidate and output gate after their activations."""
+    parts = jnp.split(gates, 4, axis=-1)
+    functions = (jax.nn.sigmoid, jax.nn.sigmoid, jnp.tanh, jax.nn.sigmoid)
+    return [function(parts[place]) for function, place in zip(functions, cell.order)]
+
+
+def _clip(x: Array, bound: float | None) -> Array:
+    return x if bound is None else jnp.clip(x, -bound, bound)
+
+
+def _inside(x: Array, gradient: Array, bound: float | None) -> Array:
+    """The gradient of what was clipped: none where the bound holds it."""
+    return gradient if bound is None else jnp.where(jnp.abs(x) < bound, gradient, 0)

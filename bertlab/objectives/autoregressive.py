@@ -49,7 +49,7 @@ class OneDirection(Objective):
         weights = labels >= 0
         labels = jnp.maximum(labels, 0)
         if model.deterministic or not self.negatives:
-            return cross_entropy(model.predict_tokens(hidden, self.reads), labels, weights)
+            return model.token_loss(hidden, self.reads, labels, weights)
         return self._sampled(model, hidden, labels, weights)
 
     def _sampled(self, model: Bound, hidden: Float[Array, "B L D"], labels: Int[Array, "B L"], weights) -> Metrics:

@@ -61,6 +61,8 @@ class Bound:
             chunk of `length` positions only (truncated backpropagation within a row).
         predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V], the family's own output layer; with `among`
             [n] or [..., k] those of candidates alone.
+        token_loss: (hidden [B, ..., D], side, labels, weights) -> `cross_entropy` of those logits, which are never held all at
+            once.
         pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its documents 1 to n.
         head: the objective's own Linen head, or None.
         body_config: the body's shape.
@@ -73,6 +75,7 @@ class Bound:
     encode: Callable[[View], Encoded]
     encode_chunks: Callable[[View, int], Encoded]
     predict_tokens: Callable[..., Float[Array, "... V"]]
+    token_loss: Callable[[Array, str, Array, Array], Metrics]
     pool: Callable[..., Float[Array, "B ... D"]]
     head: nn.Module | None
     body_config: Any

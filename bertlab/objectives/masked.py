@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share
 from bertlab.objectives.choosing import (
     choose_spans,
     choose_tokens,
@@ -156,8 +156,7 @@ class MaskedLanguageModel(Objective):
         """Cross-entropy and accuracy at the chosen positions."""
         hidden = model.encoded.output("both")
         chosen = jnp.take_along_axis(hidden, view["masked_positions"][:, :, None], axis=1)
-        logits = model.predict_tokens(chosen, "both")
-        return cross_entropy(logits, view["masked_labels"], view["masked_weights"])
+        return model.token_loss(chosen, "both", view["masked_labels"], view["masked_weights"])
 
     def _rate(self, progress: Float[Array, ""]) -> Float[Array, ""]:
         return (1 - progress) * self.rate + progress * (self.final_rate or self.rate)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 
 # Later in an order than anything: what is shown then is shown to nobody.
 _NEVER = jnp.iinfo(jnp.int32).max
@@ -108,4 +108,4 @@ class PermutationLanguageModel(Objective):
         """Cross-entropy and accuracy of the targets, from the query stream."""
         labels = view["permutation_labels"]
         queries = model.encoded.output("both")[:, -labels.shape[1] :]
-        return cross_entropy(model.predict_tokens(queries, "both"), labels, view["permutation_weights"])
+        return model.token_loss(queries, "both", labels, view["permutation_weights"])

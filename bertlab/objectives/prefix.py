@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +61,7 @@ class PrefixLanguageModel(Objective):
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy of the tokens after the prefix."""
         targets = view["prefix_targets"]
-        logits = model.predict_tokens(model.encoded.output("both"), "both")
-        return cross_entropy(logits, jnp.maximum(targets, 0), targets >= 0)
+        return model.token_loss(model.encoded.output("both"), "both", jnp.maximum(targets, 0), targets >= 0)
 
 
 def place_in_document(documents: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:

@@ -21,6 +21,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 from bertlab.objectives.blame import blamed
+from bertlab.objectives.linear_cross_entropy import linear_cross_entropy
 
 
 def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> dict[str, tuple[str, ...]]:
@@ -95,6 +96,7 @@ class _Composite(nn.Module):
                 encode=encode,
                 encode_chunks=lambda view, length: _in_chunks(self.body, view, length, still),
                 predict_tokens=self.body.predict_tokens,
+                token_loss=self._token_loss,
                 pool=pool,
                 head=head,
                 body_config=getattr(self.body, "config", None),
@@ -107,6 +109,10 @@ class _Composite(nn.Module):
             if keep_outputs and (kept := objectives[name].outputs(model, view)):
                 outputs[name] = kept
         return losses, shown()[1] if carry else {}, outputs
+
+    def _token_loss(self, hidden: Array, side: str, labels: Array, weights: Array) -> Metrics:
+        rows = self.body.config.output.rows
+        return linear_cross_entropy(*self.body.output_factors(hidden, side), labels, weights, rows)
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         return self.body.encode(view, deterministic, carry)

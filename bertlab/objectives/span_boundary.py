@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Norm, View, param, truncated_normal
-from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +60,8 @@ class SpanBoundary(Objective):
         hidden = model.encoded.output("both")
         left, right = (jnp.take_along_axis(hidden, view[f"span_{side}"][:, :, None], axis=1) for side in ("left", "right"))
         place = view["span_place"]
-        logits = model.predict_tokens(model.head(left, right, place), "both")
-        return cross_entropy(logits, view["masked_labels"], view["masked_weights"] & (place <= self.places))
+        asked = view["masked_weights"] & (place <= self.places)
+        return model.token_loss(model.head(left, right, place), "both", view["masked_labels"], asked)
 
 
 class _FromBoundaries(nn.Module):

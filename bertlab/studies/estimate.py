@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from bertlab.files import read_json
-from bertlab.models.presets import model_shape
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RunSpec
 from bertlab.train.budget import mean_cost

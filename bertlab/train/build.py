@@ -454,6 +454,7 @@ def check_model(config: ConfigDict, theirs: ConfigDict) -> None:
     """Refuses a model of another family or shape than `theirs`, that of the run that `config.init_from` names."""
     check_family(config, theirs)
     shape, expected = (dataclasses.asdict(model_shape(m, vocab_size=1)) for m in (config.model, theirs))
+    del shape["output"]["rows"], expected["output"]["rows"]
     for key in sorted(shape.keys() - _OWN):
         if shape[key] != expected[key] and not key.endswith("dropout"):
             raise UserError(

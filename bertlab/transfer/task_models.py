@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Norm, lookup, normal, param, rows_apart
 from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
-from bertlab.models.recurrent import borders, through_time, uniform
+from bertlab.models.recurrent import Cell, borders, lstm, uniform
 from bertlab.transfer import crf
 
 MIXES = "last, layer:K, sum_last_N, concat_last_N, weighted_sum, weighted_sum_last_N, scalar_mix, hypercolumns"
@@ -146,16 +146,11 @@ class Lstm(nn.Module):
         wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 4, f))
         bias = self.param("bias", param(forget_more, None, "hidden"), (4, f))
         flat = lambda w: w.reshape(*w.shape[:-2], 4 * f)
-        gates, wh = x @ flat(wx) + flat(bias), flat(wh)
-
-        def step(state, gate):
-            enter, forget, candidate, leave = jnp.split(gate + state["state"] @ wh, 4, axis=-1)
-            cell = jax.nn.sigmoid(forget) * state["cell"] + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
-            return {"cell": cell, "state": jax.nn.sigmoid(leave) * jnp.tanh(cell)}
-
+        gates = x @ flat(wx) + flat(bias)
         zeros = jnp.zeros((x.shape[1], f), gates.dtype)
         rows = borders(documents, self.reverse, stateful=False)
-        return rows_apart(through_time(step, {"cell": zeros, "state": zeros}, gates, *rows, self.reverse)[1], axis=1)
+        cell = Cell((0, 1, 2, 3), None, self.reverse)
+        return rows_apart(lstm(cell, gates, flat(wh), None, {"cell": zeros, "state": zeros}, *rows)[0], axis=1)
 
 
 class BiLstmEncoder(nn.Module):

@@ -1,0 +1,178 @@
+"""Workloads measured side by side: processes of both sides wait beside each other and work in turns, A B A B."""
+
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bertlab.bench.workloads import Workload, chosen
+from bertlab.errors import UserError
+
+SIDES = {"transformers": ("eager", "compiled"), "none": ()}
+
+
+class Side:
+    """One side's process, from its start to its last words."""
+
+    def __init__(self, workload: Workload, side: str, rows: Path, environment: dict[str, str]):
+        """Starts it and waits until it is ready; `facts` is what it then says, with `start_seconds`."""
+        self.side, began = side, time.perf_counter()
+        command = [sys.executable, "-m", "bertlab.bench.worker", side, workload.name, str(rows)]
+        self.errors, pipe = tempfile.TemporaryFile("w+"), subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env={**os.environ, **environment}
+        )
+        self.facts = {**self._answer(), "start_seconds": time.perf_counter() - began}
+
+    def round(self, steps: int) -> dict:
+        """What a round of so many steps took."""
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> dict:
+        """Its last words."""
+        self.process.stdin.close()
+        found = self._answer()
+        self.process.wait()
+        return found
+
+    def close(self) -> None:
+        """Ends it, wherever it is."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.errors.close()
+
+    def _answer(self) -> dict:
+        if not (line := self.process.stdout.readline()):
+            self.errors.seek(0)
+            last = self.errors.read().strip().splitlines()[-1:]
+            raise UserError(f"the side '{self.side}' ended without an answer: {''.join(last) or 'it said nothing'}")
+        return json.loads(line)
+
+
+def bench(suite: str, against: str, out: Path | None, only: str = "", rounds: int = 5, seconds: float = 2.0) -> list[dict]:
+    """Measures a suite's workloads and prints the table; see `bertlab bench --help`.
+
+    Args:
+        suite: "cpu", "gpu" or "all".
+        against: a key of SIDES.
+        out: JSON file, written anew after each workload; None for none.
+        only: names of workloads, joined by commas, instead of a suite's.
+        rounds: of each side, after one to warm up.
+        seconds: that a round is to take.
+
+    Raises:
+        UserError: what is asked for is not known, or cannot be measured here.
+    """
+    if against not in SIDES:
+        raise UserError(f"--against={against}: choose one of {', '.join(SIDES)}")
+    if rounds < 1 or not seconds > 0:
+        raise UserError(f"--rounds={rounds} --seconds={seconds}: at least one round of more than 0 seconds is needed")
+    from bertlab.bench.table import print_table
+
+    results = []
+    for workload in chosen(suite, only):
+        print(f"{workload.name}: {workload.what}", flush=True)
+        results.append(measure(workload, SIDES[against], rounds, seconds))
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps({"machine": machine(), "workloads": results}, indent=1) + "\n")
+    print_table(results)
+    return results
+
+
+def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: float) -> dict:
+    """One workload's numbers: of each side its facts and every round.
+
+    A rival that cannot do it stays in the result, with the reason.
+    """
+    found = {"name": workload.name, "what": workload.what, "dtype": workload.dtype, "kind": workload.kind}
+    found |= {"target": workload.target, "limit": workload.limit, "of_ceiling": workload.of_ceiling, "sides": {}}
+    # A compiled program starts as an eager one does, later; rows have no rival but the fastest step.
+    rivals = {"step": tuple(rivals), "start": tuple(rivals[:1]), "rows": ()}[workload.kind]
+    with tempfile.TemporaryDirectory() as directory:
+        rows = Path(directory) / "rows.npz"
+        with contextlib.closing(Side(workload, "examples", rows, {})) as examples:
+            found["model"] = {k: v for k, v in examples.facts.items() if k != "start_seconds"}
+        environment = {}
+        if workload.name.endswith("-cached"):
+            environment = {"JAX_COMPILATION_CACHE_DIR": directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        begin = lambda side: Side(workload, side, rows, environment)
+        measured = (of_starts if workload.kind == "start" else of_rounds)(begin, ("ours", *rivals), rounds, seconds)
+    found["sides"] = measured
+    return found
+
+
+def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float) -> dict:
+    """Each round is a new process, from its start to its first step; one before them fills caches."""
+    del seconds
+    found = {side: {"facts": {}, "rounds": []} for side in sides}
+    for number in range(rounds + 1):
+        for side in sides:
+            with contextlib.closing(begin(side)) as process:
+                found[side]["facts"] = process.facts
+                if number:
+                    found[side]["rounds"].append({"seconds": process.facts["start_seconds"]})
+                found[side]["end"] = process.end()
+    return found
+
+
+def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float) -> dict:
+    """Processes that wait beside each other and do their rounds in turns."""
+    found, processes, steps = {}, {}, {}
+    with contextlib.ExitStack() as open_sides:
+        for side in sides:
+            try:
+                processes[side] = open_sides.enter_context(contextlib.closing(begin(side)))
+            except UserError as error:
+                if side == "ours":
+                    raise
+                found[side] = {"failed": str(error)}
+                continue
+            processes[side].round(2)
+            # Enough steps for the time of a round, by the time of a few.
+            took = processes[side].round(3)["seconds"] / 3
+            steps[side] = max(1, round(seconds / took))
+            found[side] = {"facts": processes[side].facts, "rounds": []}
+        for _ in range(rounds):
+            for side, process in processes.items():
+                found[side]["rounds"].append(process.round(steps[side]))
+        for side, process in processes.items():
+            found[side]["end"] = process.end()
+    return found
+
+
+def rate(of_round: dict) -> float:
+    """Tokens that are no padding per second; of a start, starts per second."""
+    return of_round.get("tokens", 1) / of_round["seconds"]
+
+
+def best_rival(sides: dict) -> str | None:
+    """The rival with the highest median rate; None where there is none."""
+    able = {side: of for side, of in sides.items() if side != "ours" and "rounds" in of}
+    return max(able, key=lambda side: statistics.median(map(rate, able[side]["rounds"])), default=None)
+
+
+def ratios(sides: dict) -> list[float]:
+    """Our rate over the best rival's, round by round."""
+    rival = best_rival(sides)
+    return [rate(a) / rate(b) for a, b in zip(sides["ours"]["rounds"], sides[rival]["rounds"])] if rival else []
+
+
+def machine() -> dict:
+    """What this machine calls itself."""
+    name = platform.processor()
+    with contextlib.suppress(FileNotFoundError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    return {"processor": name, "cores": len(os.sched_getaffinity(0)), "platform": platform.platform()}

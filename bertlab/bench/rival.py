@@ -1,0 +1,218 @@
+"""The rival's side: the same model, batch and predictions in PyTorch and transformers, as they are at their fastest.
+
+Fused AdamW, scaled-dot-product attention, gradient clipping; eager or through torch.compile; autocast where the workload is
+not float32. It is given its batches masked already, so that it need not mask; as in transformers' own training, logits are
+computed at all positions.
+"""
+
+import contextlib
+import itertools
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bertlab.bench.workloads import Workload
+from bertlab.errors import UserError
+
+
+class TrainingSteps:
+    """Training steps on given batches."""
+
+    def __init__(self, workload: Workload, rows: str, side: str):
+        """Builds the model; compiles it at its first step, which `facts` has the time of."""
+        self.device = "cuda" if workload.suite == "gpu" else "cpu"
+        facts = json.loads(Path(rows).with_suffix(".json").read_text())
+        with np.load(rows) as saved:
+            arrays = {name: torch.from_numpy(saved[name].astype(np.int64)).to(self.device) for name in saved.files}
+        self.tokens = [int(x.count_nonzero()) for x in arrays["documents"]]
+        self.positions = arrays["documents"][0].numel()
+        torch.manual_seed(0)
+        family = workload.recipe.partition(".")[0]
+        builders = {"bert": bert, "gpt": gpt, "awd_lstm": awd_lstm, "elmo": elmo}
+        self.model, loss, batches = builders[family](workload.config(), facts, arrays)
+        self.model.to(self.device).train()
+        self.batches, self.next = batches, itertools.cycle(range(len(self.tokens)))
+        self.loss = torch.compile(loss) if side == "compiled" else loss
+        config = workload.config().optimizer
+        if config.name == "adam":
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+        else:
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, weight_decay=config.weight_decay, fused=True)
+        self.clip = config.clip_norm
+        bf16 = lambda: torch.autocast(self.device, torch.bfloat16)
+        self.precision = bf16 if workload.dtype == "bfloat16" else contextlib.nullcontext
+        began = time.perf_counter()
+        self._step(0)
+        self.facts = {"compile_seconds": time.perf_counter() - began}
+
+    def _step(self, index: int) -> None:
+        with self.precision():
+            loss = self.loss({name: x[index] for name, x in self.batches.items()})
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip, foreach=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.last = loss
+
+    def round(self, steps: int) -> dict[str, float]:
+        """So many steps: seconds, and tokens that are no padding."""
+        began, tokens = time.perf_counter(), 0
+        for index in itertools.islice(self.next, steps):
+            self._step(index)
+            tokens += self.tokens[index]
+        if not np.isfinite(self.last.item()):  # waits for the device
+            raise UserError(f"the rival's loss is {self.last.item()}: its speed would say nothing")
+        return {"seconds": time.perf_counter() - began, "tokens": tokens, "positions": steps * self.positions}
+
+    def close(self) -> dict:
+        """What is known of library and device."""
+        import transformers
+
+        environment = {"torch": torch.__version__, "transformers": transformers.__version__, "threads": torch.get_num_threads()}
+        peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else 0
+        return {"environment": environment, "peak_bytes": peak}
+
+
+def bert(config, facts: dict, arrays: dict):
+    """transformers' BertForPreTraining: model, loss of a batch, batches."""
+    from transformers import BertConfig, BertForPreTraining
+
+    model = BertForPreTraining(
+        BertConfig(
+            vocab_size=facts["vocab_size"],
+            hidden_size=facts["width"],
+            num_hidden_layers=facts["layers"],
+            num_attention_heads=facts["heads"],
+            intermediate_size=facts["hidden"],
+            hidden_act="gelu_pytorch_tanh",
+            attn_implementation="sdpa",
+        )
+    )
+    labels = torch.full_like(arrays["tokens"], -100)
+    used = arrays["masked_weights"] > 0
+    values = torch.where(used, arrays["masked_labels"], -100)
+    # Unused slots all stand at position 0, which is never masked ([CLS]).
+    labels.scatter_(2, torch.where(used, arrays["masked_positions"], 0), values)
+    batches = {
+        "input_ids": arrays["tokens"],
+        "token_type_ids": arrays["segments"],
+        "attention_mask": (arrays["documents"] > 0).long(),
+        "labels": labels,
+        "next_sentence_label": arrays["pair_label"],
+    }
+    return model, lambda batch: model(**batch).loss, batches
+
+
+def gpt(config, facts: dict, arrays: dict):
+    """transformers' GPT2LMHeadModel."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=facts["vocab_size"],
+            n_positions=arrays["tokens"].shape[-1],
+            n_embd=facts["width"],
+            n_layer=facts["layers"],
+            n_head=facts["heads"],
+            attn_implementation="sdpa",
+        )
+    )
+    batches = {"input_ids": arrays["tokens"], "labels": torch.where(arrays["documents"] > 0, arrays["tokens"], -100)}
+    return model, lambda batch: model(**batch).loss, batches
+
+
+class AwdLstm(nn.Module):
+    """AWD-LSTM with torch's LSTMs: weight drop, locked and embedding dropout, tied output, activation penalties."""
+
+    def __init__(self, config, facts: dict):
+        super().__init__()
+        self.rates = {name: facts[name] for name in facts if name.endswith("dropout")}
+        cells = [facts["hidden"]] * (facts["layers"] - 1) + [facts["width"]]
+        self.table = nn.Parameter(torch.empty(facts["vocab_size"], facts["width"]).uniform_(-0.1, 0.1))
+        self.bias = nn.Parameter(torch.zeros(facts["vocab_size"]))
+        self.layers = nn.ModuleList(nn.LSTM(i, o) for i, o in zip([facts["width"], *cells], cells))
+
+    def locked(self, x: torch.Tensor, rate: float) -> torch.Tensor:
+        """One mask for all positions of a row."""
+        return x * functional.dropout(torch.ones_like(x[:1]), rate, self.training)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Mean cross-entropy of the next tokens, with both penalties."""
+        tokens, labels = batch["tokens"].T, batch["labels"].T
+        kept = functional.dropout(torch.ones_like(self.bias), self.rates["embedding_dropout"], self.training)
+        x = functional.embedding(tokens, self.table) * kept[tokens][..., None]
+        x = self.locked(x, self.rates["input_dropout"])
+        for i, layer in enumerate(self.layers):
+            x = self.locked(x, self.rates["hidden_dropout"]) if i else x
+            weights = dict(layer.named_parameters())
+            dropped = functional.dropout(weights["weight_hh_l0"], self.rates["weight_dropout"], self.training)
+            x, _ = torch.func.functional_call(layer, {**weights, "weight_hh_l0": dropped}, (x,))
+        shown = self.locked(x, self.rates["dropout"])
+        logits = functional.linear(shown, self.table, self.bias)
+        penalties = 2 * shown.pow(2).mean() + (x[1:] - x[:-1]).pow(2).mean()
+        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100) + penalties
+
+
+def awd_lstm(config, facts: dict, arrays: dict):
+    """salesforce/awd-lstm-lm's model on today's torch."""
+    model = AwdLstm(config, facts)
+    labels = torch.where(arrays["next_tokens"] >= 0, arrays["next_tokens"], -100)
+    return model, model, {"tokens": arrays["tokens"], "labels": labels}
+
+
+class Elmo(nn.Module):
+    """ELMo's two stacks of projected LSTMs over token embeddings, one softmax for both (nothing is clipped: torch cannot)."""
+
+    def __init__(self, config, facts: dict):
+        super().__init__()
+        self.dropout = facts["dropout"]
+        self.embedding = nn.Embedding(facts["vocab_size"], facts["width"])
+        self.output = nn.Linear(facts["width"], facts["vocab_size"])
+        lstm = lambda: nn.LSTM(facts["width"], facts["hidden"], proj_size=facts["width"])
+        self.stacks = nn.ModuleList(nn.ModuleList(lstm() for _ in range(facts["layers"])) for _ in range(2))
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Sum of both directions' mean cross-entropies."""
+        embedded, total = self.embedding(batch["tokens"].T), 0.0
+        for reverse, stack in enumerate(self.stacks):
+            x = embedded.flip(0) if reverse else embedded
+            for i, layer in enumerate(stack):
+                dropped = functional.dropout(x, self.dropout, self.training)
+                x = layer(dropped)[0] + (dropped if i else 0)
+            x = functional.dropout(x.flip(0) if reverse else x, self.dropout, self.training)
+            labels = batch["previous" if reverse else "next"].T
+            logits = self.output(x)
+            total = total + functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        return total
+
+
+def elmo(config, facts: dict, arrays: dict):
+    """ELMo on ids, whole rows; states begin at zero with a row."""
+    model = Elmo(config, facts)
+    tokens, inside = arrays["tokens"], arrays["documents"] > 0
+    same = arrays["documents"][..., 1:] == arrays["documents"][..., :-1]
+    following, before = torch.full_like(tokens, -100), torch.full_like(tokens, -100)
+    following[..., :-1] = torch.where(same & inside[..., 1:], tokens[..., 1:], -100)
+    before[..., 1:] = torch.where(same & inside[..., 1:], tokens[..., :-1], -100)
+    return model, model, {"tokens": tokens, "next": following, "previous": before}
+
+
+def ceiling(dtype: str) -> float:
+    """FLOP/s of a large matrix product, the best of several."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    size = 8192 if device == "cuda" else 2048
+    matrix = torch.randn(size, size, device=device, dtype=getattr(torch, dtype))
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    seconds = []
+    for _ in range(10):
+        wait()
+        began = time.perf_counter()
+        matrix @ matrix
+        wait()
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / min(seconds)

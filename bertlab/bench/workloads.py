@@ -1,0 +1,111 @@
+"""What is measured: named workloads, each a config of bertlab and the same work for a rival."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertlab.config import CHECKOUT, load_config
+from bertlab.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One row of the table.
+
+    Attributes:
+        name: how it is asked for.
+        what: in a few words.
+        suite: "cpu" or "gpu", the machine that it is for.
+        kind: "step" (training steps of the real loop), "start" (a new process up to its first step), "rows" (the input
+            pipeline alone), "prepare" (text to rows on disk) or "finetune" (several seeds on a task).
+        recipe: file under experiments/pretrain, with its arguments.
+        settings: config keys that differ from it.
+        dtype: of the computation; the rival's autocast where it is not float32.
+        target: ratio to the rival's rate that is aimed at; 0 for none.
+        limit: seconds that one round may take at most where that is what is aimed at; 0 for none.
+        of_ceiling: share of the matrix-product ceiling that is aimed at; 0 for none.
+    """
+
+    name: str
+    what: str
+    suite: str
+    kind: str
+    recipe: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dtype: str = "float32"
+    target: float = 0.0
+    limit: float = 0.0
+    of_ceiling: float = 0.0
+
+    def config(self) -> ConfigDict:
+        """The config of our side."""
+        recipe, _, arguments = self.recipe.partition(":")
+        path = f"{CHECKOUT / 'experiments/pretrain' / recipe}:{arguments}"
+        return load_config(path, {"model.dtype": self.dtype, "evaluate.sentences": 0, **self.settings})
+
+
+# BERT's uncased vocabulary has 30,522 pieces; as many are learnt from the Python documentation of this machine.
+_BERT = {
+    "data.tokenizer.kind": "wordpiece",
+    "data.tokenizer.vocab_size": 30_522,
+    "data.tokenizer.lowercase": True,
+    "data.batch_size": 32,
+    "data.seq_len": 128,
+    "objectives.mlm.max_predictions": 20,
+    "train.steps": 1_000_000,
+}
+_LSTM = {"data.batch_size": 32, "train.steps": 1_000_000}
+_GPU = _BERT | {"data.batch_size": 256}
+_PAIRS = "bert.py:size={},objectives=mlm+nsp"
+
+WORKLOADS = (
+    Workload("bert-tiny", "BERT-Tiny, MLM+NSP", "cpu", "step", _PAIRS.format("tiny"), _BERT, target=8.0),
+    Workload("bert-mini", "BERT-Mini, MLM+NSP", "cpu", "step", _PAIRS.format("mini"), _BERT, target=5.0),
+    Workload("bert-tiny-bf16", "BERT-Tiny, MLM+NSP", "cpu", "step", _PAIRS.format("tiny"), _BERT, "bfloat16", target=5.0),
+    Workload("bert-mini-bf16", "BERT-Mini, MLM+NSP", "cpu", "step", _PAIRS.format("mini"), _BERT, "bfloat16", target=2.5),
+    Workload(
+        "awd-lstm-small",
+        "AWD-LSTM, 2 layers of 512, width 256",
+        "cpu",
+        "step",
+        "awd_lstm.py:size=tiny",
+        _LSTM | {"model.width": 256, "model.hidden": 512, "data.stream.vary_length": False},
+        target=1.2,
+    ),
+    Workload("elmo-small", "ELMo small, 2 layers of 1,024 to 128", "cpu", "step", "elmo.py:size=small", _LSTM, target=1.2),
+    Workload("start", "import, compile, first step of BERT-Tiny", "cpu", "start", _PAIRS.format("tiny"), _BERT, limit=10.0),
+    Workload(
+        "start-cached", "the same, compiled before (persistent cache)", "cpu", "start", _PAIRS.format("tiny"), _BERT, limit=4.0
+    ),
+    Workload("rows", "rows of BERT-Tiny's batches, read alone", "cpu", "rows", _PAIRS.format("tiny"), _BERT, target=5.0),
+    Workload("bert-base-128", "BERT-Base, MLM+NSP", "gpu", "step", _PAIRS.format("base"), _GPU, "bfloat16", 1.3, 0.0, 0.45),
+    Workload(
+        "bert-base-512", "BERT-Base, MLM+NSP", "gpu", "step", _PAIRS.format("base"),
+        _GPU | {"data.batch_size": 64, "data.seq_len": 512, "objectives.mlm.max_predictions": 77}, "bfloat16", 1.3, 0.0, 0.45,
+    ),
+    Workload(
+        "gpt2", "GPT-2 124M", "gpu", "step", "gpt.py:size=gpt2",
+        {"data.batch_size": 32, "data.seq_len": 1024, "data.tokenizer.vocab_size": 32_768, "train.steps": 1_000_000},
+        "bfloat16", 1.0,
+    ),
+    Workload(
+        "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "gpu", "step", "awd_lstm.py:size=original",
+        {"data.stream.vary_length": False, "train.steps": 1_000_000}, "float32", 1.0,
+    ),
+)  # fmt: skip
+
+
+def chosen(suite: str, only: str = "") -> list[Workload]:
+    """The workloads of a suite ("cpu", "gpu" or "all"), or those named, joined by commas.
+
+    Raises:
+        UserError: there is no workload of a name.
+    """
+    if only:
+        known = {workload.name: workload for workload in WORKLOADS}
+        if unknown := [name for name in only.split(",") if name not in known]:
+            raise UserError(f"--only={only}: there is no workload {unknown[0]}; choose among {', '.join(known)}")
+        return [known[name] for name in only.split(",")]
+    return [workload for workload in WORKLOADS if suite in ("all", workload.suite)]

@@ -1,0 +1,142 @@
+"""Cross-entropy over the vocabulary, straight from hidden states: logits come and go a few rows at a time.
+
+Letters: B batch, n positions a row at which something is predicted, D width, V vocabulary, N rows of one chunk.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from bertlab.objectives.base import Metrics
+
+# Rows of logits at a time: on a CPU few enough for its caches, elsewhere so many that they fill 256 MiB.
+_CPU_ROWS = 128
+_ELEMENTS = 2**26
+_ROWS = ("data", "fsdp")
+
+
+def linear_cross_entropy(
+    hidden: Float[Array, "B ... D"],
+    table: Float[Array, "V D"],
+    bias: Float[Array, "V"] | None,
+    labels: Int[Array, "B ..."],
+    weights: Float[Array, "B ..."],
+    rows: int | None = None,
+) -> Metrics:
+    """`cross_entropy(hidden @ table.T + bias, labels, weights)`, without ever holding [B, n, V].
+
+    The gradient of each chunk is computed beside its loss, while its logits are there, so that nothing is computed twice and
+    nothing of size V is kept but the gradient of the table itself.
+
+    Args:
+        hidden: states; products are computed in their dtype and summed in float32.
+        table, bias: of the output layer, in float32.
+        labels: the right token; anything in range where the weight is zero.
+        weights: non-negative weight of each position.
+        rows: of logits at a time; 0: all; None: as many as suit the device.
+    """
+    batch, width = hidden.shape[0], hidden.shape[-1]
+    hidden, labels = hidden.reshape(batch, -1, width), labels.reshape(batch, -1)
+    weights = weights.astype(jnp.float32).reshape(batch, -1)
+    loss, right = _summed(rows, hidden, table, bias, labels, weights)
+    total = weights.sum()
+    return {"loss": (loss, total), "accuracy": (right, total)}
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _summed(rows, hidden, table, bias, labels, weights):
+    """Weighted sums of −log p(label) and of right guesses."""
+    return _on_all_devices(rows, hidden, table, bias, labels, weights, False)[0]
+
+
+def _forward(rows, hidden, table, bias, labels, weights):
+    return _on_all_devices(rows, hidden, table, bias, labels, weights, True)
+
+
+def _backward(rows, gradients, cotangents):
+    del rows
+    of_loss, _ = cotangents
+    of_hidden, of_table, of_bias = jax.tree.map(lambda x: x * of_loss.astype(x.dtype), gradients)
+    return of_hidden, of_table, of_bias, None, None
+
+
+_summed.defvjp(_forward, _backward)
+
+
+def _on_all_devices(rows, hidden, table, bias, labels, weights, with_gradient: bool):
+    """Each device's part of the batch by itself, and one sum over devices at the end, not one for each chunk."""
+    compute = functools.partial(_chunks, rows, with_gradient)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or math.prod(mesh.shape[axis] for axis in _ROWS) == 1:
+        return compute(hidden, table, bias, labels, weights)
+
+    def of_one_device(*given):
+        sums, gradients = compute(*given)
+        sums = jax.lax.psum(sums, _ROWS)
+        if not with_gradient:
+            return sums, None
+        of_hidden, *of_layer = gradients
+        return sums, (of_hidden, *jax.lax.psum(tuple(of_layer), _ROWS))
+
+    divided, whole = PartitionSpec(_ROWS), PartitionSpec()
+    return jax.shard_map(
+        of_one_device,
+        in_specs=(divided, whole, whole, divided, divided),
+        out_specs=((whole, whole), (divided, whole, whole) if with_gradient else None),
+        axis_names=set(_ROWS),
+        check_vma=False,
+    )(hidden, table, bias, labels, weights)
+
+
+def _chunks(rows, with_gradient: bool, hidden, table, bias, labels, weights):
+    """((loss, right), gradients of hidden, table and bias, or None), chunk by chunk."""
+    batch, positions, width = hidden.shape
+    if rows is None:
+        rows = _CPU_ROWS if jax.default_backend() == "cpu" else max(1, _ELEMENTS // len(table))
+    chunks = math.ceil(positions / max(1, rows // batch)) if rows else 1
+    each = math.ceil(positions / chunks)
+    table_now = table.astype(hidden.dtype)
+    # Of every row of the batch as many positions in each chunk; at the end some without weight.
+    filled = lambda x: jnp.pad(x, [(0, 0), (0, chunks * each - positions), *[(0, 0)] * (x.ndim - 2)])
+    split = lambda x: filled(x).reshape(batch, chunks, each, *x.shape[2:]).swapaxes(0, 1)
+    given = tuple(x.reshape(chunks, batch * each, *x.shape[3:]) for x in map(split, (hidden, labels, weights)))
+    zeros = (jnp.float32(0), jnp.float32(0))
+
+    if not with_gradient:
+        add = lambda sums, chunk: (jax.tree.map(jnp.add, sums, _chunk(table_now, bias, *chunk, False)[0]), None)
+        return jax.lax.scan(add, zeros, given)[0], None
+
+    def add(totals, chunk):
+        sums, of_hidden, *of_layer = _chunk(table_now, bias, *chunk, True)
+        return jax.tree.map(jnp.add, totals, (sums, tuple(of_layer))), of_hidden
+
+    empty = (jnp.zeros(table.shape, jnp.float32), None if bias is None else jnp.zeros(bias.shape, jnp.float32))
+    (sums, of_layer), of_hidden = jax.lax.scan(add, (zeros, empty), given)
+    of_hidden = of_hidden.reshape(chunks, batch, each, width).swapaxes(0, 1).reshape(batch, chunks * each, width)
+    return sums, (of_hidden[:, :positions].astype(hidden.dtype), *of_layer)
+
+
+def _chunk(table, bias, hidden: Float[Array, "N D"], labels: Int[Array, "N"], weights: Float[Array, "N"], with_gradient: bool):
+    """One chunk's ((loss, right), gradients); its logits are [V, N], which makes every product a plain one."""
+    product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
+    logits = product(table, hidden, (((1,), (1,)), ((), ())))
+    logits = logits if bias is None else logits + bias[:, None]
+    top = logits.max(axis=0)
+    powers = jnp.exp(logits - top)
+    normaliser = powers.sum(axis=0)
+    label_logit = jnp.take_along_axis(logits, labels[None], axis=0)[0]
+    right = (label_logit == top) / (logits == top).sum(axis=0)
+    sums = (((top + jnp.log(normaliser) - label_logit) * weights).sum(), (right * weights).sum())
+    if not with_gradient:
+        return sums, None
+    # ∂loss/∂logits = weight · (softmax − one-hot); the second part is added where it is not zero.
+    share = (powers * (weights / normaliser)).astype(hidden.dtype)
+    of_hidden = product(share, table, (((0,), (0,)), ((), ()))) - weights[:, None] * table[labels]
+    asked = weights[:, None] * hidden.astype(jnp.float32)
+    of_table = product(share, hidden, (((1,), (0,)), ((), ()))).at[labels].add(-asked)
+    of_bias = None if bias is None else share.sum(axis=1, dtype=jnp.float32).at[labels].add(-weights)
+    return sums, of_hidden, of_table, of_bias

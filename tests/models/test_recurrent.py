@@ -1,0 +1,81 @@
+"""The LSTM with a derivative of its own, against automatic differentiation of the same recurrence written plainly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertlab.models.recurrent import Cell, borders, lstm
+
+L, B, F, D = 9, 3, 5, 4
+DOCUMENTS = np.array([[1, 1, 2, 2, 2, 0, 0, 3, 3], [1] * 9, [0, 0, 1, 2, 2, 2, 0, 0, 0]]).T
+
+
+def plain(cell: Cell, gates, kernel, projection, begin, reset, hold):
+    """The same, position by position in Python."""
+    bound = cell.clip or jnp.inf
+    state, states = begin, [None] * L
+    for t in reversed(range(L)) if cell.reverse else range(L):
+        old = jax.tree.map(lambda x: jnp.where(reset[t][:, None], 0, x), state)
+        parts = jnp.split(gates[t] + old["state"] @ kernel, 4, axis=-1)
+        i, f, g, o = (parts[place] for place in cell.order)
+        new = jnp.clip(jax.nn.sigmoid(f) * old["cell"] + jax.nn.sigmoid(i) * jnp.tanh(g), -bound, bound)
+        out = jax.nn.sigmoid(o) * jnp.tanh(new)
+        out = out if projection is None else jnp.clip(out @ projection, -bound, bound)
+        after = {"cell": new, "state": out}
+        held = hold[t][:, None] if hold is not None else False
+        state = jax.tree.map(lambda before, x: jnp.where(held, before, x), state, after)
+        states[t] = state["state"]
+    return jnp.stack(states), state
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("projected", [False, True])
+def test_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse, stateful, projected):
+    draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
+    width = D if projected else F
+    # Bounds that hold some of the cells and some of the states.
+    cell = Cell((0, 2, 1, 3) if projected else (3, 1, 0, 2), 0.4 if projected else None, reverse)
+    given = {
+        "gates": draw(0, L, B, 4 * F),
+        "kernel": draw(1, width, 4 * F),
+        "projection": draw(2, F, D) if projected else None,
+        "begin": {"cell": 0.3 * draw(3, B, F), "state": 0.3 * draw(4, B, width)},
+    }
+    rows = borders(jnp.asarray(DOCUMENTS), reverse, stateful)
+    of_states, of_end = draw(5, L, B, width), {"cell": draw(6, B, F), "state": draw(7, B, width)}
+
+    names = list(given)  # jit sorts them
+
+    def loss(recurrence, given):
+        states, end = recurrence(cell, *(given[name] for name in names), *rows)
+        total = jnp.sum(states * of_states) + sum(jnp.sum(end[name] * of_end[name]) for name in end)
+        return total, (states, end)
+
+    compute = lambda recurrence: jax.jit(jax.value_and_grad(lambda given: loss(recurrence, given), has_aux=True))(given)
+    found, expected = compute(lstm), compute(plain)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+        # float32, sums in another order.
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    if projected:
+        states = expected[0][1][0]
+        assert 0.1 < (jnp.abs(states) == 0.4).mean() < 0.9, "the bound holds some states and not others"
+
+
+def test_no_gradient_of_a_kernel_is_added_up_in_the_loop():
+    """No loop of the derivative carries an array of a kernel's size: [D, 4F] or [F, D]."""
+    given = jnp.zeros((L, B, 4 * F)), jnp.zeros((D, 4 * F)), jnp.zeros((F, D))
+    begin = {"cell": jnp.zeros((B, F)), "state": jnp.zeros((B, D))}
+    rows = borders(jnp.asarray(DOCUMENTS), False, stateful=False)
+    run = lambda gates, kernel, projection: lstm(Cell((0, 1, 2, 3), 3.0, False), gates, kernel, projection, begin, *rows)[
+        0
+    ].sum()
+    program = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(*given)
+    loops = [equation for equation in program.eqns if equation.primitive.name == "scan"]
+    assert len(loops) == 2
+    for loop in loops:
+        constants, carried = loop.params["num_consts"], loop.params["num_carry"]
+        shapes = [variable.aval.shape for variable in loop.invars[constants : constants + carried]]
+        assert sorted(shapes) == [(B, D), (B, F)]
