@@ -137,7 +137,8 @@ def base_config() -> ConfigDict:
                 "direction": optional_str(),  # bidirectional | left-to-right | right-to-left; None: the family's
                 "dtype": "float32",  # of the computation; parameters are float32
                 "remat": "none",  # what the backward pass recomputes: none | dots (all but products) | full (each layer)
-                "scan_layers": True,  # layers in a loop (compiles faster) or unrolled; the same parameters
+                # Layers in a loop (compiles faster) or unrolled; the same parameters. None: unrolled if few, on a CPU.
+                "scan_layers": optional_bool(),
                 # Rows of logits that a loss computes at a time; 0: all; None: as many as suit the device.
                 "output_rows": optional_int(),
                 "stateful": False,  # a recurrent model carries its state along format stream

@@ -15,6 +15,7 @@ from bertlab.models.base import (
     Body,
     Carry,
     Dense,
+    Dropout,
     Encoded,
     OutputConfig,
     TokenPrediction,
@@ -109,7 +110,7 @@ class DroppedLstm(nn.Module):
         wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 4, f))
         bias = self.param("input_bias", param(init, None, "hidden"), (4, f))
         bias = bias + self.param("recurrent_bias", param(init, None, "hidden"), (4, f))
-        wh = nn.Dropout(c.weight_dropout)(wh, self.deterministic)
+        wh = Dropout(c.weight_dropout)(wh, self.deterministic)
         flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * f)
         gates = jnp.einsum("lbi,if->lbf", x, flat(wx)) + flat(bias)
         outputs, end = lstm(Cell((0, 1, 2, 3), None, self.reverse), gates, flat(wh), None, begin, *rows)
@@ -124,8 +125,8 @@ class AwdLstm(Body):
     def setup(self):
         c = self.config
         self.token_embedding = self.param("token_embedding", param(uniform(0.1), "vocab", "embed"), (c.vocab_size, c.width))
-        self.words = nn.Dropout(c.embedding_dropout)
-        locked = lambda rate: nn.Dropout(rate, broadcast_dims=(0,))  # time comes first
+        self.words = Dropout(c.embedding_dropout)
+        locked = lambda rate: Dropout(rate, broadcast_dims=(0,))  # time comes first
         self.after_embedding = locked(c.input_dropout)
         self.between_layers = locked(c.hidden_dropout)
         self.after_layers = locked(c.dropout)

@@ -190,6 +190,34 @@ class Norm(nn.Module):
         return y.astype(x.dtype)
 
 
+class Dropout(nn.Module):
+    """Each element is zero with probability `rate`, and divided by 1 − rate otherwise (Srivastava et al. 2014).
+
+    The rate is rounded to 16 bits, so that one draw of 32 is enough for two elements: drawing is most of what dropout costs.
+
+    Attributes:
+        rate: from 0 to 1.
+        broadcast_dims: axes along which the mask is the same.
+        deterministic: nothing is dropped; here or in the call.
+    """
+
+    rate: float
+    broadcast_dims: tuple[int, ...] = ()
+    deterministic: bool | None = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."], deterministic: bool | None = None) -> Float[Array, "..."]:
+        if nn.merge_param("deterministic", self.deterministic, deterministic) or not self.rate:
+            return x
+        dropped = round(self.rate * 2**16)
+        if dropped == 2**16:
+            return jnp.zeros_like(x)
+        shape = [1 if axis in self.broadcast_dims else size for axis, size in enumerate(x.shape)]
+        words = jax.random.bits(self.make_rng("dropout"), (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
+        bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., : shape[-1]]
+        return jnp.where(bits >= dropped, x / (1 - dropped / 2**16), 0).astype(x.dtype)
+
+
 ACTIVATIONS = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),

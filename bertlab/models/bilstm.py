@@ -16,6 +16,7 @@ from bertlab.models.base import (
     Body,
     Carry,
     Dense,
+    Dropout,
     Encoded,
     OutputConfig,
     TokenPrediction,
@@ -134,7 +135,7 @@ class ProjectedLstm(nn.Module):
         wp = self.param("projection", param(projection_init, "hidden", "embed"), (c.hidden, c.width))
         flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * c.hidden)
         # bilm-tf drops the input of each layer, and the residual adds the dropped input.
-        inputs = nn.Dropout(c.dropout)(x, self.deterministic)
+        inputs = Dropout(c.dropout)(x, self.deterministic)
         bias = bias + jnp.array([0.0, 0.0, 1.0, 0.0])[:, None]
         gates = jnp.einsum("lbd,df->lbf", inputs, flat(wx)) + flat(bias)
         cell = Cell((0, 2, 1, 3), c.clip, self.reverse)
@@ -157,7 +158,7 @@ class Bilstm(Body):
             # TensorFlow's default again; U(−1, 1) is bilm-tf's for characters alone.
             init = uniform((6 / (c.vocab_size + c.width)) ** 0.5)
             self.token_embedding = self.param("token_embedding", param(init, "vocab", "embed"), (c.vocab_size, c.width))
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self.pooler = Dense(c.width, ("embed", None), normal(0.02), dtype=c.dtype)
         self.output = TokenPrediction(c.output, c.vocab_size, c.width, c.epsilon, normal(c.width**-0.5), c.dtype)
 

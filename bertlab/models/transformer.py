@@ -20,6 +20,7 @@ from bertlab.models.base import (
     Body,
     Carry,
     Dense,
+    Dropout,
     Encoded,
     Norm,
     OutputConfig,
@@ -184,7 +185,7 @@ class Attention(nn.Module):
             query, key = rotate(query, angles), rotate(key, angles)
         scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32) / head_width**0.5
         weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min)).astype(c.dtype)
-        weights = nn.Dropout(c.dropout)(weights, self.deterministic)
+        weights = Dropout(c.dropout)(weights, self.deterministic)
         context = jnp.einsum("bhlm,bmhk->blhk", weights, value).reshape(batch * length, c.heads, head_width)
         out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
         out = jnp.einsum("nhk,hkd->nd", context, out_kernel.astype(c.dtype))
@@ -213,7 +214,7 @@ class Block(nn.Module):
         """
         c = self.config
         norm = lambda name: Norm(c.epsilon, c.norm, c.use_bias, name=name)
-        dropout = nn.Dropout(c.dropout, deterministic=self.deterministic)
+        dropout = Dropout(c.dropout, deterministic=self.deterministic)
         everything, window = views
         mask, angles = (
             everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
@@ -255,7 +256,7 @@ class Transformer(Body):
             self.embedding_norm = Norm(c.epsilon, c.norm, c.use_bias)
         if c.final_norm:
             self.final_norm = Norm(c.epsilon, c.norm, c.use_bias)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self.pooler = Dense(c.width, ("embed", None), c.init, c.use_bias, c.dtype)
         self.output = TokenPrediction(
             c.output, c.vocab_size, c.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation

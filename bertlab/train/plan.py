@@ -133,6 +133,9 @@ def plan(config, topology: str) -> Plan:
         UserError: the config cannot be, or there is no such topology, or no compiler for it.
     """
     devices, chip = topology_devices(topology)
+    if config.model.scan_layers is None:  # as on the devices that are planned for
+        config = config.copy_and_resolve_references()
+        config.model.scan_layers = chip is not None or None
     mesh = build_mesh(config.mesh, devices)
     program, size = made_up_program(config), config.data.tokenizer.vocab_size
     phase = build_phases(config, program, lambda data: MadeUpRows(data, size))[0]

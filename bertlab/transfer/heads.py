@@ -19,7 +19,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
-from bertlab.models.base import Dense, View, inside_documents, mean_state, summary
+from bertlab.models.base import Dense, Dropout, View, inside_documents, mean_state, summary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, check_share, cross_entropy
 from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures, concat_pool
@@ -55,7 +55,7 @@ class TaskModel(nn.Module):
             self.classifier = Mlp(self.classes, (h.blocks,), (h.dropout, 0.1))
         else:
             self.dense = Dense(self.classes, ("embed", None))
-        self.drop = nn.Dropout(h.dropout)
+        self.drop = Dropout(h.dropout)
 
     def states(
         self,

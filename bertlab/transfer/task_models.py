@@ -13,7 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
-from bertlab.models.base import Dense, Norm, lookup, normal, param, rows_apart
+from bertlab.models.base import Dense, Dropout, Norm, lookup, normal, param, rows_apart
 from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
 from bertlab.models.recurrent import Cell, borders, lstm, uniform
 from bertlab.transfer import crf
@@ -116,7 +116,7 @@ class LayerMix(nn.Module):
                 mixed = self.param("gamma", param(nn.initializers.ones), ()) * mixed
         else:
             mixed = sum(layers)
-        return nn.Dropout(self.dropout)(mixed, deterministic), penalty
+        return Dropout(self.dropout)(mixed, deterministic), penalty
 
 
 def normalised_together(x: Float[Array, "B L D"], filled: Bool[Array, "B L"], epsilon: float = 1e-12) -> Float[Array, "B L D"]:
@@ -201,7 +201,7 @@ class BiLstmEncoder(nn.Module):
         at = dict(zip(self.place.split("_") if self.place == "input_output" else [self.place], states))
         x = joined(x, at.get("input"))
         for i in range(self.layers):
-            x = nn.Dropout(self.dropout)(x, deterministic)
+            x = Dropout(self.dropout)(x, deterministic)
             x, row = x.transpose(1, 0, 2), documents.T
             both = [Lstm(self.hidden, side == "backward", name=f"{side}_{i}")(x, row) for side in ("forward", "backward")]
             x = joined(*(h.transpose(1, 0, 2) for h in both), at.get("after_first") if i == 0 else None)
@@ -312,7 +312,7 @@ class Mlp(nn.Module):
         for i, (width, rate) in enumerate(zip((*self.hidden, self.classes), self.dropout)):
             if self.norm == "layer_norm":
                 x = Norm(1e-5, name=f"norm_{i}")(x)
-            x = nn.Dropout(rate)(x, deterministic)
+            x = Dropout(rate)(x, deterministic)
             x = Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
             x = jax.nn.relu(x) if i < len(self.hidden) else x
         return x

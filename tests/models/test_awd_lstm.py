@@ -97,14 +97,15 @@ def test_states_are_carried_from_batch_to_batch(direction):
 
 
 def test_embedding_dropout_takes_out_whole_words():
-    config = dataclasses.replace(TINY, embedding_dropout=0.4, vocab_size=600, layers=1)
+    # A rate of few bits, which dropout does not round.
+    config = dataclasses.replace(TINY, embedding_dropout=0.375, vocab_size=600, layers=1)
     params = random_params(config)
     view = one_document(np.stack([np.arange(600), np.arange(600)[::-1]]))
     embedded = np.asarray(encode(config, params, view, key=0)[0].forward[0])
     np.testing.assert_array_equal(embedded[0], embedded[1, ::-1])  # a word has the same fate at all of its places
     kept = embedded[0].any(axis=1)
-    assert kept.mean() == pytest.approx(0.6, abs=0.06)
-    np.testing.assert_allclose(embedded[0][kept], params["token_embedding"][kept] / 0.6, rtol=1e-6)
+    assert kept.mean() == pytest.approx(0.625, abs=0.06)
+    np.testing.assert_allclose(embedded[0][kept], params["token_embedding"][kept] / 0.625, rtol=1e-6)
     again = np.asarray(encode(config, params, view, key=1)[0].forward[0])
     assert (again.any(axis=2) != embedded.any(axis=2)).any()
 

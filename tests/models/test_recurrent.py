@@ -16,7 +16,7 @@ def plain(cell: Cell, gates, kernel, projection, begin, reset, hold):
     bound = cell.clip or jnp.inf
     state, states = begin, [None] * L
     for t in reversed(range(L)) if cell.reverse else range(L):
-        old = jax.tree.map(lambda x: jnp.where(reset[t][:, None], 0, x), state)
+        old = jax.tree.map(lambda x, t=t: jnp.where(reset[t][:, None], 0, x), state)
         parts = jnp.split(gates[t] + old["state"] @ kernel, 4, axis=-1)
         i, f, g, o = (parts[place] for place in cell.order)
         new = jnp.clip(jax.nn.sigmoid(f) * old["cell"] + jax.nn.sigmoid(i) * jnp.tanh(g), -bound, bound)
@@ -24,7 +24,7 @@ def plain(cell: Cell, gates, kernel, projection, begin, reset, hold):
         out = out if projection is None else jnp.clip(out @ projection, -bound, bound)
         after = {"cell": new, "state": out}
         held = hold[t][:, None] if hold is not None else False
-        state = jax.tree.map(lambda before, x: jnp.where(held, before, x), state, after)
+        state = jax.tree.map(lambda before, x, held=held: jnp.where(held, before, x), state, after)
         states[t] = state["state"]
     return jnp.stack(states), state
 

@@ -126,9 +126,10 @@ def of_model(config: Any) -> dict[str, str]:
     """The model's family, and what its shape has beside the family's values."""
     family = FAMILIES[config.model.family]
     shape = dataclasses.asdict(model_shape(config.model, config.data.tokenizer.vocab_size))
-    shape |= dict(zip(("output_transform", "tied", "output_bias"), shape.pop("output").values(), strict=True))
-    shape["stateful"] = config.model.stateful
-    defaults = {**family.values, "direction": family.directions[0], "stateful": False, "remat": "none", "scan_layers": True}
+    shape |= dict(zip(("output_transform", "tied", "output_bias", "output_rows"), shape.pop("output").values(), strict=True))
+    shape |= {key: config.model[key] for key in ("stateful", "scan_layers")}  # the second, where unset, is the machine's
+    defaults = {**family.values, "direction": family.directions[0], "stateful": False, "remat": "none"}
+    defaults |= {"scan_layers": None, "output_rows": None}
     ours = {key: value for key, value in shape.items() if key not in ("vocab_size", "dtype")}
     found = {f"model.{key}": text(value) for key, value in ours.items() if value != defaults.get(key, DEFAULT)}
     return {"model.family": config.model.family, **found}

@@ -193,7 +193,7 @@ CASES = {
     "unrolled LSTMs that are never in a loop": (
         AWD,
         {"model.scan_layers": False},
-        r"config.model.scan_layers=False: awd_lstm has no scan_layers; leave it True",
+        r"config.model.scan_layers=False: awd_lstm has no scan_layers; leave it None",
     ),
     # The optimiser.
     "unknown optimiser": (BERT, {"optimizer.name": "lion"}, r"config.optimizer.name='lion' .*adam, adagrad, sgd, lamb"),
