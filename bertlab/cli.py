@@ -181,6 +181,13 @@ def _add_data(add) -> None:
     )  # fmt: skip
     prepare.add_argument("--config", default=None, help=_CONFIG_HELP + " (default: every key's default)")
     prepare.add_argument("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic")
+    prepare.add_argument(
+        "--beam_runner", default="", help="prepare with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ..."
+    )
+    prepare.add_argument(
+        "--beam_pipeline_options", default="",
+        help="key=value,...: Beam's own, as project=my-project,region=europe-west4; as for TFDS's command line",
+    )  # fmt: skip
 
 
 def _add_tokenizer(add, commands) -> None:
@@ -375,8 +382,13 @@ def _prepare(given, overrides: list[str]) -> None:
             set_key(config, name, parse_override(config, name, value))
     if given.corpus:
         config.data.corpus = given.corpus
+    means = None
+    if given.beam_runner or given.beam_pipeline_options:
+        from bertlab.data.beam import many_machines
+
+        means = many_machines(given.beam_runner, given.beam_pipeline_options)
     with _Progress() as progress:
-        prepared = prepare(config.data, progress=progress)
+        prepared = prepare(config.data, progress=progress, means=means)
     print(describe(prepared))
 
 

@@ -38,6 +38,18 @@ class Corpus(Protocol):
         """Streams the documents, in the same order every time."""
 
 
+class PartedCorpus(Corpus, Protocol):
+    """A corpus that several machines can read at once; it can be pickled, and `parts` is the number of its parts."""
+
+    parts: int
+
+    def part(self, index: int) -> Iterator[Document]:
+        """Streams the documents of part 0, 1, ...; one part after the other they are `documents()`."""
+
+    def no_text(self) -> UserError:
+        """The error for a corpus without documents."""
+
+
 def open_corpus(spec: str, **options) -> Corpus:
     """Opens the corpus that `spec` names.
 

@@ -44,12 +44,11 @@ class HashFiles(contextlib.ExitStack):
         found = {}
         for unit in UNITS:
             own, train = _map(self._paths[split, unit]), _map(self._paths["train", unit])
-            parts = 1 + max(len(own), len(train)) // _HASHES_AT_ONCE
-            # Sorted, since np.unique takes a hundred times as long (numpy 2.4).
-            found[f"duplicate_{unit}"] = sum(int((part[1:] == part[:-1]).sum()) for part in _sorted_parts(own, parts))
+            parts = number_of_parts(max(len(own), len(train)))
+            found[f"duplicate_{unit}"] = sum(map(number_repeated, _sorted_parts(own, parts)))
             if split != "train":
                 pairs = zip(_sorted_parts(own, parts), _sorted_parts(train, parts), strict=True)
-                found[f"{unit}_in_train"] = sum(_number_in(part, of_train) for part, of_train in pairs)
+                found[f"{unit}_in_train"] = sum(number_in(part, of_train) for part, of_train in pairs)
         return found
 
 
@@ -64,6 +63,17 @@ def _sorted_parts(hashes: np.ndarray, parts: int) -> Iterator[np.ndarray]:
         yield np.sort(np.concatenate([block[block % parts == part] for block in blocks]))
 
 
-def _number_in(values: np.ndarray, others: np.ndarray) -> int:
+def number_of_parts(hashes: int) -> int:
+    """In how many parts so many hashes are counted, each within memory."""
+    return 1 + hashes // _HASHES_AT_ONCE
+
+
+def number_repeated(hashes: np.ndarray) -> int:
+    """How many of the sorted `hashes` repeat one before them."""
+    # Sorted, since np.unique takes a hundred times as long (numpy 2.4).
+    return int((hashes[1:] == hashes[:-1]).sum())
+
+
+def number_in(values: np.ndarray, others: np.ndarray) -> int:
     """How many of the sorted `values` are among the sorted `others`."""
     return int((np.searchsorted(others, values, "right") > np.searchsorted(others, values, "left")).sum())

@@ -9,9 +9,12 @@ folder is built under another name and renamed when it is complete, so whatever 
 Memory stays bounded whatever the size of the corpus: documents stream through a pool of processes in chunks, at most a few
 per process at a time, and records go to disk as they come (TFDS's `SequentialWriter`; its usual builders shuffle
 through memory). So do hashes of sentences and documents, to count those that occur twice.
+
+That is what `OneMachine` does. `bertlab.data.beam.ManyMachines` makes the same folder with Apache Beam.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -22,7 +25,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -36,6 +39,9 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
 
 SPLITS = ("train", "valid", "test")
+
+COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
+"""What is added up over the documents of a split; see `Prepared.statistics`."""
 
 # Changed with every change of the code that changes what is written.
 FORMAT_VERSION = 3
@@ -55,7 +61,29 @@ _CHUNK_CHARACTERS = 1 << 18
 Progress = Callable[[str, int, int | None], None]
 
 
-def prepare(data_config: Mapping, *, progress: Progress | None = None) -> Prepared:
+class Means(Protocol):
+    """What reads the corpus of one preparation, made of (corpus, options of `config.data`, cache directory, progress)."""
+
+    def fingerprint(self) -> str:
+        """The corpus's fingerprint."""
+
+    def train_tokenizer(self, folder: Path) -> Tokenizer:
+        """Trains the tokenizer that the options ask for; `folder` may be used and is to be left as it was."""
+
+    def write_dataset(self, folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, dict[str, int]], np.ndarray]:
+        """Writes the TFDS dataset `folder/dataset` with the tokenizer, which is saved as `folder/tokenizer`.
+
+        Returns:
+          Statistics by split (`Prepared.statistics`) and how often each id occurs in the train split, int64 [V].
+        """
+
+
+def prepare(
+    data_config: Mapping,
+    *,
+    progress: Progress | None = None,
+    means: Callable[[Corpus, dict[str, Any], Path, Progress], Means] | None = None,
+) -> Prepared:
     """Tokenises a corpus and writes it to disk, unless that has been done.
 
     Args:
@@ -65,6 +93,7 @@ def prepare(data_config: Mapping, *, progress: Progress | None = None) -> Prepar
         `synthetic`.
       progress: called with (what is being done, how much of it is done, the total or None if unknown); at the end of each
         part done and total are equal.
+      means: what reads the corpus; default `OneMachine`. What is written does not depend on it.
 
     Raises:
       UserError: if the corpus cannot be read or is empty, a split that should have documents gets none, or the tokenizer
@@ -72,13 +101,14 @@ def prepare(data_config: Mapping, *, progress: Progress | None = None) -> Prepar
     """
     options = _options(data_config)
     corpus = open_corpus(options["corpus"], **_corpus_options(options))
-    fingerprint = _fingerprint(corpus, options)
     root = cache_directory(options["directory"])
+    work = (means or OneMachine)(corpus, options, root, progress or (lambda label, done, total: None))
+    fingerprint = _fingerprint(work, options)
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
     if not directory.exists():
         root.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(root)
-        _build(corpus, options, fingerprint, directory, progress or (lambda label, done, total: None))
+        _build(work, options, fingerprint, directory)
     return load_prepared(directory)
 
 
@@ -146,14 +176,14 @@ def _corpus_options(options: dict[str, Any]) -> dict[str, Any]:
     return dict(options.get(kind, {})) if kind in ("tfds", "synthetic") else {}
 
 
-def _fingerprint(corpus: Corpus, options: dict[str, Any]) -> str:
+def _fingerprint(work: Means, options: dict[str, Any]) -> str:
     tokenizer = dict(options["tokenizer"])
     if path := tokenizer["path"]:
         # A tokenizer that is given is known by its contents; nothing is trained.
         tokenizer = {"files": _digest_files(Path(path).expanduser()), "lowercase": tokenizer["lowercase"]}
     content = {
         "format": FORMAT_VERSION,
-        "corpus": corpus.fingerprint(),
+        "corpus": work.fingerprint(),
         "tokenizer": tokenizer,
         "valid_fraction": options["valid_fraction"],
         "test_fraction": options["test_fraction"],
@@ -178,18 +208,21 @@ def _slug(spec: str) -> str:
     return f"{kind}-{name[:40]}" if name else kind
 
 
-def _build(corpus: Corpus, options: dict[str, Any], fingerprint: str, directory: Path, progress: Progress) -> None:
+def _build(work: Means, options: dict[str, Any], fingerprint: str, directory: Path) -> None:
     """Builds the folder beside `directory` and gives it its name when it is complete."""
+    settings = options["tokenizer"]
     with temporary_folder(directory.parent) as temporary:
-        tokenizer, documents = _make_tokenizer(corpus, options, progress)
+        if settings["path"]:
+            tokenizer = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None)
+        else:
+            tokenizer = work.train_tokenizer(temporary)
         tokenizer.save(temporary / "tokenizer")
-        with HashFiles(temporary, _splits(options)) as hashes:
-            statistics, counts = _write_dataset(corpus, options, temporary, tokenizer, documents, hashes, progress)
+        statistics, counts = work.write_dataset(temporary, tokenizer)
         np.save(temporary / "counts.npy", counts)
         summary = {
             "fingerprint": fingerprint,
             "statistics": statistics,
-            "corpus": corpus.spec,
+            "corpus": options["corpus"],
             **{key: options[key] for key in ("tokenizer", "valid_fraction", "test_fraction")},
         }
         (temporary / "prepared.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
@@ -235,37 +268,8 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _make_tokenizer(corpus: Corpus, options: dict[str, Any], progress: Progress) -> tuple[Tokenizer, int | None]:
-    """Returns the tokenizer and, if the corpus was read for it, the number of its documents."""
-    settings = options["tokenizer"]
-    if settings["path"]:
-        return load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None), None
-    documents = 0
-
-    def sentences():
-        nonlocal documents
-        for document in corpus.documents():
-            if split_of(document.id, options["valid_fraction"], options["test_fraction"]) == "train":
-                yield from document.sentences
-            documents += 1
-            progress("reading for the tokenizer", documents, None)
-        progress("reading for the tokenizer", documents, documents)
-        progress("training the tokenizer", 0, 1)
-
-    tokenizer = train_tokenizer(
-        settings["kind"],
-        sentences(),
-        settings["vocab_size"],
-        seed=settings["seed"],
-        lowercase=settings["lowercase"],
-        sample_sentences=settings["sample_sentences"],
-    )
-    progress("training the tokenizer", 1, 1)
-    return tokenizer, documents
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
-    """Groups documents so that sending them to another process costs little."""
+def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
+    """Groups documents (id and sentences) so that sending them to another process costs little."""
     chunk, size = [], 0
     for document in documents:
         chunk.append((document.id, document.sentences))
@@ -277,7 +281,8 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str
         yield chunk
 
 
-def _features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
+def features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
+    """What a record of the dataset holds."""
     words = {"unknown_words": tfds.features.Text(doc="the words behind [UNK], one a line")} if tokenizer.kind == "words" else {}
     # Arrays are stored as bytes: a list of integers takes ten times as long to read.
     array = functools.partial(tfds.features.Tensor, shape=(None,), dtype=np.int32, encoding="bytes")
@@ -293,76 +298,131 @@ def _features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
     )
 
 
-def _splits(options: dict[str, Any]) -> list[str]:
+def splits_of(options: dict[str, Any]) -> list[str]:
+    """The splits that are not left out."""
     return [split for split in SPLITS if split == "train" or options[f"{split}_fraction"] > 0]
 
 
-def _write_dataset(
-    corpus: Corpus,
-    options: dict[str, Any],
-    folder: Path,
-    tokenizer: Tokenizer,
-    documents: int | None,
-    hashes: HashFiles,
-    progress: Progress,
-) -> tuple[dict[str, dict[str, int]], np.ndarray]:
-    """Writes the TFDS dataset; `documents` is the number to come, if known. Returns the statistics and the counts of ids."""
-    dataset = folder / "dataset"
-    dataset.mkdir()
-    identity = tfds.core.DatasetIdentity(
-        name="bertlab", version=tfds.core.Version("1.0.0"), data_dir=str(dataset), module_name="bertlab"
-    )
-    writer = tfds.core.SequentialWriter(
-        tfds.core.DatasetInfo(builder=identity, features=_features(tokenizer)),
-        max_examples_per_shard=_DOCUMENTS_PER_SHARD,
-        file_format="array_record",
-    )
-    splits = _splits(options)
-    writer.initialize_splits(splits)
-    statistics = {split: dict.fromkeys(("documents", "sentences", "tokens", "bytes", "unknown"), 0) for split in splits}
-    encoded = ordered_map(
-        encode_documents,
-        _chunks(corpus.documents()),
-        workers=options["workers"],
-        load=functools.partial(load_tokenizer, folder / "tokenizer"),
-    )
-    occurrences = np.zeros(tokenizer.vocab_size, np.int64)
-    document = 0
-    for chunk in encoded:
-        examples = {split: [] for split in splits}
-        for record in chunk:
-            unknown = record.pop("unknown")
-            own_hashes = {"sentences": record.pop("sentence_hashes"), "documents": record.pop("document_hash")}
-            if len(record["tokens"]):
-                split = split_of(record["id"], options["valid_fraction"], options["test_fraction"])
-                examples[split].append({**record, "document": document})
-                counts = statistics[split]
-                counts["documents"] += 1
-                counts["sentences"] += len(record["sentence_lengths"])
-                counts["tokens"] += len(record["tokens"])
-                counts["bytes"] += record["bytes"]
-                counts["unknown"] += unknown
-                hashes.add(split, own_hashes)
-            document += 1
-        if examples["train"]:
-            found = np.bincount(np.concatenate([example["tokens"] for example in examples["train"]]))
-            occurrences[: len(found)] += found
-        writer.add_examples(examples)
-        progress("tokenising", document, documents)
-    _require_documents(statistics, corpus)
-    writer.close_all()
-    for split in splits:
-        statistics[split] |= hashes.counts(split)
-    progress("tokenising", document, document)
-    return statistics, occurrences
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """A document with tokens.
+
+    Attributes:
+      split: the split it belongs to.
+      example: what is written, see `features`.
+      counts: what it adds to each of `COUNTS`.
+      hashes: of its "sentences" and "documents", see `encode_documents`.
+    """
+
+    split: str
+    example: dict[str, Any]
+    counts: tuple[int, ...]
+    hashes: dict[str, np.ndarray]
 
 
-def _require_documents(statistics: dict[str, dict[str, int]], corpus: Corpus) -> None:
-    total = sum(counts["documents"] for counts in statistics.values())
+def examples_of(records: Iterable[dict[str, Any]], first: int, options: dict[str, Any]) -> Iterator[Encoded]:
+    """Makes examples of what `encode_documents` returned; documents without a token are left out.
+
+    Args:
+      records: of documents that follow each other in the corpus.
+      first: number of the first of them.
+      options: `valid_fraction` and `test_fraction`.
+    """
+    for number, record in enumerate(records, first):
+        unknown = record.pop("unknown")
+        hashes = {"sentences": record.pop("sentence_hashes"), "documents": record.pop("document_hash")}
+        if len(record["tokens"]):
+            split = split_of(record["id"], options["valid_fraction"], options["test_fraction"])
+            counts = 1, len(record["sentence_lengths"]), len(record["tokens"]), record["bytes"], unknown
+            yield Encoded(split, {**record, "document": number}, counts, hashes)
+
+
+class OneMachine:
+    """Preparation by the processes of this machine; see `Means` for its methods."""
+
+    def __init__(self, corpus: Corpus, options: dict[str, Any], root: Path, progress: Progress):
+        """Args: as `Means` says."""
+        self._corpus, self._options, self._progress = corpus, options, progress
+        self._documents: int | None = None  # known once the corpus has been read for the tokenizer
+
+    def fingerprint(self) -> str:
+        return self._corpus.fingerprint()
+
+    def train_tokenizer(self, folder: Path) -> Tokenizer:
+        settings = self._options["tokenizer"]
+        tokenizer = train_tokenizer(
+            settings["kind"],
+            self._train_sentences(),
+            settings["vocab_size"],
+            seed=settings["seed"],
+            lowercase=settings["lowercase"],
+            sample_sentences=settings["sample_sentences"],
+        )
+        self._progress("training the tokenizer", 1, 1)
+        return tokenizer
+
+    def _train_sentences(self) -> Iterator[str]:
+        documents = 0
+        for document in self._corpus.documents():
+            if split_of(document.id, self._options["valid_fraction"], self._options["test_fraction"]) == "train":
+                yield from document.sentences
+            documents += 1
+            self._progress("reading for the tokenizer", documents, None)
+        self._progress("reading for the tokenizer", documents, documents)
+        self._progress("training the tokenizer", 0, 1)
+        self._documents = documents
+
+    def write_dataset(self, folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, dict[str, int]], np.ndarray]:
+        dataset = folder / "dataset"
+        dataset.mkdir()
+        identity = tfds.core.DatasetIdentity(
+            name="bertlab", version=tfds.core.Version("1.0.0"), data_dir=str(dataset), module_name="bertlab"
+        )
+        writer = tfds.core.SequentialWriter(
+            tfds.core.DatasetInfo(builder=identity, features=features(tokenizer)),
+            max_examples_per_shard=_DOCUMENTS_PER_SHARD,
+            file_format="array_record",
+        )
+        splits = splits_of(self._options)
+        writer.initialize_splits(splits)
+        statistics = {split: np.zeros(len(COUNTS), np.int64) for split in splits}
+        encoded = ordered_map(
+            encode_documents,
+            chunks(self._corpus.documents()),
+            workers=self._options["workers"],
+            load=functools.partial(load_tokenizer, folder / "tokenizer"),
+        )
+        occurrences = np.zeros(tokenizer.vocab_size, np.int64)
+        document = 0
+        with HashFiles(folder, splits) as hashes:
+            for records in encoded:
+                examples = {split: [] for split in splits}
+                for found in examples_of(records, document, self._options):
+                    examples[found.split].append(found.example)
+                    statistics[found.split] += found.counts
+                    hashes.add(found.split, found.hashes)
+                if examples["train"]:
+                    tokens = np.concatenate([example["tokens"] for example in examples["train"]])
+                    occurrences += np.bincount(tokens, minlength=len(occurrences))
+                writer.add_examples(examples)
+                document += len(records)
+                self._progress("tokenising", document, self._documents)
+            counts = {split: dict(zip(COUNTS, found.tolist(), strict=True)) for split, found in statistics.items()}
+            require_documents({split: found["documents"] for split, found in counts.items()}, self._corpus)
+            writer.close_all()
+            for split in splits:
+                counts[split] |= hashes.counts(split)
+        self._progress("tokenising", document, document)
+        return counts, occurrences
+
+
+def require_documents(documents: Mapping[str, int], corpus: Corpus) -> None:
+    """Raises: UserError: if a split has none; `documents` are their numbers by split."""
+    total = sum(documents.values())
     if not total:
         raise UserError(f'config.data.corpus="{corpus.spec}" is empty: it has no document with a token; name another corpus.')
-    for split, counts in statistics.items():
-        if not counts["documents"]:
+    for split, number in documents.items():
+        if not number:
             raise UserError(
                 f'config.data.corpus="{corpus.spec}" has {total} document(s), and none of them fell into the {split} '
                 "split: use a corpus of more documents, or other values of config.data.valid_fraction and "

@@ -32,7 +32,9 @@ class TextCorpus:
 
     A .txt document of more than 1,000,000 characters, such as a file without blank lines, is cut at line ends into
     documents of at most that many (a longer line is one by itself), so that memory does not grow with the file. Each
-    part's id has the line that the part starts on, so parts may fall into different splits.
+    of them has the line that it starts on in its id, so they may fall into different splits.
+
+    A part (see `PartedCorpus`) is a file.
     """
 
     def __init__(self, spec: str):
@@ -46,6 +48,7 @@ class TextCorpus:
                 raise UserError(f'config.data.corpus="{spec}": "{pattern}" matches no file; check the path and quote the glob.')
             found.update(matches)
         self.files = tuple(Path(path) for path in sorted(found))
+        self.parts = len(self.files)
         self.folder = Path(os.path.commonpath([path.parent for path in self.files]))
         for path in self.files:
             if _text_format(path) not in (".txt", ".jsonl"):
@@ -73,17 +76,25 @@ class TextCorpus:
             file, or if there is no document at all.
         """
         empty = True
-        for path in self.files:
-            read = _jsonl_documents if _text_format(path) == ".jsonl" else _txt_documents
-            for number, text in read(path):
-                document = make_document(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
-                if document is not None:
-                    empty = False
-                    yield document
+        for index in range(self.parts):
+            for document in self.part(index):
+                empty = False
+                yield document
         if empty:
-            raise UserError(
-                f'config.data.corpus="{self.spec}" holds no text in its {len(self.files)} file(s); name other files.'
-            )
+            raise self.no_text()
+
+    def part(self, index: int) -> Iterator[Document]:
+        """Streams the documents of one file. Raises: UserError: as `documents`, but not where there is no document."""
+        path = self.files[index]
+        read = _jsonl_documents if _text_format(path) == ".jsonl" else _txt_documents
+        for number, text in read(path):
+            document = make_document(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
+            if document is not None:
+                yield document
+
+    def no_text(self) -> UserError:
+        """The error for files without text."""
+        return UserError(f'config.data.corpus="{self.spec}" holds no text in its {self.parts} file(s); name other files.')
 
 
 def _text_format(path: Path) -> str:

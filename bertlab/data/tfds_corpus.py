@@ -11,11 +11,14 @@ import tensorflow_datasets as tfds
 from bertlab.data.corpora import Document, make_document
 from bertlab.errors import UserError
 
+_EXAMPLES_PER_PART = 1 << 14
+
 
 class TfdsCorpus:
     """A TFDS dataset that is on disk in a format with random access, read without TensorFlow.
 
-    One example is one document; its id is the dataset's name, split and the example's number.
+    One example is one document; its id is the dataset's name, split and the example's number. A part (see `PartedCorpus`)
+    is 16,384 examples.
     """
 
     def __init__(self, spec: str, split: str = "train", field: str = ""):
@@ -35,7 +38,7 @@ class TfdsCorpus:
         name = spec.removeprefix("tfds:")
         try:
             if os.path.isdir(os.path.expanduser(name)):
-                self._builder = tfds.builder_from_directory(os.path.expanduser(name))
+                self._builder = tfds.builder_from_directory(os.path.abspath(os.path.expanduser(name)))
             else:
                 self._builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
         except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:
@@ -69,6 +72,7 @@ class TfdsCorpus:
                 f'config.data.corpus="{spec}" is stored as {info.file_format.value}, which cannot be read without TensorFlow; '
                 'prepare it again with file_format="array_record".'
             ) from error
+        self.parts = -(-len(self._source) // _EXAMPLES_PER_PART)
 
     def fingerprint(self) -> str:
         """Digest of the dataset's full name, split, field and the names, sizes and times of its files."""
@@ -82,22 +86,33 @@ class TfdsCorpus:
     def documents(self) -> Iterator[Document]:
         """Streams the documents in the order of the dataset. Raises: UserError: if there are none, or not UTF-8."""
         empty = True
+        for index in range(self.parts):
+            for document in self.part(index):
+                empty = False
+                yield document
+        if empty:
+            raise self.no_text()
+
+    def part(self, index: int) -> Iterator[Document]:
+        """Streams the documents of part `index`. Raises: UserError: if one is not UTF-8."""
         name = f"{self._builder.info.full_name}/{self.split}"
-        for index in range(len(self._source)):
-            value = self._source[index][self.field]
+        start = index * _EXAMPLES_PER_PART
+        for number in range(start, min(start + _EXAMPLES_PER_PART, len(self._source))):
+            value = self._source[number][self.field]
             if isinstance(value, bytes):
                 try:
                     value = value.decode()
                 except UnicodeDecodeError as error:
                     raise UserError(
-                        f"{name}: example {index}, field {self.field}: byte {error.start} is not UTF-8 text; "
+                        f"{name}: example {number}, field {self.field}: byte {error.start} is not UTF-8 text; "
                         "prepare the dataset again from UTF-8 text."
                     ) from error
-            document = make_document(f"{name}:{index}", value)
+            document = make_document(f"{name}:{number}", value)
             if document is not None:
-                empty = False
                 yield document
-        if empty:
-            raise UserError(
-                f'config.data.corpus="{self.spec}": split {self.split} holds no text; choose another config.data.tfds.split.'
-            )
+
+    def no_text(self) -> UserError:
+        """The error for a split without text."""
+        return UserError(
+            f'config.data.corpus="{self.spec}": split {self.split} holds no text; choose another config.data.tfds.split.'
+        )

@@ -175,7 +175,8 @@ def _bert_specials(pieces: Sequence[str]) -> dict[str, int]:
     return {role: ids[special] for role, special in zip(_ROLES, SPECIALS)}
 
 
-def _normalise(text: str, lowercase: bool) -> str:
+def normalise(text: str, lowercase: bool) -> str:
+    """The text with single spaces and none around it, lower-cased if so chosen."""
     text = " ".join(text.split())
     return text.lower() if lowercase else text
 
@@ -202,7 +203,7 @@ class SentencePieceTokenizer(_Base):
         super().__init__(kind, pieces, lowercase, _find_specials(ids, names, "The SentencePiece model"), *framing)
 
     def _encode(self, texts):
-        return self._processor.encode([_normalise(text, self.lowercase) for text in texts], num_threads=1)
+        return self._processor.encode([normalise(text, self.lowercase) for text in texts], num_threads=1)
 
     def _decode(self, ids):
         return self._processor.decode(ids)
@@ -263,7 +264,7 @@ class WordsTokenizer(_Base):
 
     def words(self, text: str) -> list[str]:
         """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
-        text = _normalise(text, self.lowercase)
+        text = normalise(text, self.lowercase)
         if self.split == "punctuation":
             return split_words(text)
         tokens = ([token] if token in self._ids else split_words(token) for token in text.split(" "))
@@ -418,6 +419,13 @@ def train_tokenizer(
     Raises:
       UserError: if the kind is unknown, there is no text, or the text does not support a vocabulary of this size.
     """
+    check_training(kind, vocab_size)
+    sample = sample_texts((normalise(text, lowercase) for text in texts), sample_sentences, seed)
+    return train_on_sample(kind, sample, vocab_size, lowercase)
+
+
+def check_training(kind: str, vocab_size: int) -> None:
+    """Raises: UserError: if the kind is unknown or no vocabulary is as small as that."""
     if kind not in KINDS:
         raise UserError(f'kind="{kind}" (config.data.tokenizer.kind, or --kind) is unknown: use one of {", ".join(KINDS)}.')
     if vocab_size <= len(SPECIALS):
@@ -425,8 +433,10 @@ def train_tokenizer(
             f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) must be more than the "
             f"{len(SPECIALS)} special pieces."
         )
-    clean = (_normalise(text, lowercase) for text in texts)
-    sample = sample_texts(clean, sample_sentences, seed)
+
+
+def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    """What `train_tokenizer` does when it has its sample, of texts that `normalise` returned."""
     if not sample:
         raise UserError("The tokenizer was given no text to train on; check config.data.corpus and config.data.valid_fraction.")
     if kind in ("unigram", "bpe"):
@@ -575,7 +585,14 @@ def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
 
 
 def _load_sentencepiece(path: Path, lowercase: bool) -> SentencePieceTokenizer:
-    from sentencepiece import sentencepiece_model_pb2
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except Exception as error:
+        # What sentencepiece 0.2.3 says beside protobuf 6, the newest that Beam 2.77 goes with.
+        raise UserError(
+            f"{path} is read by sentencepiece with a newer protobuf than is installed; read it in an environment without "
+            f"bertlab[beam] ({error})"
+        ) from error
 
     model = path.read_bytes()
     description = sentencepiece_model_pb2.ModelProto()

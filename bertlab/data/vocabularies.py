@@ -41,32 +41,61 @@ _LARGEST_ALPHABET = 1000
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
+class Sample:
+    """A uniform sample of bounded size of texts that have random numbers: those with a number below a threshold.
+
+    The threshold is the highest of 1, 0.9, 0.81, ... with which the sample is within its bounds, so it does not matter in
+    which order the texts come, nor whether samples of parts are merged.
+    """
+
+    def __init__(self, sentences: int, characters: int = SAMPLE_CHARACTERS):
+        """Args: sentences, characters: how many to keep at most; one text is kept however long it is."""
+        self._sentences, self._characters = sentences, characters
+        self._kept: list[tuple[float, int, str]] = []
+        self._size, self._threshold = 0, 1.0
+
+    def add(self, priority: float, number: int, text: str) -> None:
+        """Adds a text with its random number in [0, 1) and its place among all texts; an empty one is left out."""
+        if priority < self._threshold and text:
+            self._kept.append((priority, number, text))
+            self._size += len(text)
+            self._shrink()
+
+    def merge(self, other: "Sample") -> None:
+        """Adds what another sample with the same bounds has kept."""
+        self._threshold = min(self._threshold, other._threshold)
+        self._kept = self._kept + other._kept
+        self._drop()
+        self._shrink()
+
+    def texts(self) -> list[str]:
+        """The texts in the order of their places."""
+        return [text for _, _, text in sorted(self._kept, key=lambda kept: kept[1])]
+
+    def _shrink(self) -> None:
+        while len(self._kept) > self._sentences or (self._size > self._characters and len(self._kept) > 1):
+            self._threshold *= 0.9
+            self._drop()
+
+    def _drop(self) -> None:
+        self._kept = [kept for kept in self._kept if kept[0] < self._threshold]
+        self._size = sum(len(text) for _, _, text in self._kept)
+
+
 def sample_texts(texts: Iterable[str], sentences: int, seed: int, characters: int = SAMPLE_CHARACTERS) -> list[str]:
     """Draws a uniform sample of bounded size from a stream of any length, in one pass and in the stream's order.
 
-    Every text gets a random number; those below a threshold are kept, and the threshold falls whenever too much is
-    kept. A stream within both bounds is kept whole.
-
     Args:
-      texts: the stream; empty texts are left out.
+      texts: the stream; empty texts are left out. A stream within both bounds is kept whole.
       sentences: number of texts to keep at most.
-      seed: of the random numbers.
+      seed: of the texts' random numbers.
       characters: number of characters to keep at most.
     """
     generator = random.Random(seed)
-    kept: list[tuple[float, str]] = []
-    total, threshold = 0, 1.0
-    for text in texts:
-        priority = generator.random()
-        if priority >= threshold or not text:
-            continue
-        kept.append((priority, text))
-        total += len(text)
-        while len(kept) > sentences or (total > characters and len(kept) > 1):
-            threshold *= 0.9
-            kept = [(priority, text) for priority, text in kept if priority < threshold]
-            total = sum(len(text) for _, text in kept)
-    return [text for _, text in kept]
+    sample = Sample(sentences, characters)
+    for number, text in enumerate(texts):
+        sample.add(generator.random(), number, text)
+    return sample.texts()
 
 
 def split_words(text: str) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from bertlab import cli
 from bertlab.data import duplicates
 from bertlab.data import prepare as prepare_module
 from bertlab.data.corpora import open_corpus
@@ -401,6 +402,17 @@ test_prepare.prepare_and_wait(*json.loads(sys.argv[2]))
     prepared = prepare(config)
     assert os.listdir(config["directory"]) == [prepared.directory.name]
     assert sum(counts["documents"] for counts in prepared.statistics.values()) == 300
+
+
+def test_apache_beam_is_asked_for_by_name_and_not_needed_otherwise(config, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.delitem(sys.modules, "bertlab.data.beam", raising=False)
+    command = ["prepare", f"--corpus={config['corpus']}", f"--config.data.directory={config['directory']}"]
+    command += ["--config.data.tokenizer.vocab_size=400", "--config.data.workers=1"]
+    assert cli.main([*command, "--beam_runner=DirectRunner"]) == 2
+    assert "--beam_runner needs Apache Beam; install it with: pip install 'bertlab[beam]'" in capsys.readouterr().err
+    assert not Path(config["directory"]).exists()
+    assert cli.main(command) in (None, 0) and len(finished(config)) == 1
 
 
 def test_preparations_that_still_run_are_left_alone(config):

@@ -13,7 +13,7 @@ import tokenizers
 
 from bertlab.data.text_rows import RowEncoder
 from bertlab.data.tokenizers import KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
-from bertlab.data.vocabularies import SPECIALS, bert_words, sample_texts
+from bertlab.data.vocabularies import SPECIALS, Sample, bert_words, sample_texts
 from bertlab.errors import UserError
 from tests.hostile_text import characters, hostile_texts
 from tests.tokenizer_files import write_byte_level, write_gpt1
@@ -266,6 +266,23 @@ def test_sample_is_bounded_repeatable_uniform_and_in_order():
     by_characters = sample_texts(texts, 10_000, seed=0, characters=5000)
     assert 850 <= len(by_characters) <= 1000
     assert sample_texts(["x" * 100], 10, seed=0, characters=50) == ["x" * 100]
+
+
+@pytest.mark.parametrize("bounds", [(300, 10**6), (10**6, 900), (40, 200), (10**6, 10**6)])
+def test_sample_does_not_depend_on_the_order_of_its_texts_nor_on_parts(bounds):
+    generator = random.Random(5)
+    texts = ["x" * generator.randint(0, 9) + str(i) if i % 7 else "" for i in range(2000)]
+    expected = sample_texts(texts, bounds[0], seed=1, characters=bounds[1])
+    numbers = random.Random(1)
+    numbered = [(numbers.random(), i, text) for i, text in enumerate(texts)]
+    generator.shuffle(numbered)
+    merged = Sample(*bounds)
+    for start in range(0, len(numbered), 170):
+        part = Sample(*bounds)
+        for one in numbered[start : start + 170]:
+            part.add(*one)
+        merged.merge(part)
+    assert merged.texts() == expected
 
 
 def google_vocabulary(tmp_path, pieces):
@@ -571,6 +588,14 @@ def test_sentencepiece_files_of_others(tmp_path):
     model.write_bytes(b"no model")
     with pytest.raises(UserError, match=r"spiece.model is not a SentencePiece model"):
         load_tokenizer(model)
+
+
+def test_sentencepiece_files_of_others_beside_an_old_protobuf(tmp_path, monkeypatch):
+    (tmp_path / "spiece.model").write_bytes(b"")
+    monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2", raising=False)
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(UserError, match=r"spiece.model is read by sentencepiece with a newer protobuf than is installed"):
+        load_tokenizer(tmp_path / "spiece.model")
 
 
 def test_gpt1_directory_is_recognised(tmp_path):

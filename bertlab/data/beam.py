@@ -1,0 +1,384 @@
+"""Preparation on many machines, by Apache Beam: what `bertlab.data.prepare` writes, record for record.
+
+Three pipelines, in each of which the parts of the corpus (files) are read by Beam's workers. This process makes them and
+trains the tokenizer; it reads no text but the tokenizer's sample.
+
+1. Survey: the corpus's fingerprint, and how many documents and sentences each part has. The fingerprint is a digest of all
+   bytes in their order, so one worker takes it while the others count.
+2. Sample: the sentences that the tokenizer learns from. On one machine sentence n of the train split gets the nth number of a
+   random generator. Here each part starts with the generator advanced by the sentences of the parts before it.
+3. Tokens: chunks of documents go to all workers and the examples to TFDS's Beam writer, which sorts them by their keys, the
+   documents' numbers. Statistics and repeated text are counted on the way.
+
+The corpus and the cache directory must lie where all workers see them under the same path, and bertlab must be installed
+there. Nothing grows with the corpus in any process but 3 KB for each part here; a worker that writes holds one shard of the
+dataset (about 1 GiB at most, by TFDS's rule).
+"""
+
+import contextlib
+import itertools
+import json
+import random
+import sys
+import tempfile
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from bertlab.data.corpora import Corpus, PartedCorpus
+from bertlab.data.duplicates import UNITS, number_in, number_of_parts, number_repeated
+from bertlab.data.encode import HASH, encode_documents
+from bertlab.data.prepare import (
+    COUNTS,
+    Means,
+    Progress,
+    chunks,
+    examples_of,
+    features,
+    require_documents,
+    split_of,
+    splits_of,
+    temporary_folder,
+)
+from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, normalise, train_on_sample
+from bertlab.data.vocabularies import Sample
+from bertlab.errors import UserError
+
+try:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.transforms.window import GlobalWindows
+except ImportError:
+    raise UserError("--beam_runner needs Apache Beam; install it with: pip install 'bertlab[beam]'") from None
+
+# Of a worker, before it sends them on: 8 bytes each.
+_HASHES_AT_ONCE = 1 << 20
+
+
+def many_machines(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[str, Any], Path, Progress], Means]:
+    """What `prepare(means=...)` takes to prepare with Beam.
+
+    Args:
+      runner: Beam's name of a runner, as DirectRunner or DataflowRunner; "" leaves it to the options.
+      pipeline_options: Beam's options, `key=value,...` without their dashes, as for TFDS's --beam_pipeline_options.
+
+    Raises:
+      UserError: if Beam does not know the runner or cannot use it.
+    """
+    # As TFDS, which makes one of the pipelines, reads them; nor does it have Beam check type hints.
+    options = [f"--{option}" for option in pipeline_options.split(",") if option]
+
+    def pipeline() -> beam.Pipeline:
+        return beam.Pipeline(runner or None, PipelineOptions(flags=options, pipeline_type_check=False))
+
+    try:
+        pipeline()
+    except (ValueError, ImportError) as error:
+        raise UserError(
+            f'Beam makes no pipeline of --beam_runner={runner} and --beam_pipeline_options="{pipeline_options}": {error}'
+        ) from error
+
+    def means(corpus: Corpus, data_options: dict[str, Any], root: Path, progress: Progress) -> ManyMachines:
+        config = tfds.download.DownloadConfig(
+            beam_runner=runner or None, beam_options=PipelineOptions(flags=options), try_download_gcs=False
+        )
+        return ManyMachines(corpus, data_options, root, progress, pipeline, config)
+
+    return means
+
+
+class ManyMachines:
+    """Preparation by Beam's workers; see `bertlab.data.prepare.Means` for its methods."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        options: dict[str, Any],
+        root: Path,
+        progress: Progress,
+        pipeline: Callable[[], beam.Pipeline],
+        config: tfds.download.DownloadConfig,
+    ):
+        """Args: those of `Means`; pipeline: makes an empty one; config: with the same runner and options, for TFDS.
+
+        Raises:
+          UserError: if the corpus is read in one piece.
+        """
+        if not hasattr(corpus, "part"):
+            raise UserError(
+                f'config.data.corpus="{corpus.spec}" is read by one machine; prepare it without --beam_runner, which takes '
+                "text:GLOB and tfds:NAME."
+            )
+        self._corpus: PartedCorpus = corpus
+        self._options, self._root, self._progress = options, root, progress
+        self._pipeline, self._config = pipeline, config
+
+    def fingerprint(self) -> str:
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._progress("reading the corpus", 0, None)
+        with temporary_folder(self._root) as folder:
+            with self._pipeline() as pipeline:
+                _write(pipeline | beam.Create([0]) | beam.Map(_fingerprint, self._corpus), folder / "fingerprint")
+                counted = self._parts(pipeline, range(self._corpus.parts)) | beam.Map(_survey, self._corpus, self._options)
+                _write(counted, folder / "survey")
+            [fingerprint] = _read(folder / "fingerprint")
+            survey = sorted(_read(folder / "survey"))
+        for _, _, error in survey:
+            if error:
+                raise UserError(error)
+        # Of each part, in their order: documents in the corpus, those of each split, and train sentences.
+        counted = np.array([numbers for _, numbers, _ in survey], np.int64).reshape(len(survey), -1)
+        self._documents, self._sentences = counted[:, 0], counted[:, -1]
+        if not self._documents.sum():
+            raise self._corpus.no_text()
+        splits = splits_of(self._options)
+        require_documents(dict(zip(splits, counted[:, 1:-1].sum(axis=0).tolist(), strict=True)), self._corpus)
+        self._progress("reading the corpus", 1, 1)
+        return fingerprint
+
+    def train_tokenizer(self, folder: Path) -> Tokenizer:
+        settings = self._options["tokenizer"]
+        check_training(settings["kind"], settings["vocab_size"])
+        self._progress("reading for the tokenizer", 0, None)
+        path = folder / "sample"
+        with self._pipeline() as pipeline:
+            starts = zip(range(self._corpus.parts), _generators(settings["seed"], self._sentences.tolist()), strict=True)
+            samples = self._parts(pipeline, starts) | beam.Map(_sample, self._corpus, self._options)
+            merged = samples | beam.CombineGlobally(_MergeSamples(settings["sample_sentences"]))
+            _write(merged | beam.Map(Sample.texts), path)
+        [sample] = _read(path)
+        path.unlink()
+        self._progress("reading for the tokenizer", 1, 1)
+        self._progress("training the tokenizer", 0, 1)
+        tokenizer = train_on_sample(settings["kind"], sample, settings["vocab_size"], settings["lowercase"])
+        self._progress("training the tokenizer", 1, 1)
+        return tokenizer
+
+    def write_dataset(self, folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, dict[str, int]], np.ndarray]:
+        documents = int(self._documents.sum())
+        self._progress("tokenising", 0, documents)
+        splits = splits_of(self._options)
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            scratch = Path(name)
+
+            def examples(pipeline: beam.Pipeline) -> dict[str, beam.PCollection]:
+                firsts = np.cumsum(self._documents) - self._documents
+                # Text goes through a shuffle, so that a large file's chunks go to all workers.
+                read = self._parts(pipeline, enumerate(firsts.tolist())) | beam.FlatMap(_chunks, self._corpus)
+                tags = ("counts", "ids", "hashes")
+                encode = beam.ParDo(_Encode(folder / "tokenizer", self._options))
+                encoded = read | "SpreadChunks" >> beam.Reshuffle() | encode.with_outputs(*splits, *tags)
+                for tag in ("counts", "ids"):
+                    _write(encoded[tag] | f"Add_{tag}" >> beam.CombineGlobally(sum), scratch / tag)
+                parts = number_of_parts(int(self._sentences.sum()))
+                grouped = encoded.hashes | beam.ParDo(_GatherHashes(parts)) | beam.GroupByKey()
+                repeated = grouped | beam.Map(_count_repeated, splits) | "AddRepeated" >> beam.CombineGlobally(sum)
+                _write(repeated, scratch / "repeated")
+                return {split: encoded[split] for split in splits}
+
+            builder = _Builder(features=features(tokenizer), examples=examples, data_dir=scratch, file_format="array_record")
+            # TFDS prints where the dataset lies until it is renamed.
+            with contextlib.redirect_stdout(sys.stderr):
+                builder.download_and_prepare(download_config=self._config)
+            Path(builder.data_dir).rename(folder / "dataset")
+            [counts], [ids], [repeated] = (_read(scratch / name) for name in ("counts", "ids", "repeated"))
+        statistics = {split: dict(zip(COUNTS, numbers, strict=True)) for split, numbers in zip(splits, counts, strict=True)}
+        for split, by_unit in zip(splits, repeated, strict=True):
+            for unit, (twice, in_train) in zip(UNITS, by_unit, strict=True):
+                statistics[split][f"duplicate_{unit}"] = twice
+                if split != "train":
+                    statistics[split][f"{unit}_in_train"] = in_train
+        self._progress("tokenising", documents, documents)
+        return statistics, np.array(ids, np.int64)
+
+    @staticmethod
+    def _parts(pipeline: beam.Pipeline, elements: Iterable[Any]) -> beam.PCollection:
+        """One element a part, on whatever workers are free."""
+        return pipeline | "Parts" >> beam.Create(list(elements)) | "SpreadParts" >> beam.Reshuffle()
+
+
+class _Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """The TFDS dataset `bertlab` of examples that a function adds to Beam's pipeline."""
+
+    name = "bertlab"
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, *, features: tfds.features.FeaturesDict, examples: Callable[[Any], dict], **arguments: Any):
+        self._features, self._examples = features, examples
+        super().__init__(**arguments)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        # Unshuffled, a record's place is its key's, an integer.
+        return tfds.core.DatasetInfo(builder=self, features=self._features, disable_shuffling=True)
+
+    def _split_generators(self, dl_manager, pipeline):
+        return self._examples(pipeline)
+
+    def _generate_examples(self):
+        raise NotImplementedError("examples come from the pipeline")
+
+
+def _fingerprint(_, corpus: Corpus) -> str:
+    return corpus.fingerprint()
+
+
+def _survey(index: int, corpus: PartedCorpus, options: dict[str, Any]) -> tuple[int, list[int], str]:
+    """The part's numbers of documents (all, and by split) and train sentences, or else what is wrong with its text."""
+    splits = splits_of(options)
+    documents, sentences = dict.fromkeys(splits, 0), 0
+    try:
+        for document in corpus.part(index):
+            split = split_of(document.id, options["valid_fraction"], options["test_fraction"])
+            documents[split] += 1
+            sentences += len(document.sentences) if split == "train" else 0
+    except UserError as error:
+        # As a value: runners try an exception again and wrap it.
+        return index, [0] * (len(splits) + 2), str(error)
+    return index, [sum(documents.values()), *documents.values(), sentences], ""
+
+
+def _generators(seed: int, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """States of `random.Random(seed)`, as NumPy writes them, before each of consecutive stretches of that many numbers."""
+    *key, position = random.Random(seed).getstate()[1]
+    generator = np.random.MT19937()
+    generator.state = {"bit_generator": "MT19937", "state": {"key": np.array(key, np.uint32), "pos": position}}
+    for number in numbers:
+        yield generator.state
+        # A number of 53 bits takes two words.
+        generator.random_raw(2 * number, output=False)
+
+
+def _sample(part: tuple[int, dict[str, Any]], corpus: PartedCorpus, options: dict[str, Any]) -> Sample:
+    index, state = part
+    settings = options["tokenizer"]
+    generator = np.random.RandomState(np.random.MT19937())
+    generator.set_state(state)
+    sample = Sample(settings["sample_sentences"])
+    numbers = itertools.count()
+    for document in corpus.part(index):
+        if split_of(document.id, options["valid_fraction"], options["test_fraction"]) == "train":
+            for sentence in document.sentences:
+                place = index, next(numbers)
+                sample.add(generator.random_sample(), place, normalise(sentence, settings["lowercase"]))
+    return sample
+
+
+class _MergeSamples(beam.CombineFn):
+    def __init__(self, sentences: int):
+        self._sentences = sentences
+
+    def create_accumulator(self):
+        return Sample(self._sentences)
+
+    def add_input(self, accumulator, sample):
+        accumulator.merge(sample)
+        return accumulator
+
+    def merge_accumulators(self, accumulators):
+        merged = self.create_accumulator()
+        for accumulator in accumulators:
+            merged.merge(accumulator)
+        return merged
+
+    def extract_output(self, accumulator):
+        return accumulator
+
+
+def _chunks(part: tuple[int, int], corpus: PartedCorpus) -> Iterator[tuple[int, list]]:
+    """Yields chunks of a part's documents, each with the number of its first document."""
+    index, first = part
+    for chunk in chunks(corpus.part(index)):
+        yield first, chunk
+        first += len(chunk)
+
+
+class _Encode(beam.DoFn):
+    """Chunks to examples with their numbers, by split, and to what is added up."""
+
+    def __init__(self, tokenizer: Path, options: dict[str, Any]):
+        self._path, self._options = tokenizer, options
+
+    def setup(self):
+        self._tokenizer = load_tokenizer(self._path)
+
+    def process(self, element):
+        first, documents = element
+        splits = splits_of(self._options)
+        counts = np.zeros((len(splits), len(COUNTS)), np.int64)
+        ids = np.zeros(self._tokenizer.vocab_size, np.int64)
+        for found in examples_of(encode_documents(self._tokenizer, documents), first, self._options):
+            counts[splits.index(found.split)] += found.counts
+            if found.split == "train":
+                ids += np.bincount(found.example["tokens"], minlength=len(ids))
+            yield beam.pvalue.TaggedOutput(found.split, (found.example["document"], found.example))
+            for unit, hashes in found.hashes.items():
+                yield beam.pvalue.TaggedOutput("hashes", (unit, splits.index(found.split), hashes))
+        yield beam.pvalue.TaggedOutput("counts", counts)
+        yield beam.pvalue.TaggedOutput("ids", ids)
+
+
+class _GatherHashes(beam.DoFn):
+    """Joins hashes of (unit, split) to arrays of those that fall into one part, ((unit, part), (split, bytes))."""
+
+    def __init__(self, parts: int):
+        self._parts = parts
+
+    def start_bundle(self):
+        self._gathered, self._number = defaultdict(list), 0
+
+    def process(self, element):
+        unit, split, hashes = element
+        self._gathered[unit, split].append(hashes)
+        self._number += len(hashes)
+        if self._number >= _HASHES_AT_ONCE:
+            yield from self._send()
+            self.start_bundle()
+
+    def finish_bundle(self):
+        yield from map(GlobalWindows.windowed_value, self._send())
+
+    def _send(self):
+        for (unit, split), arrays in self._gathered.items():
+            hashes = np.concatenate(arrays)
+            parts = hashes % self._parts
+            order = np.argsort(parts)
+            found, starts = np.unique(parts[order], return_index=True)
+            for part, group in zip(found.tolist(), np.split(hashes[order], starts[1:]), strict=True):
+                yield (unit, part), (split, group.tobytes())
+
+
+def _count_repeated(grouped: tuple[tuple[str, int], Iterable[tuple[int, bytes]]], splits: Sequence[str]) -> np.ndarray:
+    """int64 [splits, units, 2]: of one unit's hashes in one part, those that repeat one before them, and those in train."""
+    (unit, _), groups = grouped
+    joined = defaultdict(list)
+    for split, content in groups:
+        joined[split].append(np.frombuffer(content, HASH))
+    hashes = {split: np.sort(np.concatenate(arrays)) for split, arrays in joined.items()}
+    train = hashes.get(splits.index("train"), np.zeros(0, HASH))
+    counted = np.zeros((len(splits), len(UNITS), 2), np.int64)
+    for split, found in hashes.items():
+        counted[split, UNITS.index(unit)] = number_repeated(found), number_in(found, train)
+    return counted
+
+
+def _write(values: beam.PCollection, path: Path) -> None:
+    """Adds to the pipeline that the values are written as one list, for this process to read."""
+    gather = beam.combiners.ToList()
+    values | f"Gather_{path.name}" >> gather | f"Write_{path.name}" >> beam.Map(_write_json, path)
+
+
+def _write_json(values: list, path: Path) -> None:
+    values = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+    # Runners may do the same work twice, at once.
+    own = path.with_name(f"{path.name}-{uuid.uuid4()}")
+    own.write_text(json.dumps(values), encoding="utf-8")
+    own.replace(path)
+
+
+def _read(path: Path) -> list:
+    return json.loads(path.read_text(encoding="utf-8"))
