@@ -9,6 +9,27 @@ from bertlab.errors import UserError
 from bertlab.transfer.recipes import RECIPES
 
 
+def command() -> int:
+    """The `bertlab` of the shell: `main` in a process that has begun as is fastest."""
+    begin_with_huge_pages()
+    return main()
+
+
+def begin_with_huge_pages() -> None:
+    """On Linux, begins this process anew with huge pages for large arrays, unless it has them or GLIBC_TUNABLES says otherwise.
+
+    A training step on CPUs is about a fifth faster with them: fewer page faults, and fewer misses in the processor's table of
+    pages. glibc (2.35 and later) reads its settings only while a process begins; other systems ignore them.
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if sys.platform == "linux" and HUGE_PAGES.partition("=")[0] not in tunables:
+        os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, (tunables, HUGE_PAGES)))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs `bertlab COMMAND ...`.
 
@@ -166,6 +187,20 @@ def _add_studies(add) -> None:
     plan.add_argument("--config", required=True, help=_CONFIG_HELP)
     plan.add_argument("--topology", required=True, help="a TPU slice, as v5e:16x16, or virtual devices, as cpu:8")
     plan.add_argument("--largest", action="store_true", help="double the batch while it fits, or halve it until it does")
+
+    bench = add(
+        "bench", _bench, "measure speed on named workloads, in turns with a rival on the same work",
+        "bertlab bench --suite=cpu --against=transformers --out=speed.json",
+    )  # fmt: skip
+    bench.add_argument("--suite", default="cpu", choices=("cpu", "gpu", "all"), help="which workloads (default cpu)")
+    bench.add_argument(
+        "--against", default="transformers", choices=("transformers", "none"),
+        help="the rival: PyTorch with transformers (default; pip install 'bertlab[bench]'), or none",
+    )  # fmt: skip
+    bench.add_argument("--only", default="", metavar="NAME,NAME", help="these workloads instead of a suite's")
+    bench.add_argument("--rounds", type=int, default=5, help="of each side, after warming up (default 5)")
+    bench.add_argument("--seconds", type=float, default=3.0, help="that a round is to take (default 3)")
+    bench.add_argument("--out", type=Path, help="FILE.json with every round, the machine and the versions")
 
     report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")
     report.add_argument("path", type=Path, help="study or run directory")
@@ -357,6 +392,12 @@ def _plan(given, overrides: list[str]) -> None:
     print_plan(load_config(given.config, argv=overrides), given.topology, given.largest)
 
 
+def _bench(given, _) -> None:
+    from bertlab.bench.compare import bench
+
+    bench(given.suite, given.against, given.out, given.only, given.rounds, given.seconds)
+
+
 def _report(given, _) -> None:
     from bertlab.studies.report import report
 
@@ -498,4 +539,4 @@ class _Progress:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

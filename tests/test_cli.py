@@ -19,7 +19,20 @@ from tests.conftest import ROOT
 from tests.interop import published
 
 COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
-COMMANDS += ["import", "export", "embed", "models", "evaluate", "doctor", "floor", "adapt", "average", "compare"]
+COMMANDS += [
+    "import",
+    "export",
+    "embed",
+    "models",
+    "evaluate",
+    "doctor",
+    "floor",
+    "adapt",
+    "average",
+    "compare",
+    "plan",
+    "bench",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -9,70 +9,80 @@ from rich.table import Table
 from bertlab.bench.compare import best_rival, rate, ratios
 
 HEADINGS = (
-    *("Workload", "Precision", "Ours", "Rival", "Ratio", "Target", "Model GFLOP/s", "Of ceiling"),
-    *("Memory, MB", "Ready, s", "Padding"),
+    *("Workload", "Ours, k tokens/s", "Rival, k tokens/s", "Ratio", "Aim", "Model GFLOP/s, of ceiling"),
+    *("Memory, GB", "Ready, s", "Padding"),
 )
 
 
 def cells(found: dict) -> list[str]:
-    """One row: a workload's medians, with the lowest and the highest round."""
-    sides, rival = found["sides"], best_rival(found["sides"])
-    ours, failed = sides["ours"], {side: of["failed"] for side, of in sides.items() if "failed" in of}
-    pairs = ratios(sides)
-    megabytes = lambda side: f"{sides[side]['end']['peak_bytes'] / 1e6:,.0f}"
-    ready = lambda side: f"{sides[side]['facts']['start_seconds']:.1f}"
-    both = lambda value: " / ".join(value(side) for side in ("ours", rival) if side)
-    flops = [of["flops"] / of["seconds"] for of in ours["rounds"] if of.get("flops")]
-    top = max(of["facts"]["ceiling"] for of in sides.values() if "facts" in of)
+    """One row: medians with the lowest and the highest round; memory and time to be ready are ours / the rival's."""
+    sides, kind = found["sides"], found["kind"]
+    ours, rival, pairs = sides["ours"], best_rival(sides), ratios(sides)
+    both = lambda value: " / ".join(value(sides[side]) for side in ("ours", rival) if side)
     positions = sum(of.get("positions", 0) for of in ours["rounds"])
-    padding = 1 - sum(of["tokens"] for of in ours["rounds"]) / positions if positions else None
     return [
-        f"{found['what']} ({found['name']})",
-        found["dtype"],
-        shown(ours, found["kind"]),
-        (f"{shown(sides[rival], found['kind'])} {rival}" if rival else "–") + "".join(f"; {side} failed" for side in failed),
-        f"{statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})" if pairs else "–",
-        target(found),
-        f"{statistics.median(flops) / 1e9:,.0f}" if flops else "–",
-        f"{100 * statistics.median(flops) / top:.0f} % of {top / 1e9:,.0f}" if flops and top else "–",
-        both(megabytes),
-        both(ready),
-        f"{100 * padding:.1f} %" if padding is not None else "–",
+        found["name"],
+        shown(ours, kind),
+        "; ".join([*([f"{shown(sides[rival], kind)} {rival}"] if rival else []), *failures(sides)]) or "–",
+        spread(pairs) if pairs else "–",
+        aim(found),
+        products(sides),
+        both(lambda side: f"{side['end']['peak_bytes'] / 1e9:.2f}"),
+        both(lambda side: f"{side['facts']['start_seconds']:.1f}"),
+        f"{100 * (1 - sum(of['tokens'] for of in ours['rounds']) / positions):.0f} %" if positions else "–",
     ]
 
 
 def shown(side: dict, kind: str) -> str:
-    """A side's median with its range: tokens a second, or seconds of a start."""
+    """A side's thousands of tokens a second, or seconds of a start."""
     if kind == "start":
-        seconds = [of["seconds"] for of in side["rounds"]]
-        return f"{statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})"
-    rates = [rate(of) / 1000 for of in side["rounds"]]
-    return f"{statistics.median(rates):.1f}k tok/s ({min(rates):.1f} to {max(rates):.1f})"
+        return f"{spread([of['seconds'] for of in side['rounds']])} s"
+    return spread([rate(of) / 1000 for of in side["rounds"]])
 
 
-def target(found: dict) -> str:
-    """What is aimed at, and whether it is reached."""
-    pairs, sides = ratios(found["sides"]), found["sides"]
-    if found["limit"]:
-        reached = statistics.median(of["seconds"] for of in sides["ours"]["rounds"]) <= found["limit"]
-        return f"{found['limit']:g} s: {'reached' if reached else 'missed'}"
-    if not found["target"] or not pairs:
+def spread(values: Sequence[float]) -> str:
+    """The median, and the lowest and the highest in brackets, with three digits."""
+    digits = lambda value: f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{digits(statistics.median(values))} ({digits(min(values))} to {digits(max(values))})"
+
+
+def failures(sides: dict) -> list[str]:
+    """Rivals that could not do it."""
+    return [f"{name} failed" for name, side in sides.items() if "failed" in side]
+
+
+def products(sides: dict) -> str:
+    """Model FLOPs a second, and their share of what a large matrix product reaches, on either side."""
+    flops = [of["flops"] / of["seconds"] for of in sides["ours"]["rounds"] if of.get("flops")]
+    if not flops:
         return "–"
-    return f"{found['target']:g}: {'reached' if statistics.median(pairs) >= found['target'] else 'missed'}"
+    ceiling = max(side["facts"]["ceiling"] for side in sides.values() if "facts" in side)
+    return f"{statistics.median(flops) / 1e9:,.0f}, {100 * statistics.median(flops) / ceiling:.0f} % of {ceiling / 1e9:,.0f}"
+
+
+def aim(found: dict) -> str:
+    """What is aimed at, and whether it is reached."""
+    said = lambda reached: "reached" if reached else "missed"
+    pairs, rounds = ratios(found["sides"]), found["sides"]["ours"]["rounds"]
+    if found["limit"]:
+        return f"{found['limit']:g} s, {said(statistics.median(of['seconds'] for of in rounds) <= found['limit'])}"
+    if found["target"] and pairs:
+        return f"{found['target']:g}, {said(statistics.median(pairs) >= found['target'])}"
+    return f"{found['target']:g}, not measured" if found["target"] else "–"
 
 
 def print_table(results: Sequence[dict]) -> None:
     """The results as a table on standard output."""
     table = Table()
     for i, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if i < 2 else "right")
+        table.add_column(heading, justify="right" if i else "left")
     for found in results:
         table.add_row(*cells(found))
     console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    (console if console.is_terminal else Console(width=180)).print(table)
 
 
 def markdown(results: Sequence[dict]) -> str:
     """The results as a table in Markdown."""
-    lines = [HEADINGS, ("---", "---", *["--:"] * (len(HEADINGS) - 2)), *map(cells, results)]
+    lines = [HEADINGS, ("---", *["--:"] * (len(HEADINGS) - 1)), *map(cells, results)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

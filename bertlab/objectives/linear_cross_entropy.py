@@ -129,7 +129,7 @@ def _chunk(table, bias, hidden: Float[Array, "N D"], labels: Int[Array, "N"], we
     powers = jnp.exp(logits - top)
     normaliser = powers.sum(axis=0)
     label_logit = jnp.take_along_axis(logits, labels[None], axis=0)[0]
-    right = (label_logit == top) / (logits == top).sum(axis=0)
+    right = (label_logit == top) / (logits == top).astype(jnp.float32).sum(axis=0)
     sums = (((top + jnp.log(normaliser) - label_logit) * weights).sum(), (right * weights).sum())
     if not with_gradient:
         return sums, None

@@ -1,0 +1,132 @@
+"""The benchmark's bookkeeping: who works when, which ratio is taken, what a table says of a miss and of a failure."""
+
+import contextlib
+import json
+
+import pytest
+
+from bertlab.bench import compare, ours
+from bertlab.bench.table import cells, markdown
+from bertlab.bench.workloads import WORKLOADS, Workload, chosen
+from bertlab.errors import UserError
+
+SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hidden": 32, "objectives.mlm.max_predictions": 5}
+
+
+@pytest.fixture
+def workload(small_overrides) -> Workload:
+    """Training steps of a very small BERT on the tests' corpus."""
+    settings = {**small_overrides, **SMALL}
+    return Workload("small", "a small BERT", "cpu", "step", "bert.py:size=tiny,objectives=mlm+nsp", settings, target=2.0)
+
+
+class Recorded:
+    """A side that takes no time and writes down when it works."""
+
+    def __init__(self, side: str, log: list, seconds: float):
+        self.side, self.log, self.seconds, self.facts = side, log, seconds, {"ceiling": 4e9, "start_seconds": 1.0}
+
+    def round(self, steps: int) -> dict:
+        self.log.append((self.side, steps))
+        return {"seconds": self.seconds * steps, "tokens": 100 * steps, "positions": 125 * steps, "flops": 1e9 * steps}
+
+    def end(self) -> dict:
+        return {"peak_bytes": 2e9}
+
+    def close(self) -> None:
+        self.log.append((self.side, "closed"))
+
+
+def measured(seconds: dict[str, float], log: list, rounds: int = 3) -> dict:
+    def begin(side):
+        if seconds[side] is None:
+            raise UserError("it does not compile")
+        return Recorded(side, log, seconds[side])
+
+    return compare.of_rounds(begin, tuple(seconds), rounds, seconds=2.0)
+
+
+def test_sides_work_in_turns_as_long_as_each_other():
+    log = []
+    found = measured({"ours": 0.1, "eager": 0.5, "compiled": 0.25}, log)
+    turns = [entry for entry in log if entry[1] not in (2, 3, "closed")]
+    assert turns == [("ours", 20), ("eager", 4), ("compiled", 8)] * 3
+    assert [len(found[side]["rounds"]) for side in found] == [3, 3, 3]
+    assert sorted(side for side, what in log if what == "closed") == ["compiled", "eager", "ours"]
+    assert compare.best_rival(found) == "compiled"
+    assert compare.ratios(found) == pytest.approx([2.5] * 3)
+
+
+def test_a_rival_that_fails_stays_in_the_result_and_ours_may_not():
+    log = []
+    found = measured({"ours": 0.1, "eager": 0.5, "compiled": None}, log)
+    assert found["compiled"] == {"failed": "it does not compile"}
+    assert compare.best_rival(found) == "eager"
+    with pytest.raises(UserError, match="does not compile"):
+        measured({"ours": None, "eager": 0.5}, log)
+
+
+def test_the_table_says_miss_and_failure():
+    of = {"name": "w", "what": "", "dtype": "float32", "kind": "step", "target": 8.0, "limit": 0.0, "of_ceiling": 0.0}
+    row = cells({**of, "sides": measured({"ours": 0.1, "eager": 0.5, "compiled": None}, [])})
+    assert row == [
+        "w",
+        "1 (1 to 1)",
+        "0.2 (0.2 to 0.2) eager; compiled failed",
+        "5 (5 to 5)",
+        "8, missed",
+        "10, 250 % of 4",
+        "2.00 / 2.00",
+        "1.0 / 1.0",
+        "20 %",
+    ]
+    assert cells({**of, "target": 5.0, "sides": measured({"ours": 0.1, "eager": 0.5}, [])})[4] == "5, reached"
+    alone = {**of, "sides": measured({"ours": 0.1}, [])}
+    assert cells(alone)[2:5] == ["–", "–", "8, not measured"]
+    assert markdown([alone]).count("\n") == 3
+
+
+def test_workloads_have_names_of_their_own_and_configs_that_load():
+    assert len({workload.name for workload in WORKLOADS}) == len(WORKLOADS)
+    for workload in WORKLOADS:
+        assert workload.config().model.dtype == workload.dtype
+    assert {w.suite for w in chosen("cpu")} == {"cpu"} and len(chosen("all")) == len(WORKLOADS)
+    assert [w.name for w in chosen("gpu", "start,rows")] == ["start", "rows"]
+    with pytest.raises(UserError, match="there is no workload bert-huge; choose among bert-tiny"):
+        chosen("cpu", "rows,bert-huge")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"against": "nobody"}, "--against=nobody: choose one of transformers, none"),
+        ({"rounds": 0}, "at least one round"),
+        ({"seconds": float("nan")}, "more than 0 seconds"),
+    ],
+)
+def test_refusals(given, message):
+    with pytest.raises(UserError, match=message):
+        compare.bench(**{"suite": "cpu", "against": "none", "out": None, **given})
+
+
+def test_our_side_counts_what_it_trains(workload):
+    with contextlib.closing(ours.TrainingSteps(workload)) as steps:
+        first, second = steps.round(1), steps.round(3)
+        assert steps.session.step == 4
+    assert second["positions"] == 3 * first["positions"] == 3 * 4 * 32
+    assert 0 < second["tokens"] <= second["positions"] and second["flops"] > 2 * first["flops"] > 0
+    assert steps.facts["compile_seconds"] > 0
+
+
+def test_a_rival_is_given_what_the_model_is_shown(workload, tmp_path):
+    import numpy as np
+
+    facts = ours.write_examples(workload, str(tmp_path / "rows.npz"), count=2)
+    assert (facts["layers"], facts["width"], facts["hidden"], facts["heads"]) == (2, 16, 32, 2)
+    assert json.loads((tmp_path / "rows.json").read_text()) == facts
+    with np.load(tmp_path / "rows.npz") as rows:
+        assert rows["tokens"].shape == (2, 4, 32)
+        used, places = rows["masked_weights"] > 0, rows["masked_positions"]
+        shown = np.take_along_axis(rows["tokens"], places, axis=2)
+        assert (shown != rows["masked_labels"])[used].mean() > 0.5, "most are masked already"
+        assert (rows["documents"] == 0).any() or rows["documents"].all()

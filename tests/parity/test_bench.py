@@ -1,0 +1,57 @@
+"""The benchmark's rival does the work that ours does: the same rows, the same predictions, a loss that falls."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bertlab.bench import ours, rival
+from bertlab.bench.workloads import Workload
+
+SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hidden": 24}
+RECIPES = {
+    "bert.py:size=tiny,objectives=mlm+nsp": SMALL | {"objectives.mlm.max_predictions": 5},
+    "gpt.py:size=tiny": SMALL,
+    "awd_lstm.py:size=tiny": SMALL | {"data.stream.vary_length": False},
+    "elmo.py:size=tiny": SMALL,
+}
+
+
+@pytest.fixture(params=RECIPES)
+def work(request, small_overrides, tmp_path):
+    """A small workload and the file of its examples."""
+    settings = {**small_overrides, **RECIPES[request.param]}
+    workload = Workload("small", "", "cpu", "step", request.param, settings)
+    rows = tmp_path / "rows.npz"
+    ours.write_examples(workload, str(rows), count=2)
+    return workload, rows
+
+
+def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
+    workload, path = work
+    steps = rival.TrainingSteps(workload, str(path), "eager")
+    with np.load(path) as rows:
+        rows = dict(rows)
+    if "masked_weights" in rows:
+        expected = (rows["masked_weights"] > 0).sum()
+        chance = math.log(400) + math.log(2)
+    elif "next_tokens" in rows:
+        expected, chance = (rows["next_tokens"] >= 0).sum(), math.log(400)
+    else:
+        same = (rows["documents"][..., 1:] == rows["documents"][..., :-1]) & (rows["documents"][..., 1:] > 0)
+        expected, chance = same.sum(), math.log(400)
+    labels = [steps.batches[name] for name in ("labels", "next", "previous") if name in steps.batches]
+    asked = [int((x != -100).sum()) for x in labels]
+    if "input_ids" in steps.batches and len(steps.batches) == 2:  # transformers shifts labels itself, over documents' ends too
+        assert asked[0] == (rows["documents"] > 0).sum()
+    else:
+        assert set(asked) == {expected}
+    torch.manual_seed(0)
+    first = steps.loss({name: x[0] for name, x in steps.batches.items()}).item() / len(labels)
+    # ELMo's output layer begins with torch's own values, and AWD-LSTM's penalties are small at first.
+    assert first == pytest.approx(chance, rel=0.25)
+    found = steps.round(30)
+    assert steps.last.item() / len(labels) < first and found["positions"] == 30 * 4 * 32
+    assert found["tokens"] == 15 * (rows["documents"] > 0).sum()
+
