@@ -88,6 +88,11 @@ def base_config() -> ConfigDict:
                 "test_fraction": 0.05,
                 "shards": 0,  # parts of the text that make a batch's rows side by side; 0: one for each process
                 "shuffle_window": 1024,  # rows
+                # Rows (of up to seq_len tokens) are packed without their padding into rows of this length; 0: they are not.
+                "pack_length": 0,
+                "pack_examples": 8,  # the most of them in a packed row
+                # Or each batch is of rows of about one length, cut to the smallest of these that holds them: (32, 64, 128).
+                "buckets": (),
                 "tokenizer": {
                     "kind": "unigram",  # unigram | bpe | wordpiece | words
                     "vocab_size": 8192,

@@ -1,4 +1,4 @@
-"""Batches through Grain: documents in a seeded order, cut into rows, mixed in a window, stacked.
+"""Batches through Grain: documents in a seeded order, cut into rows, mixed in a window, packed (packing.py), stacked.
 
 Two formats make their batches otherwise: `stream` (streams.py) and `cooccurrence` (cooccurrence.py).
 
@@ -15,9 +15,11 @@ from collections.abc import Mapping
 import grain
 import numpy as np
 
+from bertlab.data.buckets import bucketed, check_buckets
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.cooccurrence import eval_entries, train_entries
 from bertlab.data.formats import Format, build_format, label_field
+from bertlab.data.packing import packed
 from bertlab.data.prepared import Prepared, UnknownWords
 from bertlab.data.streams import WRAPS, eval_stream, train_stream
 from bertlab.errors import UserError
@@ -170,7 +172,8 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
         process: (index, count) of this process among all; B is its part.
 
     Raises:
-        UserError: there are fewer documents than shards, or shards do not divide the batch or are not divided by processes.
+        UserError: there are fewer documents than shards, or shards do not divide the batch or are not divided by processes;
+            or there are several, and buckets.
     """
     index, count = process
     total = data.shards or count
@@ -178,6 +181,11 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
         raise UserError(
             f"config.data.shards={data.shards or f'0 (one a process: {count})'} must divide config.data.batch_size="
             f"{data.batch_size} and be a multiple of the {count} processes"
+        )
+    if data.buckets and total > 1:
+        raise UserError(
+            f"config.data.buckets={data.buckets} with {total} parts of the text side by side (config.data.shards, or one a"
+            " process): each would fill another bucket; set it to (), or config.data.shards=1 and train in one process"
         )
     own = range(index * total // count, (index + 1) * total // count)
     return Shards({number: _shard(prepared, data, (number, total)) for number in own})
@@ -199,7 +207,10 @@ def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDatase
         rows = RowDataset(visits.to_iter_dataset(_READ_HERE), build_format(data, source, prepared.tokenizer))
         if data.shuffle_window > 1:
             rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
-        batches = rows.batch(data.batch_size // count, drop_remainder=True)
+        if data.pack_length:
+            rows = packed(rows, data, prepared.tokenizer.pad_id, data.seed)
+        size = data.batch_size // count
+        batches = bucketed(rows, data, size) if data.buckets else rows.batch(size, drop_remainder=True)
     if data.characters:
         batches = batches.map(AddCharacters(prepared.tokenizer, source.unknown))
     return grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=4)
@@ -208,7 +219,7 @@ def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDatase
 def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[str, np.ndarray]]:
     """Up to `limit` batches (0: all) of a held-out split, the same for every run on the same data.
 
-    The last is filled with padding. `data.seed` does not matter here.
+    The last is filled with padding. `data.seed` does not matter here, nor do `data.buckets`: rows are `seq_len` long.
     """
     source = _open(prepared, data, split)
     if data.format == "stream":
@@ -217,8 +228,10 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
         batches = eval_entries(prepared, data, split, limit)
     else:
         visits = _documents(source, seed=0).map_with_index(_WithVisit(len(source), seed=0, dupe_factor=0))
-        row_format = build_format(data, source, prepared.tokenizer)
-        with contextlib.closing(iter(RowDataset(visits.to_iter_dataset(_READ_HERE), row_format))) as iterator:
+        rows = RowDataset(visits.to_iter_dataset(_READ_HERE), build_format(data, source, prepared.tokenizer))
+        if data.pack_length:
+            rows = packed(rows, data, prepared.tokenizer.pad_id, seed=0)
+        with contextlib.closing(iter(rows)) as iterator:
             rows = list(itertools.islice(iterator, limit * data.batch_size or None))
         batches = [pad_batch(rows[i : i + data.batch_size], data.batch_size) for i in range(0, len(rows), data.batch_size)]
     if not batches:
@@ -253,6 +266,16 @@ def check_data(data, tokenizer_kind: str | None = None) -> None:
         raise UserError(f"config.data.stream.wrap={data.stream.wrap!r} is not known; choose one of {', '.join(WRAPS)}")
     if data.format == "cooccurrence" and data.cooccurrence.window < 1:
         raise UserError(f"config.data.cooccurrence.window={data.cooccurrence.window} must be at least 1")
+    if data.pack_length:
+        _check_packing(data)
+    if data.buckets:
+        check_buckets(data)
+        if data.pack_length or data.format in ("stream", "cooccurrence"):
+            key = "pack_length" if data.pack_length else "format"
+            raise UserError(
+                f"config.data.buckets={data.buckets} are for rows that end in padding, and those of config.data.{key}="
+                f"{data[key]!r} have little or none; set it to ()"
+            )
     if data.characters and data.format == "cooccurrence":
         raise UserError("config.data.characters=True has no use with config.data.format='cooccurrence'; set it to False")
     if data.characters and tokenizer_kind not in ("words", None):
@@ -260,6 +283,21 @@ def check_data(data, tokenizer_kind: str | None = None) -> None:
             f"config.data.characters=True needs whole words, and config.data.tokenizer.kind={tokenizer_kind!r} cuts them;"
             " set config.data.tokenizer.kind='words'"
         )
+
+
+def _check_packing(data) -> None:
+    if data.format in ("stream", "cooccurrence"):
+        raise UserError(
+            f"config.data.pack_length={data.pack_length} packs rows that end in padding, and those of config.data.format="
+            f"{data.format!r} have none; set it to 0"
+        )
+    if data.pack_length < data.seq_len:
+        raise UserError(
+            f"config.data.pack_length={data.pack_length} must be 0 (no packing) or at least config.data.seq_len={data.seq_len},"
+            " the length of what is packed"
+        )
+    if data.pack_examples < 1:
+        raise UserError(f"config.data.pack_examples={data.pack_examples} must be at least 1: the most examples of a packed row")
 
 
 def _check_pairs(data) -> None:

@@ -59,11 +59,12 @@ def batch_facts(batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Facts of held-out batches; rows that are padding as a whole, which fill the last batch, do not count.
 
     Args:
-        batches: with `documents` [B, L] (0: padding), and for pairs `segments` [B, L] and labels [B] (−1: none).
+        batches: with `documents` [B, L] (0: padding), and for pairs `segments` [B, L] and labels [B], or [B, n] of packed
+            pairs (−1: none).
 
     Returns:
         `rows`, `positions`, `tokens` (positions that are no padding), and where there are labels for `nsp` or `sop` under
-        that name `rows` (with a label), `share` (of label 1) and `length_rule` (see `length_rule_accuracy`).
+        that name `rows` (pairs with a label), `share` (of label 1) and `length_rule` (see `length_rule_accuracy`).
     """
     fields = {name for batch in batches for name in batch}
     joined = {
@@ -76,15 +77,17 @@ def batch_facts(batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     is_token = joined["documents"] > 0
     facts = {"rows": len(is_token), "positions": is_token.size, "tokens": int(is_token.sum())}
     for objective, name in LABELS.items():
-        labelled = joined[name] >= 0 if name in joined else np.zeros(0, bool)
-        if labelled.any():
-            labels = joined[name][labelled]
-            lengths = [(is_token & (joined["segments"] == side))[labelled].sum(axis=1) for side in (0, 1)]
-            facts[objective] = {
-                "rows": len(labels),
-                "share": float(labels.mean()),
-                "length_rule": length_rule_accuracy(labels, np.stack(lengths, axis=1)),
-            }
+        if name not in joined or not (joined[name] >= 0).any():
+            continue
+        of_row = joined[name].reshape(len(is_token), -1)
+        row, pair = np.nonzero(of_row >= 0)
+        labels, own = of_row[row, pair], joined["documents"][row] == pair[:, None] + 1
+        lengths = [(own & (joined["segments"][row] == side)).sum(axis=1) for side in (0, 1)]
+        facts[objective] = {
+            "rows": len(labels),
+            "share": float(labels.mean()),
+            "length_rule": length_rule_accuracy(labels, np.stack(lengths, axis=1)),
+        }
     return facts
 
 

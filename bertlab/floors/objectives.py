@@ -151,6 +151,8 @@ def relations_of(data: ConfigDict) -> dict[str, float]:
     """
     if data.format in ("stream", "cooccurrence"):
         raise NoFloor(f"rows of config.data.format={data.format} go on from batch to batch or are no text; use doc_sentences")
+    if data.pack_length:
+        raise NoFloor("a row is several texts; set config.data.pack_length=0")
     if not format_class(data.format).has_pairs:
         if data.format == "full_sentences" and data.full_sentences.attend_across_documents:
             raise NoFloor("config.data.full_sentences.attend_across_documents hides where documents begin; set it to False")

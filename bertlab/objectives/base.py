@@ -116,7 +116,8 @@ class Objective(abc.ABC):
 
         Args:
             batch: int32 [B, L] `tokens`, `segments`, `documents` (0: padding), `positions`; int32 [B] `pair_label`,
-                `order_label`, `visit`; int32 [B, 2] `example_id`. See `bertlab.data.formats`.
+                `order_label`, `visit`; int32 [B, 2] `example_id`. See `bertlab.data.formats`. The last four are [B, n] and
+                [B, n, 2] where rows are packed: see `bertlab.data.packing`.
             key: a random key that depends on seed and step alone.
             vocabulary: size and special ids.
             progress: float32, the share of the training's steps that are done; 1 in evaluation.

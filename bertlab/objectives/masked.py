@@ -34,8 +34,9 @@ class MaskedLanguageModel(Objective):
     """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those positions corrupted.
 
     In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS], [SEP] and padding; length
-    counts [CLS] and [SEP]. A chosen token becomes [MASK] with `mask_share`, a uniform draw from the whole vocabulary with
-    `random_share`, and stays otherwise. Logits are computed at the chosen positions only: [B, P, V], P = `slots(L)`.
+    counts [CLS] and [SEP]. Packed examples share the n of their row, and one of them may have none. A chosen token becomes
+    [MASK] with `mask_share`, a uniform draw from the whole vocabulary with `random_share`, and stays otherwise. Logits are
+    computed at the chosen positions only: [B, P, V], P = `slots(L)`.
 
     Settings:
         rate: share of the positions that are chosen.
@@ -50,7 +51,8 @@ class MaskedLanguageModel(Objective):
         span_p, longest_span: parameter of the geometric distribution, and where it ends, in words.
         mask_share, random_share: what a chosen token becomes.
         static: a row's masks depend on `static_seed`, its `example_id` and its `visit` alone: with config.data.dupe_factor=10
-            they repeat as those of BERT's ten copies did. Else they are drawn anew at each step (RoBERTa).
+            they repeat as those of BERT's ten copies did. Else they are drawn anew at each step (RoBERTa). Those of a packed
+            row depend on all its examples, so they repeat only where the same ones are packed together again.
         max_predictions: P; 0: as many as the rate asks for, which is BERT's 20 at 128 tokens and 77 at 512.
     """
 
@@ -169,11 +171,11 @@ class MaskedLanguageModel(Objective):
         return jnp.array([max(1, round(n * self.rate)) for n in range(length + 1)], jnp.int32)[filled]
 
     def _row_keys(self, batch: View) -> Array:
-        """A key for each row, [B], of `static_seed`, example and visit; a batch without visits has the first."""
+        """A key for each row, [B], of `static_seed`, its examples and their visits; a batch without visits has the first."""
         if "example_id" not in batch:
             raise UserError("static=True needs the batch field example_id, which the formats of config.data.format give")
-        visit = batch.get("visit", jnp.zeros_like(batch["example_id"][:, 0]))
-        numbers = jnp.column_stack([batch["example_id"], visit])
+        visit = batch.get("visit", jnp.zeros_like(batch["example_id"][..., 0]))
+        numbers = jnp.concatenate([batch["example_id"], visit[..., None]], axis=-1).reshape(len(visit), -1)
         return jax.vmap(lambda row: functools.reduce(jax.random.fold_in, row, jax.random.key(self.static_seed)))(numbers)
 
 

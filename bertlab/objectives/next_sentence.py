@@ -12,8 +12,9 @@ from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence(Objective):
-    """NSP: −log p(label | pooled row), label 0 where B follows A and 1 where B is random (run_pretraining.py).
+    """NSP: −log p(label | pooled pair), label 0 where B follows A and 1 where B is random (run_pretraining.py).
 
+    A row is one pair and has one label [B], or packed pairs, its documents 1 to n, with theirs [B, n].
     It shows nothing of its own: beside mlm it shares the masked view and its forward pass, as in BERT. Without mlm it reads the
     batch as it is, beside electra, prefix, permutation and masked_next_token in a pass of its own: of their views a row's
     pooled vector has seen a part, or what their loss is not about.
@@ -29,8 +30,9 @@ class NextSentence(Objective):
         return Dense(2, ("embed", None))
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy over rows that hold a labelled pair (label ≥ 0)."""
+        """Cross-entropy and accuracy over labelled pairs (label ≥ 0)."""
         (field,) = self.needs
         label = view[field]
-        logits = model.head(model.pool()).astype(jnp.float32)
+        pairs = label.shape[1] if label.ndim == 2 else None
+        logits = model.head(model.pool(pairs)).astype(jnp.float32)
         return cross_entropy(logits, jnp.maximum(label, 0), label >= 0)

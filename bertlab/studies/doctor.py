@@ -291,15 +291,15 @@ def padding(facts: Facts) -> Finding | None:
     """A large share of the positions is padding."""
     batches = facts.recorded["batches"]["valid"]
     share = 1 - batches["tokens"] / batches["positions"]
-    if share <= PADDING:
-        return None
     data = facts.config.get("data", {})
-    if data.get("format") == "full_sentences":
+    if share <= PADDING or data.get("buckets"):  # which held-out rows are not cut to
+        return None
+    if data.get("pack_length"):
+        advice = "raise config.data.pack_examples, or config.data.pack_length: longer rows hold more examples, and fuller"
+    elif data.get("format") == "full_sentences":
         advice = "raise config.data.seq_len: whole sentences fill long rows better than short ones"
     else:
-        advice = (
-            "lower config.data.seq_len, or, without nsp and sop, take config.data.format='full_sentences', which packs rows"
-        )
+        advice = "set config.data.pack_length, which packs several rows into one, or config.data.buckets, or lower seq_len"
     return Finding(
         f"{share:.0%} of the positions of held-out rows are padding, which is computed and teaches nothing"
         f" (config.data.format={data.get('format')!r}, seq_len={data.get('seq_len')})",

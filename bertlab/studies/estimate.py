@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from bertlab.files import read_json
+from bertlab.models.presets import model_shape
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RunSpec
 from bertlab.train.budget import mean_cost
@@ -49,7 +50,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
     made_up = config.data.format not in ("stream", "cooccurrence")
     total, begin = Cost(), 0
     for phase in build_phases(config, program, lambda data: MadeUpRows(data, size)):
-        tokens = float(phase.data.batch_size * phase.data.seq_len)
+        tokens = float(phase.data.batch_size * (phase.data.pack_length or phase.data.seq_len))
         if made_up:
             share = (begin / config.train.steps, phase.end / config.train.steps)
             flops = mean_cost(phase, "flops", config.seed, share, batches=1)

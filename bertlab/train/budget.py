@@ -80,5 +80,8 @@ def mean_cost(phase, unit: str, seed: int, share: tuple[float, float], batches: 
     params = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
     keys = jax.random.split(jax.random.key(seed), len(batches))
     progress = np.interp((np.arange(len(batches)) + 0.5) / len(batches), (0, 1), share).astype(np.float32)
-    cost = phase.supervised if unit == "supervised" else phase.flops
-    return float(np.mean([cost(weights(params, *given)) for given in zip(batches, keys, progress)]))
+    costs = []
+    for batch, key, share_done in zip(batches, keys, progress):
+        asked = weights(params, batch, key, share_done)
+        costs.append(phase.supervised(asked) if unit == "supervised" else phase.flops(asked, batch["documents"].shape[1]))
+    return float(np.mean(costs))

@@ -89,9 +89,13 @@ class Phase:
     weights: Mapping[str, tuple[float, float]]
     train: grain.IterDataset
 
-    def flops_per_step(self) -> float:
-        """Forward and backward model FLOPs of the body's passes over one batch, attention counted in full, no logits."""
-        length, shape, asked = _row_length(self.data), self.program.body.config, self.program.objectives
+    def flops_per_step(self, length: int | None = None) -> float:
+        """Forward and backward model FLOPs of the body's passes over one batch, attention counted in full, no logits.
+
+        Args:
+            length: positions of the batch's rows; None: the most that they can have.
+        """
+        length, shape, asked = length or _row_length(self.data), self.program.body.config, self.program.objectives
         sides = [{asked[name].reads for name in names} for names in self.program.groups.values()]
         passes = length * sum(shape.flops_per_token(length, of_pass) for of_pass in sides)
         extra = 0.0
@@ -105,11 +109,11 @@ class Phase:
         trained = [(n, o) for n, o in self.program.objectives.items() if any(self.weights[n])]
         return sum(float(metrics[f"{n}/loss"][1]) for n, o in trained if o.predicts_tokens or o.asks_positions)
 
-    def flops(self, metrics: Mapping[str, tuple]) -> float:
-        """Forward and backward FLOPs of one step with its predictions."""
+    def flops(self, metrics: Mapping[str, tuple], length: int) -> float:
+        """Forward and backward FLOPs of one step with its predictions, `length` positions a row."""
         shape, asked = self.program.body.config, self.program.objectives.items()
         predicted = sum(float(metrics[f"{name}/loss"][1]) * o.flops_per_prediction(shape) for name, o in asked)
-        return self.flops_per_step() + predicted
+        return self.flops_per_step(length) + predicted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,7 +301,8 @@ def check_shape(config: ConfigDict, shape) -> None:
     check_numbers(config)
     limit = getattr(shape, "max_positions", None)
     learned = getattr(shape, "position_encoding", None) == "learned"
-    if learned and (rows := _row_length(config.data)) > limit:
+    # Positions begin again in each example of a packed row.
+    if learned and (rows := config.data.seq_len if config.data.get("pack_length") else _row_length(config.data)) > limit:
         longer = f" makes rows of {rows}, which" if rows != config.data.seq_len else ""
         raise UserError(
             f"config.data.seq_len={config.data.seq_len}{longer} is beyond the model's {limit} positions; lower it or raise"

@@ -70,12 +70,12 @@ def within_budget(experiment: Experiment, workdir: Path) -> Experiment:
 def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
     """Mean time of a few training steps after compilation, in a directory that is thrown away."""
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(Session(experiment, Path(directory))) as session:
-        train_step = session.compile_training()
+        train_steps = session.compile_training()
         for count in (2, steps):  # the first ones warm up
             session.progress = Progress()
             session.start_clock()
             for _ in range(count):
-                session.advance(train_step)
+                session.advance(train_steps)
             session.fetch()
         return session.progress.seconds / steps
 
@@ -95,12 +95,12 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         eval_step = session.compile_evaluation()
         if session.step == 0 and steps > 0:
             session.evaluate("valid", eval_step)
-        train_step = session.compile_training() if session.step < steps else None
+        train_steps = session.compile_training() if session.step < steps else None
 
         # 3. Train. The host waits for the device only where something is due.
         session.start_clock()
         while session.step < steps:
-            session.advance(train_step)
+            session.advance(train_steps)
             log, evaluate, save = (
                 itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
             )
@@ -120,7 +120,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
                 session.say(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to go on")
                 raise SystemExit(0)
             if next_phase:
-                train_step = session.compile_training()
+                train_steps = session.compile_training()
             session.start_clock()
 
         # 4. Evaluate every held-out split and save; the result comes last: it says that the run is finished.
@@ -178,7 +178,7 @@ class Session:
         self.example = next(iter(experiment.evaluations.values()))[0]
         self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
         self.tokens_per_second = 0.0  # of the last log window
-        self.waiting: list = []  # (step, metrics on the device, example ids) since the last fetch
+        self.waiting: list = []  # (step, metrics on the device, example ids, length of rows) since the last fetch
 
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
         latest = self.checkpoints.latest()
@@ -207,15 +207,18 @@ class Session:
         if is_first():
             print(line, flush=True)
 
-    def compile_training(self):
-        """The training step of the phase, compiled while no clock runs."""
-        config, phase = self.experiment.config, self.phase
-        batch = put_batch(self.mesh, self.example, whole=True)
-        if phase.data != config.data:
-            with contextlib.closing(iter(phase.train)) as batches:
+    def compile_training(self) -> dict:
+        """Training steps of the phase by the length of rows: one, compiled while no clock runs; `advance` adds others."""
+        if self.phase.data == self.experiment.config.data:
+            batch = put_batch(self.mesh, self.example, whole=True)
+        else:
+            with contextlib.closing(iter(self.phase.train)) as batches:
                 batch = put_batch(self.mesh, next(batches))
-        lowered = lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch)
-        return lowered.compile()
+        return {batch["documents"].shape[1]: self._compile(batch)}
+
+    def _compile(self, batch):
+        phase, config = self.phase, self.experiment.config
+        return lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch).compile()
 
     def compile_evaluation(self):
         """The evaluation step of all objectives, compiled while no clock runs."""
@@ -242,21 +245,26 @@ class Session:
         """Training time counts from here to the next fetch."""
         self.since = time.perf_counter()
 
-    def advance(self, train_step) -> None:
-        """One update, without waiting for it."""
+    def advance(self, train_steps: dict) -> None:
+        """One update, without waiting for it; a batch of another length than any before waits for its own step."""
         batch = next(self.iterator)
-        self.state, metrics = train_step(self.state, put_batch(self.mesh, batch))
+        length, placed = batch["documents"].shape[1], put_batch(self.mesh, batch)
+        if length not in train_steps:
+            self.fetch()
+            train_steps[length] = self._compile(placed)
+            self.start_clock()
+        self.state, metrics = train_steps[length](self.state, placed)
         self.step += 1
-        self.waiting.append((self.step, metrics, batch["example_id"]))
+        self.waiting.append((self.step, metrics, batch["example_id"], length))
 
     def fetch(self) -> None:
         """Waits for the device, adds the waiting steps' metrics to the totals, and stops at the first that is not finite."""
         phase, progress = self.phase, self.progress
-        for step, metrics, example_ids in jax.device_get(self.waiting):
+        for step, metrics, example_ids, length in jax.device_get(self.waiting):
             progress.tokens += int(metrics.pop("tokens"))
             self._require_finite(metrics, step, example_ids)
             progress.supervised += int(phase.supervised(metrics))
-            progress.flops += phase.flops(metrics)
+            progress.flops += phase.flops(metrics, length)
             self.sums.add(metrics)
         self.waiting.clear()
         progress.seconds += time.perf_counter() - self.since
@@ -274,8 +282,10 @@ class Session:
             name = bad.partition("/")[0]
             where = f"objective {name}: {whereabouts(objectives[name], 'loss')}: " if name in objectives else ""
             todo = "lower config.optimizer.learning_rate, or look at these examples"
+            # A packed row has several, and zeros where it has no more.
+            examples = np.unique(example_ids.reshape(-1, 2), axis=0).tolist()
             raise Diverged(
-                f"{where}{bad} is not finite at step {step}; example ids (document, row) of the batch: {example_ids.tolist()};"
+                f"{where}{bad} is not finite at step {step}; example ids (document, row) of the batch: {examples};"
                 f" last good checkpoint: {self.checkpoints.latest_path()};"
                 f" {todo if step else 'look at this loss and these examples: nothing was trained yet'}"
             )

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+import grain
 import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.data.characters import WORD_LENGTH
 from bertlab.data.formats import make_row
+from bertlab.data.packing import packed
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary
 from bertlab.objectives.program import Program
@@ -35,7 +37,7 @@ def made_up_program(config: ConfigDict) -> Program:
 
 
 class MadeUpRows:
-    """Endless batches of `config.data`: pairs of segments of random tokens, rows full; each iterator begins anew."""
+    """Endless batches of `config.data`: pairs of segments of random tokens that fill `seq_len`; each iterator begins anew."""
 
     def __init__(self, data: ConfigDict, vocab_size: int):
         self.data, self.vocab_size = data, vocab_size
@@ -44,11 +46,15 @@ class MadeUpRows:
         rng = np.random.default_rng(0)
         length, half = self.data.seq_len, self.data.seq_len // 2
         segments, characters = np.arange(length) > half, self.data.characters
+        examples = min(self.data.pack_length // length, self.data.pack_examples) if self.data.pack_length else 1
         while True:
             made = []
-            for number in range(self.data.batch_size):
+            for number in range(self.data.batch_size * examples):
                 tokens = rng.integers(5, self.vocab_size, length)
                 tokens[[0, half, -1]] = (2, 3, 3)
-                made.append(make_row(length, 0, tokens, segments, np.ones(length), number % 2, (number, 0), number % 2))
+                row = make_row(length, 0, tokens, segments, np.ones(length), number % 2, (number, 0), number % 2)
+                made.append({**row, "visit": np.int32(0)})
+            if self.data.pack_length:
+                made = list(packed(grain.MapDataset.source(made).to_iter_dataset(), self.data, pad_id=0, seed=0))
             batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
             yield batch | ({"characters": np.zeros((*batch["tokens"].shape, WORD_LENGTH), np.uint16)} if characters else {})

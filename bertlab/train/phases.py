@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from bertlab.config import parse_override, set_key
 from bertlab.errors import UserError
 
-_MAY_DIFFER = re.compile(r"data\.(seq_len|batch_size)|objectives\.[^.]+\.(weight|final_weight)")
+_MAY_DIFFER = re.compile(r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.[^.]+\.(weight|final_weight)")
 
 
 def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
@@ -41,7 +41,8 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
         for setting in settings:
             key, equals, value = setting.partition("=")
             if not equals or not _MAY_DIFFER.fullmatch(key):
-                raise _mistake(text, f"{setting!r} must be data.seq_len=, data.batch_size= or objectives.NAME.weight=")
+                keys = "data.{seq_len,batch_size,pack_length,buckets}= or objectives.NAME.weight="
+                raise _mistake(text, f"{setting!r} must be {keys}")
             try:
                 set_key(of_phase, key, parse_override(config, key, value))  # a copy forgets types
             except UserError as error:

@@ -99,7 +99,8 @@ def build_train_step(
         frozen: pattern of parameter names for which no gradient is computed ("": none); the optimiser is to freeze them too.
 
     Returns:
-        The step. Its metrics are the objectives' (weighted sum, weight) and `tokens`, the number that is not padding.
+        The step. Its metrics are (weighted sum, weight): the objectives', two norms and `padding`, its share of the
+        positions; and `tokens`, the number of those that are none.
     """
 
     def train_step(state: TrainState, batch):
@@ -142,7 +143,8 @@ def build_train_step(
         params = optax.apply_updates(state.params, updates)
         # Seen after the update: a state is good only if its own parameters are finite.
         metrics |= {"parameter_norm": (optax.tree.norm(params), jnp.float32(1.0))}
-        tokens = jnp.sum(batch["documents"] > 0)
+        tokens, positions = jnp.sum(batch["documents"] > 0), batch["documents"].size
+        metrics |= {"padding": ((positions - tokens).astype(jnp.float32), jnp.float32(positions))}
         return TrainState(state.step + 1, params, opt_state, carry), {**metrics, "tokens": tokens}
 
     return train_step

@@ -128,4 +128,5 @@ def texts_of(example: Example) -> Iterator[str]:
 def steps_of(config: ConfigDict, examples: list[Example], epochs: float) -> int:
     """Steps that read the texts so many times, at about one and a half pieces a word."""
     words = sum(len(text.split()) for example in examples for text in texts_of(example))
-    return max(20, int(1.5 * words * epochs / (config.data.batch_size * config.data.seq_len)))
+    length = config.data.pack_length or config.data.seq_len
+    return max(20, int(1.5 * words * epochs / (config.data.batch_size * length)))

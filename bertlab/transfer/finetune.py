@@ -18,6 +18,7 @@ from ml_collections import ConfigDict, config_dict
 
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.data.batches import Shards, pad_batch
+from bertlab.data.buckets import bucketed, check_buckets
 from bertlab.data.formats import Row
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
@@ -122,7 +123,8 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     config.model.stateful = False
     characters = pretrained["data"].get("characters", False)
     order = config_dict.placeholder(int)  # of the training examples; None: `seed`
-    config.data = ConfigDict({"seq_len": 48, "batch_size": 16, "seed": order, "characters": characters})
+    # Buckets as in pretraining (bertlab/data/buckets.py), for short texts.
+    config.data = ConfigDict({"seq_len": 48, "batch_size": 16, "seed": order, "characters": characters, "buckets": ()})
     config.task_data = ConfigDict({**OPTIONS, "pretraining": pretraining_options(pretrained["data"])})
     config.transfer = ConfigDict(
         {
@@ -350,6 +352,11 @@ def _check_stored(config: ConfigDict, tasks) -> None:
             "config.transfer.features=True trains one task's head on the run's own states; leave out other tasks, random,"
             " layers and language_model"
         )
+    if config.data.buckets:
+        raise UserError(
+            f"config.data.buckets={config.data.buckets} are for rows of tokens, and config.transfer.features=True reads states"
+            " from disk; set one of them only"
+        )
     if config.transfer.word_piece != "auto":
         raise UserError(
             f"config.transfer.features=True keeps of a word the piece that word_piece='auto' means, not"
@@ -429,6 +436,7 @@ def _reads_first_piece(config: ConfigDict) -> bool:
 
 def _check(config: ConfigDict, shape, tasks: Mapping[str, tuple[Task, TaskData]], pretrained: Mapping[str, Any]) -> None:
     check_shape(config, shape)
+    check_buckets(config.data)
     for key in ("budget", "phases"):
         if config.train[key]:
             raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
@@ -515,6 +523,8 @@ def _alike(parts: Sequence[list[Row]]) -> list[Row]:
 def _train_batches(rows: list[Row], data, add: Callable[[Row], Row] | None = None) -> Shards:
     shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
     shuffled = shuffled.map(add) if add else shuffled
+    if data.buckets:
+        return Shards({0: bucketed(shuffled.to_iter_dataset(), data, data.batch_size, len(rows[0]["tokens"]) // data.seq_len)})
     return Shards({0: shuffled.to_iter_dataset().batch(data.batch_size, drop_remainder=True)})
 
 

@@ -71,6 +71,10 @@ def check_alike(configs: Sequence[ConfigDict]) -> None:
                 f"config.{differ[0]} is {flat[0].get(differ[0])!r} in one run and {other.get(differ[0])!r} in another: together"
                 f" go runs that differ in {', '.join(MAY_DIFFER)} alone"
             )
+    if configs[0].data.buckets:
+        raise UserError(
+            f"config.data.buckets={configs[0].data.buckets}: runs that go together read rows of one length; set --together=no"
+        )
 
 
 def train_together(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> dict[Path, dict | None]:
@@ -104,7 +108,7 @@ def train_together(experiments: Sequence[Experiment], workdirs: Sequence[Path]) 
         waiting.append(metrics)
         due = loop.itstime(step, steps, cadence.log_every), loop.itstime(step, steps, cadence.eval_every) and step < steps
         if any(due):
-            record.add(jax.device_get(waiting), time.perf_counter() - began)
+            record.add(jax.device_get(waiting), time.perf_counter() - began, batch["documents"].shape[-1])
             waiting.clear()
             if due[0]:
                 record.log(step)
@@ -146,8 +150,8 @@ class _Record:
         for chain, batch in zip(self._hashes, batches):
             chain.update(batch)
 
-    def add(self, waiting: Sequence[Mapping[str, Any]], seconds: float) -> None:
-        """Adds steps' metrics; a replica whose loss is not finite is noted, and the others go on."""
+    def add(self, waiting: Sequence[Mapping[str, Any]], seconds: float, length: int) -> None:
+        """Adds metrics of steps over rows of `length`; a replica whose loss is not finite is noted, and the others go on."""
         for i, (experiment, totals) in enumerate(zip(self._experiments, self._totals)):
             phase = experiment.phases[0]
             for metrics in waiting:
@@ -157,7 +161,7 @@ class _Record:
                     self._failed.setdefault(i, f"{bad} is not finite; lower config.optimizer.learning_rate")
                     continue
                 totals.supervised += int(phase.supervised(own))
-                totals.flops += phase.flops(own)
+                totals.flops += phase.flops(own, length)
                 self._sums[i].add(own)
             totals.seconds += seconds
 

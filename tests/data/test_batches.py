@@ -9,9 +9,11 @@ import grain
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from ml_collections import ConfigDict
 
 from bertlab.config import base_config
 from bertlab.data.batches import AddCharacters, BatchHash, check_data, eval_batches, pad_batch, train_batches
+from bertlab.data.buckets import bucketed
 from bertlab.data.prepare import load_prepared, prepare
 from bertlab.data.prepared import UnknownWords
 from bertlab.data.vocabularies import split_words
@@ -129,19 +131,24 @@ def test_batches_have_these_fields_and_shapes(prepared):
 
 
 @pytest.mark.parametrize(
-    ("format_name", "window", "dupe_factor"),
+    ("format_name", "window", "dupe_factor", "changes"),
     [
-        ("segment_pair", 0, 0),
-        ("segment_pair", 10, 2),
-        ("full_sentences", 0, 0),
-        ("full_sentences", 10, 0),
-        ("sentence_pair", 0, 2),
-        ("doc_sentences", 0, 0),
+        ("segment_pair", 0, 0, {}),
+        ("segment_pair", 10, 2, {}),
+        ("segment_pair", 0, 0, {"pack_length": 80}),
+        ("segment_pair", 40, 2, {"pack_length": 80}),
+        ("segment_pair", 40, 2, {"buckets": (20, 28)}),
+        ("full_sentences", 0, 0, {}),
+        ("full_sentences", 10, 0, {}),
+        ("full_sentences", 0, 0, {"pack_length": 80}),
+        ("sentence_pair", 0, 2, {}),
+        ("sentence_pair", 0, 0, {"buckets": (10, 16, 24, 32)}),
+        ("doc_sentences", 0, 0, {}),
     ],
 )
-def test_a_saved_position_continues_with_the_same_batches(prepared, format_name, window, dupe_factor):
-    """At many batches of several epochs, so in the middle of documents and of windows, after a round trip through JSON."""
-    data = data_config(format=format_name, shuffle_window=window, dupe_factor=dupe_factor)
+def test_a_saved_position_continues_with_the_same_batches(prepared, format_name, window, dupe_factor, changes):
+    """At many batches of several epochs: in the middle of documents, windows and packing, after a round trip through JSON."""
+    data = data_config(format=format_name, shuffle_window=window, dupe_factor=dupe_factor, **changes)
     states, batches = [], []
     with opened(prepared, data) as iterator:
         for _ in range(130):
@@ -149,10 +156,10 @@ def test_a_saved_position_continues_with_the_same_batches(prepared, format_name,
             batches.append(next(iterator))
     hashes = [chain([batch]) for batch in batches]
     assert len(set(hashes)) > 120
-    starts = [int(batch["example_id"][0, 1]) for batch in batches]
+    starts = [int(batch["example_id"][0].flat[1]) for batch in batches]
     assert min(starts) == 0 < max(starts)
     # Grain takes a tenth of a second to fill a window.
-    for place in range(0, 125, 7 if window or dupe_factor or format_name not in FORMATS else 1):
+    for place in range(0, 125, 7 if window or dupe_factor or changes or format_name not in FORMATS else 1):
         with opened(prepared, data, state=json.loads(states[place])) as iterator:
             assert json.loads(json.dumps(iterator.get_state())) == json.loads(states[place])
             assert [chain([next(iterator)]) for _ in range(3)] == hashes[place : place + 3]
@@ -362,6 +369,137 @@ def test_a_corpus_smaller_than_a_batch_is_repeated():
     prepared = Prepared({"train": 1}, sentences=(2, 2))
     (batch,) = take(1, prepared, data_config(format="full_sentences", batch_size=64))
     assert batch["tokens"].shape == (64, 32)
+
+
+# Packing
+
+
+def examples_of(batches):
+    """What is packed, or else the rows: (tokens, segments, positions, own documents), and what each has one of."""
+    found = []
+    for row in ({name: values[i] for name, values in batch.items()} for batch in batches for i in range(len(batch["tokens"]))):
+        each = {name: np.atleast_1d(row[name]).tolist() for name in ("pair_label", "order_label", "visit")}
+        each["example_id"] = row["example_id"].reshape(-1, 2).tolist()
+        of_tokens = np.stack([row[name] for name in ("tokens", "segments", "positions", "documents")], 1)
+        size = np.count_nonzero(row["documents"])
+        assert row["documents"][:size].all() and (row["tokens"][size:] == Tokenizer.pad_id).all(), "padding comes last"
+        assert not of_tokens[size:, 1:].any()
+        steps = np.diff(row["documents"][:size], prepend=0)
+        begins = np.flatnonzero(row["tokens"][:size] == Tokenizer.cls_id)  # each example's own, and no other
+        assert {0, 1} >= set(steps) and (steps[begins] == 1).all(), "examples are documents of their own"
+        for number, part in enumerate(np.split(of_tokens[:size], begins[1:]) if size else ()):
+            part[:, 3] -= part[0, 3] - 1
+            found.append((part.tobytes(), *(str(values[number]) for values in each.values())))
+        for name, values in each.items():
+            assert all(value in (-1 if "label" in name else 0, [0, 0]) for value in values[len(begins) :])
+    return found
+
+
+@pytest.mark.parametrize("format_name", ["segment_pair", "sentence_pair", "full_sentences", "doc_sentences"])
+def test_packed_rows_hold_the_formats_rows_and_nothing_else(prepared, format_name):
+    batches = take(32, prepared, data_config(format=format_name, pack_length=80, pack_examples=5))
+    assert batches[0]["tokens"].shape == (4, 80) and batches[0]["pair_label"].shape == (4, 5)
+    assert {array.dtype.name for array in batches[0].values()} == {"int32"}
+    plain = examples_of(take(200, prepared, data_config(format=format_name)))
+    for taken in (16, 32):  # 64 rows are filled at a time
+        found = examples_of(batches[:taken])
+        assert len(found) > 2 * 4 * taken
+        assert Counter(found) == Counter(plain[: len(found)]) and found != plain[: len(found)]
+
+
+def test_packing_leaves_little_padding(prepared):
+    share = lambda **changes: np.mean([batch["documents"] == 0 for batch in take(32, prepared, data_config(**changes))])
+    assert share() > 0.15
+    assert share(pack_length=128, pack_examples=16) < 0.05
+    assert share(pack_length=128, pack_examples=2) > 0.5
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_packed_eval_batches_read_the_whole_split_once(prepared, format_name):
+    data = data_config(format=format_name, pack_length=64)
+    packed = eval_batches(prepared, data, "valid", 0)
+    plain = eval_batches(prepared, data_config(format=format_name), "valid", 0)
+    assert Counter(examples_of(packed)) == Counter(examples_of(plain))
+    assert len(packed) < len(plain)
+    data.update(seed=9, shuffle_window=10)
+    assert_equal_batches(eval_batches(prepared, data, "valid", 2), packed[:2])
+
+
+def test_shards_pack_their_own_documents(prepared):
+    data = data_config(pack_length=80, shards=2)
+    together = take(20, prepared, data)
+    halves = [take(20, prepared, data, (host, 2)) for host in (0, 1)]
+    for whole, *parts in zip(together, *halves):
+        assert_equal_batches([whole], [{name: np.concatenate([part[name] for part in parts]) for name in whole}])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "stream", "pack_length": 64}, r"config\.data\.pack_length=64 .*config\.data\.format='stream'.*set it to 0"),
+        ({"format": "cooccurrence", "pack_length": 64}, r"config\.data\.format='cooccurrence'"),
+        ({"pack_length": 31}, r"config\.data\.pack_length=31 must be 0 .* at least config\.data\.seq_len=32"),
+        ({"pack_length": -64}, r"config\.data\.pack_length=-64 must be 0"),
+        ({"pack_length": 64, "pack_examples": 0}, r"config\.data\.pack_examples=0 must be at least 1"),
+    ],
+)
+def test_packing_that_cannot_be_is_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        check_data(data_config(**changes))
+
+
+# Buckets
+
+
+@pytest.mark.parametrize("buckets", [(10, 16, 24), (24, 32)])
+def test_every_bucket_holds_its_rows_in_their_order(prepared, buckets):
+    batches = take(100, prepared, data_config(format="sentence_pair", buckets=buckets))
+    lengths, shortest = sorted({*buckets, 32}), 0
+    plain = take(120, prepared, data_config(format="sentence_pair"))
+    rows = [{name: values[row] for name, values in batch.items()} for batch in plain for row in range(4)]
+    for length in lengths:
+        found = [batch for batch in batches if batch["tokens"].shape == (4, length)]
+        own = [row for row in rows if shortest < np.count_nonzero(row["documents"]) <= length]
+        assert len(found) > 2 and len(own) >= 4 * len(found)
+        for i, batch in enumerate(found):
+            expected = {name: np.stack([row[name] for row in own[4 * i : 4 * i + 4]]) for name in batch}
+            cut = {name: values[:, :length] if values.shape == (4, 32) else values for name, values in expected.items()}
+            assert_equal_batches([batch], [cut])
+        shortest = length
+    assert sum(len(batch["tokens"]) == 4 and batch["tokens"].shape[1] in lengths for batch in batches) == 100
+
+
+def test_a_row_of_several_texts_has_buckets_as_many_times_longer():
+    rows = [
+        {"tokens": np.ones(16, np.int32), "documents": (np.arange(16) < size).astype(np.int32), "word_at": np.array([1, 2])}
+        for size in (3, 9, 8, 16)
+    ]
+    data = ConfigDict({"buckets": (4,), "seq_len": 8})
+    batches = list(bucketed(grain.MapDataset.source(rows).to_iter_dataset(), data, size=2, texts=2))
+    assert [(batch["tokens"].shape, batch["word_at"].shape) for batch in batches] == [((2, 8), (2, 2)), ((2, 16), (2, 2))]
+    assert [batch["documents"].sum(axis=1).tolist() for batch in batches] == [[3, 8], [9, 16]]
+
+
+def test_eval_batches_do_not_know_of_buckets(prepared):
+    plain, data = data_config(), data_config(buckets=(16,))
+    assert_equal_batches(eval_batches(prepared, data, "valid", 3), eval_batches(prepared, plain, "valid", 3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"buckets": (16, 12)}, r"config\.data\.buckets=\(16, 12\) must be lengths in increasing order, .*seq_len=32"),
+        ({"buckets": (16, 16)}, r"in increasing order"),
+        ({"buckets": (16, 64)}, r"none beyond config\.data\.seq_len=32"),
+        ({"buckets": (0, 16)}, r"in increasing order"),
+        ({"buckets": (16,), "pack_length": 64}, r"buckets=\(16,\) .* config\.data\.pack_length=64 .*set it to \(\)"),
+        ({"buckets": (16,), "format": "stream"}, r"buckets=\(16,\) .* config\.data\.format='stream'"),
+        ({"buckets": (16,), "shards": 2}, r"buckets=\(16,\) with 2 parts .*config\.data\.shards=1"),
+    ],
+)
+def test_buckets_that_cannot_be_are_refused(prepared, changes, message):
+    with pytest.raises(UserError, match=message):
+        train_batches(prepared, data_config(**changes))
 
 
 # Evaluation

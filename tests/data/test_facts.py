@@ -41,6 +41,20 @@ def test_batches_are_described_without_rows_of_padding():
     assert set(batch_facts([only_order])) == {"rows", "positions", "tokens", "sop"}
 
 
+def test_packed_pairs_are_described_as_pairs():
+    """The same three pairs, packed: the lengths are those of each pair's own segments."""
+    apart = pairs([1, 0, 0], [3, 4, 2], [2, 3, 5])
+    packed = {
+        "documents": np.array([[1] * 5 + [2] * 7, [1] * 7 + [0] * 5, [0] * 12]),
+        "segments": np.array([[0] * 3 + [1] * 2 + [0] * 4 + [1] * 3, [0] * 2 + [1] * 5 + [0] * 5, [0] * 12]),
+        "pair_label": np.array([[1, 0], [0, -1], [-1, -1]]),
+        "order_label": np.full((3, 2), -1),
+    }
+    found, expected = batch_facts([packed]), batch_facts([apart])
+    assert found == {"rows": 2, "positions": 24, "tokens": 19, "nsp": expected["nsp"]}
+    assert expected["nsp"]["rows"] == 3
+
+
 def test_length_rule():
     rng = np.random.default_rng(0)
     labels, lengths = rng.integers(2, size=1000), rng.integers(1, 60, size=(1000, 2))

@@ -37,6 +37,12 @@ def test_data_parallel_reduces_every_gradient_once_and_gathers_no_parameter(of_e
     assert gathered.bytes < 16 * 32 * 4 * 4, "fields of the batch at most, four of int32"
 
 
+def test_packed_rows_are_full_and_attention_is_over_all_of_them(of_eight):
+    plain, packed = of_eight(), of_eight(data__pack_length=128)
+    assert (packed.rows, packed.tokens) == (16, 16 * 128)
+    assert packed.flops > 4 * plain.flops
+
+
 def test_fsdp_divides_the_state(of_eight, small_config):
     found, whole = of_eight(mesh__fsdp=8, mesh__data=1), of_eight()
     assert found.arguments < 0.3 * whole.arguments

@@ -76,10 +76,61 @@ def test_killed_run_resumes_bit_for_bit(recipe, small_config, tmp_path):
     config = small_config(recipe)
     if recipe == "awd_lstm":  # NT-ASGD begins to average between the checkpoint and the kill, and has to remember it
         config.update(optimizer=dict(average_after=1, learning_rate=40.0), train=dict(eval_every=2))
+    assert_resumes(config, tmp_path, recipe in KILLED_THE_HARD_WAY)
+    straight = state_of(tmp_path / "straight", 20)
+    if recipe == "awd_lstm":
+        assert straight[next(name for name in straight if "averaging" in name)]
+    if config.model.stateful:
+        assert any(np.abs(array).max() > 0 for name, array in straight.items() if "carry" in name)
+
+
+def test_run_on_packed_rows_resumes_bit_for_bit(small_config, tmp_path):
+    # Positions begin again in each example, so the model needs no more of them than those have.
+    packing = {"data__pack_length": 80, "data__pack_examples": 4, "model__max_positions": 32}
+    config = small_config("bert", data__format="sentence_pair", **packing)
+    assert_resumes(config, tmp_path)
+    lines = lines_of(tmp_path / "straight")
+    batch = build_pretraining(config).evaluations["valid"][0]
+    assert batch["tokens"].shape == (8, 80) and batch["pair_label"].shape == (8, 4)
+    padding = [line["padding"] for line in lines if line["split"] == "train"]
+    assert len(padding) == 5 and all(0 < share < 0.4 for share in padding)
+    # Positions in all: four steps between log lines, eight rows of 80.
+    read = np.diff([0, *(line["tokens"] for line in lines if line["split"] == "train")])
+    np.testing.assert_allclose(1 - read / (4 * 8 * 80), padding, rtol=1e-6)
+
+
+def test_run_on_buckets_resumes_bit_for_bit(small_config, tmp_path, monkeypatch):
+    """Each length is compiled once a process, when it first comes, and the clock stands still meanwhile."""
+    happened, compile_one, start, fetch = [], loop.Session._compile, loop.Session.start_clock, loop.Session.fetch
+    note = lambda what, call: lambda session, *batch: (happened.append(what(*batch)), call(session, *batch))[1]
+    monkeypatch.setattr(loop.Session, "_compile", note(lambda batch: batch["tokens"].shape[1], compile_one))
+    monkeypatch.setattr(loop.Session, "start_clock", note(lambda: "clock runs", start))
+    monkeypatch.setattr(loop.Session, "fetch", note(lambda: "clock stops", fetch))
+    lengths = {"data__seq_len": 128, "data__buckets": (80,)}
+    config = small_config("bert", data__format="sentence_pair", train__log_every=5, model__layers=1, **lengths)
+    assert_resumes(config, tmp_path)
+    # A run, the same until it breaks, and the rest of it; held-out rows are as long as the longest bucket.
+    assert [what for what in happened if isinstance(what, int)] == [128, 80] * 3
+    for before, what, after in zip(happened, happened[1:], happened[2:]):
+        assert what != 80 or (before, after) == ("clock stops", "clock runs")
+    phase, lines = (
+        build_pretraining(config).phases[0],
+        [line for line in lines_of(tmp_path / "straight") if line["split"] == "train"],
+    )
+    flops, asked = (np.diff([0, *(line[name] for line in lines)]) for name in ("flops", "supervised"))
+    of_body = flops - asked * phase.program.objectives["mlm"].flops_per_prediction(phase.program.body.config)
+    short, long = (phase.flops_per_step(length) for length in (80, 128))
+    number = (5 * long - of_body) / (long - short)  # of short batches between two lines
+    np.testing.assert_allclose(number, number.round(), atol=1e-6)
+    assert {0 <= n <= 5 for n in number} == {True} and 0 < number.sum() < 20
+
+
+def assert_resumes(config, tmp_path, the_hard_way=False):
+    """A run of 20 steps that ends between two checkpoints, and is begun again, equals one that does not."""
     loop.train(config, tmp_path / "straight")
 
     # Killed at step 12: the last checkpoint is step 10's, two steps and half a logging window are lost.
-    if recipe in KILLED_THE_HARD_WAY:
+    if the_hard_way:
         done = kill_at(config, tmp_path / "killed", 12)
         assert done.returncode == -signal.SIGKILL, done.stderr
     else:
@@ -96,10 +147,6 @@ def test_killed_run_resumes_bit_for_bit(recipe, small_config, tmp_path):
     for result in results:
         del result["seconds"]
     assert results[0] == results[1]
-    if recipe == "awd_lstm":
-        assert straight[next(name for name in straight if "averaging" in name)]
-    if config.model.stateful:
-        assert any(np.abs(array).max() > 0 for name, array in straight.items() if "carry" in name)
 
 
 def test_sigterm_saves_where_it_stands_and_exits_0(small_config, tmp_path):

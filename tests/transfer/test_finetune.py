@@ -142,3 +142,18 @@ def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
     with pytest.raises(UserError, match=r"has no config.json; give the --workdir of"):
         finetune(tmp_path, "which", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_short_texts_are_trained_in_short_batches(bert_run, words_task, tmp_path):
+    overrides = {"data.seq_len": 48, "data.buckets": (16, 32), "mesh.data": 1, "train.steps": 30, "optimizer.warmup_steps": 2}
+    result = finetune(bert_run, words_task, tmp_path / "buckets", overrides)
+    whole = finetune(bert_run, words_task, tmp_path / "whole", {**overrides, "data.buckets": ()})
+    assert result["tokens"] == pytest.approx(whole["tokens"], rel=0.05)
+    assert result["flops"] < 0.8 * whole["flops"]
+    assert result["metrics"]["test"]["words/accuracy"] > 0.9
+    for wrong, message in (
+        ({"data.buckets": (64,)}, r"config.data.buckets=\(64,\) must be lengths .*seq_len=48"),
+        ({"transfer.features": True}, r"config.data.buckets=\(16, 32\) are for rows of tokens"),
+    ):
+        with pytest.raises(UserError, match=message):
+            finetune(bert_run, words_task, tmp_path / "wrong", overrides | wrong)

@@ -1,0 +1,121 @@
+"""Length buckets: rows of about the same length go into one batch, which ends where the longest of them may.
+
+A row belongs to the smallest bucket that holds it without its padding, and a batch is of one bucket: [B, bucket]. Batches come
+in the order in which buckets fill up, so that rows of a rare length wait longer than others.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+
+from bertlab.data.formats import Row
+from bertlab.errors import UserError
+
+
+def check_buckets(data) -> None:
+    """Refuses `config.data.buckets` that are no increasing lengths up to `seq_len`."""
+    lengths = [*data.buckets]
+    is_number = all(isinstance(length, int) and length > 0 for length in lengths)
+    if not is_number or lengths != sorted({*lengths}) or lengths[-1:] > [data.seq_len]:
+        raise UserError(
+            f"config.data.buckets={data.buckets} must be lengths in increasing order, none beyond config.data.seq_len="
+            f"{data.seq_len}, as in (32, 64, 128)"
+        )
+
+
+def bucketed(rows: grain.IterDataset, data, size: int, texts: int = 1) -> grain.IterDataset:
+    """Batches of `config.data.buckets`; the last bucket is always `seq_len`.
+
+    Args:
+        rows: of `texts` · `seq_len` positions; what is as long in them is cut with them.
+        data: `config.data`.
+        size: rows of a batch.
+        texts: in a row, each of them up to `seq_len` long: buckets are as many times longer.
+    """
+    lengths = sorted({*data.buckets, data.seq_len})
+    return _Buckets(rows, [texts * length for length in lengths], size)
+
+
+def cut(row: Row, length: int) -> Row:
+    """A row's first positions: every field that has one entry for each is cut to so many."""
+    whole = row["tokens"].shape
+    return {name: values[:length] if np.shape(values)[:1] == whole else values for name, values in row.items()}
+
+
+class _Buckets(grain.IterDataset):
+    """See `bucketed`."""
+
+    def __init__(self, rows: grain.IterDataset, lengths: Sequence[int], size: int):
+        super().__init__(rows)
+        self._lengths, self._size = lengths, size
+
+    def __iter__(self) -> "_BucketsIterator":
+        return _BucketsIterator(self._parent.__iter__(), self._lengths, self._size)
+
+    def __str__(self) -> str:
+        return f"Buckets({self._lengths})"
+
+
+class _Waiting(NamedTuple):
+    """A row in a bucket that is not full: its number in the order of reading, and the state from which it is read again."""
+
+    number: int
+    before: Any
+    row: Row
+
+
+class _BucketsIterator(grain.DatasetIterator):
+    """Its state: that of the rows before the oldest one that waits, how many were read since, and which of them wait.
+
+    Restoring reads those again, which takes long only where a bucket fills seldom.
+    """
+
+    def __init__(self, parent: grain.DatasetIterator, lengths: Sequence[int], size: int):
+        super().__init__(parent)
+        self._lengths, self._size = lengths, size
+        self._empty()
+
+    def _empty(self) -> None:
+        self._read, self._buckets = 0, {length: [] for length in self._lengths}
+
+    def _next_waiting(self) -> tuple[int, _Waiting]:
+        """Reads a row; its bucket comes first."""
+        before = self._parent.get_state()
+        row = next(self._parent)
+        filled = np.count_nonzero(row["documents"])
+        length = next(length for length in self._lengths if length >= filled)
+        self._read += 1
+        return length, _Waiting(self._read - 1, before, cut(row, length))
+
+    def __next__(self) -> Row:
+        while True:
+            length, waiting = self._next_waiting()
+            bucket = self._buckets[length]
+            bucket.append(waiting)
+            if len(bucket) == self._size:
+                self._buckets[length] = []
+                return {name: np.stack([each.row[name] for each in bucket]) for name in bucket[0].row}
+
+    def get_state(self) -> dict:
+        """A JSON value that `set_state` takes."""
+        waiting = sorted(each.number for bucket in self._buckets.values() for each in bucket)
+        if not waiting:
+            return {"before": self._parent.get_state(), "read": 0, "waiting": []}
+        oldest = next(each for bucket in self._buckets.values() for each in bucket[:1] if each.number == waiting[0])
+        return {
+            "before": oldest.before,
+            "read": self._read - oldest.number,
+            "waiting": [number - oldest.number for number in waiting],
+        }
+
+    def set_state(self, state: dict) -> None:
+        """Continues where the iterator that gave the state was."""
+        self._parent.set_state(state["before"])
+        self._empty()
+        kept = {*state["waiting"]}
+        for _ in range(state["read"]):
+            length, waiting = self._next_waiting()
+            if waiting.number in kept:
+                self._buckets[length].append(waiting)
