@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import grain
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.data.batches import check_data, eval_batches, train_batches
+from bertlab.data.batches import Shards, check_data, eval_batches, train_batches
 from bertlab.data.facts import data_facts
 from bertlab.data.formats import NEGATIVES, label_field
 from bertlab.data.prepare import prepare
@@ -87,7 +86,7 @@ class Phase:
     data: ConfigDict
     program: Program
     weights: Mapping[str, tuple[float, float]]
-    train: grain.IterDataset
+    train: Shards
 
     def flops_per_step(self, length: int | None = None) -> float:
         """Forward and backward model FLOPs of the body's passes over one batch, attention counted in full, no logits.
@@ -384,7 +383,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     )
 
 
-def build_phases(config: ConfigDict, program: Program, batches: Callable[[ConfigDict], grain.IterDataset]) -> tuple[Phase, ...]:
+def build_phases(config: ConfigDict, program: Program, batches: Callable[[ConfigDict], Shards]) -> tuple[Phase, ...]:
     """The phases of `config.train.phases`, or the one that there is without.
 
     Args:

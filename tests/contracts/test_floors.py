@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertlab.data.batches import Shards
 from bertlab.data.formats import make_row
 from bertlab.data.synthetic import SyntheticCorpus
 from bertlab.floors import floors
@@ -75,7 +76,7 @@ def above(small_config, tmp_path):
         specials = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         rows = grain.MapDataset.source(batches_of(0, STEPS, ids, specials)).to_iter_dataset()
         held_out = batches_of(STEPS * ROWS, 8, ids, specials)
-        phase = dataclasses.replace(experiment.phases[0], train=rows)
+        phase = dataclasses.replace(experiment.phases[0], train=Shards({0: rows}))
         experiment = dataclasses.replace(experiment, phases=(phase,), evaluations={"valid": held_out[:1], "test": held_out})
         loop.run(experiment, tmp_path)
         found = floors(experiment, params=load_params(tmp_path))[name]

@@ -54,4 +54,3 @@ def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
     found = steps.round(30)
     assert steps.last.item() / len(labels) < first and found["positions"] == 30 * 4 * 32
     assert found["tokens"] == 15 * (rows["documents"] > 0).sum()
-
