@@ -143,16 +143,13 @@ def _backward(cell: Cell, saved, cotangents):
         of_before = jax.tree.map(lambda d: jnp.where(reset_now[:, None], 0, d), of_before)
         if hold is not None:
             of_before = jax.tree.map(lambda d, held: jnp.where(hold_now[:, None], held, d), of_before, of_after)
-        return of_before, (of_gate, of_product if projection is not None else None)
+        projected = None if projection is None else ((o * shown).astype(projection.dtype), of_product)
+        return of_before, (of_gate, projected)
 
     inputs = (of_states, states, before, activations, reset, hold)
-    of_begin, (of_gates, of_products) = jax.lax.scan(step, of_end, inputs, reverse=not cell.reverse)
+    of_begin, (of_gates, projected) = jax.lax.scan(step, of_end, inputs, reverse=not cell.reverse)
     of_kernel = jnp.einsum("lbd,lbf->df", before["state"], of_gates).astype(kernel.dtype)
-    of_projection = None
-    if projection is not None:
-        i, f, g, o = jnp.split(activations.astype(jnp.float32), 4, axis=-1)
-        shown = o * jnp.tanh(_clip(before["cell"] * f + i * g, cell.clip))
-        of_projection = jnp.einsum("lbf,lbd->fd", shown.astype(kernel.dtype), of_products).astype(projection.dtype)
+    of_projection = None if projection is None else jnp.einsum("lbf,lbd->fd", *projected).astype(projection.dtype)
     return of_gates, of_kernel, of_projection, of_begin, None, None
 
 
