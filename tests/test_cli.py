@@ -310,3 +310,23 @@ def test_train_and_report_from_the_shell(corpus, tmp_path):
     assert "mlm" in shown.lower()
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<html" in page and "http://" not in page.replace("http://www.w3.org", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings are Linux's")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),  # what the user says holds
+    ],
+)
+def test_the_command_begins_once_more_with_huge_pages_and_the_same_arguments(before, after):
+    code = "import os, sys; from bertlab.cli import begin_with_huge_pages as begin; print('begun', flush=True); begin();"
+    code += "print(os.environ['GLIBC_TUNABLES'], sys.argv[1:], sys.flags.dev_mode)"
+    environment = {**os.environ, "GLIBC_TUNABLES": before}
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", code, "a", "b c"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    *begun, end = done.stdout.splitlines()
+    assert begun == ["begun"] * (1 + (before != after))
+    assert end == f"{after} ['a', 'b c'] True"
