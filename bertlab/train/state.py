@@ -38,7 +38,8 @@ def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: 
     """A fresh state, each array made where its shard lives."""
     make = lambda: fresh_state(program, optimizer, seed, batch)
     shapes = jax.eval_shape(make)
-    return jax.jit(make, out_shardings=state_shardings(program, optimizer, mesh, batch, shapes))()
+    shardings = state_shardings(program, optimizer, mesh, batch, shapes)
+    return compiled(jax.jit(make, out_shardings=shardings).lower(), level=0)()
 
 
 def fresh_state(program: Program, optimizer, seed: int, batch) -> TrainState:
@@ -172,6 +173,16 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
     placement = jax.tree.map(lambda x: x.sharding, state)
     with jax.set_mesh(mesh):
         return jax.jit(step, donate_argnums=0, out_shardings=(placement, replicated(mesh))).lower(state, batch)
+
+
+def compiled(lowered, level: int = 1):
+    """The executable of a `jax.stages.Lowered`; on a CPU with so much of LLVM's optimisation (0 to 3).
+
+    1 gives training steps that are as fast as 2, XLA's default, and compile in two thirds of the time.
+    """
+    if jax.default_backend() != "cpu" or jax.config.read("jax_disable_most_optimizations"):
+        return lowered.compile()
+    return lowered.compile(compiler_options={"xla_backend_optimization_level": level})
 
 
 def without_gradient(params, frozen: str):
