@@ -41,9 +41,10 @@ $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-parity build bertlab.egg-info
 
-# Against other people's code on the same weights, in an environment of its own: PyTorch, transformers, gensim, TensorFlow.
+# Against other people's code on the same weights, in an environment of its own: PyTorch, transformers, gensim, TensorFlow; and
+# plans by the TPU's compiler, whose presence must not make JAX look for a TPU.
 parity: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m pytest -n 2 tests/parity tests/interop
+	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 tests/parity tests/interop
 
 $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-parity

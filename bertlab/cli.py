@@ -187,6 +187,7 @@ def _add_studies(add) -> None:
     plan.add_argument("--config", required=True, help=_CONFIG_HELP)
     plan.add_argument("--topology", required=True, help="a TPU slice, as v5e:16x16, or virtual devices, as cpu:8")
     plan.add_argument("--largest", action="store_true", help="double the batch while it fits, or halve it until it does")
+    plan.add_argument("--out", type=Path, help="write it as JSON too")
 
     bench = add(
         "bench", _bench, "measure speed on named workloads, in turns with a rival on the same work",
@@ -389,7 +390,7 @@ def _plan(given, overrides: list[str]) -> None:
     from bertlab.config import load_config
     from bertlab.train.plan import print_plan
 
-    print_plan(load_config(given.config, argv=overrides), given.topology, given.largest)
+    print_plan(load_config(given.config, argv=overrides), given.topology, given.largest, given.out)
 
 
 def _bench(given, _) -> None:

@@ -154,7 +154,10 @@ def truncated_normal(stddev: float):
 
 
 class Dense(nn.Module):
-    """`x @ kernel + bias` with the weights' axes named; the computation in `dtype`."""
+    """`x @ kernel + bias` with the weights' axes named; the computation in `dtype`. The first axis of x is the batch's.
+
+    What lies along no axis but the batch's stays so, and so do its gradients: see `rows_apart`.
+    """
 
     features: int
     axes: tuple[str | None, str | None]
@@ -165,10 +168,11 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
         kernel = self.param("kernel", param(self.initializer, *self.axes), (x.shape[-1], self.features))
+        x = rows_apart(x) if self.axes[0] == "embed" else x
         y = x.astype(self.dtype) @ kernel.astype(self.dtype)
         if self.use_bias:
             y = y + self.param("bias", param(nn.initializers.zeros, self.axes[1]), (self.features,)).astype(self.dtype)
-        return y
+        return rows_apart(y) if self.axes[1] is None else y
 
 
 class Norm(nn.Module):

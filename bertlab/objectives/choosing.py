@@ -42,9 +42,9 @@ def choose_words(
 
     A word that has more pieces than are still wanted is left out, and the next one tried (create_pretraining_data.py).
     """
-    rows = jnp.arange(candidates.shape[0])[:, None]
     first_piece = jax.lax.cummax(jnp.where(starts, jnp.arange(candidates.shape[1]), 0), axis=1)
-    sizes = jnp.zeros(candidates.shape, jnp.int32).at[rows, first_piece].add(candidates)
+    count = jax.vmap(lambda at, pieces: jnp.zeros(pieces.shape, jnp.int32).at[at].add(pieces))
+    sizes = count(first_piece, candidates)
     order = jnp.argsort(jnp.where(starts, priority, 2.0), axis=1)
     taken = _all_that_fit(jnp.take_along_axis(sizes, order, axis=1), wanted)
     return candidates & jnp.take_along_axis(_put_back(taken, order), first_piece, axis=1)
@@ -52,7 +52,7 @@ def choose_words(
 
 def _put_back(values: Bool[Array, "B L"], order: Int[Array, "B L"]) -> Bool[Array, "B L"]:
     """Each value at the position that `order` names for it."""
-    return jnp.zeros_like(values).at[jnp.arange(len(values))[:, None], order].set(values)
+    return jax.vmap(lambda row, at: jnp.zeros_like(row).at[at].set(row))(values, order)
 
 
 def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Array, "B L"]:

@@ -226,8 +226,8 @@ def replaced(view: View, drawn: Int[Array, "B P"]) -> Int[Array, "B L"]:
     """The original tokens with what was drawn at the chosen positions."""
     # Adding differences leaves unused slots (weight 0, all at position 0) without effect.
     change = jnp.where(view["masked_weights"], drawn - view["masked_labels"], 0)
-    rows = jnp.arange(drawn.shape[0])[:, None]
-    return jnp.asarray(view["original_tokens"]).at[rows, view["masked_positions"]].add(change)
+    original = jnp.asarray(view["original_tokens"])
+    return jax.vmap(lambda row, at, by: row.at[at].add(by))(original, view["masked_positions"], change)
 
 
 def detection(logits: Float[Array, "B M"], is_replaced: Bool[Array, "B M"], asked: Bool[Array, "B M"]) -> Metrics:

@@ -143,7 +143,9 @@ class MaskedLanguageModel(Objective):
         shown = jnp.where((fate >= self.mask_share) & (fate < self.mask_share + self.random_share), drawn, shown)
         # Adding differences leaves unused slots (weight 0, all at position 0) without effect.
         change = jnp.where(used, shown - labels, 0)
-        return {**view, "tokens": tokens.at[jnp.arange(rows)[:, None], positions].add(change)}
+        # Row by row, which the compiler can divide over devices; with indices of rows it would gather those of all.
+        changed = jax.vmap(lambda row, at, by: row.at[at].add(by))(tokens, positions, change)
+        return {**view, "tokens": changed}
 
     def slots(self, length: int) -> int:
         """P, the most predictions that a row of L positions can have."""

@@ -62,8 +62,8 @@ class MaskedNextToken(Objective):
         rows, length = batch["tokens"].shape
         causal = jax.random.uniform(row_key, (rows,)) < self.causal_share
         masked = self.masking.view(batch, mask_key, vocabulary, progress)
-        chosen = jnp.zeros((rows, length), bool)
-        chosen = chosen.at[jnp.arange(rows)[:, None], masked["masked_positions"]].max(masked["masked_weights"] > 0)
+        choose = jax.vmap(lambda at, used: jnp.zeros(length, bool).at[at].max(used))
+        chosen = choose(masked["masked_positions"], masked["masked_weights"] > 0)
         chosen_next = jnp.pad(chosen[:, 1:], ((0, 0), (0, 1)))
         return {
             **batch,

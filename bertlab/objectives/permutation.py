@@ -76,7 +76,7 @@ class PermutationLanguageModel(Objective):
         wanted = jnp.maximum(1, jnp.sum(documents > 0, axis=1, keepdims=True) // self.predict_one_in)
         used = (jnp.arange(target.shape[1]) < wanted) & (rank >= 0)
         if not self.context_in_order:
-            is_target = jnp.zeros_like(candidates).at[jnp.arange(len(tokens))[:, None], target].max(used)
+            is_target = jax.vmap(lambda at, asked: jnp.zeros_like(candidates[0]).at[at].max(asked))(target, used)
             ranks = jnp.where(is_target, ranks, -1)
         at_target = lambda field: jnp.take_along_axis(batch[field], target, axis=1)
         queries = {

@@ -1,14 +1,16 @@
 """Plans for devices that are not here, against what is known of the program: its parameters, its batch, its layers."""
 
-import jax
-import numpy as np
+import json
+
 import pytest
 
 from bertlab.errors import UserError
 from bertlab.train import plan as planning
-from bertlab.train.plan import Collectives, collectives, plan
+from bertlab.train.compiled import Collectives, Work
+from bertlab.train.plan import Plan, plan, print_plan
 
 STATE = 3 * 4  # bytes of a float32 parameter with Adam's two moments
+TABLE = 400 * 16  # of tokens: its gradient is reduced twice, as it comes from the embedding and from the tied output layer
 
 
 @pytest.fixture
@@ -17,76 +19,51 @@ def of_eight(small_config):
     return lambda **settings: plan(small_config("bert", **{"data__batch_size": 16, "mesh__data": -1} | settings), "cpu:8")
 
 
-def parameters(small_config) -> int:
-    from bertlab.train.made_up import MadeUpRows, made_up_program
-
-    config = small_config("bert")
-    program, rows = made_up_program(config), MadeUpRows(config.data, config.data.tokenizer.vocab_size)
-    shapes = jax.eval_shape(lambda: program.init(jax.random.key(0), next(iter(rows))))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
-
-
-def test_data_parallel_reduces_every_gradient_once_and_gathers_no_parameter(of_eight, small_config):
-    found, count = of_eight(), parameters(small_config)
+def test_data_parallel_reduces_every_gradient_once_and_gathers_nothing(of_eight):
+    found = of_eight()
     assert found.mesh == {"data": 8, "fsdp": 1, "tensor": 1} and (found.rows, found.tokens) == (16, 16 * 32)
-    assert found.arguments == pytest.approx(STATE * count, rel=0.1), "every device has the whole state"
-    # The tied table's gradient is reduced twice, as it comes from the embedding and from the output layer.
-    tied = 400 * 16
-    assert found.collectives["all-reduce"].bytes == pytest.approx(4 * (count + tied), rel=0.02)
-    gathered = found.collectives.get("all-gather", Collectives(0, 0.0))
-    assert gathered.bytes < 16 * 32 * 4 * 4, "fields of the batch at most, four of int32"
+    assert found.arguments == pytest.approx(STATE * found.parameters, rel=0.1), "every device has the whole state"
+    assert set(found.work.collectives) == {"all-reduce"}
+    assert found.work.collectives["all-reduce"].bytes == pytest.approx(4 * (found.parameters + TABLE), rel=0.02)
 
 
 def test_packed_rows_are_full_and_attention_is_over_all_of_them(of_eight):
     plain, packed = of_eight(), of_eight(data__pack_length=128)
     assert (packed.rows, packed.tokens) == (16, 16 * 128)
-    assert packed.flops > 4 * plain.flops
+    assert packed.work.flops > 4 * plain.work.flops
 
 
-def test_fsdp_divides_the_state(of_eight, small_config):
-    found, whole = of_eight(mesh__fsdp=8, mesh__data=1), of_eight()
-    assert found.arguments < 0.3 * whole.arguments
-    assert found.collectives["all-gather"].bytes > whole.collectives.get("all-gather", Collectives(0, 0.0)).bytes
+def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_eight):
+    found = of_eight(mesh__data=2, mesh__fsdp=4)
+    assert found.arguments < 0.4 * STATE * found.parameters
+    assert set(found.work.collectives) == {"all-gather", "all-reduce"}
+    gathered, reduced = (found.work.collectives[kind].bytes for kind in ("all-gather", "all-reduce"))
+    # Weights of layers once forward and once backward, and the table, which is gathered for the embedding, a few times.
+    assert 4 * found.parameters * 0.9 <= gathered <= 4 * (2 * found.parameters + 2 * TABLE)
+    assert reduced == pytest.approx(4 * (found.parameters + TABLE), rel=0.3), "gradients: some once more, over the other axis"
 
 
-def test_more_devices_have_no_more_work_each(small_config):
-    """Weak scaling: as many rows for each device, so FLOPs and what is reduced stay the same."""
-    plans = [plan(small_config("bert", data__batch_size=2 * n, mesh__data=n), f"cpu:{n}") for n in (2, 4, 8)]
-    assert len({round(found.flops) for found in plans}) == 1
-    reduced = [found.collectives["all-reduce"].bytes for found in plans]
-    assert max(reduced) < 1.05 * min(reduced)
+@pytest.mark.parametrize("axis", ["data", "fsdp"])
+@pytest.mark.parametrize("recipe", ["bert", "gpt", "elmo"])
+def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
+    """Weak scaling: two rows for each device, and what it multiplies, moves and exchanges stays the same."""
+    made = lambda n: small_config(
+        recipe, **{"mesh__data": 1, f"mesh__{axis}": n, "data__batch_size": 2 * n, "model__layers": 2}
+    )
+    alone, *several = [plan(made(n), f"cpu:{n}").work for n in (1, 2, 4, 8)]
+    assert not alone.collectives
+    assert {work.flops for work in several} == {alone.flops}
+    assert set(several[0].collectives) == {"all-reduce"} | ({"all-gather"} if axis == "fsdp" else set())
+    for kind in several[0].collectives:
+        assert len({(of.count, of.bytes) for of in (work.collectives[kind] for work in several)}) == 1, kind
+    assert max(work.bytes for work in several) < 1.15 * alone.bytes, "with what is exchanged"
 
 
-PROGRAM = """HloModule step
-
-%add (a: f32[], b: f32[]) -> f32[] {
-  ROOT %sum = f32[] add(%a, %b)
-}
-
-%body (p: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
-  %x = f32[4,8]{1,0} get-tuple-element(%p), index=1
-  %r = f32[4,8]{1,0} all-reduce(%x), channel_id=1, replica_groups={{0,1}}, to_apply=%add
-  ROOT %t = (s32[], f32[4,8]) tuple(%i, %r)
-}
-
-ENTRY %main (w: bf16[16,2]) -> f32[4,8] {
-  %w = bf16[16,2]{1,0} parameter(0)
-  %g = (bf16[16,2]{1,0}, bf16[32,2]{1,0}) all-gather-start(%w), dimensions={0}
-  %s = bf16[8,2]{1,0} reduce-scatter(%w), dimensions={0}, to_apply=%add
-  %loop = (s32[], f32[4,8]) while(%init), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"6"}}
-  ROOT %out = f32[4,8]{1,0} get-tuple-element(%loop), index=1
-}
-"""
-
-
-def test_collectives_in_loops_count_as_often_as_they_run():
-    assert collectives(PROGRAM) == {
-        "all-gather": Collectives(1, 32 * 2 * 2.0),
-        "all-reduce": Collectives(6, 6 * 4 * 8 * 4.0),
-        "reduce-scatter": Collectives(1, 16 * 2 * 2.0),
-    }
-    with pytest.raises(ValueError, match="all-reduce in a loop that does not say how often it runs: body"):
-        collectives(PROGRAM.replace('{"known_trip_count":{"n":"6"}}', "{}"))
+def test_products_are_those_of_the_formula_and_what_is_computed_again(small_config):
+    plain, again = (plan(small_config("gpt", model__remat=remat), "cpu:1") for remat in ("none", "full"))
+    assert plain.work.flops == pytest.approx(plain.model_flops, rel=0.02)
+    assert again.model_flops == plain.model_flops
+    assert 1.1 * plain.work.flops < again.work.flops < 1.34 * plain.work.flops, "layers forward twice, at most a third more"
 
 
 def test_the_largest_batch_is_the_last_that_fits(small_config, monkeypatch):
@@ -116,9 +93,21 @@ def test_topologies_that_there_are_not(topology, small_config):
         plan(small_config("bert"), "cpu:999")
 
 
-def test_seconds_are_of_the_chip():
+def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatch, tmp_path, capsys):
+    work = Work(197e12, 2 * 0.819e12, {"all-reduce": Collectives(1, 2e11, 3e11, "f32[5]")})
     chip = planning.CHIPS["v5e"]
-    found = planning.Plan({}, 1, 1, 197e12, 2**30, 2**30, {"all-reduce": Collectives(1, 2e11)}, chip)
-    assert found.seconds() == pytest.approx({"products": 1.0, "exchanges": 1.0}) and found.fits
-    assert not planning.dataclasses.replace(found, temporaries=2**34).fits
-    assert np.isclose(found.memory, 2**31)
+    found = Plan("v5e:2x2", {"data": 4}, 8, 80, 1, 5, 98.5e12, work, 2**30, 2**32, chip)
+    assert found.seconds() == pytest.approx({"products": 1.0, "memory": 2.0, "exchanges": 1.5})
+    assert found.bound() == ("memory", pytest.approx(2.0))
+    monkeypatch.setattr(planning, "plan", lambda config, topology: found)
+    print_plan(None, "v5e:2x2", out=tmp_path / "plan.json")
+    shown = capsys.readouterr().out
+    assert "no step is faster than" in shown and "2000.00 ms, for memory" in shown and "largest f32[5]" in shown
+    record = json.loads((tmp_path / "plan.json").read_text())
+    assert record["bound"] == "memory" and record["work"]["collectives"]["all-reduce"]["sent"] == 3e11
+    assert record["model_flops_share"] == pytest.approx(0.25) and record["memory"] == 2**32
+
+
+def test_a_batch_that_the_mesh_does_not_divide(small_config):
+    with pytest.raises(UserError, match=r"config\.data\.batch_size=9 is not a multiple of config\.mesh"):
+        plan(small_config("bert", data__batch_size=9, mesh__data=-1), "cpu:8")

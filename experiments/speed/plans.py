@@ -1,0 +1,100 @@
+"""Training steps compiled for TPU slices that are not here: the rows of "Plans for TPU slices" in README.md beside this file.
+
+    python experiments/speed/plans.py [WORD ...]
+
+compiles what results/plans.json lacks, all of it or the rows whose names hold every word (bert v5e 16x16), adds each as it is
+done, and prints the table of all that is there. Needs the extra `tpu`; a row takes minutes on one core.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from bertlab.config import load_config
+from bertlab.errors import UserError
+from bertlab.files import read_json, write_json
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "plans.json"
+SLICES = {
+    "v5e": ("2x2", "4x4", "8x8", "16x16"),
+    "v6e": ("2x2", "4x4", "8x8", "16x16"),
+    "v5p": ("2x2x1", "2x2x4", "4x4x4", "4x8x8"),
+}
+# Model -> recipe, settings, and rows of one chip's share of the batch.
+MODELS = {
+    "BERT-Large": ("bert.py:size=large", {"data.seq_len": 512, "data.tokenizer.vocab_size": 30_522}, 16),
+    "GPT-2 124M": ("gpt.py:size=gpt2", {"data.seq_len": 1024, "data.tokenizer.vocab_size": 50_257}, 8),
+    "ELMo": ("elmo.py:size=original", {"data.seq_len": 128, "data.tokenizer.vocab_size": 30_522}, 32),
+}
+MESHES = {"data": 1, "fsdp": 16}  # chips, at most, that divide a parameter
+MICRO_BATCHES = {"BERT-Large": 4, "GPT-2 124M": 4, "ELMo": 1}
+
+
+def rows() -> dict[str, tuple[str, str, str]]:
+    """Name -> (model, topology, mesh)."""
+    found = {}
+    for model in MODELS:
+        for kind, shapes in SLICES.items():
+            for shape in shapes:
+                for mesh in MESHES:
+                    found[f"{model} {kind}:{shape} {mesh}"] = (model, f"{kind}:{shape}", mesh)
+    return found
+
+
+def compiled(model: str, topology: str, mesh: str) -> dict:
+    """The record of one row; {"refused": why} where it does not fit."""
+    from bertlab.train.plan import TooLarge, plan, topology_devices
+
+    recipe, settings, rows_of_chip = MODELS[model]
+    chips = len(topology_devices(topology)[0])
+    settings = settings | {"mesh.data": -1, "mesh.fsdp": min(MESHES[mesh], chips)}
+    settings |= {"data.batch_size": rows_of_chip * chips, "model.dtype": "bfloat16"}
+    config = load_config(str(HERE.parent / "pretrain" / recipe), settings | {"train.micro_batches": MICRO_BATCHES[model]})
+    try:
+        return plan(config, topology).record()
+    except TooLarge as error:
+        return {"refused": str(error)}
+
+
+def table(records: dict[str, dict]) -> str:
+    """All that there is, as Markdown; a chip's share of everything but the rows."""
+    lines = [
+        "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for name, (model, topology, mesh) in rows().items():
+        record = records.get(name)
+        if record is None:
+            continue
+        if "refused" in record:
+            lines.append(f"| {model} | {topology} | {mesh} | | does not fit | | | | | |")
+            continue
+        work, seconds = record["work"], record["seconds"]
+        sent = sum(of["sent"] for of in work["collectives"].values())
+        lines.append(
+            f"| {model} | {topology} | {mesh} | {record['rows']:,} | {record['memory'] / 2**30:.1f} GiB"
+            f" | {work['flops'] / 1e12:.2f} | {work['bytes'] / 1e9:.0f} GB | {sent / 1e9:.2f} GB"
+            f" | {1000 * seconds[record['bound']]:.0f} ms | {record['bound']} |"
+        )
+    return "\n".join(lines)
+
+
+def main(words: list[str]) -> None:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    records = read_json(RESULTS) if RESULTS.exists() else {}
+    for name, row in rows().items():
+        if name in records or not all(word.lower() in name.lower() for word in words):
+            continue
+        try:
+            records[name] = compiled(*row)
+        except UserError as error:
+            raise SystemExit(f"{name}: {error}") from None
+        RESULTS.parent.mkdir(exist_ok=True)
+        write_json(RESULTS, records)
+        print(f"{name}: done", file=sys.stderr, flush=True)
+    print(table(records))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

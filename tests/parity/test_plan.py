@@ -1,0 +1,50 @@
+"""Plans by the TPU's own compiler: what a small BERT's devices exchange on a slice of sixteen chips."""
+
+import pytest
+
+from bertlab.config import load_config
+from bertlab.errors import UserError
+from bertlab.train.plan import TooLarge, plan, topology_devices
+from tests.conftest import ROOT
+
+pytest.importorskip("libtpu", reason="there is none for this machine")
+BERT = str(ROOT / "experiments/pretrain/bert.py")
+SMALL = {"model.width": 128, "model.heads": 2, "model.hidden": 256, "model.dtype": "bfloat16"}
+SMALL |= {"data.tokenizer.vocab_size": 1024, "data.batch_size": 64}
+TABLE = 1024 * 128  # of tokens: its gradient comes from the embedding and from the tied output layer, and is reduced twice
+
+
+def planned(**settings):
+    config = load_config(BERT, SMALL | {k.replace("__", "."): v for k, v in settings.items()})
+    return plan(config, "v5e:4x4")
+
+
+def test_data_parallel_reduces_every_gradient_once_and_gathers_nothing():
+    found = planned()
+    assert found.mesh["data"] == 16 and found.memory < found.chip.memory
+    assert found.work.flops == pytest.approx(found.model_flops, rel=0.02)
+    assert found.arguments > 3 * 4 * found.parameters, "every chip has the whole state"
+    assert set(found.work.collectives) == {"all-reduce"}
+    # Gradients of what is computed in bfloat16 are reduced in it; those of norms and biases are few.
+    assert found.work.collectives["all-reduce"].bytes == pytest.approx(2 * (found.parameters + TABLE), rel=0.05)
+
+
+def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations():
+    found, whole = planned(mesh__data=4, mesh__fsdp=4), planned()
+    assert found.arguments < 0.4 * whole.arguments
+    assert set(found.work.collectives) <= {"all-gather", "all-reduce", "reduce-scatter"}
+    exchanged = sum(of.bytes for of in found.work.collectives.values())
+    # Each parameter gathered forward and backward, its gradient summed over both axes: six times two bytes with the table's.
+    assert exchanged < 6 * 2 * (found.parameters + TABLE)
+    assert found.work.flops == pytest.approx(whole.work.flops, rel=0.01)
+
+
+def test_what_does_not_fit_is_refused_with_what_to_change():
+    with pytest.raises(TooLarge, match=r"one step of 65,536 rows does not fit on v5e:4x4: .*; lower config\.data\.batch_size"):
+        planned(data__batch_size=2**16, data__seq_len=512)
+
+
+def test_slices_that_there_are_not():
+    with pytest.raises(UserError, match="--topology=v5e:3x5 is not known to libtpu"):
+        topology_devices("v5e:3x5")
+    assert [len(topology_devices(name)[0]) for name in ("v5e:2x2", "v6e:4x4", "v5p:2x2x4")] == [4, 16, 16]
