@@ -190,7 +190,7 @@ def base_config() -> ConfigDict:
             },
             "objectives": {},
             "optimizer": {
-                "name": "adam",  # adam | adagrad | sgd | lamb
+                "name": "adam",  # adam | adagrad | sgd | lamb | muon (of layers' matrices, Adam of all else)
                 "learning_rate": 1e-3,
                 "warmup_steps": 100,
                 # linear | cosine | constant | warmup_linear | warmup_cosine (GPT's code) | slanted_triangular (ULMFiT's) |
@@ -208,6 +208,9 @@ def base_config() -> ConfigDict:
                 "coupled_decay": False,  # decay as part of the gradient (L2), not of the update
                 "decay_exclude": r"(norm|bias)",  # parameter paths that are not decayed
                 "initial_accumulator": 1.0,  # adagrad
+                "muon_momentum": 0.95,  # Nesterov's
+                "muon_scale": "rms",  # of an update: rms (that of Adam's, so that its rate fits) | spectral (Jordan's)
+                "muon_rate": 1.0,  # rate of what Muon trains over `learning_rate`, which Adam has (Jordan: 0.02 over 3e-4)
                 "gradient_scale": 1.0,  # before clipping: ELMo's loss is multiplied by its 20 steps
                 "clip_norm": 1.0,  # 0: no clipping
                 "average_after": 0,  # sgd: NT-ASGD; average once `valid` is worse than the best but the last n; 0: never
@@ -243,6 +246,7 @@ def base_config() -> ConfigDict:
             },
             "mesh": {"data": -1, "fsdp": 1, "tensor": 1},  # -1: all devices that are left
             "writers": "jsonl",  # jsonl | jsonl,tensorboard
+            "profile": 0,  # trace so many steps, after a few to warm up, into WORKDIR/profile (TensorBoard, Perfetto); 0: none
         }
     )
 

@@ -57,6 +57,7 @@ LEAST = {
     "train.eval_every": 0,
     "train.checkpoint_every": 0,
     "train.keep_checkpoints": 0,
+    "profile": 0,
 }
 _SIDE_MEANING = {
     "forward": "states that have seen only the tokens so far (left to right)",
@@ -281,8 +282,8 @@ def check_numbers(config: ConfigDict) -> None:
     """Refuses numbers that are not finite, and those below `LEAST`."""
     _check_finite(config, "config")
     for key, least in LEAST.items():
-        group, leaf = key.split(".")
-        value = config[group][leaf]
+        group, _, leaf = key.rpartition(".")
+        value = (config[group] if group else config)[leaf]
         if value is not None and not value >= least:
             raise UserError(f"config.{key}={value} must be at least {least}")
 

@@ -30,7 +30,7 @@ from bertlab.train.schedules import learning_rate
 THAWS = ("all", "head", "last", "gradual", "chain")
 _EMBEDDINGS = re.compile(r"body/(token_embedding$|position_embedding$|segment_embedding$|embedding_norm/|characters/)")
 STACKED = re.compile(r"body/(blocks|forward|backward)/")
-_LAYER = re.compile(r"body/layer_(\d+)/")
+LAYER = re.compile(r"body/layer_(\d+)/")
 _HEAD = re.compile(r"(heads_[^/]+|body/(pooler|output|final_norm))/")
 
 
@@ -63,7 +63,7 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
             return np.int32(head)
         if STACKED.match(name):
             return np.arange(1, leaf.shape[0] + 1, dtype=np.int32).reshape(-1, *[1] * (leaf.ndim - 1))
-        if layer := _LAYER.match(name):
+        if layer := LAYER.match(name):
             return np.int32(int(layer[1]) + 1)
         raise UserError(
             f"parameter {name} belongs to no layer that is known; give it a name of bertlab.train.layer_groups, or leave"

@@ -25,6 +25,7 @@ from bertlab.train.layer_groups import layer_plan, stage_table
 from bertlab.train.metrics import MetricSums, first_bad_weight, first_not_finite, open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 from bertlab.train.processes import company, gather, is_first
+from bertlab.train.profile import Trace
 from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
 from bertlab.train.state import build_eval_step, compiled, init_state, lower_train_step, state_shardings
 
@@ -86,7 +87,12 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     steps, cadence = config.train.steps, config.train
 
     # 1. Mesh and optimiser; state and data position, restored or fresh.
-    with company(), StopSignal() as stop, contextlib.closing(Session(experiment, workdir)) as session:
+    with (
+        company(),
+        StopSignal() as stop,
+        contextlib.closing(Session(experiment, workdir)) as session,
+        contextlib.closing(Trace(config.profile, workdir / "profile", session.step, steps)) as trace,
+    ):
         # 2. The run directory describes itself before anything is compiled.
         if is_first():
             describe(experiment, workdir)
@@ -98,16 +104,19 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         train_steps = session.compile_training() if session.step < steps else None
 
         # 3. Train. The host waits for the device only where something is due.
+        trace.begin_at(session.step)
         session.start_clock()
         while session.step < steps:
-            session.advance(train_steps)
+            with trace.step(session.step + 1):
+                session.advance(train_steps)
             log, evaluate, save = (
                 itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
             )
             next_phase, stopping = session.phase is not experiment.phase(session.step), stop.wanted(session.step)
-            if not (log or evaluate or save or next_phase or stopping):
+            if not (log or evaluate or save or next_phase or stopping or trace.due(session.step)):
                 continue
             session.fetch()
+            trace.end_at(session.step)
             if log or next_phase:
                 session.log()
             if next_phase:
@@ -121,6 +130,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
                 raise SystemExit(0)
             if next_phase:
                 train_steps = session.compile_training()
+            trace.begin_at(session.step)
             session.start_clock()
 
         # 4. Evaluate every held-out split and save; the result comes last: it says that the run is finished.
@@ -396,7 +406,7 @@ def itstime(step: int, steps: int, every: int) -> bool:
 # What may change between a run and its continuation: none of it changes what is trained or logged. (On another mesh sums are
 # added in another order, so the continuation is then equal to within rounding, not bit for bit.)
 FREE_KEYS = ("mesh.", "writers", "evaluate.", "data.directory", "data.workers", "train.checkpoint_every")
-FREE_KEYS += ("train.keep_checkpoints",)
+FREE_KEYS += ("train.keep_checkpoints", "profile")
 
 
 def finished(config, workdir: Path) -> dict | None:

@@ -1,13 +1,15 @@
 """Optimisers with the rules of the compared systems as switches.
 
 The order of a step is the same for all: the gradient is scaled, clipped and (coupled decay) added to; Adam, Adagrad or SGD
-makes an update u of it; decoupled decay is added to u; LAMB gives u the weights' norm; the learning rate multiplies it.
+makes an update u of it, and Muon does of a layer's matrix; decoupled decay is added to u; LAMB gives u the weights' norm; the
+learning rate multiplies it.
 
     BERT (google-research/bert optimization.py): adam, bias_correction="none", clip_norm=1.
     GPT (openai/finetune-transformer-lm opt.py): adam, bias_correction="rate".
     ELMo (allenai/bilm-tf training.py): adagrad, gradient_scale=20, clip_norm=10.
     AWD-LSTM (salesforce/awd-lstm-lm main.py): sgd, clip_norm=0.25, coupled_decay, average_after=5.
     ALBERT (google-research/albert lamb_optimizer.py): lamb, bias_correction="none", clip_norm=1.
+    Muon (KellerJordan/Muon muon.py): muon, muon_scale="spectral" and muon_rate, what its rate is over Adam's.
 
 Which parameters a step trains, and by what its rate differs from layer to layer, is `layer_groups`' to say. A frozen one is
 not there for the step: its gradient is taken out before anything else, and parameter, decay and moments stay as they are. When
@@ -23,13 +25,24 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
+from optax.contrib import MuonDimensionNumbers
 
 from bertlab.errors import UserError
-from bertlab.train.layer_groups import STACKED, THAWS, freezes, has_factors, layer_plan, parameter_name, parse_group_rates
+from bertlab.train.layer_groups import (
+    LAYER,
+    STACKED,
+    THAWS,
+    freezes,
+    has_factors,
+    layer_plan,
+    parameter_name,
+    parse_group_rates,
+)
 from bertlab.train.schedules import learning_rate
 
-NAMES = ("adam", "adagrad", "sgd", "lamb")
+NAMES = ("adam", "adagrad", "sgd", "lamb", "muon")
 CORRECTIONS = ("none", "moments", "rate")
+MUON_SCALES = ("rms", "spectral")
 
 
 class AdamState(NamedTuple):
@@ -124,6 +137,80 @@ def scale_by_trust_ratio(exclude: str) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
+def matrix_axes(name: str) -> MuonDimensionNumbers | None:
+    """The axes that are rows (inputs) and columns (outputs) of a layer's matrix; what other axes it has number matrices apart.
+
+    Apart are stacked layers; query, key and value, each with all its heads; and an LSTM's four gates.
+
+    Args:
+        name: of a parameter.
+
+    Returns:
+        None for what is no matrix inside a layer: embeddings, output layer, pooler, heads, biases, norms, low-rank updates.
+    """
+    if not (STACKED.match(name) or LAYER.match(name)) or not name.endswith(("kernel", "/projection")):
+        return None
+    if name.endswith("/qkv_kernel"):  # [..., D, 3, H, K]
+        return MuonDimensionNumbers((-4,), (-2, -1))
+    if name.endswith("/out_kernel"):  # [..., H, K, D]
+        return MuonDimensionNumbers((-3, -2), (-1,))
+    if name.endswith(("/input_kernel", "/recurrent_kernel")):  # [..., D, 4, F]
+        return MuonDimensionNumbers((-3,), (-1,))
+    return MuonDimensionNumbers((-2,), (-1,))
+
+
+def muon_labels(params):
+    """ "muon" for each parameter that Muon trains, "adam" for the others.
+
+    Raises:
+        UserError: there are only others.
+    """
+    labels = jax.tree_util.tree_map_with_path(lambda path, _: "muon" if matrix_axes(parameter_name(path)) else "adam", params)
+    if {*jax.tree.leaves(labels)} == {"adam"}:
+        raise UserError(
+            "config.optimizer.name='muon' trains the matrices of layers, and this model has no layer; set name='adam'"
+        )
+    return labels
+
+
+class MuonState(NamedTuple):
+    """The running mean of gradients, shaped like the parameters."""
+
+    momentum: optax.Updates
+
+
+def scale_by_muon(momentum: float, scale: str) -> optax.GradientTransformation:
+    """u = s · O(μ m + (1 − μ) g) with m ← μ m + (1 − μ) g; O(U S Vᵀ) is near U Vᵀ, for each matrix.
+
+    Five Newton-Schulz iterations leave singular values between about 0.7 and 1.2 (less where they began near 0). No bias of m
+    is corrected: O does not depend on the size of its argument.
+
+    Args:
+        momentum: μ.
+        scale: "rms": s = 0.2 √max(rows, columns), which makes the root mean square of u that of Adam's updates (Liu et al.
+            2025, section 2.2); "spectral": s = √max(1, columns / rows), rows being the inputs (Jordan et al. 2024).
+    """
+
+    def init(params):
+        return MuonState(jax.tree.map(jnp.zeros_like, params))
+
+    def update(grads, state, params=None):
+        del params
+        mean = lambda m, g: momentum * m + (1 - momentum) * g
+        after = jax.tree.map(mean, state.momentum, grads)
+
+        def orthogonalised(path, looked_ahead):
+            axes = matrix_axes(parameter_name(path))
+            newton_schulz = optax.contrib.scale_by_muon(beta=0.0, nesterov=False, weight_dimension_numbers=axes)
+            u, _ = newton_schulz.update(looked_ahead, newton_schulz.init(looked_ahead))
+            rows, columns = (math.prod(u.shape[axis] for axis in of) for of in axes)
+            return u * (0.2 * math.sqrt(max(rows, columns)) if scale == "rms" else math.sqrt(max(1, columns / rows)))
+
+        return jax.tree_util.tree_map_with_path(orthogonalised, jax.tree.map(mean, after, grads)), MuonState(after)
+
+    return optax.GradientTransformation(init, update)
+
+
 class RateState(NamedTuple):
     """The number of updates."""
 
@@ -152,6 +239,9 @@ def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArg
         rates = _each(lambda n: rate * correction(n) if corrected else rate, count, updates_before, updates)
         if has_factors(optimizer):
             rates = jax.tree.map(jnp.multiply, rates, plan.rate_factors())
+        if optimizer.name == "muon":
+            of_rule = {"muon": optimizer.muon_rate, "adam": 1.0}
+            rates = jax.tree.map(lambda r, label: r * of_rule[label], rates, muon_labels(updates))
         return jax.tree.map(lambda u, r: -r * u, updates, rates), RateState(count)
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -184,11 +274,27 @@ def train_thawed(inner: optax.GradientTransformationExtraArgs, optimizer, steps:
             jax.tree.map(_choose, trained, grads, zeros), state.inner, params, updates_before=before, **extra
         )
         # A mask for whatever lies beside a parameter; all else that `inner` keeps goes on.
-        masks = optax.tree.map_params(inner, lambda _, t: t, after, trained, transform_non_params=lambda _: np.ones([], bool))
+        masks = map_beside_params(inner, lambda _, t: t, after, trained, elsewhere=lambda _: np.ones([], bool))
         kept = jax.tree.map(_choose, masks, after, state.inner)
         return jax.tree.map(_choose, trained, updates, zeros), ThawState(state.count + 1, kept)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def map_beside_params(optimizer, function, state, *trees, elsewhere):
+    """An optimiser's state with a function applied to what lies beside parameters.
+
+    Args:
+        optimizer: the transformation whose state it is.
+        function: (array of the state, that parameter's leaf of each of `trees`) -> a new leaf.
+        state: arrays, or whatever has their shapes.
+        trees: like the parameters.
+        elsewhere: (array of the state) -> a new leaf, for all others.
+    """
+    # Where a part of the optimiser does not train a parameter its state has a node without leaves in the parameter's place.
+    is_masked = lambda node: isinstance(node, optax.MaskedNode)
+    of_node = lambda node, *leaves: node if is_masked(node) else function(node, *leaves)
+    return optax.tree.map_params(optimizer, of_node, state, *trees, transform_non_params=elsewhere, is_leaf=is_masked)
 
 
 def _choose(mask: Bool[Array, "..."], new: Array, old: Array) -> Array:
@@ -311,18 +417,20 @@ def check_optimizer(optimizer) -> None:
     Raises:
         UserError: names the key and what it may be.
     """
-    for key, known in (("name", NAMES), ("bias_correction", CORRECTIONS)):
+    for key, known in (("name", NAMES), ("bias_correction", CORRECTIONS), ("muon_scale", MUON_SCALES)):
         if optimizer[key] not in known:
             raise UserError(f"config.optimizer.{key}={optimizer[key]!r} is not known; choose {', '.join(known)}")
-    if (optimizer.name, optimizer.bias_correction) == ("lamb", "rate"):
-        raise UserError("config.optimizer.bias_correction='rate' is GPT's, for name='adam'; set 'none' or 'moments' for 'lamb'")
-    for key in ("b1", "b2"):
+    if optimizer.name in ("lamb", "muon") and optimizer.bias_correction == "rate":
+        raise UserError(
+            f"config.optimizer.bias_correction='rate' is GPT's, for name='adam'; set 'none' or 'moments' for {optimizer.name!r}"
+        )
+    for key in ("b1", "b2", "muon_momentum"):
         if not 0 <= optimizer[key] < 1:
             raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0 and below 1")
     for key in ("epsilon", "weight_decay", "clip_norm", "average_after"):
         if not optimizer[key] >= 0:
             raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0")
-    for key in ("initial_accumulator", "gradient_scale"):
+    for key in ("initial_accumulator", "gradient_scale", "muon_rate"):
         if not 0 < optimizer[key] < math.inf:
             raise UserError(f"config.optimizer.{key}={optimizer[key]} must be more than 0")
     if optimizer.average_after and (optimizer.name, optimizer.decay) != ("sgd", "constant"):
@@ -381,6 +489,11 @@ def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraA
         "sgd": lambda o: optax.identity(),
     }
     rules["lamb"] = rules["adam"]
+    rules["muon"] = lambda o: optax.partition(
+        {"adam": rules["adam"](o), "muon": scale_by_muon(o.muon_momentum, o.muon_scale)},
+        muon_labels,
+        mask_compatible_extra_args=True,
+    )
     parts = [
         *([optax.scale(optimizer.gradient_scale)] if optimizer.gradient_scale != 1 else []),
         *([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),

@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from bertlab.objectives.program import Program
 from bertlab.train.layer_groups import parameter_name
+from bertlab.train.optimizers import map_beside_params
 from bertlab.train.sharding import BATCH, parameter_shardings, replicated
 
 
@@ -52,9 +53,7 @@ def state_shardings(program: Program, optimizer, mesh: Mesh, batch, shapes: Trai
     """Where every array of a state lives: optimiser moments beside their parameters, scalars everywhere."""
     whole = NamedSharding(mesh, PartitionSpec())
     params = parameter_shardings(mesh, program.logical_axes(batch), shapes.params)
-    opt_state = optax.tree.map_params(
-        optimizer, lambda _, sharding: sharding, shapes.opt_state, params, transform_non_params=lambda _: whole
-    )
+    opt_state = map_beside_params(optimizer, lambda _, sharding: sharding, shapes.opt_state, params, elsewhere=lambda _: whole)
     return TrainState(whole, params, opt_state, jax.tree.map(lambda _: NamedSharding(mesh, BATCH), shapes.carry))
 
 

@@ -35,7 +35,7 @@ def settings(**changes):
 TREE = {
     "body": {
         "token_embedding": np.ones((3, 2), np.float32),
-        "blocks": {"kernel": np.ones((2, 3), np.float32), "bias": np.ones((2, 1), np.float32)},
+        "blocks": {"kernel": np.ones((2, 3, 2), np.float32), "bias": np.ones((2, 1), np.float32)},
     },
     "heads_x": {"kernel": np.ones(4, np.float32)},
 }
@@ -282,6 +282,7 @@ RULES = {
     "GPT": dict(name="adam", bias_correction="rate"),
     "Adagrad": dict(name="adagrad"),
     "SGD with coupled decay": dict(name="sgd", coupled_decay=True),
+    "Muon": dict(name="muon", bias_correction="moments"),
 }
 
 

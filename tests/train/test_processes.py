@@ -31,6 +31,7 @@ def start(small_config, tmp_path):
         "train__steps": STEPS,
         "train__checkpoint_every": 4,
         "train__log_every": 2,
+        "profile": 2,
     }
     config = small_config("bert", **settings)
     file = tmp_path / "config.py"
@@ -98,6 +99,7 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
     assert end(four) == [0] * 4, [said(process) for process in four]
     assert f"going on with {tmp_path / 'two'} from step {stopped}" in said(four[0])
     assert not any("step" in said(process) for process in four[1:]), "one writer of logs"
+    assert [said(process).count("wrote a trace") for process in (*two, *four)] == [1, 0, 1, 0, 0, 0]
 
     found = curves(tmp_path / "two")
     assert found[0] == steps, "the same batches, each line once"

@@ -196,7 +196,7 @@ CASES = {
         r"config.model.scan_layers=False: awd_lstm has no scan_layers; leave it None",
     ),
     # The optimiser.
-    "unknown optimiser": (BERT, {"optimizer.name": "lion"}, r"config.optimizer.name='lion' .*adam, adagrad, sgd, lamb"),
+    "unknown optimiser": (BERT, {"optimizer.name": "lion"}, r"config.optimizer.name='lion' .*adam, adagrad, sgd, lamb, muon"),
     "unknown correction": (
         BERT,
         {"optimizer.bias_correction": "yes"},

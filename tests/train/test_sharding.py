@@ -66,17 +66,17 @@ def batch_of(case: str, packed_batch) -> dict:
     return batch
 
 
-def adamw() -> optax.GradientTransformationExtraArgs:
+def adamw(**changes) -> optax.GradientTransformationExtraArgs:
     settings = base_config().optimizer
-    settings.update(warmup_steps=0, decay="constant", learning_rate=1e-3, epsilon=1e-3)
+    settings.update({"warmup_steps": 0, "decay": "constant", "learning_rate": 1e-3, "epsilon": 1e-3, **changes})
     # A trace without decay hands the gradient on and keeps it in its state, where the test reads it.
     return optax.chain(optax.trace(decay=0.0), build_optimizer(settings, 10))
 
 
-def one_step(case, batch, mesh_sizes=(1, 1, 1), micro_batches=1):
+def one_step(case, batch, mesh_sizes=(1, 1, 1), micro_batches=1, **changes):
     """(state after one step, its metrics), arrays still on their devices; always from the same initial state."""
-    program, optimizer = tiny_program(case), adamw()
-    state = random_state(case, batch)
+    program, optimizer = tiny_program(case), adamw(**changes)
+    state = random_state(case, batch, optimizer)
     mesh = build_mesh(dict(zip(MESH_AXES, mesh_sizes)))
     state = jax.device_put(state, state_shardings(program, optimizer, mesh, batch, state))
     weights = dict.fromkeys(program.objectives, (1.0, 1.0))
@@ -85,16 +85,16 @@ def one_step(case, batch, mesh_sizes=(1, 1, 1), micro_batches=1):
     return step.compile(QUICK)(state, put_batch(mesh, batch))
 
 
-def shapes_of(case, batch):
-    program, optimizer = tiny_program(case), adamw()
+def shapes_of(case, batch, optimizer):
+    program = tiny_program(case)
     params = jax.eval_shape(program.init, jax.random.key(0), batch)
     carry = program.initial_carry(len(batch["tokens"]))
     return jax.eval_shape(lambda p: TrainState(jax.numpy.zeros([], "int32"), p, optimizer.init(p), carry), params)
 
 
-def random_state(case, batch):
+def random_state(case, batch, optimizer):
     """A state before its first step whose parameters and carried states are random: unlike fresh ones, none is zero."""
-    numbers, shapes = np.random.default_rng(4), shapes_of(case, batch)
+    numbers, shapes = np.random.default_rng(4), shapes_of(case, batch, optimizer)
     filled = lambda tree: jax.tree.map(lambda x: numbers.normal(size=x.shape, scale=0.2).astype(x.dtype), tree)
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     return dataclasses.replace(zeros, params=filled(shapes.params), carry=filled(shapes.carry))
@@ -144,7 +144,8 @@ def test_shards_do_hold_unequal_numbers_of_masked_tokens(packed_batch):
 def test_parameters_are_divided_as_the_rules_say(case, packed_batch):
     batch = batch_of(case, packed_batch)
     mesh = build_mesh(dict(zip(MESH_AXES, (2, 2, 2))))
-    placed = state_shardings(tiny_program(case), adamw(), mesh, batch, shapes_of(case, batch))
+    optimizer = adamw()
+    placed = state_shardings(tiny_program(case), optimizer, mesh, batch, shapes_of(case, batch, optimizer))
     specs = {
         jax.tree_util.keystr(path, simple=True, separator="/"): tuple(sharding.spec)
         for path, sharding in jax.tree.leaves_with_path(placed.params)

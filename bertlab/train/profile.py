@@ -1,0 +1,66 @@
+"""A trace of a few training steps, for TensorBoard's profile plugin and for Perfetto (`config.profile`)."""
+
+import contextlib
+from pathlib import Path
+
+import jax
+
+from bertlab.train.processes import is_first
+
+WARM_UP = 3  # steps of a process before the first that is traced
+
+
+class Trace:
+    """Traces steps of the loop and writes what it saw; where there is nothing to trace it does nothing.
+
+    The loop waits for the device on both sides of the traced steps, so that all their work is in the trace, and of other steps
+    none; what comes between them (a log line, an evaluation, another phase's compilation) is in it too. Of several processes
+    the first traces, itself and its devices.
+    """
+
+    def __init__(self, count: int, directory: Path, begin: int, steps: int):
+        """
+        Args:
+            count: steps to trace, 0 for none; fewer are traced where fewer are left.
+            directory: for the files, `plugins/profile/TIME/` in it.
+            begin: steps that were done when this process began.
+            steps: of the whole run.
+        """
+        wanted = count > 0 and begin < steps
+        self._first = begin + min(WARM_UP, steps - begin - 1) if wanted else None
+        self._last = min(self._first + count, steps) if wanted else None
+        self._directory, self._running = directory, False
+
+    def due(self, step: int) -> bool:
+        """Whether the trace begins or ends when this many steps are done."""
+        return step in (self._first, self._last)
+
+    def begin_at(self, step: int) -> None:
+        """Begins to trace if this is the step; the device has nothing left to do."""
+        if step == self._first and is_first():
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # an event for each Python call would slow what is to be seen
+            jax.profiler.start_trace(self._directory, create_perfetto_trace=True, profiler_options=options)
+            self._running = True
+
+    def step(self, number: int):
+        """A context in which the `number`-th step is dispatched: TensorBoard's step view is made of these."""
+        return jax.profiler.StepTraceAnnotation("train", step_num=number) if self._running else contextlib.nullcontext()
+
+    def end_at(self, step: int) -> None:
+        """Writes the trace if this is the step; the device has nothing left to do."""
+        if step == self._last:
+            self.close()
+
+    def close(self) -> None:
+        """Writes what was traced so far, if anything was."""
+        if not self._running:
+            return
+        self._running = False
+        jax.profiler.stop_trace()
+        file = max(self._directory.glob("plugins/profile/*/perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
+        print(
+            f"wrote a trace: tensorboard --logdir={self._directory} shows it (pip install tensorboard xprof), and"
+            f" https://ui.perfetto.dev opens {file}",
+            flush=True,
+        )
