@@ -3,7 +3,7 @@
     python experiments/speed/plans.py [WORD ...]
 
 compiles what results/plans.json lacks, all of it or the rows whose names hold every word (bert v5e 16x16), adds each as it is
-done, and prints the table of all that is there. Needs the extra `tpu`; a row takes minutes on one core.
+done, and prints the table, in which what is still missing says so. Needs the extra `tpu`; a row takes minutes on one core.
 """
 
 import os
@@ -58,7 +58,7 @@ def compiled(model: str, topology: str, mesh: str) -> dict:
 
 
 def table(records: dict[str, dict]) -> str:
-    """All that there is, as Markdown; a chip's share of everything but the rows."""
+    """All rows as Markdown; a chip's share of everything but the rows."""
     lines = [
         "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
@@ -66,6 +66,7 @@ def table(records: dict[str, dict]) -> str:
     for name, (model, topology, mesh) in rows().items():
         record = records.get(name)
         if record is None:
+            lines.append(f"| {model} | {topology} | {mesh} | | not compiled | | | | | |")
             continue
         if "refused" in record:
             lines.append(f"| {model} | {topology} | {mesh} | | does not fit | | | | | |")
