@@ -14,7 +14,8 @@ DOCUMENTS = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 1, 1, 3, 3, 3, 3]], np.int32)
 def loss(objective, encoded):
     model = Bound(
         shown=lambda: encoded,
-        **dict.fromkeys(("encode", "encode_chunks", "predict_tokens", "pool", "head", "body_config", "vocabulary", "key")),
+        **dict.fromkeys(("encode", "encode_chunks", "predict_tokens", "token_loss", "pool", "head", "body_config")),
+        **dict.fromkeys(("vocabulary", "key")),
         deterministic=True,
     )
     return [float(x) for x in objective.loss(model, {"documents": DOCUMENTS})["loss"]]
