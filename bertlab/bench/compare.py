@@ -97,7 +97,7 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
     A rival that cannot do it stays in the result, with the reason.
     """
     found = {"name": workload.name, "what": workload.what, "dtype": workload.dtype, "kind": workload.kind}
-    found |= {"target": workload.target, "limit": workload.limit, "of_ceiling": workload.of_ceiling, "sides": {}}
+    found |= {"target": workload.target, "limit": workload.limit, "of_ceiling": workload.of_ceiling}
     # A compiled program starts as an eager one does, later; rows have no rival but the fastest step.
     rivals = {"step": tuple(rivals), "start": tuple(rivals[:1]), "rows": ()}[workload.kind]
     with tempfile.TemporaryDirectory() as directory:
@@ -108,9 +108,8 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
         if workload.name.endswith("-cached"):
             environment = {"JAX_COMPILATION_CACHE_DIR": directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         begin = lambda side: Side(workload, side, rows, environment)
-        measured = (of_starts if workload.kind == "start" else of_rounds)(begin, ("ours", *rivals), rounds, seconds)
-    found["sides"] = measured
-    return found
+        how = of_starts if workload.kind == "start" else of_rounds
+        return {**found, "sides": how(begin, ("ours", *rivals), rounds, seconds)}
 
 
 def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float) -> dict:

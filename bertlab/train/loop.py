@@ -92,6 +92,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         StopSignal() as stop,
         contextlib.closing(Session(experiment, workdir)) as session,
         contextlib.closing(Trace(config.profile, workdir / "profile", session.step, steps)) as trace,
+        company(),  # again: what closes after it would wait for processes that are gone
     ):
         # 2. The run directory describes itself before anything is compiled.
         if is_first():

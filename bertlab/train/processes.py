@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,18 +91,22 @@ def gather(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def company() -> Iterator[None]:
-    """Says in one sentence that another process is gone, where a collective operation fails in the middle.
-
-    Raises:
-        UserError: instead of the runtime's error.
-    """
+    """Ends this process at once where something fails in it: an orderly end would wait for the others. Alone, does nothing."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except Exception as error:
         if jax.process_count() == 1:
             raise
-        raise UserError(
-            f"process {jax.process_index()} of {jax.process_count()} lost another one, which was killed or has failed (see its"
-            " output); run the same command again for all of them, they go on from the last checkpoint."
-            f" ({str(error).splitlines()[0][:200]})"
-        ) from None
+        who = f"bertlab: process {jax.process_index()} of {jax.process_count()}"
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            cause = str(error).splitlines()[0][:200]
+            print(
+                f"{who} lost another one, which was killed or has failed (see its output); run the same command again for all"
+                f" of them, they go on from the last checkpoint. ({cause})",
+                file=sys.stderr,
+            )
+        elif isinstance(error, UserError):
+            print(f"{who}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        leave(2)

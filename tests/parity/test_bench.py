@@ -28,6 +28,8 @@ def work(request, small_overrides, tmp_path):
     return workload, rows
 
 
+# torch says so at every backward pass of ELMo's.
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
     workload, path = work
     steps = rival.TrainingSteps(workload, str(path), "eager")

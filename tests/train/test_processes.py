@@ -31,7 +31,6 @@ def start(small_config, tmp_path):
         "train__steps": STEPS,
         "train__checkpoint_every": 4,
         "train__log_every": 2,
-        "profile": 2,
     }
     config = small_config("bert", **settings)
     file = tmp_path / "config.py"
@@ -88,34 +87,30 @@ def curves(workdir) -> tuple[list, list]:
 def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, tmp_path):
     assert end(start(tmp_path / "one", 1, 4)) == [0]
     steps, losses = curves(tmp_path / "one")
+    workdir = tmp_path / "several"
 
-    two = start(tmp_path / "two", 2, 2)
+    two = start(workdir, 2, 2)
     wait_for_step(two[0], 6)
-    two[1].send_signal(signal.SIGTERM)  # one of them is told, both stop
-    assert end(two) == [0, 0], [said(process) for process in two]
-    [stopped] = re.findall(r"stopped by SIGTERM at step (\d+) and saved", said(two[0]) + said(two[1]))
-    assert int(stopped) < STEPS
-    four = start(tmp_path / "two", 4, 1)
-    assert end(four) == [0] * 4, [said(process) for process in four]
-    assert f"going on with {tmp_path / 'two'} from step {stopped}" in said(four[0])
-    assert not any("step" in said(process) for process in four[1:]), "one writer of logs"
-    assert [said(process).count("wrote a trace") for process in (*two, *four)] == [1, 0, 1, 0, 0, 0]
+    two[1].kill()
+    # Either the operation that they had together fails, or JAX misses the other's heartbeat and aborts.
+    assert two[0].wait(timeout=60) in (2, -signal.SIGABRT), said(two[0])
+    assert "process 0 of 2 lost another one" in said(two[0]) or "indicates that another task died" in said(two[0])
 
-    found = curves(tmp_path / "two")
+    four = start(workdir, 4, 1)
+    wait_for_step(four[0], 14)
+    four[2].send_signal(signal.SIGTERM)  # one of them is told, all stop
+    assert end(four) == [0] * 4, [said(process) for process in four]
+    assert f"going on with {workdir} from step" in said(four[0])
+    assert not any(re.search("^step", said(process), re.MULTILINE) for process in four[1:]), "one writer of logs"
+    [stopped] = re.findall(r"stopped by SIGTERM at step (\d+) and saved", said(four[0]))
+    assert int(stopped) < STEPS
+
+    [alone] = start(workdir, 1, 4)
+    assert end([alone]) == [0]
+    assert f"going on with {workdir} from step {stopped}" in said(alone)
+    found = curves(workdir)
     assert found[0] == steps, "the same batches, each line once"
     # Sums over devices are added in another order where they are in several processes.
-    np.testing.assert_allclose(found[1], losses, rtol=1e-4)
-
-    pair = start(tmp_path / "killed", 2, 2)
-    wait_for_step(pair[0], 6)
-    pair[1].kill()
-    killed = time.monotonic()
-    assert pair[0].wait(timeout=60) == 2
-    assert time.monotonic() - killed < 60
-    assert "process 0 of 2 lost another one, which was killed or has failed" in said(pair[0])
-    assert end(start(tmp_path / "killed", 1, 4)) == [0]
-    found = curves(tmp_path / "killed")
-    assert found[0] == steps
     np.testing.assert_allclose(found[1], losses, rtol=1e-4)
 
 

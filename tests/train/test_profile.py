@@ -78,6 +78,17 @@ def test_what_was_traced_is_written_when_the_run_is_stopped_or_fails(config, tmp
     loop.train(config(1), tmp_path / "failed")  # nothing is being traced still
 
 
+def test_of_several_processes_the_first_traces_and_all_wait_at_the_same_steps(tmp_path, monkeypatch):
+    traces = {}
+    for first in (True, False):
+        monkeypatch.setattr("bertlab.train.profile.is_first", lambda first=first: first)
+        traces[first] = trace = Trace(2, tmp_path / str(first), 0, 9)
+        trace.begin_at(3)
+        trace.end_at(5)
+    assert [path.name for path in tmp_path.iterdir()] == ["True"]
+    assert [traces[True].due(step) for step in range(10)] == [traces[False].due(step) for step in range(10)]
+
+
 def test_without_it_the_host_does_not_wait(tmp_path):
     off = Trace(0, tmp_path, 0, 9)
     assert not any(off.due(step) for step in range(10))
