@@ -104,24 +104,28 @@ def _chunks(rows, with_gradient: bool, hidden, table, bias, labels, weights):
     filled = lambda x: jnp.pad(x, [(0, 0), (0, chunks * each - positions), *[(0, 0)] * (x.ndim - 2)])
     split = lambda x: filled(x).reshape(batch, chunks, each, *x.shape[2:]).swapaxes(0, 1)
     given = tuple(x.reshape(chunks, batch * each, *x.shape[3:]) for x in map(split, (hidden, labels, weights)))
-    zeros = (jnp.float32(0), jnp.float32(0))
+    of_chunk = functools.partial(_chunk, table_now, bias, with_gradient)
+    if chunks == 1:
+        (sums, of_layer), of_hidden = of_chunk(*(x[0] for x in given))
+    else:
+        empty = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_chunk, *(x[0] for x in given))[0])
 
+        def add(totals, chunk):
+            found, of_hidden = of_chunk(*chunk)
+            return jax.tree.map(jnp.add, totals, found), of_hidden
+
+        (sums, of_layer), of_hidden = jax.lax.scan(add, empty, given)
     if not with_gradient:
-        add = lambda sums, chunk: (jax.tree.map(jnp.add, sums, _chunk(table_now, bias, *chunk, False)[0]), None)
-        return jax.lax.scan(add, zeros, given)[0], None
-
-    def add(totals, chunk):
-        sums, of_hidden, *of_layer = _chunk(table_now, bias, *chunk, True)
-        return jax.tree.map(jnp.add, totals, (sums, tuple(of_layer))), of_hidden
-
-    empty = (jnp.zeros(table.shape, jnp.float32), None if bias is None else jnp.zeros(bias.shape, jnp.float32))
-    (sums, of_layer), of_hidden = jax.lax.scan(add, (zeros, empty), given)
+        return sums, None
     of_hidden = of_hidden.reshape(chunks, batch, each, width).swapaxes(0, 1).reshape(batch, chunks * each, width)
     return sums, (of_hidden[:, :positions].astype(hidden.dtype), *of_layer)
 
 
-def _chunk(table, bias, hidden: Float[Array, "N D"], labels: Int[Array, "N"], weights: Float[Array, "N"], with_gradient: bool):
-    """One chunk's ((loss, right), gradients); its logits are [V, N], which makes every product a plain one."""
+def _chunk(table, bias, with_gradient: bool, hidden: Float[Array, "N D"], labels: Int[Array, "N"], weights: Float[Array, "N"]):
+    """One chunk's (((loss, right), gradients of the layer), gradient of hidden), the gradients None where none is asked for.
+
+    Its logits are [V, N], which makes every product a plain one.
+    """
     product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
     logits = product(table, hidden, (((1,), (1,)), ((), ())))
     logits = logits if bias is None else logits + bias[:, None]
@@ -132,11 +136,11 @@ def _chunk(table, bias, hidden: Float[Array, "N D"], labels: Int[Array, "N"], we
     right = (label_logit == top) / (logits == top).astype(jnp.float32).sum(axis=0)
     sums = (((top + jnp.log(normaliser) - label_logit) * weights).sum(), (right * weights).sum())
     if not with_gradient:
-        return sums, None
+        return (sums, None), None
     # ∂loss/∂logits = weight · (softmax − one-hot); the second part is added where it is not zero.
     share = (powers * (weights / normaliser)).astype(hidden.dtype)
     of_hidden = product(share, table, (((0,), (0,)), ((), ()))) - weights[:, None] * table[labels]
     asked = weights[:, None] * hidden.astype(jnp.float32)
     of_table = product(share, hidden, (((1,), (0,)), ((), ()))).at[labels].add(-asked)
     of_bias = None if bias is None else share.sum(axis=1, dtype=jnp.float32).at[labels].add(-weights)
-    return sums, of_hidden, of_table, of_bias
+    return (sums, (of_table, of_bias)), of_hidden
