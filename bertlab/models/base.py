@@ -15,7 +15,7 @@ A body is a Linen module (`Body`) with four methods:
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -334,3 +334,36 @@ def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn
         return layer
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
     return nn.remat(layer, policy=policy, prevent_cse=not in_loop)
+
+
+def for_cpu() -> bool:
+    """Whether what is traced here will run on a mesh of CPUs. No device is asked for: without a mesh it is not known, False."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device is not None and device.device_kind == "cpu"
+
+
+# Layers up to which a CPU runs them unrolled: a loop copies what it keeps for the backward pass, about a fifth of a step, and
+# of more layers compilation takes long.
+_UNROLLED = 6
+
+
+def stacked(layer: type[nn.Module], layers: int, remat: str, scan_layers: bool | None) -> Callable[..., nn.Module]:
+    """Layers one after another, their parameters stacked along a first axis `layers`: (config, ...) -> a module.
+
+    Args:
+        layer: called with (x, what each layer has of its own, what all share); returns the next x and what is kept of it.
+        layers: how many.
+        remat: see `rematerialised`.
+        scan_layers: in a loop, or unrolled; None: as the device likes it.
+    """
+    if scan_layers is None:
+        scan_layers = not for_cpu() or layers > _UNROLLED
+    return nn.scan(
+        rematerialised(layer, remat, in_loop=scan_layers),
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=(0, nn.broadcast),
+        length=layers,
+        unroll=1 if scan_layers else layers,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )

@@ -24,8 +24,8 @@ from bertlab.models.base import (
     lookup,
     normal,
     param,
-    rematerialised,
     rows_apart,
+    stacked,
     summary,
 )
 from bertlab.models.characters import PUBLISHED_FILTERS, Characters, CharactersConfig
@@ -44,7 +44,7 @@ class BilstmConfig:
         highway_layers: of the character encoder.
         filters: of the character encoder, (width, number) each.
         remat: "none", "dots" or "full": what the backward pass computes again.
-        scan_layers: layers in a loop, or unrolled.
+        scan_layers: layers in a loop, or unrolled; None: as the device likes it.
     """
 
     layers: int
@@ -62,7 +62,7 @@ class BilstmConfig:
     highway_layers: int = 2
     filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS
     remat: str = "none"
-    scan_layers: bool = True
+    scan_layers: bool | None = None
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -192,15 +192,7 @@ class Bilstm(Body):
         else:
             begin = c.initial_carry(embedded.shape[1], (side,))[side]
         layers_first = lambda tree: jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
-        stack = nn.scan(
-            rematerialised(ProjectedLstm, c.remat, in_loop=c.scan_layers),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast),
-            length=c.layers,
-            unroll=1 if c.scan_layers else c.layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )(c, reverse, deterministic, name=side)
+        stack = stacked(ProjectedLstm, c.layers, c.remat, c.scan_layers)(c, reverse, deterministic, name=side)
         residual = (jnp.arange(c.layers) > 0) & c.skip_connections
         rows = borders(view["documents"].T, reverse, stateful=bool(carry))
         _, (outputs, end) = stack(embedded, (residual, layers_first(begin)), rows)

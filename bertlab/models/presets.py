@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -196,9 +195,6 @@ _CHOICES = {
     "output_init": ("zeros", "uniform"),
 }
 # Keys of config.model that are not values of every body's config.
-# Layers up to which a CPU runs them unrolled: a loop copies what it keeps for the backward pass, about a fifth of a step, and
-# of more layers compilation takes long.
-_UNROLLED = 6
 _NOT_SHAPE = ("family", "size", "direction", "dtype", "stateful", "output_transform", "tied", "output_bias", "output_rows")
 
 
@@ -239,8 +235,6 @@ def model_shape(model, vocab_size: int) -> Any:
             if key not in values:
                 raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
             values[key] = tuple(map(tuple, value)) if key == "filters" else value
-    if values.get("scan_layers", False) is None:
-        values["scan_layers"] = jax.default_backend() != "cpu" or values["layers"] > _UNROLLED
     output = OutputConfig(
         *(values.pop(key) for key in ("output_transform", "tied", "output_bias")), rows=model.get("output_rows")
     )

@@ -29,8 +29,8 @@ from bertlab.models.base import (
     lookup,
     normal,
     param,
-    rematerialised,
     rows_apart,
+    stacked,
     truncated_normal,
 )
 
@@ -89,7 +89,7 @@ class TransformerConfig:
     output: OutputConfig
     dropout: float
     remat: str
-    scan_layers: bool
+    scan_layers: bool | None
     dtype: jnp.dtype
 
     @property
@@ -300,15 +300,7 @@ class Transformer(Body):
         if c.local_window:
             local = mask & window_mask(view["positions"], c.local_window)
             window = (local, angles(c.rotary_base_local) if rotary else None)
-        blocks = nn.scan(
-            rematerialised(Block, c.remat, in_loop=c.scan_layers),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast),
-            length=c.layers,
-            unroll=1 if c.scan_layers else c.layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )(c, deterministic, name="blocks")
+        blocks = stacked(Block, c.layers, c.remat, c.scan_layers)(c, deterministic, name="blocks")
         sees_all = jnp.arange(c.layers) % c.global_every == 0
         _, outputs = blocks(x, sees_all, (everything, window))
         return list(outputs)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from bertlab.models.base import for_cpu
 from bertlab.objectives.base import Metrics
 
 # Rows of logits at a time: on a CPU few enough for its caches, elsewhere so many that they fill 256 MiB.
@@ -96,7 +97,7 @@ def _chunks(rows, with_gradient: bool, hidden, table, bias, labels, weights):
     """((loss, right), gradients of hidden, table and bias, or None), chunk by chunk."""
     batch, positions, width = hidden.shape
     if rows is None:
-        rows = _CPU_ROWS if jax.default_backend() == "cpu" else max(1, _ELEMENTS // len(table))
+        rows = _CPU_ROWS if for_cpu() else max(1, _ELEMENTS // len(table))
     chunks = math.ceil(positions / max(1, rows // batch)) if rows else 1
     each = math.ceil(positions / chunks)
     table_now = table.astype(hidden.dtype)

@@ -126,9 +126,6 @@ def plan(config, topology: str) -> Plan:
         UserError: the config cannot be, or there is no such topology, or no compiler for it.
     """
     devices, chip = topology_devices(topology)
-    if config.model.scan_layers is None:  # as on the devices that are planned for
-        config = config.copy_and_resolve_references()
-        config.model.scan_layers = chip is not None or None
     mesh, rows = build_mesh(config.mesh, devices), config.data.batch_size
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
     phase = _first_phase(config)
