@@ -146,6 +146,8 @@ def base_config() -> ConfigDict:
                 "scan_layers": optional_bool(),
                 # Rows of logits that a loss computes at a time; 0: all; None: as many as suit the device.
                 "output_rows": optional_int(),
+                # Transformers': xla | cudnn | pallas (bertlab/models/attention.py); auto: the fastest here, measured once.
+                "attention": "auto",
                 "stateful": False,  # a recurrent model carries its state along format stream
                 # None, here and below: the family's and the size's own (bertlab/models/presets.py).
                 "layers": optional_int(),

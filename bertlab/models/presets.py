@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertlab.errors import UserError
+from bertlab.models.attention import BACKENDS
 from bertlab.models.awd_lstm import AwdLstm, AwdLstmConfig
 from bertlab.models.base import ACTIVATIONS, OutputConfig
 from bertlab.models.bilstm import Bilstm, BilstmConfig
@@ -187,6 +188,7 @@ FAMILIES = {
 DIRECTIONS = _LEFT_TO_RIGHT_FIRST
 _CHOICES = {
     "remat": ("none", "dots", "full"),
+    "attention": ("auto", *BACKENDS),
     "activation": tuple(ACTIVATIONS),
     "norm": ("layer_norm", "rms_norm"),
     "norm_placement": ("post", "pre"),
@@ -194,6 +196,8 @@ _CHOICES = {
     "token_encoder": ("ids", "characters"),
     "output_init": ("zeros", "uniform"),
 }
+# Keys of config.model that say how it is computed, with what they are left at where a family has no such thing.
+_HOW = {"remat": "none", "scan_layers": None, "attention": "auto"}
 # Keys of config.model that are not values of every body's config.
 _NOT_SHAPE = ("family", "size", "direction", "dtype", "stateful", "output_transform", "tied", "output_bias", "output_rows")
 
@@ -226,8 +230,8 @@ def model_shape(model, vocab_size: int) -> Any:
     for key, value in model.items():
         if key in _CHOICES and value is not None:
             _look_up(value, dict.fromkeys(_CHOICES[key]), f"config.model.{key}")
-        if key in ("remat", "scan_layers"):
-            default = {"remat": "none", "scan_layers": None}[key]
+        if key in _HOW:
+            default = _HOW[key]
             if key not in fields and value != default:
                 raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it {default}")
             values |= {key: value} if key in fields else {}
@@ -235,6 +239,8 @@ def model_shape(model, vocab_size: int) -> Any:
             if key not in values:
                 raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
             values[key] = tuple(map(tuple, value)) if key == "filters" else value
+    if values.get("attention") == "auto":
+        values["attention"] = "xla"  # until `train.choice` has measured
     output = OutputConfig(
         *(values.pop(key) for key in ("output_transform", "tied", "output_bias")), rows=model.get("output_rows")
     )

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.models.attention import Sight, attend
 from bertlab.models.base import (
     ACTIVATIONS,
     Body,
@@ -59,6 +60,8 @@ class TransformerConfig:
         init_stddev: its deviation.
         scaled_residual_init: the kernels that write to the residual begin smaller by √(2·layers) (GPT-2).
         remat: "none", "dots" or "full": what the backward pass computes again.
+        scan_layers: layers in a loop, or unrolled; None: as the device likes it.
+        attention: one of `attention.BACKENDS`.
     """
 
     layers: int
@@ -90,6 +93,7 @@ class TransformerConfig:
     dropout: float
     remat: str
     scan_layers: bool | None
+    attention: str
     dtype: jnp.dtype
 
     @property
@@ -169,12 +173,10 @@ class Attention(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(
-        self, x: Float[Array, "N D"], mask: Bool[Array, "B 1 L L"], angles: Float[Array, "B L 1 K/2"] | None
-    ) -> Float[Array, "N D"]:
-        """Sums of values over what the mask allows, projected; `angles` turn queries and keys."""
+    def __call__(self, x: Float[Array, "N D"], sight: Sight, angles: Float[Array, "B L 1 K/2"] | None) -> Float[Array, "N D"]:
+        """Sums of values over what may be seen, projected; `angles` turn queries and keys."""
         c = self.config
-        batch, length, head_width = mask.shape[0], mask.shape[-1], c.width // c.heads
+        batch, length, head_width = sight.mask.shape[0], sight.mask.shape[-1], c.width // c.heads
         kernel = self.param("qkv_kernel", param(c.init, "embed", None, "heads", None), (c.width, 3, c.heads, head_width))
         qkv = jnp.einsum("nd,dthk->tnhk", x, kernel.astype(c.dtype))
         if c.use_bias:
@@ -183,10 +185,8 @@ class Attention(nn.Module):
         query, key, value = qkv.reshape(3, batch, length, c.heads, head_width)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
-        scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32) / head_width**0.5
-        weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min)).astype(c.dtype)
-        weights = Dropout(c.dropout)(weights, self.deterministic)
-        context = jnp.einsum("bhlm,bmhk->blhk", weights, value).reshape(batch * length, c.heads, head_width)
+        drop = Dropout(c.dropout, deterministic=False) if c.dropout and not self.deterministic else None
+        context = attend(c.attention, query, key, value, sight, drop).reshape(batch * length, c.heads, head_width)
         out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
         out = jnp.einsum("nhk,hkd->nd", context, out_kernel.astype(c.dtype))
         if c.use_bias:
@@ -207,7 +207,7 @@ class Block(nn.Module):
         Args:
             x: the residual stream.
             sees_all: whether this layer attends to everything that it may, or to a window.
-            views: (mask, angles) of a layer that sees all, and of one that sees a window (or None).
+            views: (mask, angles) of a layer that sees all, and of one that sees a window (or None); `Sight.documents`.
 
         Returns:
             The new residual stream, twice: as the scan's carry and as its output.
@@ -215,16 +215,16 @@ class Block(nn.Module):
         c = self.config
         norm = lambda name: Norm(c.epsilon, c.norm, c.use_bias, name=name)
         dropout = Dropout(c.dropout, deterministic=self.deterministic)
-        everything, window = views
+        everything, window, documents = views
         mask, angles = (
             everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
         )
-        attention = Attention(c, self.deterministic, name="attention")
+        sight, attention = Sight(mask, documents, c.direction), Attention(c, self.deterministic, name="attention")
         if c.norm_placement == "pre":
-            x = x + dropout(attention(norm("attention_norm")(x), mask, angles))
+            x = x + dropout(attention(norm("attention_norm")(x), sight, angles))
             x = x + dropout(self._feed_forward(norm("feed_forward_norm")(x)))
         else:
-            x = norm("attention_norm")(x + dropout(attention(x, mask, angles)))
+            x = norm("attention_norm")(x + dropout(attention(x, sight, angles)))
             x = norm("feed_forward_norm")(x + dropout(self._feed_forward(x)))
         x = rows_apart(x)
         return x, x
@@ -302,5 +302,6 @@ class Transformer(Body):
             window = (local, angles(c.rotary_base_local) if rotary else None)
         blocks = stacked(Block, c.layers, c.remat, c.scan_layers)(c, deterministic, name="blocks")
         sees_all = jnp.arange(c.layers) % c.global_every == 0
-        _, outputs = blocks(x, sees_all, (everything, window))
+        documents = None if "order" in view or c.local_window else view["documents"]
+        _, outputs = blocks(x, sees_all, (everything, window, documents))
         return list(outputs)

@@ -26,6 +26,7 @@ from bertlab.objectives.blame import blamed
 from bertlab.objectives.program import Program
 from bertlab.train.budget import parse_budget
 from bertlab.train.checkpoint import load_params
+from bertlab.train.choice import check_attention
 from bertlab.train.lora import build_adapter
 from bertlab.train.metrics import writer_names
 from bertlab.train.optimizers import check_optimizer
@@ -318,6 +319,7 @@ def check_shape(config: ConfigDict, shape) -> None:
     for key in [k for k in config.model if k.endswith("dropout") and config.model[k] is not None]:
         if not 0 <= config.model[key] < 1:
             raise UserError(f"config.model.{key}={config.model[key]} must be at least 0 and below 1")
+    check_attention(config, shape)
     check_optimizer(config.optimizer)
     build_adapter(config.lora)
     if config.optimizer.average_after and not config.train.eval_every:
@@ -478,7 +480,7 @@ def check_family(config: ConfigDict, theirs: ConfigDict) -> None:
 
 
 # Of a body's shape, what may differ from the run that it begins with.
-_OWN = {"direction", "dtype", "remat", "scan_layers", "vocab_size"}
+_OWN = {"attention", "direction", "dtype", "remat", "scan_layers", "vocab_size"}
 
 
 def warm_start(fresh, run: Path, change: Callable[[Any], Any] = lambda pretrained: pretrained):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bertlab.config import flatten
+from bertlab.config import base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
@@ -20,6 +20,7 @@ from bertlab.objectives.blame import whereabouts
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
+from bertlab.train.choice import with_attention
 from bertlab.train.environment import describe_environment
 from bertlab.train.layer_groups import layer_plan, stage_table
 from bertlab.train.metrics import MetricSums, first_bad_weight, first_not_finite, open_writers
@@ -83,6 +84,7 @@ def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
 
 def run(experiment: Experiment, workdir: Path) -> dict:
     """Runs a composed experiment from wherever its directory stands to its end; see `train`."""
+    experiment = with_attention(experiment)
     config = experiment.config
     steps, cadence = config.train.steps, config.train
 
@@ -404,10 +406,11 @@ def itstime(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
-# What may change between a run and its continuation: none of it changes what is trained or logged. (On another mesh sums are
-# added in another order, so the continuation is then equal to within rounding, not bit for bit.)
+# What may change between a run and its continuation: none of it changes what is trained or logged. (On another mesh, or
+# computed in another way, sums are added in another order: the continuation is then equal to within rounding, not bit for bit.)
 FREE_KEYS = ("mesh.", "writers", "evaluate.", "data.directory", "data.workers", "train.checkpoint_every")
 FREE_KEYS += ("train.keep_checkpoints", "profile")
+FREE_KEYS += ("model.attention", "model.output_rows", "model.remat", "model.scan_layers")
 
 
 def finished(config, workdir: Path) -> dict | None:
@@ -419,7 +422,10 @@ def finished(config, workdir: Path) -> dict | None:
     path = workdir / "config.json"
     if not path.exists():
         return None
-    old, new = flatten(json.loads(path.read_text())), flatten(json.loads(json.dumps(config.to_dict())))
+    as_read = lambda value: flatten(json.loads(json.dumps(value.to_dict())))
+    old, new, default = flatten(json.loads(path.read_text())), as_read(config), as_read(base_config())
+    # A run of before a key was there did what the key's default does.
+    old = {key: value for key, value in default.items() if key in new} | old
     free = (*FREE_KEYS, *(["train.steps"] if new["train.budget"] else []))  # which the budget sets
     differ = [k for k in {**old, **new} if old.get(k) != new.get(k) and not k.startswith(free)]
     if differ:

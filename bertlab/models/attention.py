@@ -1,0 +1,104 @@
+"""The inner part of attention, softmax(QKᵀ/√K)·V over what may be seen, in several implementations of one contract.
+
+    xla     written out; its weights [B, H, L, L] exist. Knows every mask, and dropout of the weights
+    cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights
+    pallas  the fused kernels that come with JAX, for GPU (Triton) and TPU (Mosaic). Documents and direction, no dropout of
+            the weights. On a CPU it is interpreted, for tests
+
+Letters: B batch, L length, H heads, K head width.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
+
+BACKENDS = ("xla", "cudnn", "pallas")
+_HEADS = PartitionSpec(("data", "fsdp"), None, "tensor", None)
+_ROWS = PartitionSpec(("data", "fsdp"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """What positions may see.
+
+    Attributes:
+        mask: [B, 1, L, L], which key each query sees.
+        documents: [B, L], or None where the mask is more than "the same document, not against the direction".
+        direction: the body's.
+    """
+
+    mask: Bool[Array, "B 1 L L"]
+    documents: Int[Array, "B L"] | None
+    direction: str
+
+
+def attend(
+    backend: str,
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B L H K"],
+    value: Float[Array, "B L H K"],
+    sight: Sight,
+    drop: Callable[[Array], Array] | None = None,
+) -> Float[Array, "B L H K"]:
+    """Means of the values that each position sees, weighted by softmax(QKᵀ/√K).
+
+    Args:
+        backend: one of BACKENDS; what it cannot do is done by "xla".
+        query, key, value: in the dtype of the computation.
+        sight: what may be seen; every query sees something.
+        drop: dropout of the weights; None: nothing is dropped.
+    """
+    if backend == "cudnn" and drop is None:
+        return jax.nn.dot_product_attention(query, key, value, mask=sight.mask, implementation="cudnn")
+    if backend == "pallas" and drop is None and sight.documents is not None and tiles(query.shape[1]):
+        return _on_all_devices(functools.partial(_fused, sight.direction), query, key, value, sight.documents)
+    scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32) / query.shape[-1] ** 0.5
+    weights = jax.nn.softmax(jnp.where(sight.mask, scores, jnp.finfo(jnp.float32).min)).astype(query.dtype)
+    return jnp.einsum("bhlm,bmhk->blhk", weights if drop is None else drop(weights), value)
+
+
+def tiles(length: int) -> bool:
+    """Whether the fused kernels' tiles of 128 positions divide rows of this length."""
+    return length % 128 == 0
+
+
+def _on_all_devices(attention, query, key, value, documents):
+    """Each device's rows and heads by themselves: a kernel is not divided by the compiler."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return attention(query, key, value, documents)
+    in_specs = (_HEADS, _HEADS, _HEADS, _ROWS)
+    return jax.shard_map(attention, in_specs=in_specs, out_specs=_HEADS, check_vma=False)(query, key, value, documents)
+
+
+def _fused(direction: str, query, key, value, documents):
+    """JAX's kernel for the platform that this is compiled for."""
+    if direction == "right-to-left":  # as left-to-right, from the other end
+        flipped = (x[:, ::-1] for x in (query, key, value, documents))
+        return _fused("left-to-right", *flipped)[:, ::-1]
+    causal = direction == "left-to-right"
+    return jax.lax.platform_dependent(
+        query, key, value, documents, default=functools.partial(_triton, causal), tpu=functools.partial(_mosaic, causal),
+        cpu=functools.partial(_triton, causal, interpret=True),
+    )  # fmt: skip
+
+
+def _triton(causal: bool, query, key, value, documents, interpret: bool = False):
+    from jax.experimental.pallas.ops.gpu.attention import mha
+
+    return mha(query, key, value, documents, sm_scale=query.shape[-1] ** -0.5, causal=causal, interpret=interpret)
+
+
+def _mosaic(causal: bool, query, key, value, documents):
+    from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
+
+    heads_first = (x.swapaxes(1, 2) for x in (query, key, value))
+    found = flash_attention(
+        *heads_first, segment_ids=SegmentIds(documents, documents), sm_scale=query.shape[-1] ** -0.5, causal=causal
+    )
+    return found.swapaxes(1, 2)

@@ -1,0 +1,181 @@
+"""Which implementation of attention a run takes: the fastest at its shape on its device, measured once and kept in a file.
+
+What does not give the results of "xla" on packed rows, or fails, is never taken: kernels have passed over documents' borders
+before (JAX #28974, MaxText #4476).
+
+Letters: B batch on one device, L length, H heads on one device, K head width.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.data.prepare import cache_directory
+from bertlab.errors import UserError
+from bertlab.files import read_json, write_json
+from bertlab.models.attention import BACKENDS, Sight, attend, tiles
+from bertlab.models.transformer import TransformerConfig, attention_mask
+from bertlab.train.processes import gather, is_first
+from bertlab.train.sharding import build_mesh
+
+# Of the largest value: each rounds in other places, and bfloat16 keeps 8 bits.
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What speed depends on."""
+
+    batch: int
+    length: int
+    heads: int
+    head_width: int
+    dtype: str
+    direction: str
+
+    def __str__(self) -> str:
+        sizes = "x".join(map(str, (self.batch, self.length, self.heads, self.head_width)))
+        return f"{sizes} {self.dtype} {self.direction}"
+
+
+def with_attention(experiment):
+    """The experiment with its `config.model.attention` settled, where that is "auto".
+
+    Raises:
+        UserError: a named implementation cannot run here.
+    """
+    config, shape = experiment.config, experiment.program.body.config
+    if not isinstance(shape, TransformerConfig):
+        return experiment
+    platform = jax.default_backend()
+    if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
+        raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
+    if config.model.attention != "auto" or shape.dropout or platform == "cpu":
+        return experiment
+    mesh = build_mesh(config.mesh).shape
+    sizes = {"batch": config.data.batch_size // config.train.micro_batches // (mesh["data"] * mesh["fsdp"])}
+    sizes |= {"length": _row_length(config), "heads": shape.heads // mesh["tensor"], "head_width": shape.width // shape.heads}
+    measured = Shape(**sizes, dtype=jnp.dtype(shape.dtype).name, direction=shape.direction)
+    backends = candidates(platform, measured, bool(shape.local_window))
+    [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
+    return _with(experiment, chosen)
+
+
+def _with(experiment, backend: str):
+    change = lambda program: dataclasses.replace(
+        program, body=program.body.clone(config=dataclasses.replace(program.body.config, attention=backend))
+    )
+    phases = tuple(dataclasses.replace(phase, program=change(phase.program)) for phase in experiment.phases)
+    return dataclasses.replace(experiment, program=change(experiment.program), phases=phases)
+
+
+def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
+    """What may be the fastest on a platform; "xla" always."""
+    able = {
+        "xla": True,
+        "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
+        "pallas": platform != "cpu" and tiles(shape.length) and not local_window,
+    }
+    return [backend for backend in BACKENDS if able[backend]]
+
+
+def check_attention(config: ConfigDict, shape) -> None:
+    """Refuses an implementation that would never be used: `attend` goes back to "xla" for what one cannot do.
+
+    Raises:
+        UserError: it cannot do what the config asks of every layer.
+    """
+    backend = config.model.attention
+    if backend not in ("cudnn", "pallas"):
+        return
+    if shape.dropout:
+        raise UserError(
+            f"config.model.attention={backend!r} cannot drop weights of the attention; set config.model.dropout=0.0, or"
+            " attention='auto'"
+        )
+    if backend == "pallas" and (shape.local_window or not tiles(_row_length(config))):
+        raise UserError(
+            f"config.model.attention='pallas' needs rows of a multiple of 128 positions, not {_row_length(config)}, and"
+            f" config.model.local_window={shape.local_window} to be 0; set attention='auto'"
+        )
+
+
+def _row_length(config: ConfigDict) -> int:
+    return config.data.get("pack_length") or config.data.seq_len
+
+
+def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[[str, Shape], float] | None = None) -> str:
+    """The fastest of several at a shape, from the file, or measured and written there.
+
+    Args:
+        shape: on one device.
+        backends: at least "xla".
+        file: JSON, device and shape to seconds of each, or why it was refused.
+        seconds: what measures; raises ValueError where results are wrong. Default: `seconds_of`.
+    """
+    if len(backends) == 1:
+        return backends[0]
+    known = read_json(file) if file.exists() else {}
+    device = jax.devices()[0]
+    key = f"{device.device_kind}, jax {jax.__version__}: {shape}"
+    found = known.get(key, {})
+    for backend in backends:
+        if backend in found:
+            continue
+        try:
+            found[backend] = (seconds or seconds_of)(backend, shape)
+        except (ValueError, NotImplementedError, RuntimeError) as error:  # the kernels' own ways to say no
+            found[backend] = f"refused: {str(error).splitlines()[0][:200]}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, (read_json(file) if file.exists() else {}) | {key: found})
+    timed = {backend: found[backend] for backend in backends if not isinstance(found[backend], str)}
+    chosen = min(timed, key=timed.get)
+    shown = ", ".join(f"{b} {found[b]}" if isinstance(found[b], str) else f"{b} {1e3 * found[b]:.3g} ms" for b in backends)
+    print(f"attention: {chosen} ({shown}; forward and backward of a layer, {shape}; kept in {file})", flush=True)
+    return chosen
+
+
+def seconds_of(backend: str, shape: Shape, rounds: int = 10) -> float:
+    """Seconds of one forward and backward pass on packed rows, the best of several.
+
+    Raises:
+        ValueError: output or gradients are not those of "xla".
+    """
+    compute = lambda chosen: jax.jit(functools.partial(_output_and_gradients, chosen, shape))
+    given = _packed(shape)
+    step = compute(backend).lower(*given).compile()
+    found, expected = step(*given), compute("xla")(*given)
+    for mine, right in zip(found, expected):
+        mine, right = (np.asarray(x, np.float32) for x in (mine, right))
+        worst = np.abs(mine - right).max() / max(np.abs(right).max(), 1e-6)
+        if not worst <= _TOLERANCE[shape.dtype]:
+            raise ValueError(f"its results differ from xla's by {worst:.2g} of the largest")
+    taken = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        jax.block_until_ready(step(*given))
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def _packed(shape: Shape) -> tuple:
+    """Random queries, keys, values and weights of the output, and rows of several documents with padding at their ends."""
+    random = np.random.default_rng(0)
+    sizes = (shape.batch, shape.length, shape.heads, shape.head_width)
+    arrays = [jnp.asarray(random.normal(size=sizes), shape.dtype) for _ in range(4)]
+    ends = np.sort(random.integers(1, shape.length, size=(shape.batch, 3)), axis=1)
+    documents = 1 + (np.arange(shape.length) >= ends[..., None]).sum(axis=1)
+    return (*arrays, jnp.asarray(np.where(documents == 4, 0, documents), jnp.int32))
+
+
+def _output_and_gradients(backend: str, shape: Shape, query, key, value, weights, documents):
+    sight = Sight(attention_mask(documents, shape.direction), documents, shape.direction)
+    output, pull = jax.vjp(lambda *given: attend(backend, *given, sight), query, key, value)
+    return (output, *pull(weights))

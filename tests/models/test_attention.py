@@ -1,0 +1,133 @@
+"""Fused attention gives what the written-out one gives, on packed rows; and the fastest is chosen among those that do."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from bertlab.errors import UserError
+from bertlab.models import attention
+from bertlab.models.attention import Sight, attend
+from bertlab.models.transformer import attention_mask
+from bertlab.train import choice
+from bertlab.train.build import check_config
+from bertlab.train.sharding import build_mesh
+from tests.references import tiny_program, views_of
+
+SHAPE = choice.Shape(batch=2, length=128, heads=2, head_width=16, dtype="float32", direction="left-to-right")
+DIRECTIONS = ("bidirectional", "left-to-right", "right-to-left")
+
+
+def of_numpy(query, key, value, mask):
+    """[L, H, K] of one row, in float64."""
+    scores = np.einsum("lhk,mhk->hlm", np.float64(query), np.float64(key)) / query.shape[-1] ** 0.5
+    powers = np.where(mask, np.exp(scores), 0)
+    return np.einsum("hlm,mhk->lhk", powers / powers.sum(-1, keepdims=True), value)
+
+
+def both(shape, given):
+    """Output and gradients of "xla" and of the kernels."""
+    return [jax.jit(lambda *x, b=b: choice._output_and_gradients(b, shape, *x))(*given) for b in ("xla", "pallas")]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_kernels_see_documents_and_direction(direction):
+    """Sums in another order: within float32's rounding of values of about 1."""
+    shape = dataclasses.replace(SHAPE, direction=direction)
+    given = choice._packed(shape)
+    documents = np.asarray(given[-1])
+    assert 0 in documents and {1, 2, 3} & {*documents[0]}
+    for plain, fused in zip(*both(shape, given)):
+        np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=2e-5)
+    mask = np.asarray(attention_mask(given[-1], direction))
+    for row in range(shape.batch):
+        expected = of_numpy(*(np.asarray(x[row]) for x in given[:3]), mask[row, 0])
+        np.testing.assert_allclose(fused_output(given, direction)[row], expected, rtol=1e-4, atol=2e-5)
+
+
+def fused_output(given, direction):
+    documents = given[-1]
+    return attend("pallas", *given[:3], Sight(attention_mask(documents, direction), documents, direction))
+
+
+def test_kernels_run_on_each_device_of_a_mesh():
+    """Rows over data and fsdp, heads over tensor; what is computed stays, and nothing is gathered."""
+    shape = dataclasses.replace(SHAPE, batch=4)
+    given = choice._packed(shape)
+    alone = both(shape, given)[1]
+    with jax.set_mesh(build_mesh(ConfigDict(dict(data=2, fsdp=2, tensor=2)))):
+        step = jax.jit(lambda *x: choice._output_and_gradients("pallas", shape, *x))
+        for mine, expected in zip(step(*given), alone):
+            np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "direction"), [("bert", "bidirectional"), ("gpt", "left-to-right"), ("modern", "bidirectional")]
+)
+def test_a_body_computes_the_same_with_either(family, direction, packed_batch):
+    batch, found = packed_batch(rows=2, length=128), {}
+    for backend in ("xla", "pallas"):
+        program = tiny_program(family, "ltr" if family == "gpt" else "mlm", layers=2, attention=backend, dropout=0.0)
+        params = program.init(jax.random.key(0), batch)
+        view = next(iter(views_of(program, batch).values()))
+        found[backend] = jax.jit(program.encode)(params, view).widest()[1][-1]
+        kernels = "pallas_call" in str(jax.make_jaxpr(program.encode)(params, view))
+        # ModernBERT's layers of a window have a mask that the kernels do not know.
+        assert kernels == (backend == "pallas" and family != "modern")
+    real = batch["documents"] > 0
+    np.testing.assert_allclose(found["pallas"][real], found["xla"][real], rtol=2e-4, atol=2e-5)
+
+
+def test_the_fastest_is_measured_once_for_a_shape(tmp_path, capsys):
+    asked = []
+
+    def seconds(backend, shape):
+        asked.append((backend, shape.length))
+        return {"xla": 2.0, "cudnn": 3.0, "pallas": 1.0 if shape.length == 128 else 9.0}[backend]
+
+    file, longer = tmp_path / "attention.json", dataclasses.replace(SHAPE, length=256)
+    for _ in range(2):
+        assert choice.choose(SHAPE, attention.BACKENDS, file, seconds) == "pallas"
+        assert choice.choose(longer, attention.BACKENDS, file, seconds) == "xla"
+    assert asked == [(b, 128) for b in attention.BACKENDS] + [(b, 256) for b in attention.BACKENDS]
+    assert "attention: pallas (xla 2e+03 ms, cudnn 3e+03 ms, pallas 1e+03 ms;" in capsys.readouterr().out
+    assert len(json.loads(file.read_text())) == 2
+
+
+def test_what_passes_over_documents_is_never_taken(tmp_path, monkeypatch):
+    kernel = attention._triton
+    monkeypatch.setattr(attention, "_triton", lambda causal, q, k, v, documents, interpret=False: kernel(
+        causal, q, k, v, jnp.ones_like(documents), interpret
+    ))  # fmt: skip
+    file = tmp_path / "attention.json"
+    assert choice.choose(SHAPE, ("xla", "cudnn", "pallas"), file) == "xla"
+    [found] = json.loads(file.read_text()).values()
+    assert found["pallas"].startswith("refused: its results differ from xla's by")
+    assert found["cudnn"].startswith("refused: ") and found["xla"] > 0  # there is no GPU
+
+
+def test_candidates():
+    assert choice.candidates("cpu", SHAPE, False) == ["xla"]
+    assert choice.candidates("tpu", SHAPE, False) == ["xla", "pallas"]
+    assert choice.candidates("gpu", SHAPE, False) == ["xla", "pallas"]
+    half = dataclasses.replace(SHAPE, dtype="bfloat16", length=100)
+    assert choice.candidates("gpu", half, False) == ["xla", "cudnn"]
+    assert choice.candidates("gpu", dataclasses.replace(half, length=128), True) == ["xla", "cudnn"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(model__attention="pallas", data__seq_len=128), "cannot drop weights of the attention"),
+        (dict(model__attention="cudnn"), "cannot drop weights of the attention"),
+        (dict(model__attention="pallas", model__dropout=0.0), "needs rows of a multiple of 128 positions, not 32"),
+        (dict(model__attention="fast"), "attention='fast'"),
+    ],
+)
+def test_refusals(small_config, settings, message):
+    with pytest.raises(UserError, match=message):
+        check_config(small_config("bert", **settings))
