@@ -1,6 +1,7 @@
 """Workloads measured side by side: processes of both sides wait beside each other and work in turns, A B A B."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import platform
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertlab.bench.workloads import Workload, chosen
 from bertlab.errors import UserError
@@ -21,10 +23,10 @@ SIDES = {"transformers": ("eager", "compiled"), "none": ()}
 class Side:
     """One side's process, from its start to its last words."""
 
-    def __init__(self, workload: Workload, side: str, rows: Path, environment: dict[str, str]):
+    def __init__(self, workload: Workload, side: str, given: Path, environment: dict[str, str], settings: dict):
         """Starts it and waits until it is ready; `facts` is what it then says, with `start_seconds`."""
         self.side, began = side, time.perf_counter()
-        command = [sys.executable, "-m", "bertlab.bench.worker", side, workload.name, str(rows)]
+        command = [sys.executable, "-m", "bertlab.bench.worker", side, workload.name, str(given), json.dumps(settings)]
         self.errors, pipe = tempfile.TemporaryFile("w+"), subprocess.PIPE
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env={**os.environ, **environment}
@@ -60,7 +62,15 @@ class Side:
         return json.loads(line)
 
 
-def bench(suite: str, against: str, out: Path | None, only: str = "", rounds: int = 5, seconds: float = 2.0) -> list[dict]:
+def bench(
+    suite: str,
+    against: str,
+    out: Path | None,
+    only: str = "",
+    rounds: int = 5,
+    seconds: float = 2.0,
+    settings: Mapping[str, Any] | None = None,
+) -> list[dict]:
     """Measures a suite's workloads and prints the table; see `bertlab bench --help`.
 
     Args:
@@ -70,6 +80,7 @@ def bench(suite: str, against: str, out: Path | None, only: str = "", rounds: in
         only: names of workloads, joined by commas, instead of a suite's.
         rounds: of each side, after one to warm up.
         seconds: that a round is to take.
+        settings: config keys over every workload's, such as another `data.corpus`.
 
     Raises:
         UserError: what is asked for is not known, or cannot be measured here.
@@ -83,7 +94,7 @@ def bench(suite: str, against: str, out: Path | None, only: str = "", rounds: in
     results = []
     for workload in chosen(suite, only):
         print(f"{workload.name}: {workload.what}", flush=True)
-        results.append(measure(workload, SIDES[against], rounds, seconds))
+        results.append(measure(workload, SIDES[against], rounds, seconds, dict(settings or {})))
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps({"machine": machine(), "workloads": results}, indent=1) + "\n")
@@ -91,24 +102,23 @@ def bench(suite: str, against: str, out: Path | None, only: str = "", rounds: in
     return results
 
 
-def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: float) -> dict:
+def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: float, settings: dict) -> dict:
     """One workload's numbers: of each side its facts and every round.
 
     A rival that cannot do it stays in the result, with the reason.
     """
-    found = {"name": workload.name, "what": workload.what, "dtype": workload.dtype, "kind": workload.kind}
-    found |= {"target": workload.target, "limit": workload.limit, "of_ceiling": workload.of_ceiling}
-    # A compiled program starts as an eager one does, later; rows have no rival but the fastest step.
-    rivals = {"step": tuple(rivals), "start": tuple(rivals[:1]), "rows": ()}[workload.kind]
+    found = {key: value for key, value in dataclasses.asdict(workload).items() if key not in ("suite", "recipe", "settings")}
+    # Only training steps gain from compilation; rows have no rival but the fastest step.
+    rivals = {"step": tuple(rivals), "rows": ()}.get(workload.kind, tuple(rivals[:1]))
     with tempfile.TemporaryDirectory() as directory:
-        rows = Path(directory) / "rows.npz"
-        with contextlib.closing(Side(workload, "examples", rows, {})) as examples:
-            found["model"] = {k: v for k, v in examples.facts.items() if k != "start_seconds"}
+        given = Path(directory) / "given"
+        with contextlib.closing(Side(workload, "examples", given, {}, settings)) as examples:
+            found |= {"given": {k: v for k, v in examples.facts.items() if k != "start_seconds"}, "settings": settings}
         environment = {}
         if workload.name.endswith("-cached"):
             environment = {"JAX_COMPILATION_CACHE_DIR": directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        begin = lambda side: Side(workload, side, rows, environment)
-        how = of_starts if workload.kind == "start" else of_rounds
+        begin = lambda side: Side(workload, side, given, environment, settings)
+        how = {"start": of_starts, "prepare": of_wholes, "finetune": of_wholes}.get(workload.kind, of_rounds)
         return {**found, "sides": how(begin, ("ours", *rivals), rounds, seconds)}
 
 
@@ -123,6 +133,22 @@ def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, s
                 if number:
                     found[side]["rounds"].append({"seconds": process.facts["start_seconds"]})
                 found[side]["end"] = process.end()
+    return found
+
+
+def of_wholes(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float) -> dict:
+    """Each round is all of the work; one before them fills caches."""
+    del seconds
+    with contextlib.ExitStack() as open_sides:
+        processes = {side: open_sides.enter_context(contextlib.closing(begin(side))) for side in sides}
+        found = {side: {"facts": process.facts, "rounds": []} for side, process in processes.items()}
+        for number in range(rounds + 1):
+            for side, process in processes.items():
+                took = process.round(1)
+                if number:
+                    found[side]["rounds"].append(took)
+        for side, process in processes.items():
+            found[side]["end"] = process.end()
     return found
 
 
@@ -152,7 +178,7 @@ def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, s
 
 
 def rate(of_round: dict) -> float:
-    """Tokens that are no padding per second; of a start, starts per second."""
+    """Tokens that are no padding per second; of what is one whole, how many of it."""
     return of_round.get("tokens", 1) / of_round["seconds"]
 
 

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -11,10 +13,17 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bertlab.bench.workloads import Workload
+from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Workload
+from bertlab.data.batches import train_batches
+from bertlab.data.corpora import open_corpus
+from bertlab.data.prepare import prepare
+from bertlab.errors import UserError
+from bertlab.models.presets import model_shape
+from bertlab.studies.grid import grid
 from bertlab.train.build import build_pretraining
 from bertlab.train.environment import describe_environment
 from bertlab.train.loop import Progress, Session
+from bertlab.train.loop import train as train_run
 
 
 class TrainingSteps:
@@ -59,7 +68,7 @@ class TrainingSteps:
 class Rows:
     """The input pipeline alone: batches are read and thrown away."""
 
-    def __init__(self, workload: Workload):
+    def __init__(self, workload: Workload, *_):
         """Opens the prepared corpus, reads the first batch."""
         began = time.perf_counter()
         experiment = build_pretraining(workload.config())
@@ -82,6 +91,56 @@ class Rows:
         return {"environment": describe_environment(), "peak_bytes": 0}
 
 
+class Preparation:
+    """Text to rows, in a directory of its own each time, and the first batch of them."""
+
+    def __init__(self, workload: Workload, given: str):
+        """Args: given: the directory that `write_text` filled."""
+        self.data = workload.config().data
+        self.data.corpus, self.data.tokenizer.path = f"text:{given}/text.jsonl", f"{given}/tokenizer"
+        self.facts = {}
+
+    def round(self, steps: int) -> dict[str, float]:
+        """All of the text, whatever `steps` says."""
+        del steps
+        with tempfile.TemporaryDirectory() as self.data.directory:
+            began = time.perf_counter()
+            with contextlib.closing(iter(train_batches(prepare(self.data), self.data))) as batches:
+                next(batches)
+                return {"seconds": time.perf_counter() - began}
+
+    def close(self) -> dict:
+        """What is known of the device."""
+        return {"environment": describe_environment(), "peak_bytes": 0}
+
+
+class FineTunings:
+    """Eight seeds on a task, as `bertlab finetune --seeds` does them."""
+
+    def __init__(self, workload: Workload, given: str):
+        """Args: given: the directory that `write_task` filled."""
+        del workload
+        self.given, self.facts = Path(given), {}
+
+    def round(self, steps: int) -> dict[str, float]:
+        """All of them, whatever `steps` says."""
+        del steps
+        settings = {"data.buckets": (32, 64), "optimizer.learning_rate": LEARNING_RATE}
+        seeds = ",".join(map(str, range(1, SEEDS + 1)))
+        with tempfile.TemporaryDirectory() as directory:
+            began, jobs = time.perf_counter(), len(os.sched_getaffinity(0))
+            grid(self.given / "run", str(self.given / "task.py"), Path(directory), seeds, "", settings, "bert", jobs)
+            seconds = time.perf_counter() - began
+            results = [json.loads(file.read_text()) for file in Path(directory).glob("*/finetune/*/result.json")]
+        if len(results) != SEEDS:
+            raise UserError(f"{SEEDS - len(results)} of {SEEDS} fine-tunings did not finish")
+        return {"seconds": seconds, "score": statistics.mean(of["metrics"]["test"]["accuracy"] for of in results)}
+
+    def close(self) -> dict:
+        """What is known of the device."""
+        return {"environment": describe_environment(), "peak_bytes": 0}
+
+
 def ceiling(dtype: str) -> float:
     """FLOP/s of a large matrix product, the best of several: as fast as this device can be here."""
     size = 8192 if jax.default_backend() == "gpu" else 2048
@@ -101,8 +160,53 @@ def peak_device_bytes() -> int:
     return int((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
 
 
-def write_examples(workload: Workload, path: str, count: int = 8) -> dict:
-    """What a rival is given: batches as the model is shown them, masked already, in FILE.npz, and facts of the model beside it.
+def write_text(workload: Workload, directory: str, size: int = 100_000_000) -> dict:
+    """A corpus as text.jsonl, from its beginning again where it is shorter than `size` bytes, and a tokenizer of its words."""
+    data, target, written, passes = workload.config().data, Path(directory), 0, 0
+    target.mkdir(parents=True, exist_ok=True)
+    corpus = open_corpus(data.corpus)
+    with (target / "text.jsonl").open("w", encoding="utf-8") as file:
+        while written < size:
+            for document in corpus.documents():
+                text = "\n".join(document.sentences)
+                written += len(text.encode())
+                file.write(json.dumps({"id": f"{passes}/{document.id}", "text": text}) + "\n")
+                if written >= size:
+                    break
+            passes += 1
+    prepared = prepare(data)
+    prepared.tokenizer.save(target / "tokenizer")
+    return {"bytes": written, "passes": passes}
+
+
+def write_task(workload: Workload, directory: str, train: int = 2500, held_out: int = 250) -> dict:
+    """A BERT with fresh weights, and a task that it can learn: does "the" stand in a sentence of the corpus?"""
+    config, target = workload.config(), Path(directory)
+    train_run(config, target / "run")
+    _write_facts(model_shape(config.model, prepare(config.data).tokenizer.vocab_size), target)
+    wanted, with_and_without = train + 2 * held_out, ([], [])
+    sentences = (s.split() for document in open_corpus(config.data.corpus).documents() for s in document.sentences)
+    for words in sentences:
+        found = with_and_without["the" not in words]
+        if len(words) >= 8 and len(found) < wanted / 2:
+            found.append(" ".join(words))
+        if sum(map(len, with_and_without)) >= wanted:
+            break
+    examples = [(int(not number), text) for number, texts in enumerate(with_and_without) for text in texts]
+    order = np.random.default_rng(0).permutation(wanted)
+    parts = np.split(order, [train, train + held_out])
+    for split, chosen in zip(("train", "valid", "test"), parts, strict=True):
+        lines = [f"{examples[i][1]}\t{examples[i][0]}" for i in chosen]
+        (target / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n", encoding="utf-8")
+    (target / "task.py").write_text(
+        "from bertlab.transfer.tasks import table\n\n"
+        'TASK = table("the", train="train.tsv", valid="valid.tsv", test="test.tsv", text="sentence", label="label")\n'
+    )
+    return {"examples": train}
+
+
+def write_examples(workload: Workload, directory: str, count: int = 8) -> dict:
+    """Batches as the model is shown them, masked already, in rows.npz, and facts of the model in model.json.
 
     Arrays are [count, B, ...]; those of MLM have its view's `masked_positions`, `masked_labels` and `masked_weights`.
     """
@@ -112,8 +216,17 @@ def write_examples(workload: Workload, path: str, count: int = 8) -> dict:
         batches = list(itertools.islice(iterator, count))
     views = [phase.program.views(batch, jax.random.key(i)) for i, batch in enumerate(batches)]
     shown = [view.get("mlm") or next(iter(view.values())) for view in views]
-    np.savez(path, **{name: np.stack([np.asarray(view[name]) for view in shown]) for name in shown[0]})
-    shape = phase.program.body.config
+    Path(directory).mkdir(exist_ok=True)
+    np.savez(Path(directory, "rows.npz"), **{name: np.stack([np.asarray(view[name]) for view in shown]) for name in shown[0]})
+    return _write_facts(phase.program.body.config, directory)
+
+
+def _write_facts(shape, directory: str | Path) -> dict:
     facts = {name: value for name, value in dataclasses.asdict(shape).items() if isinstance(value, int | float)}
-    Path(path).with_suffix(".json").write_text(json.dumps(facts))
+    Path(directory, "model.json").write_text(json.dumps(facts))
     return facts
+
+
+WRITERS = {"prepare": write_text, "finetune": write_task}
+"""What both sides are given, by kind; of the others `write_examples`."""
+RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "prepare": Preparation, "finetune": FineTunings}

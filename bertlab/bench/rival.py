@@ -1,13 +1,14 @@
-"""The rival's side: the same model, batch and predictions in PyTorch and transformers, as they are at their fastest.
+"""The rival's side: the same work in PyTorch, transformers and datasets, as they are at their fastest.
 
-Fused AdamW, scaled-dot-product attention, gradient clipping; eager or through torch.compile; autocast where the workload is
-not float32. It is given its batches masked already, so that it need not mask; as in transformers' own training, logits are
-computed at all positions.
+Training steps: the same model, batch and predictions, with fused AdamW, scaled-dot-product attention and gradient clipping;
+eager or through torch.compile; autocast where the workload is not float32. Batches are masked already, so that it need not
+mask; as in transformers' own training, logits are computed at all positions.
 """
 
 import contextlib
 import itertools
 import json
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,18 +17,30 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bertlab.bench.workloads import Workload
+from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Workload
 from bertlab.errors import UserError
+
+SHAPE = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+}
+"""Our names of a BERT's sizes, and transformers'."""
 
 
 class TrainingSteps:
     """Training steps on given batches."""
 
-    def __init__(self, workload: Workload, rows: str, side: str):
-        """Builds the model; compiles it at its first step, which `facts` has the time of."""
+    def __init__(self, workload: Workload, given: str, side: str):
+        """Builds the model; compiles it at its first step, which `facts` has the time of.
+
+        Args: given: the directory that `ours.write_examples` filled.
+        """
         self.device = "cuda" if workload.suite == "gpu" else "cpu"
-        facts = json.loads(Path(rows).with_suffix(".json").read_text())
-        with np.load(rows) as saved:
+        facts = json.loads(Path(given, "model.json").read_text())
+        with np.load(Path(given, "rows.npz")) as saved:
             arrays = {name: torch.from_numpy(saved[name].astype(np.int64)).to(self.device) for name in saved.files}
         self.tokens = [int(x.count_nonzero()) for x in arrays["documents"]]
         self.positions = arrays["documents"][0].numel()
@@ -84,11 +97,7 @@ def bert(config, facts: dict, arrays: dict):
 
     model = BertForPreTraining(
         BertConfig(
-            vocab_size=facts["vocab_size"],
-            hidden_size=facts["width"],
-            num_hidden_layers=facts["layers"],
-            num_attention_heads=facts["heads"],
-            intermediate_size=facts["hidden"],
+            **{theirs: facts[name] for name, theirs in SHAPE.items()},
             hidden_act="gelu_pytorch_tanh",
             attn_implementation="sdpa",
         )
@@ -202,6 +211,112 @@ def elmo(config, facts: dict, arrays: dict):
     return model, model, {"tokens": tokens, "next": following, "previous": before}
 
 
+class Preparation:
+    """run_mlm.py's way: `datasets.map` with a fast tokenizer, then the tokens of all texts in rows of one length."""
+
+    def __init__(self, workload: Workload, given: str, side: str):
+        """Args: given: the directory that `ours.write_text` filled."""
+        from transformers import BertTokenizerFast
+
+        del side
+        self.text, self.workers, self.length = (
+            f"{given}/text.jsonl",
+            workload.config().data.workers,
+            workload.config().data.seq_len,
+        )
+        self.tokenizer = BertTokenizerFast(vocab=f"{given}/tokenizer/vocab.txt")
+        self.facts = {}
+
+    def round(self, steps: int) -> dict[str, float]:
+        """All of the text, whatever `steps` says."""
+        import datasets
+
+        del steps
+        with tempfile.TemporaryDirectory() as directory:
+            began = time.perf_counter()
+            text = datasets.load_dataset("json", data_files=self.text, cache_dir=directory, split="train")
+            tokens = text.map(self._tokens, batched=True, num_proc=self.workers, remove_columns=text.column_names)
+            rows = tokens.map(self._rows, batched=True, num_proc=self.workers).with_format("torch")
+            next(iter(torch.utils.data.DataLoader(rows, batch_size=32)))
+            return {"seconds": time.perf_counter() - began}
+
+    def _tokens(self, examples: dict) -> dict:
+        # A document's sentences, with separators between them, are one text here.
+        return self.tokenizer(examples["text"], return_special_tokens_mask=True)
+
+    def _rows(self, examples: dict) -> dict:
+        joined = {name: list(itertools.chain(*lists)) for name, lists in examples.items()}
+        whole = len(next(iter(joined.values()))) // self.length * self.length
+        return {name: [x[i : i + self.length] for i in range(0, whole, self.length)] for name, x in joined.items()}
+
+    def close(self) -> dict:
+        """What is known of the libraries."""
+        import datasets
+        import tokenizers
+        import transformers
+
+        versions = {library.__name__: library.__version__ for library in (datasets, tokenizers, transformers)}
+        return {"environment": versions, "peak_bytes": 0}
+
+
+class FineTunings:
+    """Eight runs of transformers' Trainer, one after another in one process; rows padded to the longest of their batch."""
+
+    def __init__(self, workload: Workload, given: str, side: str):
+        """Args: given: the directory that `ours.write_task` filled."""
+        from transformers import BertTokenizerFast
+
+        del workload
+        self.given, self.compile, self.facts = Path(given), side == "compiled", {}
+        facts = json.loads((self.given / "model.json").read_text())
+        self.shape = {theirs: facts[name] for name, theirs in SHAPE.items()}
+        self.tokenizer = BertTokenizerFast(vocab=f"{given}/run/tokenizer/vocab.txt")
+
+    def round(self, steps: int) -> dict[str, float]:
+        """All of them, whatever `steps` says."""
+        import datasets
+
+        del steps
+        with tempfile.TemporaryDirectory() as directory:
+            began = time.perf_counter()
+            files = {split: str(self.given / f"{split}.tsv") for split in ("train", "valid", "test")}
+            data = datasets.load_dataset("csv", data_files=files, delimiter="\t", quoting=3, cache_dir=directory)
+            data = data.map(lambda x: self.tokenizer(x["sentence"], truncation=True, max_length=128), batched=True)
+            scores = [self._one(seed, data, directory) for seed in range(1, SEEDS + 1)]
+            return {"seconds": time.perf_counter() - began, "score": sum(scores) / SEEDS}
+
+    def _one(self, seed: int, data, directory: str) -> float:
+        from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+
+        set_seed(seed)
+        model = BertForSequenceClassification(BertConfig(num_labels=2, **self.shape))
+        arguments = TrainingArguments(
+            output_dir=f"{directory}/{seed}",
+            seed=seed,
+            per_device_train_batch_size=32,
+            per_device_eval_batch_size=32,
+            num_train_epochs=3,
+            learning_rate=LEARNING_RATE,
+            warmup_steps=0.1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            torch_compile=self.compile,
+        )
+        right = lambda found: {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+        trainer = Trainer(model, arguments, train_dataset=data["train"], processing_class=self.tokenizer, compute_metrics=right)
+        trainer.train()
+        trainer.evaluate(data["valid"])
+        return trainer.evaluate(data["test"])["eval_accuracy"]
+
+    def close(self) -> dict:
+        """What is known of the libraries."""
+        import transformers
+
+        return {"environment": {"torch": torch.__version__, "transformers": transformers.__version__}, "peak_bytes": 0}
+
+
 def ceiling(dtype: str) -> float:
     """FLOP/s of a large matrix product, the best of several."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -216,3 +331,6 @@ def ceiling(dtype: str) -> float:
         wait()
         seconds.append(time.perf_counter() - began)
     return 2 * size**3 / min(seconds)
+
+
+RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "prepare": Preparation, "finetune": FineTunings}

@@ -34,8 +34,8 @@ def cells(found: dict) -> list[str]:
 
 
 def shown(side: dict, kind: str) -> str:
-    """A side's thousands of tokens a second, or seconds of a start."""
-    if kind == "start":
+    """A side's thousands of tokens a second, or seconds of one whole."""
+    if kind not in ("step", "rows"):
         return f"{spread([of['seconds'] for of in side['rounds']])} s"
     return spread([rate(of) / 1000 for of in side["rounds"]])
 
@@ -64,10 +64,15 @@ def aim(found: dict) -> str:
     """What is aimed at, and whether it is reached."""
     said = lambda reached: "reached" if reached else "missed"
     pairs, rounds = ratios(found["sides"]), found["sides"]["ours"]["rounds"]
+    if found["memory"]:
+        peak = found["sides"]["ours"]["end"]["peak_bytes"]
+        with_memory = f"; {found['memory'] / 1e9:g} GB, {said(peak <= found['memory'])}"
+    else:
+        with_memory = ""
     if found["limit"]:
         return f"{found['limit']:g} s, {said(statistics.median(of['seconds'] for of in rounds) <= found['limit'])}"
     if found["target"] and pairs:
-        return f"{found['target']:g}, {said(statistics.median(pairs) >= found['target'])}"
+        return f"{found['target']:g}, {said(statistics.median(pairs) >= found['target'])}{with_memory}"
     return f"{found['target']:g}, not measured" if found["target"] else "–"
 
 

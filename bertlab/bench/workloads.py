@@ -19,13 +19,14 @@ class Workload:
         what: in a few words.
         suite: "cpu" or "gpu", the machine that it is for.
         kind: "step" (training steps of the real loop), "start" (a new process up to its first step), "rows" (the input
-            pipeline alone), "prepare" (text to rows on disk) or "finetune" (several seeds on a task).
+            pipeline alone), "prepare" (text to rows, and the first batch of them) or "finetune" (eight seeds on a task).
         recipe: file under experiments/pretrain, with its arguments.
         settings: config keys that differ from it.
         dtype: of the computation; the rival's autocast where it is not float32.
         target: ratio to the rival's rate that is aimed at; 0 for none.
         limit: seconds that one round may take at most where that is what is aimed at; 0 for none.
         of_ceiling: share of the matrix-product ceiling that is aimed at; 0 for none.
+        memory: bytes that our side may take at most; 0 for none.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Workload:
     target: float = 0.0
     limit: float = 0.0
     of_ceiling: float = 0.0
+    memory: float = 0.0
 
     def config(self) -> ConfigDict:
         """The config of our side."""
@@ -45,6 +47,9 @@ class Workload:
         path = f"{CHECKOUT / 'experiments/pretrain' / recipe}:{arguments}"
         return load_config(path, {"model.dtype": self.dtype, "evaluate.sentences": 0, **self.settings})
 
+
+# Of fine-tunings, on both sides.
+SEEDS, LEARNING_RATE = 8, 5e-4
 
 # BERT's uncased vocabulary has 30,522 pieces; as many are learnt from the Python documentation of this machine.
 _BERT = {
@@ -80,6 +85,14 @@ WORKLOADS = (
         "start-cached", "the same, compiled before (persistent cache)", "cpu", "start", _PAIRS.format("tiny"), _BERT, limit=4.0
     ),
     Workload("rows", "rows of BERT-Tiny's batches, read alone", "cpu", "rows", _PAIRS.format("tiny"), _BERT, target=5.0),
+    Workload(
+        "prepare", "100 MB of text to rows, two processes", "cpu", "prepare", _PAIRS.format("tiny"),
+        _BERT | {"data.workers": 2}, target=2.0, memory=500e6,
+    ),
+    Workload(
+        "finetune", "BERT-Tiny on 2,500 examples, eight seeds", "cpu", "finetune", _PAIRS.format("tiny"),
+        _BERT | {"train.steps": 0, "train.eval_batches": 1}, target=3.0,
+    ),
     Workload("bert-base-128", "BERT-Base, MLM+NSP", "gpu", "step", _PAIRS.format("base"), _GPU, "bfloat16", 1.3, 0.0, 0.45),
     Workload(
         "bert-base-512", "BERT-Base, MLM+NSP", "gpu", "step", _PAIRS.format("base"),

@@ -120,7 +120,7 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     config.task, config.recipe = task, recipe
     config.seed = pretrained["seed"]
     config.model.update(pretrained["model"])
-    config.model.stateful = False
+    config.model.stateful, config.model.attention = False, "auto"
     characters = pretrained["data"].get("characters", False)
     order = config_dict.placeholder(int)  # of the training examples; None: `seed`
     # Buckets as in pretraining (bertlab/data/buckets.py), for short texts.

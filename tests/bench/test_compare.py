@@ -1,14 +1,22 @@
 """The benchmark's bookkeeping: who works when, which ratio is taken, what a table says of a miss and of a failure."""
 
 import contextlib
+import dataclasses
 import json
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 
 from bertlab.bench import compare, ours
 from bertlab.bench.table import cells, markdown
+from bertlab.bench.worker import PeakMemory
 from bertlab.bench.workloads import WORKLOADS, Workload, chosen
 from bertlab.errors import UserError
+from bertlab.transfer.pretrained import load
+from bertlab.transfer.tasks import find_task, load_task
 
 SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hidden": 32, "objectives.mlm.max_predictions": 5}
 
@@ -46,6 +54,17 @@ def measured(seconds: dict[str, float], log: list, rounds: int = 3) -> dict:
     return compare.of_rounds(begin, tuple(seconds), rounds, seconds=2.0)
 
 
+def wholes(seconds: dict[str, float], log: list) -> dict:
+    return compare.of_wholes(lambda side: Recorded(side, log, seconds[side]), tuple(seconds), 2, seconds=2.0)
+
+
+def test_whole_works_take_turns_and_the_first_of_each_does_not_count():
+    log = []
+    found = wholes({"ours": 1.0, "eager": 3.0}, log)
+    assert [entry for entry in log if entry[1] != "closed"] == [("ours", 1), ("eager", 1)] * 3
+    assert [len(of["rounds"]) for of in found.values()] == [2, 2]
+
+
 def test_sides_work_in_turns_as_long_as_each_other():
     log = []
     found = measured({"ours": 0.1, "eager": 0.5, "compiled": 0.25}, log)
@@ -67,7 +86,7 @@ def test_a_rival_that_fails_stays_in_the_result_and_ours_may_not():
 
 
 def test_the_table_says_miss_and_failure():
-    of = {"name": "w", "what": "", "dtype": "float32", "kind": "step", "target": 8.0, "limit": 0.0, "of_ceiling": 0.0}
+    of = {"name": "w", "what": "", "kind": "step", "target": 8.0, "limit": 0.0, "memory": 0.0}
     row = cells({**of, "sides": measured({"ours": 0.1, "eager": 0.5, "compiled": None}, [])})
     assert row == [
         "w",
@@ -84,6 +103,9 @@ def test_the_table_says_miss_and_failure():
     alone = {**of, "sides": measured({"ours": 0.1}, [])}
     assert cells(alone)[2:5] == ["–", "–", "8, not measured"]
     assert markdown([alone]).count("\n") == 3
+
+    whole = {**of, "kind": "prepare", "sides": wholes({"ours": 2.0, "eager": 10.0}, []), "memory": 1e9}
+    assert cells(whole)[1:5] == ["2 (2 to 2) s", "10 (10 to 10) s eager", "5 (5 to 5)", "8, missed; 1 GB, missed"]
 
 
 def test_workloads_have_names_of_their_own_and_configs_that_load():
@@ -121,12 +143,48 @@ def test_our_side_counts_what_it_trains(workload):
 def test_a_rival_is_given_what_the_model_is_shown(workload, tmp_path):
     import numpy as np
 
-    facts = ours.write_examples(workload, str(tmp_path / "rows.npz"), count=2)
+    facts = ours.write_examples(workload, str(tmp_path), count=2)
     assert (facts["layers"], facts["width"], facts["hidden"], facts["heads"]) == (2, 16, 32, 2)
-    assert json.loads((tmp_path / "rows.json").read_text()) == facts
+    assert json.loads((tmp_path / "model.json").read_text()) == facts
     with np.load(tmp_path / "rows.npz") as rows:
         assert rows["tokens"].shape == (2, 4, 32)
         used, places = rows["masked_weights"] > 0, rows["masked_positions"]
         shown = np.take_along_axis(rows["tokens"], places, axis=2)
         assert (shown != rows["masked_labels"])[used].mean() > 0.5, "most are masked already"
         assert (rows["documents"] == 0).any() or rows["documents"].all()
+
+
+def test_text_is_as_much_as_is_asked_for_and_prepared_anew_each_time(workload, tmp_path):
+    facts = ours.write_text(workload, str(tmp_path), size=500_000)
+    lines = [json.loads(line) for line in (tmp_path / "text.jsonl").read_text().splitlines()]
+    assert facts["bytes"] == sum(len(line["text"].encode()) for line in lines) >= 500_000
+    assert facts["bytes"] - len(lines[-1]["text"].encode()) < 500_000
+    assert facts["passes"] > 1 and len({line["id"] for line in lines}) == len(lines), "from the beginning again, ids new"
+    side = ours.Preparation(workload, str(tmp_path))
+    assert side.round(1)["seconds"] > 0.01 and side.round(1)["seconds"] > 0.01, "nothing is kept from round to round"
+
+
+def test_the_task_is_balanced_and_the_run_has_the_shape_that_the_rival_is_told(workload, tmp_path):
+    workload = dataclasses.replace(workload, settings={**workload.settings, "train.steps": 0, "train.eval_batches": 1})
+    ours.write_task(workload, str(tmp_path), train=60, held_out=20)
+    task = find_task(str(tmp_path / "task.py"))
+    examples = load_task(task, {}).examples
+    assert [len(examples[split]) for split in ("train", "valid", "test")] == [60, 20, 20]
+    everything = [example for split in examples.values() for example in split]
+    assert sum(("the" in example.texts[0].split()) == example.label for example in everything) == 100
+    assert sum(example.label for example in everything) == 50
+    model = load(tmp_path / "run")
+    facts = json.loads((tmp_path / "model.json").read_text())
+    assert facts["vocab_size"] == model.tokenizer.vocab_size and facts["width"] == 16
+
+
+def test_memory_is_that_of_children_too():
+    script = "import sys; held = bytearray(60_000_000); held[::4096] = b'1' * len(held[::4096]); sys.stdin.read()"
+    with PeakMemory() as peak:
+        began = time.monotonic()
+        with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as child:
+            while not peak.bytes or time.monotonic() - began < 1.5:
+                time.sleep(0.1)
+            alone = psutil.Process().memory_full_info().pss
+            child.stdin.close()
+    assert peak.bytes > alone + 55_000_000
