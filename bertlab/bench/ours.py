@@ -182,6 +182,7 @@ def write_text(workload: Workload, directory: str, size: int = 100_000_000) -> d
 def write_task(workload: Workload, directory: str, train: int = 2500, held_out: int = 250) -> dict:
     """A BERT with fresh weights, and a task that it can learn: does "the" stand in a sentence of the corpus?"""
     config, target = workload.config(), Path(directory)
+    config.train.steps = 0
     train_run(config, target / "run")
     _write_facts(model_shape(config.model, prepare(config.data).tokenizer.vocab_size), target)
     wanted, with_and_without = train + 2 * held_out, ([], [])
@@ -192,6 +193,8 @@ def write_task(workload: Workload, directory: str, train: int = 2500, held_out: 
             found.append(" ".join(words))
         if sum(map(len, with_and_without)) >= wanted:
             break
+    if sum(map(len, with_and_without)) < wanted:
+        raise UserError(f'config.data.corpus={config.data.corpus!r} has too few sentences with and without "the" for {wanted}')
     examples = [(int(not number), text) for number, texts in enumerate(with_and_without) for text in texts]
     order = np.random.default_rng(0).permutation(wanted)
     parts = np.split(order, [train, train + held_out])

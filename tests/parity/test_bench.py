@@ -1,5 +1,7 @@
 """The benchmark's rival does the work that ours does: the same rows, the same predictions, a loss that falls."""
 
+import itertools
+import json
 import math
 
 import numpy as np
@@ -8,7 +10,9 @@ import torch
 
 from bertlab.bench import ours, rival
 from bertlab.bench.workloads import Workload
+from bertlab.data.tokenizers import load_tokenizer
 
+WORDS = {"data.tokenizer.kind": "wordpiece", "data.tokenizer.lowercase": True}
 SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hidden": 24}
 RECIPES = {
     "bert.py:size=tiny,objectives=mlm+nsp": SMALL | {"objectives.mlm.max_predictions": 5},
@@ -55,3 +59,35 @@ def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
     found = steps.round(30)
     assert steps.last.item() / len(labels) < first and found["positions"] == 30 * 4 * 32
     assert found["tokens"] == 15 * (rows["documents"] > 0).sum()
+
+
+def small(small_overrides, kind: str, **more) -> Workload:
+    return Workload(
+        "small", "", "cpu", kind, "bert.py:size=tiny,objectives=mlm+nsp", {**small_overrides, **SMALL, **WORDS, **more}
+    )
+
+
+def test_both_make_rows_of_the_same_tokens(small_overrides, tmp_path):
+    workload = small(small_overrides, "prepare")
+    ours.write_text(workload, str(tmp_path), size=200_000)
+    side = rival.Preparation(workload, str(tmp_path), "eager")
+    texts = [json.loads(line)["text"] for line in (tmp_path / "text.jsonl").read_text().splitlines()]
+    mine = load_tokenizer(tmp_path / "tokenizer").encode_batch(texts)
+    tokens = side._tokens({"text": texts})
+    assert [ids[1:-1] for ids in tokens["input_ids"]] == mine
+    rows = side._rows(tokens)["input_ids"]  # by `datasets.map` in processes of its own, which do not go with JAX's threads
+    everything = list(itertools.chain(*tokens["input_ids"]))
+    assert {*map(len, rows)} == {32} and list(itertools.chain(*rows)) == everything[: len(rows) * 32]
+    assert len(everything) - len(rows) * 32 < 32
+
+
+def test_both_learn_the_same_task(small_overrides, tmp_path, monkeypatch):
+    """Two seeds of each: a task that any model learns, so that no side is fast because it does nothing."""
+    monkeypatch.setattr(ours, "SEEDS", 2)
+    monkeypatch.setattr(rival, "SEEDS", 2)
+    more = {"train.steps": 0, "train.eval_batches": 1, "model.width": 32, "model.hidden": 64}
+    workload = small(small_overrides, "finetune", **more)
+    ours.write_task(workload, str(tmp_path), train=600, held_out=60)
+    scores = [ours.FineTunings(workload, str(tmp_path)).round(1)["score"]]
+    scores += [rival.FineTunings(workload, str(tmp_path), "eager").round(1)["score"]]
+    assert min(scores) > 0.75, scores

@@ -1,7 +1,6 @@
 """The benchmark's bookkeeping: who works when, which ratio is taken, what a table says of a miss and of a failure."""
 
 import contextlib
-import dataclasses
 import json
 import subprocess
 import sys
@@ -24,7 +23,7 @@ SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hid
 @pytest.fixture
 def workload(small_overrides) -> Workload:
     """Training steps of a very small BERT on the tests' corpus."""
-    settings = {**small_overrides, **SMALL}
+    settings = {**small_overrides, **SMALL, "train.eval_batches": 1}
     return Workload("small", "a small BERT", "cpu", "step", "bert.py:size=tiny,objectives=mlm+nsp", settings, target=2.0)
 
 
@@ -165,7 +164,6 @@ def test_text_is_as_much_as_is_asked_for_and_prepared_anew_each_time(workload, t
 
 
 def test_the_task_is_balanced_and_the_run_has_the_shape_that_the_rival_is_told(workload, tmp_path):
-    workload = dataclasses.replace(workload, settings={**workload.settings, "train.steps": 0, "train.eval_batches": 1})
     ours.write_task(workload, str(tmp_path), train=60, held_out=20)
     task = find_task(str(tmp_path / "task.py"))
     examples = load_task(task, {}).examples
@@ -176,6 +174,11 @@ def test_the_task_is_balanced_and_the_run_has_the_shape_that_the_rival_is_told(w
     model = load(tmp_path / "run")
     facts = json.loads((tmp_path / "model.json").read_text())
     assert facts["vocab_size"] == model.tokenizer.vocab_size and facts["width"] == 16
+
+
+def test_a_corpus_without_enough_sentences_makes_no_task(workload, tmp_path):
+    with pytest.raises(UserError, match=r"too few sentences .* for 1000000"):
+        ours.write_task(workload, str(tmp_path), train=999_980, held_out=10)
 
 
 def test_memory_is_that_of_children_too():
