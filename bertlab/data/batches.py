@@ -25,7 +25,7 @@ from bertlab.data.streams import WRAPS, eval_stream, train_stream
 from bertlab.errors import UserError
 
 # Documents are read by the thread that makes the rows: handing them over from others costs more than reading them.
-_READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
 class _WithVisit(grain.transforms.MapWithIndex):
@@ -204,7 +204,7 @@ def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDatase
     else:
         share = _documents(source, data.seed)[index::count]
         visits = share.repeat().map_with_index(_WithVisit(len(share), data.seed, data.dupe_factor))
-        rows = RowDataset(visits.to_iter_dataset(_READ_HERE), build_format(data, source, prepared.tokenizer))
+        rows = RowDataset(visits.to_iter_dataset(READ_HERE), build_format(data, source, prepared.tokenizer))
         if data.shuffle_window > 1:
             rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
         if data.pack_length:
@@ -228,7 +228,7 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
         batches = eval_entries(prepared, data, split, limit)
     else:
         visits = _documents(source, seed=0).map_with_index(_WithVisit(len(source), seed=0, dupe_factor=0))
-        rows = RowDataset(visits.to_iter_dataset(_READ_HERE), build_format(data, source, prepared.tokenizer))
+        rows = RowDataset(visits.to_iter_dataset(READ_HERE), build_format(data, source, prepared.tokenizer))
         if data.pack_length:
             rows = packed(rows, data, prepared.tokenizer.pad_id, seed=0)
         with contextlib.closing(iter(rows)) as iterator:

@@ -17,7 +17,7 @@ import numpy as np
 from ml_collections import ConfigDict, config_dict
 
 from bertlab.config import base_config, parse_override, set_key
-from bertlab.data.batches import Shards, pad_batch
+from bertlab.data.batches import READ_HERE, Shards, pad_batch
 from bertlab.data.buckets import bucketed, check_buckets
 from bertlab.data.formats import Row
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
@@ -522,10 +522,10 @@ def _alike(parts: Sequence[list[Row]]) -> list[Row]:
 
 def _train_batches(rows: list[Row], data, add: Callable[[Row], Row] | None = None) -> Shards:
     shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
-    shuffled = shuffled.map(add) if add else shuffled
+    read = (shuffled.map(add) if add else shuffled).to_iter_dataset(READ_HERE)
     if data.buckets:
-        return Shards({0: bucketed(shuffled.to_iter_dataset(), data, data.batch_size, len(rows[0]["tokens"]) // data.seq_len)})
-    return Shards({0: shuffled.to_iter_dataset().batch(data.batch_size, drop_remainder=True)})
+        return Shards({0: bucketed(read, data, data.batch_size, len(rows[0]["tokens"]) // data.seq_len)})
+    return Shards({0: read.batch(data.batch_size, drop_remainder=True)})
 
 
 def _in_batches(rows: list[Row], size: int) -> list[dict[str, np.ndarray]]:
