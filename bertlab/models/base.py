@@ -197,7 +197,8 @@ class Norm(nn.Module):
 class Dropout(nn.Module):
     """Each element is zero with probability `rate`, and divided by 1 − rate otherwise (Srivastava et al. 2014).
 
-    The rate is rounded to 16 bits, so that one draw of 32 is enough for two elements: drawing is most of what dropout costs.
+    The rate is rounded to 16 bits. On a CPU, where drawing is most of what dropout costs, one draw of 32 is enough for two
+    elements; elsewhere bits that an element has for itself need not pass through memory. So the noise is another there.
 
     Attributes:
         rate: from 0 to 1.
@@ -217,8 +218,12 @@ class Dropout(nn.Module):
         if dropped == 2**16:
             return jnp.zeros_like(x)
         shape = [1 if axis in self.broadcast_dims else size for axis, size in enumerate(x.shape)]
-        words = jax.random.bits(self.make_rng("dropout"), (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
-        bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., : shape[-1]]
+        key = self.make_rng("dropout")
+        if for_cpu():
+            words = jax.random.bits(key, (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
+            bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., : shape[-1]]
+        else:
+            bits = jax.random.bits(key, shape, jnp.uint32) >> 16
         return jnp.where(bits >= dropped, x / (1 - dropped / 2**16), 0).astype(x.dtype)
 
 

@@ -1,13 +1,25 @@
 """Dropout, against what it says of itself: shares, scale, masks that are one for an axis."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
-from bertlab.models.base import Dropout
+from bertlab.models.base import Dropout, for_cpu
+from bertlab.train.sharding import build_mesh
 
 X = jnp.ones((64, 33, 101))
+
+
+@pytest.fixture(params=["on a CPU's mesh", "elsewhere"], autouse=True)
+def drawn(request):
+    """Two draws of a word on a CPU, one of each elsewhere; which, the mesh says."""
+    with jax.set_mesh(build_mesh(ConfigDict(dict(data=1, fsdp=1, tensor=1)))) if "CPU" in request.param else nullcontext():
+        assert for_cpu() == ("CPU" in request.param)
+        yield
 
 
 def dropped(rate: float, key: int = 0, x=X, **settings):
