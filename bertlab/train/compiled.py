@@ -38,7 +38,7 @@ class Work:
 
     Attributes:
         flops: two for each multiplication of matrix products and convolutions, those that are computed again included;
-            element-wise work is not counted.
+            element-wise work is not counted, nor what kernels do inside (attention by Pallas).
         bytes: read from and written to the device's memory: every array that an operation, or a fusion of them, takes or gives
             there; of one that is sliced, gathered from or updated in place, the part. Arrays in on-chip memory (a TPU's
             VMEM), padding of tiles and arrays read twice by one fusion are not counted. A loop that does not say how often

@@ -39,6 +39,16 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations():
     assert found.work.flops == pytest.approx(whole.work.flops, rel=0.01)
 
 
+def test_the_pallas_kernel_compiles_for_a_tpu_and_spares_it_the_attention_s_weights():
+    written_out, fused = (
+        planned(model__attention=backend, model__dropout=0.0, data__seq_len=512) for backend in ("xla", "pallas")
+    )
+    weights = 2 * 2 * (64 // 16) * 2 * 512 * 512  # bytes, of both layers' heads
+    assert fused.memory < written_out.memory - 2 * weights and fused.work.bytes < written_out.work.bytes
+    assert fused.work.collectives.keys() == {"all-reduce"}, "each chip's rows by themselves"
+    assert fused.work.collectives["all-reduce"].bytes == written_out.work.collectives["all-reduce"].bytes
+
+
 def test_what_does_not_fit_is_refused_with_what_to_change():
     with pytest.raises(TooLarge, match=r"one step of 65,536 rows does not fit on v5e:4x4: .*; lower config\.data\.batch_size"):
         planned(data__batch_size=2**16, data__seq_len=512)
