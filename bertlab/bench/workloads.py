@@ -99,6 +99,11 @@ WORKLOADS = (
         _GPU | {"data.batch_size": 64, "data.seq_len": 512, "objectives.mlm.max_predictions": 77}, "bfloat16", 1.3, 0.0, 0.45,
     ),
     Workload(
+        "bert-large-packed", "BERT-Large, MLM+NSP, two examples a row of 512", "gpu", "step", _PAIRS.format("large"),
+        _GPU | {"data.batch_size": 32, "data.seq_len": 512, "data.pack_length": 512, "data.pack_examples": 2,
+                "objectives.mlm.max_predictions": 77}, "bfloat16",
+    ),
+    Workload(
         "gpt2", "GPT-2 124M", "gpu", "step", "gpt.py:size=gpt2",
         {"data.batch_size": 32, "data.seq_len": 1024, "data.tokenizer.vocab_size": 32_768, "train.steps": 1_000_000},
         "bfloat16", 1.0,

@@ -1,0 +1,14 @@
+"""The benchmark's table in README.md beside this file, from what `bertlab bench --out` wrote.
+
+    python experiments/speed/table.py [FILE.json ...]
+"""
+
+import sys
+from pathlib import Path
+
+from bertlab.bench.table import markdown
+from bertlab.files import read_json
+
+if __name__ == "__main__":
+    files = [Path(name) for name in sys.argv[1:]] or [Path(__file__).parent / "results" / "cpu.json"]
+    print(markdown([workload for file in files for workload in read_json(file)["workloads"]]))
