@@ -60,7 +60,7 @@ class TrainingSteps:
 
     def close(self) -> dict:
         """Ends the session; what is known of the device."""
-        found = {"environment": describe_environment(), "peak_bytes": peak_device_bytes()}
+        found = {"environment": _environment(), "peak_bytes": peak_device_bytes()}
         self.resources.close()
         return found
 
@@ -88,7 +88,7 @@ class Rows:
     def close(self) -> dict:
         """Ends the threads."""
         self.iterator.close()
-        return {"environment": describe_environment(), "peak_bytes": 0}
+        return {"environment": _environment(), "peak_bytes": 0}
 
 
 class Preparation:
@@ -111,7 +111,7 @@ class Preparation:
 
     def close(self) -> dict:
         """What is known of the device."""
-        return {"environment": describe_environment(), "peak_bytes": 0}
+        return {"environment": _environment(), "peak_bytes": 0}
 
 
 class FineTunings:
@@ -138,7 +138,12 @@ class FineTunings:
 
     def close(self) -> dict:
         """What is known of the device."""
-        return {"environment": describe_environment(), "peak_bytes": 0}
+        return {"environment": _environment(), "peak_bytes": 0}
+
+
+def _environment() -> dict:
+    """Versions and devices; not the worker's command, which is this machine's own."""
+    return {key: value for key, value in describe_environment().items() if key != "command"}
 
 
 def ceiling(dtype: str) -> float:

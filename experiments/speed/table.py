@@ -1,6 +1,6 @@
 """The benchmark's table in README.md beside this file, from what `bertlab bench --out` wrote.
 
-    python experiments/speed/table.py [FILE.json ...]
+python experiments/speed/table.py [FILE.json ...]
 """
 
 import sys
