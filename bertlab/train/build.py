@@ -282,6 +282,8 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
 def check_numbers(config: ConfigDict) -> None:
     """Refuses numbers that are not finite, and those below `LEAST`."""
     _check_finite(config, "config")
+    if not -(2**31) <= config.seed < 2**31:
+        raise UserError(f"config.seed={config.seed} must be a whole number of 32 bits")
     for key, least in LEAST.items():
         group, _, leaf = key.rpartition(".")
         value = (config[group] if group else config)[leaf]

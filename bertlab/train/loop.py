@@ -191,6 +191,7 @@ class Session:
         self.example = next(iter(experiment.evaluations.values()))[0]
         self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
         self.tokens_per_second = 0.0  # of the last log window
+        self.seed = np.int32(config.seed)
         self.waiting: list = []  # (step, metrics on the device, example ids, length of rows) since the last fetch
 
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
@@ -266,7 +267,7 @@ class Session:
             self.fetch()
             train_steps[length] = self._compile(placed)
             self.start_clock()
-        self.state, metrics = train_steps[length](self.state, placed)
+        self.state, metrics = train_steps[length](self.state, placed, self.seed)
         self.step += 1
         self.waiting.append((self.step, metrics, batch["example_id"], length))
 

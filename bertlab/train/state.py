@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
@@ -37,13 +38,13 @@ class TrainState:
 
 def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, batch) -> TrainState:
     """A fresh state, each array made where its shard lives."""
-    make = lambda: fresh_state(program, optimizer, seed, batch)
-    shapes = jax.eval_shape(make)
+    make, seed = lambda seed: fresh_state(program, optimizer, seed, batch), np.int32(seed)
+    shapes = jax.eval_shape(make, seed)
     shardings = state_shardings(program, optimizer, mesh, batch, shapes)
-    return compiled(jax.jit(make, out_shardings=shardings).lower(), level=0)()
+    return compiled(jax.jit(make, out_shardings=shardings).lower(seed), level=0)(seed)
 
 
-def fresh_state(program: Program, optimizer, seed: int, batch) -> TrainState:
+def fresh_state(program: Program, optimizer, seed: int | Array, batch) -> TrainState:
     """A fresh state, nowhere in particular."""
     params = program.init(jax.random.key(seed), batch)
     return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), program.initial_carry(len(batch["tokens"])))
@@ -82,7 +83,7 @@ def build_train_step(
     program: Program,
     optimizer: optax.GradientTransformationExtraArgs,
     weights: Mapping[str, tuple[float, float]],
-    seed: int,
+    seed: int | Array,
     micro_batches: int,
     steps: int,
     frozen: str = "",
@@ -162,16 +163,20 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
         state, batch: arrays that are placed, or ShapeDtypeStructs with shardings.
 
     Returns:
-        A `jax.stages.Lowered`; its executable takes a state, whose memory it reuses, and a batch.
+        A `jax.stages.Lowered`; its executable takes a state, whose memory it reuses, a batch, and the seed as an int32: runs
+        that differ in nothing else are one program, which JAX's compilation cache then has.
     """
-    train = config.train
-    step = build_train_step(
-        program, optimizer, weights, config.seed, train.micro_batches, train.steps, frozen=config.optimizer.frozen
-    )
+    train, frozen = config.train, config.optimizer.frozen
+
+    def step(state, batch, seed):
+        return build_train_step(program, optimizer, weights, seed, train.micro_batches, train.steps, frozen)(state, batch)
+
     # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
     placement = jax.tree.map(lambda x: x.sharding, state)
     with jax.set_mesh(mesh):
-        return jax.jit(step, donate_argnums=0, out_shardings=(placement, replicated(mesh))).lower(state, batch)
+        return jax.jit(step, donate_argnums=0, out_shardings=(placement, replicated(mesh))).lower(
+            state, batch, np.int32(config.seed)
+        )
 
 
 def compiled(lowered, level: int = 1):

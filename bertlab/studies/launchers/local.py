@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Local:
         self.cores = share(available_cores() if jobs > 1 else [], jobs)
         self.environments = device_environments(given, jobs)
         self.running: list[LocalProcess | None] = [None] * jobs
+        self.directory: tempfile.TemporaryDirectory | None = None
 
     def share(self, workers: int) -> float | None:
         if any(self.environments):
@@ -53,13 +55,23 @@ class Local:
             command = [*command, "--cores", ",".join(self.cores[slot])]
         # The worker inherits the lock, so that a new sweep cannot start beside a worker whose parent was killed.
         inherited = () if lock is None else (lock,)
-        environment = {**os.environ, **self.environments[slot]}
+        environment = {**self.programs(), **os.environ, **self.environments[slot]}
         process = LocalProcess(start_worker(command, directory, pass_fds=inherited, env=environment))
         self.running[slot] = process
         return process
 
+    def programs(self) -> dict[str, str]:
+        """Where workers find what others of this sweep have compiled: runs that differ in seeds are one program."""
+        # JAX 0.10 hangs in programs of several CPU devices that come from its cache.
+        if "JAX_NUM_CPU_DEVICES" in os.environ or "device_count" in os.environ.get("XLA_FLAGS", ""):
+            return {}
+        if self.directory is None:
+            self.directory = tempfile.TemporaryDirectory(prefix="bertlab-programs-")
+        return {"JAX_COMPILATION_CACHE_DIR": self.directory.name}
+
     def close(self) -> None:
-        pass
+        if self.directory is not None:
+            self.directory.cleanup()
 
 
 class LocalProcess:
