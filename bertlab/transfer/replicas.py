@@ -26,6 +26,7 @@ from bertlab.train.environment import describe_environment
 from bertlab.train.metrics import JsonlWriter, MetricSums, first_not_finite
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.schedules import learning_rate
+from bertlab.train.sharding import build_mesh
 from bertlab.train.state import TrainState, build_eval_step, build_train_step
 from bertlab.transfer.finetune import build_finetuning, resolved, sized
 
@@ -59,7 +60,9 @@ def finetune_replicas(configs: Sequence[ConfigDict], workdirs: Sequence[Path]) -
         write_json(workdir / "config.json", config.to_dict())
         write_json(workdir / "environment.json", describe_environment())
         experiment.tokenizer.save(workdir / "tokenizer")
-    return done | train_together(experiments, [workdir for _, workdir in waiting])
+    # As the loop does, on one device's mesh: what is computed may depend on its kind.
+    with jax.set_mesh(build_mesh(ConfigDict(dict(data=1, fsdp=1, tensor=1)))):
+        return done | train_together(experiments, [workdir for _, workdir in waiting])
 
 
 def check_alike(configs: Sequence[ConfigDict]) -> None:

@@ -10,5 +10,6 @@ from bertlab.bench.table import markdown
 from bertlab.files import read_json
 
 if __name__ == "__main__":
-    files = [Path(name) for name in sys.argv[1:]] or [Path(__file__).parent / "results" / "cpu.json"]
+    results = Path(__file__).parent / "results"
+    files = [Path(name) for name in sys.argv[1:]] or [results / "steps.json", results / "wholes.json"]
     print(markdown([workload for file in files for workload in read_json(file)["workloads"]]))
