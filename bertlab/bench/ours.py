@@ -94,7 +94,7 @@ class Rows:
 class Preparation:
     """Text to rows, in a directory of its own each time, and the first batch of them."""
 
-    def __init__(self, workload: Workload, given: str):
+    def __init__(self, workload: Workload, given: str, *_):
         """Args: given: the directory that `write_text` filled."""
         self.data = workload.config().data
         self.data.corpus, self.data.tokenizer.path = f"text:{given}/text.jsonl", f"{given}/tokenizer"
@@ -117,7 +117,7 @@ class Preparation:
 class FineTunings:
     """Eight seeds on a task, as `bertlab finetune --seeds` does them."""
 
-    def __init__(self, workload: Workload, given: str):
+    def __init__(self, workload: Workload, given: str, *_):
         """Args: given: the directory that `write_task` filled."""
         del workload
         self.given, self.facts = Path(given), {}

@@ -159,7 +159,7 @@ def test_text_is_as_much_as_is_asked_for_and_prepared_anew_each_time(workload, t
     assert facts["bytes"] == sum(len(line["text"].encode()) for line in lines) >= 500_000
     assert facts["bytes"] - len(lines[-1]["text"].encode()) < 500_000
     assert facts["passes"] > 1 and len({line["id"] for line in lines}) == len(lines), "from the beginning again, ids new"
-    side = ours.Preparation(workload, str(tmp_path))
+    side = ours.RUNNERS["prepare"](workload, str(tmp_path), "ours")
     assert side.round(1)["seconds"] > 0.01 and side.round(1)["seconds"] > 0.01, "nothing is kept from round to round"
 
 

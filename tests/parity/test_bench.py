@@ -88,6 +88,6 @@ def test_both_learn_the_same_task(small_overrides, tmp_path, monkeypatch):
     more = {"train.steps": 0, "train.eval_batches": 1, "model.width": 32, "model.hidden": 64}
     workload = small(small_overrides, "finetune", **more)
     ours.write_task(workload, str(tmp_path), train=600, held_out=60)
-    scores = [ours.FineTunings(workload, str(tmp_path)).round(1)["score"]]
+    scores = [ours.FineTunings(workload, str(tmp_path), "ours").round(1)["score"]]
     scores += [rival.FineTunings(workload, str(tmp_path), "eager").round(1)["score"]]
     assert min(scores) > 0.75, scores
