@@ -134,7 +134,7 @@ class FineTunings:
             results = [json.loads(file.read_text()) for file in Path(directory).glob("*/finetune/*/result.json")]
         if len(results) != SEEDS:
             raise UserError(f"{SEEDS - len(results)} of {SEEDS} fine-tunings did not finish")
-        return {"seconds": seconds, "score": statistics.mean(of["metrics"]["test"]["accuracy"] for of in results)}
+        return {"seconds": seconds, "score": statistics.mean(of["metrics"]["test"]["the/accuracy"] for of in results)}
 
     def close(self) -> dict:
         """What is known of the device."""

@@ -83,8 +83,9 @@ def test_both_make_rows_of_the_same_tokens(small_overrides, tmp_path):
 
 def test_both_learn_the_same_task(small_overrides, tmp_path, monkeypatch):
     """Two seeds of each: a task that any model learns, so that no side is fast because it does nothing."""
-    monkeypatch.setattr(ours, "SEEDS", 2)
-    monkeypatch.setattr(rival, "SEEDS", 2)
+    for side in (ours, rival):
+        monkeypatch.setattr(side, "SEEDS", 2)
+        monkeypatch.setattr(side, "LEARNING_RATE", 5e-3)  # of few steps
     more = {"train.steps": 0, "train.eval_batches": 1, "model.width": 32, "model.hidden": 64}
     workload = small(small_overrides, "finetune", **more)
     ours.write_task(workload, str(tmp_path), train=600, held_out=60)
