@@ -83,18 +83,16 @@ def build_train_step(
     program: Program,
     optimizer: optax.GradientTransformationExtraArgs,
     weights: Mapping[str, tuple[float, float]],
-    seed: int | Array,
     micro_batches: int,
     steps: int,
     frozen: str = "",
 ) -> Callable:
-    """The pure function (state, batch) -> (state, metrics).
+    """The pure function (state, batch, seed) -> (state, metrics); all randomness of a step is a function of seed and step.
 
     Args:
         program: model and objectives.
         optimizer: from `build_optimizer`.
         weights: objective name to its weight in the loss at the first step and, changed linearly, at the last.
-        seed: all randomness of a step is a function of it and the step.
         micro_batches: the batch is worked through in this many parts, whose gradients are those of the whole.
         steps: of the whole run, of which the step is a share.
         frozen: pattern of parameter names for which no gradient is computed ("": none); the optimiser is to freeze them too.
@@ -104,7 +102,7 @@ def build_train_step(
         positions; and `tokens`, the number of those that are none.
     """
 
-    def train_step(state: TrainState, batch):
+    def train_step(state: TrainState, batch, seed: int | Array):
         view_key, dropout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step))
         progress = state.step.astype(jnp.float32) / max(1, steps)
         now = weights_at(weights, progress)
@@ -167,10 +165,7 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
         that differ in nothing else are one program, which JAX's compilation cache then has.
     """
     train, frozen = config.train, config.optimizer.frozen
-
-    def step(state, batch, seed):
-        return build_train_step(program, optimizer, weights, seed, train.micro_batches, train.steps, frozen)(state, batch)
-
+    step = build_train_step(program, optimizer, weights, train.micro_batches, train.steps, frozen)
     # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
     placement = jax.tree.map(lambda x: x.sharding, state)
     with jax.set_mesh(mesh):

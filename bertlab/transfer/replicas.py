@@ -91,13 +91,10 @@ def train_together(experiments: Sequence[Experiment], workdirs: Sequence[Path]) 
     optimizer = build_optimizer(config.optimizer, steps)
     state = begin_together(experiments, optimizer, seeds)
 
-    def one_step(state, batch, seed):
-        step = build_train_step(
-            program, optimizer, phase.weights, seed, config.train.micro_batches, steps, frozen=config.optimizer.frozen
-        )
-        return step(state, batch)
-
-    train = jax.jit(jax.vmap(one_step), donate_argnums=0)
+    step_of_one = build_train_step(
+        program, optimizer, phase.weights, config.train.micro_batches, steps, frozen=config.optimizer.frozen
+    )
+    train = jax.jit(jax.vmap(step_of_one), donate_argnums=0)
     evaluate = jax.jit(jax.vmap(build_eval_step(program), in_axes=(0, None, None, None)))
     record = _Record(experiments, workdirs)
     record.write("valid", state, evaluate, 0) if steps else None

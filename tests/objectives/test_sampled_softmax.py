@@ -161,9 +161,9 @@ def test_negatives_depend_on_seed_and_step(packed_batch):
     optimizer, params = optax.with_extra_args_support(optax.sgd(0.0)), random_params(program, batch)
 
     def loss_of(seed: int):
-        train_step = build_train_step(program, optimizer, {"ltr": (1.0, 1.0)}, seed, micro_batches=1, steps=2)
+        train_step = build_train_step(program, optimizer, {"ltr": (1.0, 1.0)}, micro_batches=1, steps=2)
         begin = lambda step: TrainState(step, params, optimizer.init(params), {})
-        return quick_jit(lambda step: train_step(begin(step), batch)[1]["ltr/loss"][0])
+        return quick_jit(lambda step: train_step(begin(step), batch, seed)[1]["ltr/loss"][0])
 
     losses = {seed: loss_of(seed) for seed in (0, 1)}
     values = {(seed, step): float(losses[seed](step)) for seed in losses for step in (0, 1)}

@@ -209,7 +209,7 @@ def train(program, optimizer, batch, steps, seed=0):
     state, step = begin(program, optimizer, batch, steps, seed)
     history = [named(state.params)]
     for _ in range(steps):
-        state, _ = step(state, batch)
+        state, _ = step(state, batch, 0)
         history.append(named(state.params))
     return history
 
@@ -219,7 +219,7 @@ def begin(program, optimizer, batch, steps, seed=0):
     built, rng = build_optimizer(optimizer, steps), np.random.default_rng(seed)
     params = jax.tree.map(lambda x: rng.normal(scale=0.3, size=x.shape).astype(np.float32), shapes_of(program, batch))
     state = TrainState(np.int32(0), params, jax.tree.map(np.asarray, built.init(params)), {})
-    return state, quick_jit(build_train_step(program, built, {"sign": (1.0, 1.0)}, 0, 1, steps))
+    return state, quick_jit(build_train_step(program, built, {"sign": (1.0, 1.0)}, 1, steps))
 
 
 def moved_groups(before, after, params) -> set[int]:

@@ -111,9 +111,9 @@ def test_it_trains_updates_and_heads_and_not_a_bit_of_the_body(packed_batch):
     optimizer = build_optimizer(settings, 5)
     params = randomised(program, batch)
     state = TrainState(np.int32(0), params, optimizer.init(params), {})
-    step = quick_jit(build_train_step(program, optimizer, {"nsp": (1.0, 1.0)}, 0, 1, 5))
+    step = quick_jit(build_train_step(program, optimizer, {"nsp": (1.0, 1.0)}, 1, 5))
     for _ in range(2):
-        state, _ = step(state, batch)
+        state, _ = step(state, batch, 0)
     before, after = named(params), named(state.params)
     for name in before:
         assert np.array_equal(before[name], after[name]) == name.startswith("body/"), name

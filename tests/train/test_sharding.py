@@ -81,8 +81,8 @@ def one_step(case, batch, mesh_sizes=(1, 1, 1), micro_batches=1, **changes):
     state = jax.device_put(state, state_shardings(program, optimizer, mesh, batch, state))
     weights = dict.fromkeys(program.objectives, (1.0, 1.0))
     with jax.set_mesh(mesh):
-        step = jax.jit(build_train_step(program, optimizer, weights, 0, micro_batches, 1)).lower(state, put_batch(mesh, batch))
-    return step.compile(QUICK)(state, put_batch(mesh, batch))
+        step = jax.jit(build_train_step(program, optimizer, weights, micro_batches, 1)).lower(state, put_batch(mesh, batch), 0)
+    return step.compile(QUICK)(state, put_batch(mesh, batch), 0)
 
 
 def shapes_of(case, batch, optimizer):

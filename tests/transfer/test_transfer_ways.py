@@ -228,11 +228,11 @@ def trained(experiment, before=None, steps=3):
     before = fresh_of(experiment) if before is None else before
     optimizer = build_optimizer(config.optimizer, config.train.steps)
     weights = {name: (1.0, 1.0) for name in experiment.program.objectives}
-    step = quick_jit(build_train_step(experiment.program, optimizer, weights, 0, 1, config.train.steps))
+    step = quick_jit(build_train_step(experiment.program, optimizer, weights, 1, config.train.steps))
     zeros = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), jax.eval_shape(optimizer.init, before))
     state = TrainState(np.int32(0), before, zeros, {})
     for _ in range(steps):
-        state, _ = step(state, experiment.evaluations["valid"][0])
+        state, _ = step(state, experiment.evaluations["valid"][0], 0)
     return before, jax.tree.map(np.asarray, state.params)
 
 
