@@ -80,6 +80,17 @@ def open_corpus(spec: str, **options) -> Corpus:
     raise UserError(f'config.data.corpus="{spec}" names no corpus: use pydocs, text:GLOB, tfds:NAME or synthetic.')
 
 
+def documents_of_parts(corpus: PartedCorpus) -> Iterator[Document]:
+    """What `documents` yields: one part after the other. Raises: UserError: `no_text`, if there is none in any."""
+    empty = True
+    for index in range(corpus.parts):
+        for document in corpus.part(index):
+            empty = False
+            yield document
+    if empty:
+        raise corpus.no_text()
+
+
 def make_document(document_id: str, text: str) -> Document | None:
     """Splits `text` into a document's sentences; None if it holds nothing but white space."""
     if not text.isascii():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zstandard
 
-from bertlab.data.corpora import Document, make_document
+from bertlab.data.corpora import Document, documents_of_parts, make_document
 from bertlab.errors import UserError
 
 _COMPRESSIONS = (".gz", ".xz", ".zst")
@@ -75,13 +75,7 @@ class TextCorpus:
           UserError: at text that is not UTF-8, a line that is not a JSON object with a `text`, a damaged compressed
             file, or if there is no document at all.
         """
-        empty = True
-        for index in range(self.parts):
-            for document in self.part(index):
-                empty = False
-                yield document
-        if empty:
-            raise self.no_text()
+        return documents_of_parts(self)
 
     def part(self, index: int) -> Iterator[Document]:
         """Streams the documents of one file. Raises: UserError: as `documents`, but not where there is no document."""

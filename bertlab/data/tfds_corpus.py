@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from bertlab.data.corpora import Document, make_document
+from bertlab.data.corpora import Document, documents_of_parts, make_document
 from bertlab.errors import UserError
 
 _EXAMPLES_PER_PART = 1 << 14
@@ -85,13 +85,7 @@ class TfdsCorpus:
 
     def documents(self) -> Iterator[Document]:
         """Streams the documents in the order of the dataset. Raises: UserError: if there are none, or not UTF-8."""
-        empty = True
-        for index in range(self.parts):
-            for document in self.part(index):
-                empty = False
-                yield document
-        if empty:
-            raise self.no_text()
+        return documents_of_parts(self)
 
     def part(self, index: int) -> Iterator[Document]:
         """Streams the documents of part `index`. Raises: UserError: if one is not UTF-8."""
