@@ -40,6 +40,8 @@ _LENGTH_SEED = 2
 
 def row_length(data) -> int:
     """The length of the rows of `config.data`: more than `seq_len` where they are packed or, to have room, lengths vary."""
+    if "format" not in data:  # a task's rows
+        return data.seq_len
     if data.pack_length:
         return data.pack_length
     return data.seq_len + _MARGIN if data.format == "stream" and data.stream.vary_length else data.seq_len

@@ -96,7 +96,7 @@ class Phase:
         Args:
             length: positions of the batch's rows; None: the most that they can have.
         """
-        length, shape, asked = length or _row_length(self.data), self.program.body.config, self.program.objectives
+        length, shape, asked = length or row_length(self.data), self.program.body.config, self.program.objectives
         sides = [{asked[name].reads for name in names} for names in self.program.groups.values()]
         passes = length * sum(shape.flops_per_token(length, of_pass) for of_pass in sides)
         extra = 0.0
@@ -305,7 +305,7 @@ def check_shape(config: ConfigDict, shape) -> None:
     limit = getattr(shape, "max_positions", None)
     learned = getattr(shape, "position_encoding", None) == "learned"
     # Positions begin again in each example of a packed row.
-    if learned and (rows := config.data.seq_len if config.data.get("pack_length") else _row_length(config.data)) > limit:
+    if learned and (rows := config.data.seq_len if config.data.get("pack_length") else row_length(config.data)) > limit:
         longer = f" makes rows of {rows}, which" if rows != config.data.seq_len else ""
         raise UserError(
             f"config.data.seq_len={config.data.seq_len}{longer} is beyond the model's {limit} positions; lower it or raise"
@@ -331,11 +331,6 @@ def check_shape(config: ConfigDict, shape) -> None:
         )
     learning_rate(config.optimizer, config.train.steps)
     writer_names(config.writers)
-
-
-def _row_length(data) -> int:
-    """Positions of a row; a task's rows have no format."""
-    return row_length(data) if "format" in data else data.seq_len
 
 
 def check_devices(config: ConfigDict) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.data.prepare import cache_directory
+from bertlab.data.streams import row_length
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.models.attention import BACKENDS, Sight, attend, tiles
@@ -61,7 +62,11 @@ def with_attention(experiment):
         return experiment
     mesh = build_mesh(config.mesh).shape
     sizes = {"batch": config.data.batch_size // config.train.micro_batches // (mesh["data"] * mesh["fsdp"])}
-    sizes |= {"length": _row_length(config), "heads": shape.heads // mesh["tensor"], "head_width": shape.width // shape.heads}
+    sizes |= {
+        "length": row_length(config.data),
+        "heads": shape.heads // mesh["tensor"],
+        "head_width": shape.width // shape.heads,
+    }
     measured = Shape(**sizes, dtype=jnp.dtype(shape.dtype).name, direction=shape.direction)
     backends = candidates(platform, measured, bool(shape.local_window))
     [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
@@ -100,15 +105,11 @@ def check_attention(config: ConfigDict, shape) -> None:
             f"config.model.attention={backend!r} cannot drop weights of the attention; set config.model.dropout=0.0, or"
             " attention='auto'"
         )
-    if backend == "pallas" and (shape.local_window or not tiles(_row_length(config))):
+    if backend == "pallas" and (shape.local_window or not tiles(row_length(config.data))):
         raise UserError(
-            f"config.model.attention='pallas' needs rows of a multiple of 128 positions, not {_row_length(config)}, and"
+            f"config.model.attention='pallas' needs rows of a multiple of 128 positions, not {row_length(config.data)}, and"
             f" config.model.local_window={shape.local_window} to be 0; set attention='auto'"
         )
-
-
-def _row_length(config: ConfigDict) -> int:
-    return config.data.get("pack_length") or config.data.seq_len
 
 
 def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[[str, Shape], float] | None = None) -> str:
