@@ -17,9 +17,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.models.base import BATCH_AXES
+
 BACKENDS = ("xla", "cudnn", "pallas")
-_HEADS = PartitionSpec(("data", "fsdp"), None, "tensor", None)
-_ROWS = PartitionSpec(("data", "fsdp"))
+_HEADS = PartitionSpec(BATCH_AXES, None, "tensor", None)
+_ROWS = PartitionSpec(BATCH_AXES)
 
 
 @dataclasses.dataclass(frozen=True)

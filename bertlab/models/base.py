@@ -108,6 +108,10 @@ def sides_of(family: str, direction: str) -> tuple[str, ...]:
     return SIDES if family in ("elmo", "static") else ("both",)
 
 
+BATCH_AXES = ("data", "fsdp")
+"""The mesh's axes that divide a batch's rows."""
+
+
 def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     """Keeps an activation's batch axis divided over the mesh's data and fsdp axes, as the batch is; nothing without a mesh.
 
@@ -116,7 +120,7 @@ def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     if jax.sharding.get_abstract_mesh().empty:
         return x
     spec = [None] * x.ndim
-    spec[axis] = ("data", "fsdp")
+    spec[axis] = BATCH_AXES
     return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
 
 

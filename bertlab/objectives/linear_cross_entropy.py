@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from bertlab.models.base import for_cpu
+from bertlab.models.base import BATCH_AXES, for_cpu
 from bertlab.objectives.base import Metrics
 
 # Rows of logits at a time: on a CPU few enough for its caches, elsewhere so many that they fill 256 MiB.
 _CPU_ROWS = 128
 _ELEMENTS = 2**26
-_ROWS = ("data", "fsdp")
 
 
 def linear_cross_entropy(
@@ -72,23 +71,23 @@ def _on_all_devices(rows, hidden, table, bias, labels, weights, with_gradient: b
     """Each device's part of the batch by itself, and one sum over devices at the end, not one for each chunk."""
     compute = functools.partial(_chunks, rows, with_gradient)
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or math.prod(mesh.shape[axis] for axis in _ROWS) == 1:
+    if mesh.empty or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
         return compute(hidden, table, bias, labels, weights)
 
     def of_one_device(*given):
         sums, gradients = compute(*given)
-        sums = jax.lax.psum(sums, _ROWS)
+        sums = jax.lax.psum(sums, BATCH_AXES)
         if not with_gradient:
             return sums, None
         of_hidden, *of_layer = gradients
-        return sums, (of_hidden, *jax.lax.psum(tuple(of_layer), _ROWS))
+        return sums, (of_hidden, *jax.lax.psum(tuple(of_layer), BATCH_AXES))
 
-    divided, whole = PartitionSpec(_ROWS), PartitionSpec()
+    divided, whole = PartitionSpec(BATCH_AXES), PartitionSpec()
     return jax.shard_map(
         of_one_device,
         in_specs=(divided, whole, whole, divided, divided),
         out_specs=((whole, whole), (divided, whole, whole) if with_gradient else None),
-        axis_names=set(_ROWS),
+        axis_names=set(BATCH_AXES),
         check_vma=False,
     )(hidden, table, bias, labels, weights)
 

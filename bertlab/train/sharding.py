@@ -12,9 +12,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertlab.errors import UserError
+from bertlab.models.base import BATCH_AXES
 
 MESH_AXES = ("data", "fsdp", "tensor")
-BATCH = PartitionSpec(("data", "fsdp"))
+BATCH = PartitionSpec(BATCH_AXES)
 
 RULES = {
     "vocab": "tensor",
