@@ -19,6 +19,7 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.models.presets import model_shape
+from bertlab.studies.estimate import product_rate
 from bertlab.studies.grid import grid
 from bertlab.train.build import build_pretraining
 from bertlab.train.environment import describe_environment
@@ -147,17 +148,8 @@ def _environment() -> dict:
 
 
 def ceiling(dtype: str) -> float:
-    """FLOP/s of a large matrix product, the best of several: as fast as this device can be here."""
-    size = 8192 if jax.default_backend() == "gpu" else 2048
-    matrix = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
-    product = jax.jit(lambda x: x @ x).lower(matrix).compile()
-    product(matrix).block_until_ready()
-    seconds = []
-    for _ in range(10):
-        began = time.perf_counter()
-        product(matrix).block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return 2 * size**3 / min(seconds)
+    """FLOP/s of a large matrix product: as fast as this device can be here."""
+    return product_rate(8192 if jax.default_backend() == "gpu" else 2048, dtype, times=10)
 
 
 def peak_device_bytes() -> int:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from bertlab.files import read_json
@@ -129,13 +128,13 @@ def schedule(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: 
     return now
 
 
-def product_rate(size: int = 1024) -> float:
-    """FLOP/s of float32 matrix products on one device, the best of a few."""
+def product_rate(size: int = 1024, dtype: str = "float32", times: int = 5) -> float:
+    """FLOP/s of a matrix product on one device, the best of a few."""
     multiply = jax.jit(lambda a: a @ a)
-    a = jnp.ones((size, size), jnp.float32)
+    a = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
     multiply(a).block_until_ready()
     best = float("inf")
-    for _ in range(5):
+    for _ in range(times):
         begin = time.perf_counter()
         multiply(a).block_until_ready()
         best = min(best, time.perf_counter() - begin)

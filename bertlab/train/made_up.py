@@ -6,6 +6,7 @@ import grain
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.batches import READ_HERE
 from bertlab.data.characters import WORD_LENGTH
 from bertlab.data.formats import make_row
 from bertlab.data.packing import packed
@@ -55,6 +56,6 @@ class MadeUpRows:
                 row = make_row(length, 0, tokens, segments, np.ones(length), number % 2, (number, 0), number % 2)
                 made.append({**row, "visit": np.int32(0)})
             if self.data.pack_length:
-                made = list(packed(grain.MapDataset.source(made).to_iter_dataset(), self.data, pad_id=0, seed=0))
+                made = list(packed(grain.MapDataset.source(made).to_iter_dataset(READ_HERE), self.data, pad_id=0, seed=0))
             batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
             yield batch | ({"characters": np.zeros((*batch["tokens"].shape, WORD_LENGTH), np.uint16)} if characters else {})
