@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.models.base import BATCH_AXES
+from bertlab.models.base import BATCH_AXES, einsum
 
 BACKENDS = ("xla", "cudnn", "pallas")
 _HEADS = PartitionSpec(BATCH_AXES, None, "tensor", None)
@@ -46,22 +46,25 @@ def attend(
     value: Float[Array, "B L H K"],
     sight: Sight,
     drop: Callable[[Array], Array] | None = None,
+    dtype: jnp.dtype | None = None,
 ) -> Float[Array, "B L H K"]:
     """Means of the values that each position sees, weighted by softmax(QKᵀ/√K).
 
     Args:
         backend: one of BACKENDS; what it cannot do is done by "xla".
-        query, key, value: in the dtype of the computation.
+        query, key, value: in the dtype of what lies between products.
         sight: what may be seen; every query sees something.
         drop: dropout of the weights; None: nothing is dropped.
+        dtype: of the products; None: that of the query.
     """
+    dtype = dtype or query.dtype
     if backend == "cudnn" and drop is None:
         return jax.nn.dot_product_attention(query, key, value, mask=sight.mask, implementation="cudnn")
     if backend == "pallas" and drop is None and sight.documents is not None and tiles(query.shape[1]):
         return _on_all_devices(functools.partial(_fused, sight.direction), query, key, value, sight.documents)
-    scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32) / query.shape[-1] ** 0.5
+    scores = einsum("blhk,bmhk->bhlm", query, key, dtype, jnp.float32) / query.shape[-1] ** 0.5
     weights = jax.nn.softmax(jnp.where(sight.mask, scores, jnp.finfo(jnp.float32).min)).astype(query.dtype)
-    return jnp.einsum("bhlm,bmhk->blhk", weights if drop is None else drop(weights), value)
+    return einsum("bhlm,bmhk->blhk", weights if drop is None else drop(weights), value, dtype)
 
 
 def tiles(length: int) -> bool:

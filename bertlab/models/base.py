@@ -15,6 +15,7 @@ A body is a Linen module (`Body`) with four methods:
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -132,6 +133,66 @@ def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "
     return table[ids]
 
 
+def between_products(dtype: jnp.dtype) -> jnp.dtype:
+    """The dtype of what lies between products in `dtype`: a CPU computes nothing else in bfloat16 without conversions."""
+    return jnp.float32 if for_cpu() else dtype
+
+
+def einsum(letters: str, x: Array, y: Array, dtype: jnp.dtype, result: jnp.dtype | None = None) -> Array:
+    """The einsum of two factors in `dtype`; each letter of a factor is one of the other's or of the result's.
+
+    Returns:
+        It in the dtype of what lies between products, or in `result`, summed in float32 where that is.
+    """
+    if dtype == jnp.bfloat16 and for_cpu():
+        return _bfloat16_einsum(letters, x.astype(jnp.float32), y.astype(jnp.float32))
+    return jnp.einsum(letters, x.astype(dtype), y.astype(dtype), preferred_element_type=result)
+
+
+def product(x: Float[Array, "..."], kernel: Float[Array, "..."], dtype: jnp.dtype, axes: int = 1) -> Float[Array, "..."]:
+    """Sums over the last axes of x and as many, the first, of the kernel, in `dtype`; in that of what lies between products."""
+    if dtype != jnp.bfloat16 or not for_cpu():
+        return jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes)
+    inner = math.prod(kernel.shape[:axes])
+    y = einsum(_PLAIN, x.reshape(-1, inner), kernel.reshape(inner, -1), dtype)
+    return y.reshape(*x.shape[:-axes], *kernel.shape[axes:])
+
+
+_PLAIN = "nd,df->nf"
+_summed_in_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _bfloat16_einsum(letters: str, x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """XLA's fast products of bfloat16 on a CPU are those summed in float32, and their derivatives by JAX are none of them."""
+    return _forward_einsum(letters, x, y)[0]
+
+
+def _forward_einsum(letters, x, y):
+    factors = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    return _summed_in_float32(letters, *factors), factors
+
+
+def _backward_einsum(letters, factors, of_result):
+    (x, y), of_result = factors, of_result.astype(jnp.bfloat16)
+    of_x, of_y, result = letters.replace("->", ",").split(",")
+    gradient_of_x = _summed_in_order(f"{result},{of_y}->{of_x}", of_result, y)
+    if letters == _PLAIN and x.shape[1] % 2 == 0:  # half the time as two halves, one above the other
+        halves = _summed_in_float32("npd,nf->pdf", x.reshape(len(x), 2, -1), of_result)
+        return gradient_of_x, halves.reshape(y.shape)
+    return gradient_of_x, _summed_in_order(f"{of_x},{result}->{of_y}", x, of_result)
+
+
+def _summed_in_order(letters, x, y):
+    """The einsum with that factor first whose own letter is the result's first: XLA does not compute some with the other."""
+    of_x, of_y, result = letters.replace("->", ",").split(",")
+    first_own = next(letter for letter in result if (letter in of_x) != (letter in of_y))
+    return _summed_in_float32(letters, x, y) if first_own in of_x else _summed_in_float32(f"{of_y},{of_x}->{result}", y, x)
+
+
+_bfloat16_einsum.defvjp(_forward_einsum, _backward_einsum)
+
+
 def param(init, *axes: str | None):
     """An initialiser whose parameter carries one logical axis name (or None) per dimension."""
     return nn.with_logical_partitioning(init, axes)
@@ -173,9 +234,9 @@ class Dense(nn.Module):
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
         kernel = self.param("kernel", param(self.initializer, *self.axes), (x.shape[-1], self.features))
         x = rows_apart(x) if self.axes[0] == "embed" else x
-        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
+        y = product(x, kernel, self.dtype)
         if self.use_bias:
-            y = y + self.param("bias", param(nn.initializers.zeros, self.axes[1]), (self.features,)).astype(self.dtype)
+            y = y + self.param("bias", param(nn.initializers.zeros, self.axes[1]), (self.features,)).astype(y.dtype)
         return rows_apart(y) if self.axes[1] is None else y
 
 
@@ -306,7 +367,7 @@ class TokenPrediction(nn.Module):
         if not self.config.tied:
             embedding = self.param("kernel", param(self.initializer, "vocab", "embed"), (self.vocab_size, width))
         bias = self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,)) if self.config.bias else None
-        return hidden, embedding, bias
+        return hidden.astype(self.dtype), embedding, bias
 
 
 class Body(nn.Module):

@@ -27,9 +27,11 @@ from bertlab.models.base import (
     OutputConfig,
     TokenPrediction,
     View,
+    between_products,
     lookup,
     normal,
     param,
+    product,
     rows_apart,
     stacked,
     truncated_normal,
@@ -178,19 +180,19 @@ class Attention(nn.Module):
         c = self.config
         batch, length, head_width = sight.mask.shape[0], sight.mask.shape[-1], c.width // c.heads
         kernel = self.param("qkv_kernel", param(c.init, "embed", None, "heads", None), (c.width, 3, c.heads, head_width))
-        qkv = jnp.einsum("nd,dthk->tnhk", x, kernel.astype(c.dtype))
+        qkv = product(x, kernel, c.dtype)
         if c.use_bias:
             bias = self.param("qkv_bias", param(nn.initializers.zeros, None, "heads", None), (3, c.heads, head_width))
-            qkv = qkv + bias.astype(c.dtype)[:, None]
-        query, key, value = qkv.reshape(3, batch, length, c.heads, head_width)
+            qkv = qkv + bias.astype(qkv.dtype)
+        query, key, value = jnp.moveaxis(qkv.reshape(batch, length, 3, c.heads, head_width), 2, 0)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
         drop = Dropout(c.dropout, deterministic=False) if c.dropout and not self.deterministic else None
-        context = attend(c.attention, query, key, value, sight, drop).reshape(batch * length, c.heads, head_width)
+        context = attend(c.attention, query, key, value, sight, drop, c.dtype).reshape(batch * length, c.heads, head_width)
         out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
-        out = jnp.einsum("nhk,hkd->nd", context, out_kernel.astype(c.dtype))
+        out = product(context, out_kernel, c.dtype, axes=2)
         if c.use_bias:
-            out = out + self.param("out_bias", param(nn.initializers.zeros, "embed"), (c.width,)).astype(c.dtype)
+            out = out + self.param("out_bias", param(nn.initializers.zeros, "embed"), (c.width,)).astype(out.dtype)
         return out
 
 
@@ -276,12 +278,12 @@ class Transformer(Body):
     def embed(self, view: View, deterministic: bool) -> Float[Array, "B L D"]:
         """What the first block is given: the sum of the embeddings, normalised where the config says so, and dropped."""
         c = self.config
-        x = lookup(self.token_embedding.astype(c.dtype), view["tokens"])
+        x = lookup(self.token_embedding.astype(between_products(c.dtype)), view["tokens"])
         if c.position_encoding == "learned":
-            x = x + lookup(self.position_embedding.astype(c.dtype), view["positions"] + c.position_offset)
+            x = x + lookup(self.position_embedding.astype(between_products(c.dtype)), view["positions"] + c.position_offset)
         if c.segments:
             segments = view["segments"] if c.segments > 1 else jnp.zeros_like(view["segments"])
-            x = x + lookup(self.segment_embedding.astype(c.dtype), segments)
+            x = x + lookup(self.segment_embedding.astype(between_products(c.dtype)), segments)
         if c.embedding_norm:
             x = self.embedding_norm(x)
         return self.dropout(x, deterministic)

@@ -1,0 +1,104 @@
+"""Products in bfloat16 where they are written out for a CPU, against NumPy's of the same rounded factors."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from bertlab.models.base import einsum, product
+from bertlab.models.presets import FAMILIES
+from bertlab.train.sharding import build_mesh
+from tests.references import random_params, tiny_program, views_of
+
+LETTERS = ("nd,df->nf", "blhk,bmhk->bhlm", "bhlm,bmhk->blhk")
+
+
+@pytest.fixture
+def cpu():
+    """A mesh of one CPU."""
+    with jax.set_mesh(build_mesh(ConfigDict(dict(data=1, fsdp=1, tensor=1)))):
+        yield
+
+
+def rounded(x) -> np.ndarray:
+    """The nearest bfloat16, as float64."""
+    return np.asarray(jnp.asarray(x, jnp.float32).astype(jnp.bfloat16), np.float64)
+
+
+def with_gradients(multiply, x, y, of_result):
+    """The product and its gradients, under a vmap over the first axis too."""
+    value, pull = jax.vjp(multiply, x, y)
+    return value, *pull(of_result)
+
+
+@pytest.mark.parametrize("replicas", [0, 3])
+@pytest.mark.parametrize("sizes", ["odd", "even"])
+@pytest.mark.parametrize("letters", LETTERS)
+def test_value_and_gradients_are_those_of_rounded_factors_summed_in_float32(letters, sizes, replicas, cpu):
+    size = dict(zip("ndfblmhk", (7, 3, 5, 2, 5, 5, 3, 7) if sizes == "odd" else (64, 10, 32, 4, 16, 16, 2, 8), strict=True))
+    of_x, of_y, result = re.split(",|->", letters)
+    rng, lead = np.random.default_rng(0), (replicas,) if replicas else ()
+    x, y, g = (rng.normal(size=(*lead, *(size[c] for c in part))).astype(np.float32) for part in (of_x, of_y, result))
+    compute = lambda x, y, g: with_gradients(lambda x, y: einsum(letters, x, y, jnp.bfloat16), x, y, g)
+    found = jax.jit(jax.vmap(compute) if replicas else compute)(x, y, g)
+    assert [array.dtype for array in found] == [jnp.float32] * 3
+    r = "r" if replicas else ""
+    expected = (
+        np.einsum(f"{r}{of_x},{r}{of_y}->{r}{result}", rounded(x), rounded(y)),
+        np.einsum(f"{r}{result},{r}{of_y}->{r}{of_x}", rounded(g), rounded(y)),
+        np.einsum(f"{r}{of_x},{r}{result}->{r}{of_y}", rounded(x), rounded(g)),
+    )
+    for one, other in zip(found, expected, strict=True):
+        # Sums in bfloat16 would be off by a hundredth.
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_a_product_is_over_as_many_axes_as_asked(axes, cpu):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 3, 4, 6)).astype(np.float32)
+    kernel = rng.normal(size=(*x.shape[-axes:], 3, 5)).astype(np.float32)
+    for dtype, given in ((jnp.bfloat16, rounded), (jnp.float32, np.float64)):
+        found = product(x, kernel, dtype, axes)
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, np.tensordot(given(x), given(kernel), axes), rtol=1e-4, atol=1e-5)
+
+
+def test_elsewhere_results_are_bfloat16():
+    x = jnp.ones((4, 6))
+    assert product(x, x.T, jnp.bfloat16).dtype == einsum(LETTERS[0], x, x.T, jnp.bfloat16).dtype == jnp.bfloat16
+    assert einsum(LETTERS[0], x, x.T, jnp.bfloat16, jnp.float32).dtype == jnp.float32
+
+
+def loss_and_gradients(family: str, dtype: str, batch):
+    """A function of parameters, and parameters, of a small model."""
+    program = tiny_program(family, "mlm" if family in ("bert", "modern") else "ltr", dtype=dtype)
+    views = views_of(program, batch)
+    total = lambda params: sum(x for name, (x, _) in program.metrics(params, views).items() if name.endswith("/loss"))
+    return jax.value_and_grad(total), random_params(program, batch, scale=0.3)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("static",)])
+def test_a_model_in_bfloat16_has_the_gradients_of_float32(family, packed_batch, cpu):
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        compute, params = loss_and_gradients(family, dtype, packed_batch())
+        found[dtype] = jax.jit(compute)(params)
+    (loss, gradients), (loss_in_half, gradients_in_half) = found["float32"], found["bfloat16"]
+    assert loss != loss_in_half and abs(loss - loss_in_half) < 0.03 * loss
+    distance = jax.tree.map(lambda a, b: float(jnp.sum((a - b) ** 2)), gradients, gradients_in_half)
+    norm = sum(float(jnp.sum(a**2)) for a in jax.tree.leaves(gradients))
+    # bfloat16 has 8 bits: a few per cent after a handful of products.
+    assert sum(jax.tree.leaves(distance)) < 0.06**2 * norm
+
+
+def test_no_product_of_a_step_is_in_float32(packed_batch, cpu):
+    """Each of those of the forward pass and of the backward pass has both factors in bfloat16, which alone are fast."""
+    compute, params = loss_and_gradients("bert", "bfloat16", packed_batch())
+    factors = re.findall(
+        r"dot_general .*: \(tensor<[\dx]*x(\w+)>, tensor<[\dx]*x(\w+)>\)", jax.jit(compute).lower(params).as_text()
+    )
+    assert len(factors) >= 3 * 7 and set(factors) == {("bf16", "bf16")}
