@@ -330,3 +330,12 @@ def test_the_command_begins_once_more_with_huge_pages_and_the_same_arguments(bef
     *begun, end = done.stdout.splitlines()
     assert begun == ["begun"] * (1 + (before != after))
     assert end == f"{after} ['a', 'b c'] True"
+
+
+def test_training_starts_without_the_libraries_of_reports_and_scores():
+    """They take as long to import as all the rest; pandas, scikit-learn and SciPy's statistics wait until they are used."""
+    modules = "bertlab.transfer.pretrain, bertlab.transfer.finetune, bertlab.bench.ours"
+    late = ("pandas", "sklearn", "scipy.stats", "matplotlib")
+    code = f"import sys, {modules}; print([name for name in {late} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -20,7 +20,6 @@ from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.models.presets import model_shape
 from bertlab.studies.estimate import product_rate
-from bertlab.studies.grid import grid
 from bertlab.train.build import build_pretraining
 from bertlab.train.environment import describe_environment
 from bertlab.train.loop import Progress, Session
@@ -125,6 +124,8 @@ class FineTunings:
 
     def round(self, steps: int) -> dict[str, float]:
         """All of them, whatever `steps` says."""
+        from bertlab.studies.grid import grid  # tables and tests come with it, which training does not wait for
+
         del steps
         settings = {"data.buckets": (32, 64), "optimizer.learning_rate": LEARNING_RATE}
         seeds = ",".join(map(str, range(1, SEEDS + 1)))

@@ -11,10 +11,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import safetensors.numpy
 from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
@@ -37,6 +36,9 @@ from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, predictions_of
 from bertlab.transfer.rows import Compiled, batches
 
+if TYPE_CHECKING:
+    import pandas
+
 POOLINGS = ("mean", "first", "last", "max", "pooler")
 SUFFIXES = (".npz", ".safetensors", ".csv")
 
@@ -57,8 +59,10 @@ class Embedding:
     widths: tuple[int, ...]
     layers: tuple[int, ...]
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pandas.DataFrame":
         """A table with a row for each token of each layer: `layer`, `position` (from 0), `token`, then `d0` to `d{D−1}`."""
+        import pandas as pd  # here, as training and fine-tuning start sooner without it
+
         count, length, width = self.states.shape
         where = {
             "layer": np.repeat(np.array(self.layers, np.int64), length),
@@ -360,15 +364,19 @@ def parse_layers(text: str) -> str | list[int]:
         raise UserError(f"--layers={text}: expected all, or numbers joined by commas such as 0,-1") from None
 
 
-def to_frame(embeddings: Sequence[Embedding]) -> pd.DataFrame:
+def to_frame(embeddings: Sequence[Embedding]) -> "pandas.DataFrame":
     """The tables of several texts (`Embedding.frame`) under each other, with a first column `text`: its number from 0."""
+    import pandas as pd
+
     frames = [embedding.frame() for embedding in embeddings]
     together = pd.concat(frames, ignore_index=True)
     together.insert(0, "text", np.repeat(np.arange(len(frames)), [len(frame) for frame in frames]))
     return together
 
 
-def _columns(vectors: Float[np.ndarray, "N D"]) -> pd.DataFrame:
+def _columns(vectors: Float[np.ndarray, "N D"]) -> "pandas.DataFrame":
+    import pandas as pd
+
     return pd.DataFrame(vectors, columns=[f"d{number}" for number in range(vectors.shape[1])])
 
 

@@ -17,8 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
+import scipy  # its parts are imported when they are first used
 
 from bertlab.errors import UserError
 
@@ -70,26 +69,34 @@ def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
     return [tag for sentence in gold for tag in sentence], [tag for sentence in predicted for tag in sentence]
 
 
+def _sklearn():
+    """scikit-learn's metrics, which take a second to import: only what is scored with them waits for it."""
+    import sklearn.metrics
+
+    return sklearn.metrics
+
+
 def accuracy(gold: Sequence, predicted: Sequence) -> float:
     """Fraction of the classes, or of the words' tags, that are right."""
-    return sklearn.metrics.accuracy_score(*_flat(gold, predicted))
+    gold, predicted = _flat(gold, predicted)
+    return np.mean([one == other for one, other in zip(gold, predicted, strict=True)])
 
 
 def f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
     """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 where neither side has this class."""
-    return sklearn.metrics.f1_score(*_flat(gold, predicted), labels=[1], average="macro", zero_division=0.0)
+    return _sklearn().f1_score(*_flat(gold, predicted), labels=[1], average="macro", zero_division=0.0)
 
 
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
     """Mean of the F1 of the classes that occur on either side."""
-    return sklearn.metrics.f1_score(*_flat(gold, predicted), average="macro", zero_division=0.0)
+    return _sklearn().f1_score(*_flat(gold, predicted), average="macro", zero_division=0.0)
 
 
 def matthews(gold: Sequence, predicted: Sequence) -> float:
     """Matthews' correlation, CoLA's metric; 0 where either side is constant."""
     if len(set(gold)) < 2 or len(set(predicted)) < 2:
         return 0.0
-    return sklearn.metrics.matthews_corrcoef(gold, predicted)
+    return _sklearn().matthews_corrcoef(gold, predicted)
 
 
 # Numbers.
