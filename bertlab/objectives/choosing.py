@@ -32,7 +32,7 @@ def word_starts(
     # The document of the candidate before; documents of a row are numbered upwards from 1.
     seen = jax.lax.cummax(jnp.where(candidates, documents, 0), axis=1)
     before = jnp.pad(seen, ((0, 0), (1, 0)))[:, :-1]
-    return candidates & ~(jnp.asarray(continues)[tokens] & (before == documents))
+    return candidates & ~(jnp.asarray(np.asarray(continues))[tokens] & (before == documents))
 
 
 def choose_words(
