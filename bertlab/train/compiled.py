@@ -160,6 +160,16 @@ def _arrays(shape: str) -> tuple[_Array, ...]:
     )
 
 
+def _element(whole: _Instruction, place: int, computation: Mapping[str, _Instruction]) -> _Instruction:
+    """What makes an element of a tuple; of something else, that itself."""
+    if whole.operation != "tuple":
+        return whole
+    found = computation[whole.operands[place]]
+    while found.operation in ("copy", "bitcast"):
+        found = computation[found.operands[0]]
+    return found
+
+
 # Operations that move nothing, or whose parts are counted where they stand.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
 _FREE |= {"while", "conditional", "call", "async-start", "async-update", "async-done", "opt-barrier", "domain"}
@@ -214,7 +224,7 @@ class _Reader:
             yield from ((callee, 1, False) for callee in instruction.called(*keys))
 
     def _trips(self, loop: _Instruction, computation) -> float:
-        """How often a loop runs: as XLA says, or i from its first value up to a constant; NaN if it says neither."""
+        """How often a loop runs: as XLA says, or i from its first value in steps up to a constant; NaN if it says neither."""
         if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return float(known[1])
         condition = self.computations[loop.called("condition")[0]]
@@ -222,14 +232,18 @@ class _Reader:
         if root.operation != "compare" or "direction=LT" not in root.attributes:
             return math.nan
         counter, bound = (condition[operand] for operand in root.operands)
-        first = computation[loop.operands[0]]
-        if bound.operation != "constant" or counter.operation != "get-tuple-element" or first.operation != "tuple":
+        if counter.operation != "get-tuple-element":
             return math.nan
         place = int(re.search(r"index=(\d+)", counter.attributes)[1])
-        first = computation[first.operands[place]]
-        while first.operation in ("copy", "bitcast"):
-            first = computation[first.operands[0]]
-        return float(int(bound.inside) - int(first.inside)) if first.operation == "constant" else math.nan
+        body = self.computations[loop.called("body")[0]]
+        after = _element(next(each for each in body.values() if each.is_root), place, body)
+        # A loop that the compiler has unrolled goes on by more than 1.
+        step = next((body[name] for name in after.operands if body[name].operation == "constant"), after)
+        values = [_element(computation[loop.operands[0]], place, computation), bound, step]
+        if after.operation != "add" or any(value.operation != "constant" for value in values):
+            return math.nan
+        first, end, by = (int(value.inside) for value in values)
+        return float(math.ceil((end - first) / by))
 
     def _products(self, instruction: _Instruction, computation) -> float:
         if instruction.operation == "dot":

@@ -53,7 +53,9 @@ PROGRAM = """HloModule step, is_scheduled=true, num_partitions=8
   %r = f32[4,8]{1,0:T(8,128)S(1)} all-reduce(%x), channel_id=1, replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
   %k = f32[8,8]{1,0:T(8,128)} constant({...})
   %y = f32[4,8]{1,0:T(8,128)S(1)} convolution(%r, %k), dim_labels=bf_io->bf
-  ROOT %t = (s32[], f32[4,8]) tuple(%i, %y)
+  %by = s32[] constant(1)
+  %next = s32[] add(%i, %by)
+  ROOT %t = (s32[], f32[4,8]) tuple(%next, %y)
 }
 
 %condition (q: (s32[], f32[4,8])) -> pred[] {
@@ -99,6 +101,13 @@ def test_exchanges_by_kind_with_what_a_device_sends_in_a_ring():
     assert work.flops == 6 * 2 * 4 * 8 * 8, "the loop goes from 1 to 7"
 
 
+@pytest.mark.parametrize("by, times", [(1, 6), (2, 3), (4, 2)])
+def test_a_loop_runs_as_often_as_its_counter_steps(by, times):
+    work = read_work(PROGRAM.replace("%by = s32[] constant(1)", f"%by = s32[] constant({by})"))
+    assert work.flops == times * 2 * 4 * 8 * 8
+    assert work.collectives["all-reduce"].count == times
+
+
 @pytest.mark.parametrize(
     "groups, sent",
     [
@@ -118,8 +127,10 @@ def test_groups_as_compilers_write_them(groups, sent):
 
 def test_a_loop_of_products_must_say_how_often_it_runs():
     endless = PROGRAM.replace("compare(%j, %bound), direction=LT", "compare(%j, %bound), direction=NE")
-    with pytest.raises(ValueError, match="in a loop that does not say how often it runs: body"):
-        read_work(endless)
+    stands = PROGRAM.replace("tuple(%next, %y)", "tuple(%i, %y)")
+    for program in (endless, stands):
+        with pytest.raises(ValueError, match="in a loop that does not say how often it runs: body"):
+            read_work(program)
     known = endless.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"4"}}')
     assert read_work(known).collectives["all-reduce"].count == 4
 
