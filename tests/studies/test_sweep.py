@@ -119,6 +119,22 @@ def test_two_jobs_run_at_a_time(tmp_path):
     assert [line.endswith("started") for line in lines[:2]] == [True, True] and not lines[2].endswith("started")
 
 
+def test_runs_share_what_they_compile_unless_the_environment_says_where_or_there_are_several_cpu_devices(monkeypatch):
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    launcher = Local(2)
+    shared = launcher.programs()
+    assert launcher.programs() == shared and Path(shared["JAX_COMPILATION_CACHE_DIR"]).is_dir()
+    assert shared["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
+    launcher.close()
+    assert not Path(shared["JAX_COMPILATION_CACHE_DIR"]).exists()
+    several = {"JAX_NUM_CPU_DEVICES": "4", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    for name, value in (several | {"JAX_COMPILATION_CACHE_DIR": "mine"}).items():
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert Local(2).programs() == {}
+
+
 def test_each_distinct_data_config_is_prepared_once_before_any_run(tmp_path):
     axes = {"corpus": {"p": {"data.corpus": "pydocs"}, "t": {"data.corpus": "text:*.txt"}}, "seed": [1, 2]}
     spec = Study(name="s", title="", question="", config="base.py", axes=axes, overrides={"train.steps": 1})

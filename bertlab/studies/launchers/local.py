@@ -63,11 +63,16 @@ class Local:
     def programs(self) -> dict[str, str]:
         """Where workers find what others of this sweep have compiled: runs that differ in seeds are one program."""
         # JAX 0.10 hangs in programs of several CPU devices that come from its cache.
-        if "JAX_NUM_CPU_DEVICES" in os.environ or "device_count" in os.environ.get("XLA_FLAGS", ""):
+        if (
+            "JAX_COMPILATION_CACHE_DIR" in os.environ
+            or "JAX_NUM_CPU_DEVICES" in os.environ
+            or "device_count" in os.environ.get("XLA_FLAGS", "")
+        ):
             return {}
         if self.directory is None:
             self.directory = tempfile.TemporaryDirectory(prefix="bertlab-programs-")
-        return {"JAX_COMPILATION_CACHE_DIR": self.directory.name}
+        # Small programs too: a run has dozens, which together take as long as its training step.
+        return {"JAX_COMPILATION_CACHE_DIR": self.directory.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
     def close(self) -> None:
         if self.directory is not None:
