@@ -108,8 +108,8 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
     A rival that cannot do it stays in the result, with the reason.
     """
     found = {key: value for key, value in dataclasses.asdict(workload).items() if key not in ("suite", "recipe", "settings")}
-    # Only training steps gain from compilation; rows have no rival but the fastest step.
-    rivals = {"step": tuple(rivals), "rows": ()}.get(workload.kind, tuple(rivals[:1]))
+    # Only training steps gain from compilation; rows have no rival but the fastest step, and replicas one of our own.
+    rivals = {"step": tuple(rivals), "rows": (), "replicas": ("apart",)}.get(workload.kind, tuple(rivals[:1]))
     with tempfile.TemporaryDirectory() as directory:
         given = Path(directory) / "given"
         with contextlib.closing(Side(workload, "examples", given, {}, settings)) as examples:
@@ -117,8 +117,11 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
         environment = {}
         if workload.name.endswith("-cached"):
             environment = {"JAX_COMPILATION_CACHE_DIR": directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        if workload.kind == "replicas":  # processes that share a device: each takes what it needs, not three quarters
+            environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         begin = lambda side: Side(workload, side, given, environment, settings)
-        how = {"start": of_starts, "prepare": of_wholes, "finetune": of_wholes}.get(workload.kind, of_rounds)
+        wholes = dict.fromkeys(("prepare", "finetune", "replicas"), of_wholes)
+        how = {"start": of_starts, **wholes}.get(workload.kind, of_rounds)
         return {**found, "sides": how(begin, ("ours", *rivals), rounds, seconds)}
 
 

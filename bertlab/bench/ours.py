@@ -6,14 +6,17 @@ import itertools
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import numpy as np
 
-from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Workload
+from bertlab.bench.workloads import LEARNING_RATE, REPLICAS, SEEDS, Workload
 from bertlab.data.batches import train_batches
 from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import prepare
@@ -117,30 +120,58 @@ class Preparation:
 class FineTunings:
     """Eight seeds on a task, as `bertlab finetune --seeds` does them."""
 
-    def __init__(self, workload: Workload, given: str, *_):
+    settings: ClassVar = {"data.buckets": (32, 64), "optimizer.learning_rate": LEARNING_RATE}
+
+    def __init__(self, workload: Workload, given: str, side: str):
         """Args: given: the directory that `write_task` filled."""
         del workload
-        self.given, self.facts = Path(given), {}
+        self.given, self.side, self.facts = Path(given), side, {}
 
     def round(self, steps: int) -> dict[str, float]:
         """All of them, whatever `steps` says."""
-        from bertlab.studies.grid import grid  # tables and tests come with it, which training does not wait for
-
         del steps
-        settings = {"data.buckets": (32, 64), "optimizer.learning_rate": LEARNING_RATE}
-        seeds = ",".join(map(str, range(1, SEEDS + 1)))
         with tempfile.TemporaryDirectory() as directory:
-            began, jobs = time.perf_counter(), len(os.sched_getaffinity(0))
-            grid(self.given / "run", str(self.given / "task.py"), Path(directory), seeds, "", settings, "bert", jobs)
+            began = time.perf_counter()
+            seeds = self.train(Path(directory))
             seconds = time.perf_counter() - began
             results = [json.loads(file.read_text()) for file in Path(directory).glob("*/finetune/*/result.json")]
-        if len(results) != SEEDS:
-            raise UserError(f"{SEEDS - len(results)} of {SEEDS} fine-tunings did not finish")
+        if len(results) != seeds:
+            raise UserError(f"{seeds - len(results)} of {seeds} fine-tunings did not finish")
         return {"seconds": seconds, "score": statistics.mean(of["metrics"]["test"]["the/accuracy"] for of in results)}
+
+    def train(self, directory: Path) -> int:
+        """Trains in this directory; how many seeds."""
+        self.study(directory, SEEDS, jobs=len(os.sched_getaffinity(0)))
+        return SEEDS
+
+    def study(self, directory: Path, seeds: int, jobs: int = 1, together: bool = False) -> None:
+        """A study of so many seeds, as `bertlab finetune --seeds --jobs --together`."""
+        from bertlab.studies.grid import grid  # tables and tests come with it, which training does not wait for
+
+        listed = ",".join(map(str, range(1, seeds + 1)))
+        grid(self.given / "run", str(self.given / "task.py"), directory, listed, "", self.settings, "bert", jobs, together)
 
     def close(self) -> dict:
         """What is known of the device."""
-        return {"environment": _environment(), "peak_bytes": 0}
+        return {"environment": _environment(), "peak_bytes": peak_device_bytes()}
+
+
+class Replicas(FineTunings):
+    """Sixteen seeds: as one vectorised program or, the side "apart", in as many processes that share the device."""
+
+    settings: ClassVar = {"data.seq_len": 64, "optimizer.learning_rate": LEARNING_RATE}
+
+    def train(self, directory: Path) -> int:
+        if self.side == "ours":
+            self.study(directory, REPLICAS, together=True)
+            return REPLICAS
+        command = [sys.executable, "-m", "bertlab.cli", "finetune", f"--run={self.given}/run", f"--task={self.given}/task.py"]
+        command += ["--recipe=bert", *(f"--config.{key}={value}" for key, value in self.settings.items())]
+        of_seed = lambda seed: [*command, f"--config.seed={seed}", f"--workdir={directory}/{seed}/finetune/the"]
+        processes = [subprocess.Popen(of_seed(seed), stdout=subprocess.DEVNULL) for seed in range(1, REPLICAS + 1)]
+        for process in processes:
+            process.wait()
+        return REPLICAS
 
 
 def _environment() -> dict:
@@ -228,6 +259,7 @@ def _write_facts(shape, directory: str | Path) -> dict:
     return facts
 
 
-WRITERS = {"prepare": write_text, "finetune": write_task}
+WRITERS = {"prepare": write_text, "finetune": write_task, "replicas": write_task}
 """What both sides are given, by kind; of the others `write_examples`."""
-RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "prepare": Preparation, "finetune": FineTunings}
+RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "prepare": Preparation}
+RUNNERS |= {"finetune": FineTunings, "replicas": Replicas}

@@ -2,9 +2,9 @@
 
     python -m bertlab.bench.worker SIDE WORKLOAD GIVEN [SETTINGS]
 
-SIDE is "ours", or "eager" or "compiled" for the rival, or "examples", which writes GIVEN for both and ends. SETTINGS are config
-keys as JSON, over the workload's. A line of JSON says that it is ready; each line "N" on standard input is answered by a line
-about a round of N steps; the end of the input by a last line.
+SIDE is "ours", or "eager" or "compiled" for the rival ("apart": ours in many processes), or "examples", which writes GIVEN for
+both and ends. SETTINGS are config keys as JSON, over the workload's. A line of JSON says that it is ready; each line "N" on
+standard input is answered by a line about a round of N steps; the end of the input by a last line.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def main(side: str, name: str, given: str, settings: str = "{}") -> None:
     say = lambda value: print(json.dumps(value), file=answers, flush=True)
     workload = next(workload for workload in WORKLOADS if workload.name == name)
     workload = dataclasses.replace(workload, settings={**workload.settings, **json.loads(settings)})
-    if side in ("ours", "examples"):
+    if side in ("ours", "apart", "examples"):
         from bertlab.bench import ours as of_side
     else:
         from bertlab.bench import rival as of_side

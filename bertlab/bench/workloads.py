@@ -19,7 +19,8 @@ class Workload:
         what: in a few words.
         suite: "cpu" or "gpu", the machine that it is for.
         kind: "step" (training steps of the real loop), "start" (a new process up to its first step), "rows" (the input
-            pipeline alone), "prepare" (text to rows, and the first batch of them) or "finetune" (eight seeds on a task).
+            pipeline alone), "prepare" (text to rows, and the first batch of them), "finetune" (eight seeds on a task) or
+            "replicas" (sixteen in one program, against as many processes of bertlab).
         recipe: file under experiments/pretrain, with its arguments.
         settings: config keys that differ from it.
         dtype: of the computation; the rival's autocast where it is not float32.
@@ -49,7 +50,7 @@ class Workload:
 
 
 # Of fine-tunings, on both sides.
-SEEDS, LEARNING_RATE = 8, 5e-4
+SEEDS, REPLICAS, LEARNING_RATE = 8, 16, 5e-4
 
 # BERT's uncased vocabulary has 30,522 pieces; as many are learnt from the Python documentation of this machine.
 _BERT = {
@@ -111,6 +112,10 @@ WORKLOADS = (
     Workload(
         "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "gpu", "step", "awd_lstm.py:size=original",
         {"data.stream.vary_length": False, "train.steps": 1_000_000}, "float32", 1.0,
+    ),
+    Workload(
+        "replicas", "BERT-Mini on 2,500 examples, sixteen seeds, together and apart", "gpu", "replicas", _PAIRS.format("mini"),
+        _BERT | {"train.steps": 0, "train.eval_batches": 1}, target=5.0,
     ),
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The benchmark's bookkeeping: who works when, which ratio is taken, what a table says of a miss and of a failure."""
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -191,3 +192,16 @@ def test_memory_is_that_of_children_too():
             alone = psutil.Process().memory_full_info().pss
             child.stdin.close()
     assert peak.bytes > alone + 55_000_000
+
+
+def test_replicas_are_the_same_fine_tunings_together_and_apart(workload, tmp_path, monkeypatch):
+    """Two of them: in one program, and in processes of their own; their numbers differ by rounding."""
+    monkeypatch.setattr(ours, "REPLICAS", 2)
+    monkeypatch.setattr(ours.Replicas, "settings", {"data.seq_len": 16, "train.steps": 3, "mesh.data": 1})
+    work = dataclasses.replace(workload, kind="replicas", settings={**workload.settings, "train.steps": 0})
+    ours.write_task(work, str(tmp_path), train=40, held_out=10)
+    scores = [ours.Replicas(work, str(tmp_path), side).round(1)["score"] for side in ("ours", "apart")]
+    assert scores[0] == scores[1]
+    monkeypatch.setattr(ours.Replicas, "train", lambda self, directory: 2)
+    with pytest.raises(UserError, match="2 of 2 fine-tunings did not finish"):
+        ours.Replicas(work, str(tmp_path), "apart").round(1)
