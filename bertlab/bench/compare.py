@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,17 @@ class Side:
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env={**os.environ, **environment}
         )
-        self.facts = {**self._answer(), "start_seconds": time.perf_counter() - began}
+        try:
+            self.facts = {**self._answer(), "start_seconds": time.perf_counter() - began}
+        except UserError:
+            self.close()
+            raise
 
     def round(self, steps: int) -> dict:
         """What a round of so many steps took."""
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and the answer says why
+            self.process.stdin.write(f"{steps}\n")
+            self.process.stdin.flush()
         return self._answer()
 
     def end(self) -> dict:
@@ -110,6 +115,7 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
     found = {key: value for key, value in dataclasses.asdict(workload).items() if key not in ("suite", "recipe", "settings")}
     # Only training steps gain from compilation; rows have no rival but the fastest step, and replicas one of our own.
     rivals = {"step": tuple(rivals), "rows": (), "replicas": ("apart",)}.get(workload.kind, tuple(rivals[:1]))
+    rivals = () if workload.positions else rivals
     with tempfile.TemporaryDirectory() as directory:
         given = Path(directory) / "given"
         with contextlib.closing(Side(workload, "examples", given, {}, settings)) as examples:
@@ -117,7 +123,7 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
         environment = {}
         if workload.name.endswith("-cached"):
             environment = {"JAX_COMPILATION_CACHE_DIR": directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        if workload.kind == "replicas":  # processes that share a device: each takes what it needs, not three quarters
+        if workload.suite == "gpu":  # processes that share a device: each takes what it needs, not three quarters
             environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         begin = lambda side: Side(workload, side, given, environment, settings)
         wholes = dict.fromkeys(("prepare", "finetune", "replicas"), of_wholes)
@@ -125,59 +131,82 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
         return {**found, "sides": how(begin, ("ours", *rivals), rounds, seconds)}
 
 
+class Contest:
+    """What was found of each side; a rival that fails, whenever it does, is out from then on, with the reason."""
+
+    def __init__(self, sides: Sequence[str]):
+        self.found = {side: {"facts": {}, "rounds": []} for side in sides}
+
+    def able(self) -> list[str]:
+        """The sides that have not failed."""
+        return [side for side, of in self.found.items() if "failed" not in of]
+
+    @contextlib.contextmanager
+    def attempt(self, side: str) -> Iterator[dict]:
+        """What is done here may fail; gives what was found of the side."""
+        try:
+            yield self.found[side]
+        except UserError as error:
+            if side == "ours":
+                raise
+            self.found[side] = {"failed": str(error)}
+
+
 def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float) -> dict:
     """Each round is a new process, from its start to its first step; one before them fills caches."""
     del seconds
-    found = {side: {"facts": {}, "rounds": []} for side in sides}
+    contest = Contest(sides)
     for number in range(rounds + 1):
-        for side in sides:
-            with contextlib.closing(begin(side)) as process:
-                found[side]["facts"] = process.facts
+        for side in contest.able():
+            with contest.attempt(side) as found, contextlib.closing(begin(side)) as process:
+                found["facts"] = process.facts
                 if number:
-                    found[side]["rounds"].append({"seconds": process.facts["start_seconds"]})
-                found[side]["end"] = process.end()
-    return found
+                    found["rounds"].append({"seconds": process.facts["start_seconds"]})
+                found["end"] = process.end()
+    return contest.found
 
 
 def of_wholes(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float) -> dict:
     """Each round is all of the work; one before them fills caches."""
     del seconds
+    contest, processes = Contest(sides), {}
     with contextlib.ExitStack() as open_sides:
-        processes = {side: open_sides.enter_context(contextlib.closing(begin(side))) for side in sides}
-        found = {side: {"facts": process.facts, "rounds": []} for side, process in processes.items()}
+        for side in sides:
+            with contest.attempt(side) as found:
+                processes[side] = open_sides.enter_context(contextlib.closing(begin(side)))
+                found["facts"] = processes[side].facts
         for number in range(rounds + 1):
-            for side, process in processes.items():
-                took = process.round(1)
-                if number:
-                    found[side]["rounds"].append(took)
-        for side, process in processes.items():
-            found[side]["end"] = process.end()
-    return found
+            for side in contest.able():
+                with contest.attempt(side) as found:
+                    took = processes[side].round(1)
+                    found["rounds"] += [took] * (number > 0)
+        _end(contest, processes)
+    return contest.found
 
 
 def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float) -> dict:
     """Processes that wait beside each other and do their rounds in turns."""
-    found, processes, steps = {}, {}, {}
+    contest, processes, steps = Contest(sides), {}, {}
     with contextlib.ExitStack() as open_sides:
         for side in sides:
-            try:
-                processes[side] = open_sides.enter_context(contextlib.closing(begin(side)))
-            except UserError as error:
-                if side == "ours":
-                    raise
-                found[side] = {"failed": str(error)}
-                continue
-            processes[side].round(2)
-            # Enough steps for the time of a round, by the time of a few.
-            took = processes[side].round(3)["seconds"] / 3
-            steps[side] = max(1, round(seconds / took))
-            found[side] = {"facts": processes[side].facts, "rounds": []}
+            with contest.attempt(side) as found:
+                process = processes[side] = open_sides.enter_context(contextlib.closing(begin(side)))
+                found["facts"] = process.facts
+                process.round(2)
+                # Enough steps for the time of a round, by the time of a few.
+                steps[side] = max(1, round(seconds / (process.round(3)["seconds"] / 3)))
         for _ in range(rounds):
-            for side, process in processes.items():
-                found[side]["rounds"].append(process.round(steps[side]))
-        for side, process in processes.items():
-            found[side]["end"] = process.end()
-    return found
+            for side in contest.able():
+                with contest.attempt(side) as found:
+                    found["rounds"].append(processes[side].round(steps[side]))
+        _end(contest, processes)
+    return contest.found
+
+
+def _end(contest: Contest, processes: Mapping[str, Side]) -> None:
+    for side in contest.able():
+        with contest.attempt(side) as found:
+            found["end"] = processes[side].end()
 
 
 def rate(of_round: dict) -> float:

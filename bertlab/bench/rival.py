@@ -39,6 +39,8 @@ class TrainingSteps:
         Args: given: the directory that `ours.write_examples` filled.
         """
         self.device = "cuda" if workload.suite == "gpu" else "cpu"
+        if self.device == "cuda":  # as JAX multiplies float32 there
+            torch.set_float32_matmul_precision("high")
         facts = json.loads(Path(given, "model.json").read_text())
         with np.load(Path(given, "rows.npz")) as saved:
             arrays = {name: torch.from_numpy(saved[name].astype(np.int64)).to(self.device) for name in saved.files}

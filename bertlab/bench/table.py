@@ -53,26 +53,39 @@ def failures(sides: dict) -> list[str]:
 
 def products(sides: dict) -> str:
     """Model FLOPs a second, and their share of what a large matrix product reaches, on either side."""
-    flops = [of["flops"] / of["seconds"] for of in sides["ours"]["rounds"] if of.get("flops")]
-    if not flops:
+    if not (share := share_of_ceiling(sides)):
         return "–"
-    ceiling = max(side["facts"]["ceiling"] for side in sides.values() if "facts" in side)
-    return f"{statistics.median(flops) / 1e9:,.0f}, {100 * statistics.median(flops) / ceiling:.0f} % of {ceiling / 1e9:,.0f}"
+    ceiling = _ceiling(sides)
+    return f"{share * ceiling / 1e9:,.0f}, {100 * share:.0f} % of {ceiling / 1e9:,.0f}"
+
+
+def share_of_ceiling(sides: dict) -> float:
+    """Our model FLOPs a second over what a large matrix product reaches on either side; 0 where they are not counted."""
+    flops = [of["flops"] / of["seconds"] for of in sides["ours"]["rounds"] if of.get("flops")]
+    return statistics.median(flops) / _ceiling(sides) if flops else 0.0
+
+
+def _ceiling(sides: dict) -> float:
+    return max(side["facts"]["ceiling"] for side in sides.values() if "facts" in side)
 
 
 def aim(found: dict) -> str:
     """What is aimed at, and whether it is reached."""
     said = lambda reached: "reached" if reached else "missed"
     pairs, rounds = ratios(found["sides"]), found["sides"]["ours"]["rounds"]
+    more = ""
     if found["memory"]:
-        peak = found["sides"]["ours"]["end"]["peak_bytes"]
-        with_memory = f"; {found['memory'] / 1e9:g} GB, {said(peak <= found['memory'])}"
-    else:
-        with_memory = ""
+        more += f"; {found['memory'] / 1e9:g} GB, {said(found['sides']['ours']['end']['peak_bytes'] <= found['memory'])}"
+    if found.get("of_ceiling"):
+        reached = share_of_ceiling(found["sides"]) >= found["of_ceiling"]
+        more += f"; {100 * found['of_ceiling']:.0f} % of the ceiling, {said(reached)}"
     if found["limit"]:
         return f"{found['limit']:g} s, {said(statistics.median(of['seconds'] for of in rounds) <= found['limit'])}"
+    if found.get("positions"):
+        each_second = statistics.median(of["positions"] / of["seconds"] for of in rounds)
+        return f"{found['positions'] / 1000:.0f}k positions/s, {said(each_second >= found['positions'])}"
     if found["target"] and pairs:
-        return f"{found['target']:g}, {said(statistics.median(pairs) >= found['target'])}{with_memory}"
+        return f"{found['target']:g}, {said(statistics.median(pairs) >= found['target'])}{more}"
     return f"{found['target']:g}, not measured" if found["target"] else "–"
 
 

@@ -28,6 +28,7 @@ class Workload:
         limit: seconds that one round may take at most where that is what is aimed at; 0 for none.
         of_ceiling: share of the matrix-product ceiling that is aimed at; 0 for none.
         memory: bytes that our side may take at most; 0 for none.
+        positions: a second that are aimed at, of rows that the rival's model has no attention mask for; 0 for none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Workload:
     limit: float = 0.0
     of_ceiling: float = 0.0
     memory: float = 0.0
+    positions: float = 0.0
 
     def config(self) -> ConfigDict:
         """The config of our side."""
@@ -63,7 +65,8 @@ _BERT = {
     "train.steps": 1_000_000,
 }
 _LSTM = {"data.batch_size": 32, "train.steps": 1_000_000}
-_GPU = _BERT | {"data.batch_size": 256}
+_ONE = {"mesh.data": 1}  # device, as the rival has
+_GPU = _BERT | _ONE | {"data.batch_size": 256}
 _PAIRS = "bert.py:size={},objectives=mlm+nsp"
 
 WORKLOADS = (
@@ -101,21 +104,21 @@ WORKLOADS = (
     ),
     Workload(
         "bert-large-packed", "BERT-Large, MLM+NSP, two examples a row of 512", "gpu", "step", _PAIRS.format("large"),
-        _GPU | {"data.batch_size": 32, "data.seq_len": 512, "data.pack_length": 512, "data.pack_examples": 2,
-                "objectives.mlm.max_predictions": 77}, "bfloat16",
+        _GPU | {"data.batch_size": 32, "data.seq_len": 256, "data.pack_length": 512, "data.pack_examples": 2,
+                "objectives.mlm.max_predictions": 77}, "bfloat16", positions=700 / 2 * 512,  # 700 examples a second
     ),
     Workload(
-        "gpt2", "GPT-2 124M", "gpu", "step", "gpt.py:size=gpt2",
-        {"data.batch_size": 32, "data.seq_len": 1024, "data.tokenizer.vocab_size": 32_768, "train.steps": 1_000_000},
+        "gpt2", "GPT-2 small with 32,768 pieces", "gpu", "step", "gpt.py:size=gpt2",
+        {"data.batch_size": 32, "data.seq_len": 1024, "data.tokenizer.vocab_size": 32_768, "train.steps": 1_000_000, **_ONE},
         "bfloat16", 1.0,
     ),
     Workload(
         "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "gpu", "step", "awd_lstm.py:size=original",
-        {"data.stream.vary_length": False, "train.steps": 1_000_000}, "float32", 1.0,
+        {"data.stream.vary_length": False, "train.steps": 1_000_000, **_ONE}, "float32", 1.0,
     ),
     Workload(
         "replicas", "BERT-Mini on 2,500 examples, sixteen seeds, together and apart", "gpu", "replicas", _PAIRS.format("mini"),
-        _BERT | {"train.steps": 0, "train.eval_batches": 1}, target=5.0,
+        _BERT | _ONE | {"train.steps": 0, "train.eval_batches": 1}, target=5.0,
     ),
 )  # fmt: skip
 

@@ -112,14 +112,15 @@ class Shards(grain.IterDataset):
 
     Args:
         shards: number -> dataset.
+        total: how many there are in all processes.
     """
 
-    def __init__(self, shards: Mapping[int, grain.IterDataset]):
+    def __init__(self, shards: Mapping[int, grain.IterDataset], total: int = 1):
         super().__init__()
-        self.shards = shards
+        self.shards, self.total = shards, total
 
     def __iter__(self) -> "ShardsIterator":
-        return ShardsIterator({str(number): iter(dataset) for number, dataset in self.shards.items()})
+        return ShardsIterator({str(number): iter(dataset) for number, dataset in self.shards.items()}, self.total)
 
     def __str__(self) -> str:
         return f"Shards({', '.join(map(str, self.shards.values()))})"
@@ -128,9 +129,9 @@ class Shards(grain.IterDataset):
 class ShardsIterator(grain.DatasetIterator):
     """Its state has an entry for each shard, so that another number of processes can share them out anew."""
 
-    def __init__(self, shards: dict[str, grain.DatasetIterator]):
+    def __init__(self, shards: dict[str, grain.DatasetIterator], total: int):
         super().__init__()
-        self._shards = shards
+        self._shards, self._total = shards, total
         self.hashes = {number: BatchHash() for number in shards}
 
     def __next__(self) -> dict[str, np.ndarray]:
@@ -148,11 +149,14 @@ class ShardsIterator(grain.DatasetIterator):
         """Continues where the iterators that gave the states of these shards were; others' are passed over.
 
         Raises:
-            UserError: a shard is not among them.
+            UserError: they are of another number of shards, which each have other documents.
         """
+        if len(state) != self._total:
+            raise UserError(
+                f"the run was begun with its text in {len(state)} shards and cannot go on with {self._total}; set"
+                f" config.data.shards={len(state)}"
+            )
         for number, iterator in self._shards.items():
-            if number not in state:
-                raise UserError(f"the run was begun with config.data.shards={len(state)}, and not with more; set it to that")
             iterator.set_state(state[number]["position"])
             self.hashes[number] = BatchHash(state[number]["hash"])
 
@@ -188,7 +192,7 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
             " process): each would fill another bucket; set it to (), or config.data.shards=1 and train in one process"
         )
     own = range(index * total // count, (index + 1) * total // count)
-    return Shards({number: _shard(prepared, data, (number, total)) for number in own})
+    return Shards({number: _shard(prepared, data, (number, total)) for number in own}, total)
 
 
 def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDataset:

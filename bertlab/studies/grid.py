@@ -37,7 +37,8 @@ def grid(
         seeds: "1,2,3"; "" is the run's own.
         rates: "1e-4,3e-4"; "" is the recipe's.
         jobs: runs at a time, in processes of their own.
-        together: all as one vectorised program on one device; None: on an accelerator.
+        together: all as one vectorised program on one device; None: on an accelerator, where neither several jobs nor rows of
+            several lengths are asked for.
 
     Returns:
         The exit status, as `sweep`'s.
@@ -62,7 +63,8 @@ def grid(
     if together is None:
         import jax
 
-        together = jax.default_backend() != "cpu"
+        apart = jobs > 1 or (overrides or {}).get("data.buckets")
+        together = jax.default_backend() != "cpu" and not apart
     return train_together(study, workdir) if together else sweep(study, workdir, Local(jobs))
 
 

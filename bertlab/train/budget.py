@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from bertlab.errors import UserError
+from bertlab.train.processes import gather
 
 UNITS = ("tokens", "supervised", "flops", "seconds")
 BATCHES = 32  # whose mean cost is taken
@@ -48,12 +49,18 @@ def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
     if not experiment.config.train.steps:
         return 0
     if unit == "seconds":
+        if jax.process_count() > 1:
+            raise UserError(
+                f"config.train.budget={experiment.config.train.budget!r}: each of {jax.process_count()} processes would measure"
+                " another time; give a budget in tokens, supervised or flops, or config.train.steps"
+            )
         return max(1, int(amount / seconds_per_step()))
     total, begin = 0.0, 0
     steps = experiment.config.train.steps
     for phase in experiment.phases:
         share = (begin / steps, phase.end / steps)
-        total += (share[1] - share[0]) * mean_cost(phase, unit, experiment.config.seed, share)
+        # Of several processes each counts its own rows of the batch, and all come to the same sum.
+        total += (share[1] - share[0]) * sum(gather(mean_cost(phase, unit, experiment.config.seed, share)))
         begin = phase.end
     if not total:
         asked = ", ".join(experiment.program.objectives)

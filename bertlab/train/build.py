@@ -32,7 +32,7 @@ from bertlab.train.metrics import writer_names
 from bertlab.train.optimizers import check_optimizer
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.schedules import learning_rate
-from bertlab.train.sharding import build_mesh, check_batch
+from bertlab.train.sharding import build_mesh, check_batch, check_rows_have_one_process
 from bertlab.train.state import weights_at
 
 LEAST = {
@@ -334,9 +334,10 @@ def check_shape(config: ConfigDict, shape) -> None:
 
 
 def check_devices(config: ConfigDict) -> None:
-    """Refuses a mesh that this machine's devices do not fill, and a batch that it does not divide."""
+    """Refuses a mesh that the devices do not fill, one whose `tensor` spans processes, and a batch that it does not divide."""
     mesh = build_mesh(config.mesh)
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], config.data.batch_size, config.train.micro_batches)
+    check_rows_have_one_process(mesh)
 
 
 def vocabulary_of(tokenizer: Tokenizer, counts: np.ndarray | None = None) -> objectives.Vocabulary:

@@ -71,6 +71,7 @@ def within_budget(experiment: Experiment, workdir: Path) -> Experiment:
 
 def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
     """Mean time of a few training steps after compilation, in a directory that is thrown away."""
+    experiment = with_attention(experiment)
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(Session(experiment, Path(directory))) as session:
         train_steps = session.compile_training()
         for count in (2, steps):  # the first ones warm up

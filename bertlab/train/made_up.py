@@ -38,7 +38,10 @@ def made_up_program(config: ConfigDict) -> Program:
 
 
 class MadeUpRows:
-    """Endless batches of `config.data`: pairs of segments of random tokens that fill `seq_len`; each iterator begins anew."""
+    """Endless batches of `config.data`: pairs of segments of random tokens that fill `seq_len`; each iterator begins anew.
+
+    Rows of a stream have its fields too.
+    """
 
     def __init__(self, data: ConfigDict, vocab_size: int):
         self.data, self.vocab_size = data, vocab_size
@@ -58,4 +61,10 @@ class MadeUpRows:
             if self.data.pack_length:
                 made = list(packed(grain.MapDataset.source(made).to_iter_dataset(READ_HERE), self.data, pad_id=0, seed=0))
             batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
+            if self.data.format == "stream":
+                batch |= {
+                    "next_tokens": np.roll(batch["tokens"], -1, axis=1),
+                    "continues": np.ones(len(made), np.int32),
+                    "rate_scale": np.ones(len(made), np.float32),
+                }
             yield batch | ({"characters": np.zeros((*batch["tokens"].shape, WORD_LENGTH), np.uint16)} if characters else {})

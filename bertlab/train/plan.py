@@ -126,16 +126,13 @@ def plan(config, topology: str) -> Plan:
         UserError: the config cannot be, or there is no such topology, or no compiler for it.
     """
     devices, chip = topology_devices(topology)
-    mesh, rows = build_mesh(config.mesh, devices), config.data.batch_size
+    mesh, phase = build_mesh(config.mesh, devices), _first_phase(config)
+    rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
-    phase = _first_phase(config)
     optimizer = build_optimizer(config.optimizer, config.train.steps)
-    few = config.copy_and_resolve_references()
-    few.data.batch_size, few.train.micro_batches = ROWS, 1
-    few.mesh.update(data=1, fsdp=1)
-    example = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), next(iter(MadeUpRows(few.data, _vocabulary(config))))
-    )
+    few.batch_size = ROWS
+    of_few = dataclasses.replace(phase, data=few, train=MadeUpRows(few, _vocabulary(config)))
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), next(iter(of_few.train)))
     shapes = jax.eval_shape(lambda batch: fresh_state(phase.program, optimizer, config.seed, batch), example)
     shardings = state_shardings(phase.program, optimizer, mesh, example, shapes)
     placed = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -160,7 +157,7 @@ def plan(config, topology: str) -> Plan:
         tokens=rows * example["tokens"].shape[1],
         micro_batches=config.train.micro_batches,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes.params)),
-        model_flops=mean_cost(_first_phase(few), "flops", config.seed, (0.0, 1.0), batches=1) * rows / ROWS / mesh.size,
+        model_flops=mean_cost(of_few, "flops", config.seed, (0.0, 1.0), batches=1) * rows / ROWS / mesh.size,
         work=read_work(compiled.as_text()),
         arguments=memory.argument_size_in_bytes,
         # A TPU's compiler knows its fullest moment; a CPU's says only how much it takes beside the arguments.
@@ -192,8 +189,12 @@ def largest_batch(config, topology: str) -> Plan:
     """The plan of the largest batch that fits: doubled from the config's while it does, or halved until it does.
 
     Raises:
-        UserError: as `plan`; no batch that the mesh divides fits.
+        UserError: as `plan`; no batch that the mesh divides fits, or nobody knows what fits.
     """
+    if topology_devices(topology)[1] is None:
+        raise UserError(
+            f"--largest --topology={topology}: virtual devices have no memory of their own to fill; name a TPU slice"
+        )
     config, best, halved = config.copy_and_resolve_references(), None, False
     while best is None or not halved:
         try:

@@ -61,6 +61,16 @@ def check_batch(shards: int, batch_size: int, micro_batches: int) -> None:
         )
 
 
+def check_rows_have_one_process(mesh: Mesh) -> None:
+    """Refuses a mesh in which devices of several processes share rows: each process reads its own."""
+    devices = mesh.devices.reshape(-1, mesh.shape["tensor"])
+    if any(len({device.process_index for device in group}) > 1 for group in devices):
+        raise UserError(
+            f"config.mesh.tensor={mesh.shape['tensor']} spans processes, and each process reads its own rows; choose a divisor"
+            f" of the {len(mesh.local_devices)} devices of a process"
+        )
+
+
 def parameter_shardings(mesh: Mesh, logical_axes, shapes):
     """A NamedSharding per parameter. A dimension that its mesh axis does not divide is kept whole.
 

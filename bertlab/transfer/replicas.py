@@ -27,7 +27,7 @@ from bertlab.train.metrics import JsonlWriter, MetricSums, first_not_finite
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh
-from bertlab.train.state import TrainState, build_eval_step, build_train_step
+from bertlab.train.state import TrainState, build_eval_step, build_train_step, compiled
 from bertlab.transfer.finetune import build_finetuning, resolved, sized
 
 MAY_DIFFER = ("seed", "data.seed", "optimizer.learning_rate")
@@ -78,6 +78,11 @@ def check_alike(configs: Sequence[ConfigDict]) -> None:
         raise UserError(
             f"config.data.buckets={configs[0].data.buckets}: runs that go together read rows of one length; set --together=no"
         )
+    if configs[0].optimizer.average_after:
+        raise UserError(
+            f"config.optimizer.average_after={configs[0].optimizer.average_after}: runs that go together begin to average at"
+            " different steps; set --together=no"
+        )
 
 
 def train_together(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> dict[Path, dict | None]:
@@ -104,6 +109,8 @@ def train_together(experiments: Sequence[Experiment], workdirs: Sequence[Path]) 
         record.hash(parts)
         batch = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
         batch["rate_scale"] = np.repeat(scale[:, None], config.data.batch_size, axis=1)
+        if step == 1:  # compiled while no clock runs
+            train, began = compiled(train.lower(state, batch, seeds)), time.perf_counter()
         state, metrics = train(state, batch, seeds)
         waiting.append(metrics)
         due = loop.itstime(step, steps, cadence.log_every), loop.itstime(step, steps, cadence.eval_every) and step < steps

@@ -85,6 +85,41 @@ def test_a_rival_that_fails_stays_in_the_result_and_ours_may_not():
         measured({"ours": None, "eager": 0.5}, log)
 
 
+class Breaks(Recorded):
+    """A side that does so many rounds and then ends without an answer."""
+
+    def __init__(self, side: str, rounds: int):
+        super().__init__(side, [], 0.1)
+        self.left = rounds
+
+    def round(self, steps: int) -> dict:
+        self.left -= 1
+        if self.left < 0:
+            raise UserError("out of memory")
+        return super().round(steps)
+
+    def end(self) -> dict:
+        raise UserError("out of memory")
+
+
+@pytest.mark.parametrize("how", [compare.of_rounds, compare.of_wholes, compare.of_starts])
+@pytest.mark.parametrize("rounds", [0, 1, 3, 99])
+def test_a_rival_may_fail_at_any_moment(how, rounds):
+    log = []
+    begin = lambda side: Recorded(side, log, 0.1) if side != "eager" else Breaks(side, rounds)
+    found = how(begin, ("ours", "eager", "compiled"), 2, seconds=2.0)
+    assert found["eager"] == {"failed": "out of memory"}
+    assert len(found["ours"]["rounds"]) == len(found["compiled"]["rounds"]) == 2 and found["ours"]["end"]
+    with pytest.raises(UserError, match="out of memory"):
+        how(lambda side: Breaks(side, rounds), ("ours",), 2, seconds=2.0)
+
+
+def test_a_side_that_has_ended_says_what_it_said_last(workload, tmp_path):
+    gone = dataclasses.replace(workload, name="no such workload")
+    with pytest.raises(UserError, match="the side 'ours' ended without an answer: StopIteration"):
+        compare.Side(gone, "ours", tmp_path, {}, {})
+
+
 def test_the_table_says_miss_and_failure():
     of = {"name": "w", "what": "", "kind": "step", "target": 8.0, "limit": 0.0, "memory": 0.0}
     row = cells({**of, "sides": measured({"ours": 0.1, "eager": 0.5, "compiled": None}, [])})
@@ -103,6 +138,11 @@ def test_the_table_says_miss_and_failure():
     alone = {**of, "sides": measured({"ours": 0.1}, [])}
     assert cells(alone)[2:5] == ["–", "–", "8, not measured"]
     assert markdown([alone]).count("\n") == 3
+    assert cells({**of, "target": 5.0, "of_ceiling": 0.45, "sides": measured({"ours": 0.1, "eager": 0.5}, [])})[4] == (
+        "5, reached; 45 % of the ceiling, reached"
+    )
+    for aim, said in ((1249, "1k positions/s, reached"), (1251, "1k positions/s, missed")):
+        assert cells({**alone, "positions": aim})[4] == said
 
     whole = {**of, "kind": "prepare", "sides": wholes({"ours": 2.0, "eager": 10.0}, []), "memory": 1e9}
     assert cells(whole)[1:5] == ["2 (2 to 2) s", "10 (10 to 10) s eager", "5 (5 to 5)", "8, missed; 1 GB, missed"]
@@ -202,6 +242,8 @@ def test_replicas_are_the_same_fine_tunings_together_and_apart(workload, tmp_pat
     ours.write_task(work, str(tmp_path), train=40, held_out=10)
     scores = [ours.Replicas(work, str(tmp_path), side).round(1)["score"] for side in ("ours", "apart")]
     assert scores[0] == scores[1]
+    took = ours.Replicas(work, str(tmp_path), "ours").counted(99.0, [{"seconds": 1.0}, {"seconds": 3.0}])
+    assert took == 3.0, "training alone, not starting and compiling"
     monkeypatch.setattr(ours.Replicas, "train", lambda self, directory: 2)
     with pytest.raises(UserError, match="2 of 2 fine-tunings did not finish"):
         ours.Replicas(work, str(tmp_path), "apart").round(1)

@@ -98,6 +98,20 @@ def test_the_fastest_is_measured_once_for_a_shape(tmp_path, capsys):
     assert len(json.loads(file.read_text())) == 2
 
 
+def test_where_nothing_works_xla_is_taken_and_a_want_of_memory_is_not_remembered(tmp_path):
+    full, file = [True], tmp_path / "attention.json"
+
+    def seconds(backend, shape):
+        if full[0]:
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return {"xla": 2.0, "cudnn": 1.0}[backend]
+
+    assert choice.choose(SHAPE, ("xla", "cudnn"), file, seconds) == "xla"
+    assert [*json.loads(file.read_text()).values()] == [{}]
+    full[0] = False
+    assert choice.choose(SHAPE, ("xla", "cudnn"), file, seconds) == "cudnn"
+
+
 def test_what_passes_over_documents_is_never_taken(tmp_path, monkeypatch):
     kernel = attention._triton
     monkeypatch.setattr(attention, "_triton", lambda causal, q, k, v, documents, interpret=False: kernel(

@@ -1,9 +1,10 @@
 """A budget in tokens, supervised positions, FLOPs or seconds is turned into steps, and spent to within a few percent."""
 
+import jax
 import pytest
 
 from bertlab.errors import UserError
-from bertlab.train import loop
+from bertlab.train import budget, loop
 from bertlab.train.build import build_pretraining, check_config
 
 MLM = "experiments/pretrain/bert.py:objectives=mlm"
@@ -50,6 +51,17 @@ def test_a_budget_of_seconds_is_kept_by_the_run_that_goes_on(small_config, tmp_p
     monkeypatch.setattr(loop, "seconds_per_step", lambda experiment: pytest.fail("the run has its steps already"))
     assert loop.train(config, tmp_path)["step"] == 10
     assert loop.train(config, tmp_path)["step"] == 10
+
+
+def test_processes_add_what_each_counts_and_none_measures_time_alone(small_config, tmp_path, monkeypatch):
+    alone = build_pretraining(small_config(MLM, train__budget="tokens=4000"))
+    steps = loop.within_budget(alone, tmp_path).config.train.steps
+    monkeypatch.setattr(budget, "gather", lambda value: [value, 3 * value])
+    assert loop.within_budget(alone, tmp_path).config.train.steps == pytest.approx(steps / 4, abs=1)
+    timed = build_pretraining(small_config(MLM, train__budget="seconds=5"))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match=r"config.train.budget='seconds=5': each of 2 processes would measure another time"):
+        budget.steps_within(timed, lambda: 0.5)
 
 
 def test_a_step_is_timed_without_compilation(small_config):

@@ -78,11 +78,29 @@ def test_the_largest_batch_is_the_last_that_fits(small_config, monkeypatch):
 
         return stand_in
 
+    with pytest.raises(UserError, match="--largest --topology=cpu:1: virtual devices have no memory of their own to fill"):
+        planning.largest_batch(small_config("bert"), "cpu:1")
+    monkeypatch.setattr(planning, "topology_devices", lambda topology: (None, planning.CHIPS["v5e"]))
     for most, expected in ((40, [8, 16, 32, 64]), (3, [8, 4, 2])):
         tried.clear()
         monkeypatch.setattr(planning, "plan", fits_up_to(most))
-        assert planning.largest_batch(small_config("bert"), "cpu:1") == max(n for n in expected if n <= most)
+        assert planning.largest_batch(small_config("bert"), "v5e:1") == max(n for n in expected if n <= most)
         assert tried == expected
+
+
+def test_the_plan_is_of_the_first_phase(small_config):
+    """Its length and its batch, where phases have others than the config."""
+    phases = "0.9 data.seq_len=16 data.batch_size=16; 0.1"
+    found = plan(small_config("bert", train__phases=phases, objectives__mlm__max_predictions=3), "cpu:1")
+    alone = plan(small_config("bert", data__seq_len=16, data__batch_size=16, objectives__mlm__max_predictions=3), "cpu:1")
+    assert (found.rows, found.tokens) == (16, 256)
+    assert found.model_flops == alone.model_flops and found.work.flops == alone.work.flops
+
+
+@pytest.mark.parametrize("recipe", ["awd_lstm", "experiments/pretrain/elmo.py:tokens=characters"])
+def test_models_that_carry_their_states_have_a_plan(recipe, small_config):
+    found = plan(small_config(recipe), "cpu:1")
+    assert 0 < found.model_flops and found.work.flops == pytest.approx(found.model_flops, rel=0.2)
 
 
 @pytest.mark.parametrize("topology", ["v9:2x2", "v5e", "v5e:", "cpu:x", "cpu:"])

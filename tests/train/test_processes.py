@@ -1,5 +1,6 @@
 """Several real processes on this machine train one model; what one process with as many devices does is the truth."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -9,7 +10,9 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,6 +20,7 @@ from bertlab.data.batches import train_batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.train import processes
+from bertlab.train.sharding import check_rows_have_one_process
 
 STEPS = 24
 
@@ -125,6 +129,61 @@ def test_shards_make_the_same_rows_for_every_number_of_processes(small_config):
                 np.testing.assert_array_equal(np.concatenate([part[name] for part in of_processes]), rows)
     with pytest.raises(UserError, match="batch_size=8 and be a multiple of the 3 processes"):
         train_batches(prepared, data, (0, 3))
+
+
+def test_text_that_was_dealt_out_otherwise_is_refused(small_config):
+    """One shard a process: of another number of processes each has other documents."""
+    data = small_config("bert").data
+    prepared = prepare(data)
+    state = {}
+    for index in range(4):
+        with contextlib.closing(iter(train_batches(prepared, data, (index, 4)))) as batches:
+            state |= batches.get_state()
+    for count in (1, 2, 8):
+        with contextlib.closing(iter(train_batches(prepared, data, (0, count)))) as batches:
+            with pytest.raises(UserError, match=f"in 4 shards and cannot go on with {count}; set config.data.shards=4"):
+                batches.set_state(state)
+
+
+def test_rows_are_of_one_process(monkeypatch):
+    """Two processes of two devices: `tensor` may divide what one has."""
+    devices = np.array([SimpleNamespace(process_index=i // 2) for i in range(4)])
+    mesh = lambda tensor: SimpleNamespace(
+        devices=devices.reshape(-1, 1, tensor), shape={"tensor": tensor}, local_devices=devices[:2]
+    )
+    check_rows_have_one_process(mesh(1))
+    check_rows_have_one_process(mesh(2))
+    with pytest.raises(UserError, match=r"config.mesh.tensor=4 spans processes.* a divisor of the 2 devices"):
+        check_rows_have_one_process(mesh(4))
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments"),
+    [
+        ({}, None),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, {}),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, {}),
+        ({processes.ADDRESS: "auto"}, {}),
+        (
+            {processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "1", "SLURM_STEP_NUM_TASKS": "4"},
+            {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1},
+        ),
+    ],
+)
+def test_processes_find_each_other_by_what_the_environment_says(environment, arguments, monkeypatch):
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    for name in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES", processes.ADDRESS, processes.COUNT, processes.INDEX):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    processes.join()
+    found = [{name: given[name] for name in given if not name.endswith(("timeout", "seconds"))} for given in asked]
+    assert found == ([] if arguments is None else [arguments])
+    assert os.environ.get(processes.ADDRESS) != "auto", "JAX would take it for an address"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Fine-tunings side by side in one program are those that each would be alone, but for rounding."""
 
 import json
+import time
 
 import jax
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 
 from bertlab.cli import main
 from bertlab.errors import UserError
+from bertlab.studies import grid as grid_module
 from bertlab.studies.grid import grid
 from bertlab.studies.results import load
 from bertlab.studies.selection import selections
 from bertlab.train.checkpoint import load_params
+from bertlab.transfer import replicas
 from bertlab.transfer.finetune import finetune, finetune_config, overridden
 from bertlab.transfer.replicas import finetune_replicas
 
@@ -63,10 +66,34 @@ def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(bert_r
     assert (row["chosen"], row["seeds"], row["metric"]) == ("optimizer.learning_rate=0.01", 2, "words/accuracy")
 
 
+def test_their_time_is_without_compilation(bert_run, words_task, tmp_path, monkeypatch):
+    def slowly(lowered):
+        time.sleep(5)
+        return lowered.compile()
+
+    monkeypatch.setattr(replicas, "compiled", slowly)
+    configs = [overridden(finetune_config(bert_run, words_task), SETTINGS | {"train.steps": 2, "seed": n}) for n in (1, 2)]
+    together = finetune_replicas(configs, [tmp_path / "a", tmp_path / "b"])
+    assert all(0 < result["seconds"] < 5 for result in together.values())
+
+
+def test_on_an_accelerator_they_go_together_unless_jobs_or_buckets_are_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(grid_module, "train_together", lambda *_: "together")
+    monkeypatch.setattr(grid_module, "sweep", lambda *_: "apart")
+    monkeypatch.setattr(grid_module, "Local", lambda jobs: None)
+    ask = lambda **asked: grid("run", "task", tmp_path, "1,2", **asked)
+    assert ask() == ask(together=True, jobs=2) == "together"
+    assert ask(jobs=2) == ask(overrides={"data.buckets": (8, 16)}) == ask(together=False) == "apart"
+
+
 def test_wrong_requests_are_refused(bert_run, words_task, tmp_path):
     configs = [overridden(finetune_config(bert_run, words_task), SETTINGS | {"train.steps": n}) for n in (3, 4)]
     with pytest.raises(UserError, match=r"config.train.steps is 3 in one run and 4 in another"):
         finetune_replicas(configs, [tmp_path / "a", tmp_path / "b"])
+    average = [overridden(finetune_config(bert_run, words_task), SETTINGS | {"optimizer.average_after": 3})] * 2
+    with pytest.raises(UserError, match=r"config.optimizer.average_after=3: .*--together=no"):
+        finetune_replicas(average, [tmp_path / "a", tmp_path / "b"])
     for axis, text, message in (
         ("seeds", "1,x", "expected numbers"),
         ("seeds", "1,-2", "-2 is below 0"),
