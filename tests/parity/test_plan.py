@@ -36,6 +36,11 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations():
     exchanged = sum(of.bytes for of in found.work.collectives.values())
     # Each parameter gathered forward and backward, its gradient summed over both axes: six times two bytes with the table's.
     assert exchanged < 6 * 2 * (found.parameters + TABLE)
+    twice = planned(mesh__data=4, mesh__fsdp=4, data__batch_size=128)
+    assert twice.work.flops > 1.9 * found.work.flops
+    bytes_of = lambda plan: {kind: of.bytes for kind, of in plan.work.collectives.items()}
+    # A few sums of norms are put together otherwise; one activation of this batch would be a twentieth more.
+    assert bytes_of(twice) == pytest.approx(bytes_of(found), rel=0.01), "what a batch makes stays where it is"
     assert found.work.flops == pytest.approx(whole.work.flops, rel=0.01)
 
 

@@ -41,6 +41,9 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
     # Weights of layers once forward and once backward, and the table, which is gathered for the embedding, a few times.
     assert 4 * found.parameters * 0.9 <= gathered <= 4 * (2 * found.parameters + 2 * TABLE)
     assert reduced == pytest.approx(4 * (found.parameters + TABLE), rel=0.3), "gradients: some once more, over the other axis"
+    twice = of_eight(mesh__data=2, mesh__fsdp=4, data__batch_size=32)
+    assert twice.work.flops > 1.9 * found.work.flops
+    assert twice.work.collectives == found.work.collectives, "what a batch makes stays where it is"
 
 
 @pytest.mark.parametrize("axis", ["data", "fsdp"])
