@@ -142,8 +142,9 @@ class ShardsIterator(grain.DatasetIterator):
         return {name: np.concatenate([part[name] for part in parts.values()]) for name in first} if others else first
 
     def get_state(self) -> dict:
-        """A JSON value: shard -> its position and the hash chain of its batches."""
-        return {n: {"position": it.get_state(), "hash": self.hashes[n].value} for n, it in self._shards.items()}
+        """A JSON value: shard -> its position, the hash chain of its batches, and of how many shards it is one."""
+        state = lambda number, iterator: {"position": iterator.get_state(), "hash": self.hashes[number].value}
+        return {number: state(number, iterator) | {"of": self._total} for number, iterator in self._shards.items()}
 
     def set_state(self, state: dict) -> None:
         """Continues where the iterators that gave the states of these shards were; others' are passed over.
@@ -151,10 +152,11 @@ class ShardsIterator(grain.DatasetIterator):
         Raises:
             UserError: they are of another number of shards, which each have other documents.
         """
-        if len(state) != self._total:
+        before = next(iter(state.values())).get("of", len(state))
+        if before != self._total:
             raise UserError(
-                f"the run was begun with its text in {len(state)} shards and cannot go on with {self._total}; set"
-                f" config.data.shards={len(state)}"
+                f"the run was begun with its text in {before} shards and cannot go on with {self._total}; set"
+                f" config.data.shards={before}"
             )
         for number, iterator in self._shards.items():
             iterator.set_state(state[number]["position"])
