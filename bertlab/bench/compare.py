@@ -179,7 +179,8 @@ def of_wholes(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, s
             for side in contest.able():
                 with contest.attempt(side) as found:
                     took = processes[side].round(1)
-                    found["rounds"] += [took] * (number > 0)
+                    if number:
+                        found["rounds"].append(took)
         _end(contest, processes)
     return contest.found
 

@@ -144,14 +144,14 @@ def einsum(letters: str, x: Array, y: Array, dtype: jnp.dtype, result: jnp.dtype
     Returns:
         It in the dtype of what lies between products, or in `result`, summed in float32 where that is.
     """
-    if dtype == jnp.bfloat16 and for_cpu():
+    if between_products(dtype) != dtype:
         return _bfloat16_einsum(letters, x.astype(jnp.float32), y.astype(jnp.float32))
     return jnp.einsum(letters, x.astype(dtype), y.astype(dtype), preferred_element_type=result)
 
 
 def product(x: Float[Array, "..."], kernel: Float[Array, "..."], dtype: jnp.dtype, axes: int = 1) -> Float[Array, "..."]:
     """Sums over the last axes of x and as many, the first, of the kernel, in `dtype`; in that of what lies between products."""
-    if dtype != jnp.bfloat16 or not for_cpu():
+    if between_products(dtype) == dtype:
         return jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes)
     inner = math.prod(kernel.shape[:axes])
     y = einsum(_PLAIN, x.reshape(-1, inner), kernel.reshape(inner, -1), dtype)
