@@ -52,12 +52,19 @@ def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
         assert asked[0] == (rows["documents"] > 0).sum()
     else:
         assert set(asked) == {expected}
-    torch.manual_seed(0)
-    first = steps.loss({name: x[0] for name, x in steps.batches.items()}).item() / len(labels)
+
+    def loss() -> float:
+        """Of the first batch, without dropout, whose noise is more than what so few steps gain."""
+        steps.model.eval()
+        found = steps.loss({name: x[0] for name, x in steps.batches.items()}).item() / len(labels)
+        steps.model.train()
+        return found
+
+    first = loss()
     # ELMo's output layer begins with torch's own values, and AWD-LSTM's penalties are small at first.
     assert first == pytest.approx(chance, rel=0.25)
     found = steps.round(30)
-    assert steps.last.item() / len(labels) < first and found["positions"] == 30 * 4 * 32
+    assert loss() < first - 0.01 and found["positions"] == 30 * 4 * 32
     assert found["tokens"] == 15 * (rows["documents"] > 0).sum()
 
 

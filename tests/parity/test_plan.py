@@ -11,7 +11,7 @@ pytest.importorskip("libtpu", reason="there is none for this machine")
 BERT = str(ROOT / "experiments/pretrain/bert.py")
 SMALL = {"model.width": 128, "model.heads": 2, "model.hidden": 256, "model.dtype": "bfloat16"}
 SMALL |= {"data.tokenizer.vocab_size": 1024, "data.batch_size": 64}
-TABLE = 1024 * 128  # of tokens: its gradient comes from the embedding and from the tied output layer, and is reduced twice
+TABLE = 1024 * 128  # of tokens: its gradient comes from the embedding, and once more from the tied output layer
 
 
 def planned(**settings):
@@ -25,8 +25,8 @@ def test_data_parallel_reduces_every_gradient_once_and_gathers_nothing():
     assert found.work.flops == pytest.approx(found.model_flops, rel=0.02)
     assert found.arguments > 3 * 4 * found.parameters, "every chip has the whole state"
     assert set(found.work.collectives) == {"all-reduce"}
-    # Gradients of what is computed in bfloat16 are reduced in it; those of norms and biases are few.
-    assert found.work.collectives["all-reduce"].bytes == pytest.approx(2 * (found.parameters + TABLE), rel=0.05)
+    # Gradients of what is computed in bfloat16 are reduced in it, the output layer's, which are sums, in float32.
+    assert found.work.collectives["all-reduce"].bytes == pytest.approx(2 * found.parameters + 4 * TABLE, rel=0.005)
 
 
 def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations():
