@@ -1,6 +1,7 @@
 """Executes one run of a study: `python -m bertlab.studies.worker --run RUN/job.json`, in a process of its own.
 
 A run consists of stages, each in a directory that has a result.json once it is finished; what is finished is left alone.
+A worker that has a parent to answer to takes further runs from it, one after the other: imports and the device are there.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import fcntl
 import importlib
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -277,32 +279,33 @@ def alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def stop_with_parent() -> None:
-    """Sends this process SIGTERM when its parent is gone: the pipe that is its standard input then closes."""
+def listen(jobs: queue.SimpleQueue) -> None:
+    """Reads standard input: a line is the job.json of another run; where it closes, the parent is gone: SIGTERM, to itself."""
 
-    def watch():
-        os.read(0, 1)
+    def read():
+        for line in open(0, encoding="utf-8", closefd=False):
+            jobs.put(Path(line.removesuffix("\n")))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=read, daemon=True).start()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def write_to_log(directory: Path) -> None:
+    """Sends this process's output to a run's log.txt from now on."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with open(directory / "log.txt", "ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
+def execute_job(file: Path) -> int:
     """Executes the run that a job.json describes, in the directory which that file lies in; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bertlab.studies.worker", description="Executes one run of a study.")
-    parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
-    parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
-    parser.add_argument("--stop_with_parent", action="store_true", help="stop when standard input closes")
-    options = parser.parse_args(arguments)
-    if options.stop_with_parent:
-        stop_with_parent()
-    if options.cores:  # before JAX is imported: XLA sizes its thread pool from the affinity
-        os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
-    job: Mapping[str, Any] = read_json(options.run)
+    job: Mapping[str, Any] = read_json(file)
     module, _, function = job["runner"].partition(":")
     try:
-        with alone(options.run.parent):
-            getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), options.run.parent)
+        with alone(file.parent):
+            getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -311,6 +314,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
         return 1
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Executes a run and, where the parent wants an answer, those that it names then; returns the last one's exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bertlab.studies.worker", description="Executes one run of a study.")
+    parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
+    parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
+    parser.add_argument("--stop_with_parent", action="store_true", help="stop when standard input closes")
+    parser.add_argument("--answer", type=int, help="file descriptor to write a line to after each run that did not fail")
+    options = parser.parse_args(arguments)
+    jobs = queue.SimpleQueue()
+    if options.stop_with_parent:
+        listen(jobs)
+    if options.cores:  # before JAX is imported: XLA sizes its thread pool from the affinity
+        os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
+    status = execute_job(options.run)
+    while status == 0 and options.answer is not None:
+        os.write(options.answer, b"\n")
+        job = jobs.get()
+        write_to_log(job.parent)
+        status = execute_job(job)
+    return status
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from bertlab.bench import ours, rival
 from bertlab.bench.workloads import Workload

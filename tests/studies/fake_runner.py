@@ -10,7 +10,7 @@ from bertlab.studies.worker import awaited, stages
 def run(run, directory):
     """Obeys "mode" in the overrides: finish, fail, die, leave or wait; notes each call in calls.txt."""
     with open(directory / "calls.txt", "a") as file:
-        file.write(f"{run.config} {sorted(os.sched_getaffinity(0))}\n")
+        file.write(f"{run.config} {sorted(os.sched_getaffinity(0))} {os.getpid()}\n")
     mode = run.overrides.get("mode", "finish")
     if mode == "fail" and not (directory.parent / "mended").exists():
         raise RuntimeError("the step went wrong\nsecond line")

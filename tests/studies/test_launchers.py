@@ -223,10 +223,7 @@ def test_workers_on_this_machine_share_its_cores_and_gpus(make_launcher, start, 
     first, first_directory = start(engine, "sleep", "first")
     second, second_directory = start(engine, "sleep", "second")
     seen = [started(directory) for directory in (first_directory, second_directory)]
-    assert [each["arguments"] for each in seen] == [
-        ["--cores", "3,4", "--stop_with_parent"],
-        ["--cores", "5,6,7", "--stop_with_parent"],
-    ]
+    assert [each["arguments"][:3] for each in seen] == [["--cores", "3,4", "--answer"], ["--cores", "5,6,7", "--answer"]]
     assert [each["environment"]["CUDA_VISIBLE_DEVICES"] for each in seen] == ["4,5", "6,7"]
     second.kill()
     second.wait()
@@ -240,10 +237,30 @@ def test_a_single_worker_has_the_whole_machine(make_launcher, start):
     process, directory = start(make_launcher("local", jobs=1), "finish")
     assert process.wait() == 0
     seen = started(directory)
-    assert seen["arguments"] == ["--stop_with_parent"]
+    assert [argument for argument in seen["arguments"] if not argument.isdigit()] == ["--answer", "--stop_with_parent"]
     assert {key: value for key, value in seen["environment"].items() if "VISIBLE" in key} == {
         key: value for key, value in os.environ.items() if "VISIBLE" in key
     }
+
+
+def test_a_worker_on_this_machine_takes_run_after_run_until_one_fails(make_launcher, tmp_path, monkeypatch):
+    here = Path(__file__).parent  # of the fake runner
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(Path(bertlab.__file__).parent.parent)]))
+    modes = ("finish", "finish", "fail", "finish", "die")
+    axes = {"turn": {f"r{i}": {"mode": mode, "train.steps": i + 1} for i, mode in enumerate(modes)}}
+    study = Study(name="s", title="", question="?", config="base.py", axes=axes)
+    fake = {"runner": "fake_runner:run", "load_config": load_config, "prepare": lambda data: None}
+    assert sweep(study, tmp_path, make_launcher("local", jobs=1), console=Console(quiet=True), **fake) == 1
+    runs = [tmp_path / run.name for run in study.runs()]
+    a, b, c, d, e = (int((run / "calls.txt").read_text().split()[-1]) for run in runs)
+    assert a == b == c and c != d == e
+    logs = [(run / "log.txt").read_text() for run in runs]
+    assert logs[0] == logs[1] == logs[3] == "trained\n" and logs[2].count("RuntimeError: the step went wrong") == 2
+    failed = [(run / "failed.txt").read_text() if (run / "failed.txt").exists() else "" for run in runs]
+    assert [bool(text) for text in failed] == [False, False, True, False, True] and "SIGKILL" in failed[4]
+    for process in (a, d):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_a_worker_on_this_machine_holds_the_lock(make_launcher, start, tmp_path):

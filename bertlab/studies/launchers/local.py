@@ -1,12 +1,15 @@
 """Workers on this machine, each with cores and devices of its own."""
 
+import contextlib
 import glob
 import importlib.util
 import os
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.studies.launchers.base import start_worker
 
+POLL_SECONDS = 0.05  # between two looks for a run that is to end
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # a TPU process's chips as a box: x,y,z
 
 
@@ -21,6 +25,7 @@ class Local:
     """Runs workers on this machine, each with its own share of the CPU cores, and of the GPUs or TPU chips.
 
     A single worker has all. Where there are fewer cores than workers, all have them together; fewer devices are refused.
+    A worker whose run has ended well takes the next one in its place, for which nothing need be started then.
 
     Args:
         jobs: Workers at a time.
@@ -41,7 +46,7 @@ class Local:
         self.jobs = jobs
         self.cores = share(available_cores() if jobs > 1 else [], jobs)
         self.environments = device_environments(given, jobs)
-        self.running: list[LocalProcess | None] = [None] * jobs
+        self.workers: list[Worker | None] = [None] * jobs
         self.directory: tempfile.TemporaryDirectory | None = None
 
     def share(self, workers: int) -> float | None:
@@ -49,16 +54,15 @@ class Local:
             return None
         return 1 / (self.jobs if self.cores[0] else workers)
 
-    def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "LocalProcess":
-        slot = next(i for i, process in enumerate(self.running) if process is None or process.poll() is not None)
-        if self.cores[slot]:
-            command = [*command, "--cores", ",".join(self.cores[slot])]
-        # The worker inherits the lock, so that a new sweep cannot start beside a worker whose parent was killed.
-        inherited = () if lock is None else (lock,)
-        environment = {**self.programs(), **os.environ, **self.environments[slot]}
-        process = LocalProcess(start_worker(command, directory, pass_fds=inherited, env=environment))
-        self.running[slot] = process
-        return process
+    def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "LocalRun":
+        slot = next(i for i, worker in enumerate(self.workers) if worker is None or worker.run.poll() is not None)
+        worker = self.workers[slot]
+        if worker is None or not worker.takes(command):
+            options = ["--cores", ",".join(self.cores[slot])] if self.cores[slot] else []
+            # The worker inherits the lock, so that a new sweep cannot start beside a worker whose parent was killed.
+            environment = {**self.programs(), **os.environ, **self.environments[slot]}
+            worker = self.workers[slot] = Worker(command, options, directory, lock, environment)
+        return worker.run
 
     def programs(self) -> dict[str, str]:
         """Where workers find what others of this sweep have compiled: runs that differ in seeds are one program."""
@@ -75,35 +79,83 @@ class Local:
         return {"JAX_COMPILATION_CACHE_DIR": self.directory.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
     def close(self) -> None:
+        for worker in filter(None, self.workers):
+            worker.close()
+        self.workers = [None] * self.jobs
         if self.directory is not None:
             self.directory.cleanup()
 
 
-class LocalProcess:
-    """A `Process` on this machine."""
+class Worker:
+    """A process that executes runs, one after the other.
 
-    def __init__(self, process: subprocess.Popen):
-        self.process = process
+    Attributes:
+        run: The one that it has, or had last.
+    """
+
+    def __init__(self, command: Sequence[str], options: Sequence[str], directory: Path, lock: int | None, environment: dict):
+        """Args: as for `Launcher.start`; options: of the worker, for all its runs."""
+        self.answers, answer = os.pipe()
+        inherited = (answer,) if lock is None else (answer, lock)
+        self.command = command[:-1]
+        self.process = start_worker(
+            [*command, *options, "--answer", str(answer)], directory, pass_fds=inherited, env=environment
+        )
+        os.close(answer)
+        self.run = LocalRun(self)
+
+    def takes(self, command: Sequence[str]) -> bool:
+        """Gives it another run, unless it has ended: a run that failed or was stopped is a worker's last."""
+        if self.process.poll() is not None or self.command != command[:-1]:
+            self.close()
+            return False
+        try:
+            self.process.stdin.write(f"{command[-1]}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.close()
+            return False
+        self.run = LocalRun(self)
+        return True
+
+    def answered(self) -> bool:
+        """Whether it says that a run has ended well; asked once for each."""
+        return bool(select.select([self.answers], [], [], 0)[0] and os.read(self.answers, 1))
+
+    def close(self) -> None:
+        """Lets go of a process that has no run; it ends then."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait()
+        os.close(self.answers)
+
+
+class LocalRun:
+    """A `Process`: one run of a worker on this machine."""
+
+    def __init__(self, worker: Worker):
+        self.worker, self.status = worker, None
 
     def poll(self) -> int | None:
-        status = self.process.poll()
-        if status is not None:
-            self.process.stdin.close()
-        return status
+        if self.status is None:
+            ended = self.worker.process.poll()  # before the answer is looked for, which may be the last thing it did
+            self.status = 0 if self.worker.answered() else ended
+        return self.status
 
     def state(self) -> str:
         return "running"
 
     def stop(self) -> None:
-        self.process.terminate()
+        self.worker.process.terminate()
 
     def kill(self) -> None:
         if self.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.worker.process.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        self.process.wait()
-        return self.poll()
+        while self.poll() is None:
+            time.sleep(POLL_SECONDS)
+        return self.status
 
 
 def share(items: Sequence[str], jobs: int) -> list[list[str]]:
