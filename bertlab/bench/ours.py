@@ -122,7 +122,7 @@ class Preparation:
 class FineTunings:
     """Eight seeds on a task, as `bertlab finetune --seeds` does them."""
 
-    settings: ClassVar = {"data.buckets": (32, 64), "optimizer.learning_rate": LEARNING_RATE}
+    settings: ClassVar = {"data.buckets": (16, 32, 64), "optimizer.learning_rate": LEARNING_RATE}
 
     def __init__(self, workload: Workload, given: str, side: str):
         """Args: given: the directory that `write_task` filled."""

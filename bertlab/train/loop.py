@@ -223,7 +223,12 @@ class Session:
             print(line, flush=True)
 
     def compile_training(self) -> dict:
-        """Training steps of the phase by the length of rows: one, compiled while no clock runs; `advance` adds others."""
+        """Training steps of the phase by the length of rows: one, compiled while no clock runs; `advance` adds others.
+
+        With length buckets none: the longest, which the example has, may never come.
+        """
+        if self.phase.data.buckets:
+            return {}
         if self.phase.data == self.experiment.config.data:
             batch = put_batch(self.mesh, self.example, whole=True)
         else:
