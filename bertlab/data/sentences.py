@@ -20,7 +20,7 @@ def _ends_sentence(before: str, after: str) -> bool:
     """Whether the full stop at the end of `before` (punctuation removed) closes a sentence that `after` follows."""
     if after[:1].islower():
         return False
-    match = _LAST_WORD.search(before)
+    match = _LAST_WORD.search(before.rpartition(" ")[2])  # no word has a space, and searching takes time for every character
     word = match.group() if match else ""
     if len(word) == 1 and word.isupper() and word != "I":
         return False

@@ -42,6 +42,9 @@ KINDS = ("unigram", "bpe", "wordpiece", "words")
 
 _METADATA = "bertlab_tokenizer.json"
 
+# Of a WordPiece tokenizer, which then has little else to look up: nineteen of twenty words of a text are among as many.
+_KNOWN_WORDS = 2**16
+
 # How SentencePiece writes the space before a word; byte-level BPE has "Ġ" for it.
 _SPACE_MARK = "▁"
 
@@ -228,10 +231,18 @@ class WordPieceTokenizer(_Base):
         special_ids = _bert_specials(pieces)
         super().__init__("wordpiece", pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
         self._tokenizer = bert_tokenizer({piece: index for index, piece in enumerate(pieces)})
+        self._known: dict[str, list[int]] = {}  # the words that were met first, which are the frequent ones
 
     def _encode(self, texts):
-        texts = [" ".join(bert_words(text, self.lowercase)) for text in texts]
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        words = [bert_words(text, self.lowercase) for text in texts]
+        different = {word for of_text in words for word in of_text}
+        ids = {word: self._known[word] for word in different & self._known.keys()}
+        new = list(different - ids.keys())
+        found = (encoding.ids for encoding in self._tokenizer.encode_batch(new, add_special_tokens=False))
+        ids |= zip(new, found)
+        if len(self._known) + len(new) <= _KNOWN_WORDS:
+            self._known |= {word: ids[word] for word in new}
+        return [list(itertools.chain.from_iterable(map(ids.__getitem__, of_text))) for of_text in words]
 
     def _decode(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)

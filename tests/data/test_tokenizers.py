@@ -375,7 +375,7 @@ def test_every_character_is_split_like_google(lowercase):
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_hostile_text_has_google_s_pieces(tmp_path, lowercase):
+def test_hostile_text_has_google_s_pieces(tmp_path, lowercase, monkeypatch):
     texts = hostile_texts(3000, seed=int(lowercase))
     words = {word for text in texts[::2] for word in google_words(text, lowercase)}
     letters = sorted({letter for word in words for letter in word if letter not in "bé"})
@@ -387,6 +387,14 @@ def test_hostile_text_has_google_s_pieces(tmp_path, lowercase):
     expected = [google_pieces(google_words(text, lowercase), set(pieces)) for text in texts]
     assert sum("[UNK]" in text for text in expected) > 100
     assert [[pieces[index] for index in ids] for ids in tokenizer.encode_batch(texts)] == expected
+    # Words it has met and words it has not, in other company, and with room to remember few.
+    assert [[pieces[index] for index in tokenizer.encode(text)] for text in texts[::-1]] == expected[::-1]
+    monkeypatch.setattr("bertlab.data.tokenizers._KNOWN_WORDS", 50)
+    tokenizer = load_tokenizer(google_vocabulary(tmp_path, pieces), lowercase=lowercase)
+    for first in range(0, len(texts), 5):
+        found = [[pieces[index] for index in ids] for ids in tokenizer.encode_batch(texts[first : first + 5])]
+        assert found == expected[first : first + 5]
+    assert 0 < len(tokenizer._known) <= 50
 
 
 def test_wordpiece_where_the_library_s_rules_are_others(tmp_path):
