@@ -1,5 +1,6 @@
-"""What the loop makes of an optimiser that averages its parameters, and what decay reaches in every family."""
+"""What the loop waits for, what it makes of an optimiser that averages its parameters, and what decay reaches."""
 
+import contextlib
 import json
 import shutil
 
@@ -179,3 +180,27 @@ def test_flops_are_those_of_the_directions_that_are_read(small_config):
     # 6 FLOPs for each of the 9·D·F weights of two layers' products.
     assert forward == 8 * 32 * 6 * 2 * 9 * 16 * 24
     assert packed == streamed == 2 * forward
+
+
+# What the host waits for.
+
+
+def test_a_step_is_begun_before_the_one_before_it_has_ended(small_config, tmp_path):
+    experiment = build_pretraining(small_config("bert", model__layers=1))
+    matrix = np.full((600, 600), 1e-3, np.float32)
+    long = jax.jit(lambda x: jax.lax.fori_loop(0, 200, lambda _, y: y @ x, x).sum()).lower(matrix).compile()
+    with contextlib.closing(loop.Session(experiment, tmp_path / "run")) as session:
+        session.start_clock()
+        steps = {session.example["documents"].shape[1]: lambda state, batch, seed: (state, {"tokens": long(matrix)})}
+        for _ in range(3):
+            session.advance(steps)
+        assert not session.waiting[-1][1]["tokens"].is_ready()
+        jax.block_until_ready([metrics for _, metrics, *_ in session.waiting])
+
+
+def test_the_loop_waits_for_the_device_only_where_something_is_due(small_config, tmp_path, monkeypatch):
+    config = small_config("bert", model__layers=1)  # 20 steps; a log line every 4, an evaluation every 10, a checkpoint every 5
+    fetched, fetch = [], loop.Session.fetch
+    monkeypatch.setattr(loop.Session, "fetch", lambda session: (fetched.append(session.step), fetch(session)))
+    loop.train(config, tmp_path / "run")
+    assert fetched == [4, 5, 8, 10, 12, 15, 16, 20]
