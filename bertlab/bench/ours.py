@@ -170,7 +170,7 @@ class Replicas(FineTunings):
     Only training counts, not starting and compiling: of the processes, which train at the same time, the longest.
     """
 
-    settings: ClassVar = {"data.seq_len": 64, "optimizer.learning_rate": LEARNING_RATE}
+    settings: ClassVar = {"data.seq_len": 64, "optimizer.learning_rate": LEARNING_RATE, "mesh.data": 1}
 
     def counted(self, seconds: float, results: Sequence[dict]) -> float:
         del seconds
