@@ -8,7 +8,7 @@ import math
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertlab.errors import UserError
@@ -49,7 +49,9 @@ def build_mesh(mesh, devices=None) -> Mesh:
     used = math.prod(sizes)
     if used > devices.size or (used < devices.size and jax.process_count() > 1):
         raise UserError(f"config.mesh ({shown}) asks for {used} devices and there are {devices.size}; change its sizes")
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:used])
+    # As `jax.make_mesh`, but an axis may take a part of one of a TPU slice's: 16 of 4 x 8 x 8.
+    laid_out = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
+    return Mesh(laid_out, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def check_batch(shards: int, batch_size: int, micro_batches: int) -> None:

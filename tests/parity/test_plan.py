@@ -1,10 +1,12 @@
 """Plans by the TPU's own compiler: what a small BERT's devices exchange on a slice of sixteen chips."""
 
 import pytest
+from ml_collections import ConfigDict
 
 from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.train.plan import TooLarge, plan, topology_devices
+from bertlab.train.sharding import build_mesh
 from tests.conftest import ROOT
 
 pytest.importorskip("libtpu", reason="there is none for this machine")
@@ -42,6 +44,12 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations():
     # A few sums of norms are put together otherwise; one activation of this batch would be a twentieth more.
     assert bytes_of(twice) == pytest.approx(bytes_of(found), rel=0.01), "what a batch makes stays where it is"
     assert found.work.flops == pytest.approx(whole.work.flops, rel=0.01)
+
+
+def test_a_mesh_of_a_slice_none_of_whose_axes_has_its_sizes():
+    mesh = build_mesh(ConfigDict(dict(data=-1, fsdp=16, tensor=1)), topology_devices("v5p:4x8x8")[0])
+    assert dict(mesh.shape) == {"data": 16, "fsdp": 16, "tensor": 1}
+    assert len({device.id for device in mesh.devices.ravel()}) == 256
 
 
 def test_the_pallas_kernel_compiles_for_a_tpu_and_spares_it_the_attention_s_weights():
