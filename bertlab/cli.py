@@ -201,7 +201,7 @@ def _add_studies(add) -> None:
     bench.add_argument("--only", default="", metavar="NAME,NAME", help="these workloads instead of a suite's")
     bench.add_argument("--rounds", type=int, default=5, help="of each side, after warming up (default 5)")
     bench.add_argument("--seconds", type=float, default=3.0, help="that a round is to take (default 3)")
-    bench.add_argument("--corpus", default="", help="the text, as config.data.corpus (default pydocs)")
+    bench.add_argument("--corpus", default="", help="the text, as config.data.corpus, of many words (default pydocs)")
     bench.add_argument("--out", type=Path, help="FILE.json with every round, the machine and the versions")
 
     report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")

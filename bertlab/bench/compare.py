@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import platform
@@ -17,7 +18,11 @@ from typing import Any
 from bertlab.bench.workloads import Workload, chosen
 from bertlab.errors import UserError
 
-SIDES = {"transformers": ("eager", "compiled"), "none": ()}
+SIDES = {"transformers": ("eager", "compiled", "gathered"), "none": ()}
+"""By --against the rival's sides. "gathered", which is compiled, asks its head at masked positions alone, as ours does and
+transformers' model does not: it stands beside the rival and is not it.
+"""
+LIBRARIES = {"transformers": ("torch", "transformers"), "none": ()}
 
 
 class Side:
@@ -64,7 +69,9 @@ class Side:
             self.errors.seek(0)
             last = self.errors.read().strip().splitlines()[-1:]
             raise UserError(f"the side '{self.side}' ended without an answer: {''.join(last) or 'it said nothing'}")
-        return json.loads(line)
+        if "error" in (answer := json.loads(line)):
+            raise UserError(answer["error"])
+        return answer
 
 
 def bench(
@@ -94,17 +101,34 @@ def bench(
         raise UserError(f"--against={against}: choose one of {', '.join(SIDES)}")
     if rounds < 1 or not seconds > 0:
         raise UserError(f"--rounds={rounds} --seconds={seconds}: at least one round of more than 0 seconds is needed")
+    asked = [(workload, rivals_of(workload, against)) for workload in chosen(suite, only)]
+    missing = [library for library in LIBRARIES[against] if importlib.util.find_spec(library) is None]
+    if missing and {*SIDES[against]} & {side for _, rivals in asked for side in rivals}:
+        raise UserError(
+            f"--against={against} needs {' and '.join(missing)}, not installed here: pip install 'bertlab[bench]', or give"
+            " --against=none"
+        )
     from bertlab.bench.table import print_table
 
     results = []
-    for workload in chosen(suite, only):
+    for workload, rivals in asked:
         print(f"{workload.name}: {workload.what}", flush=True)
-        results.append(measure(workload, SIDES[against], rounds, seconds, dict(settings or {})))
+        results.append(measure(workload, rivals, rounds, seconds, dict(settings or {})))
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps({"machine": machine(), "workloads": results}, indent=1) + "\n")
     print_table(results)
     return results
+
+
+def rivals_of(workload: Workload, against: str) -> tuple[str, ...]:
+    """The sides beside ours: rows have only the fastest step's, replicas one of our own; only steps gain from compiling."""
+    if workload.positions or workload.kind == "rows":
+        return ()
+    if workload.kind == "replicas":
+        return ("apart",)
+    sides = SIDES[against] if workload.kind == "step" else SIDES[against][:1]
+    return tuple(side for side in sides if side != "gathered" or workload.recipe.startswith("bert"))
 
 
 def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: float, settings: dict) -> dict:
@@ -113,9 +137,6 @@ def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: flo
     A rival that cannot do it stays in the result, with the reason.
     """
     found = {key: value for key, value in dataclasses.asdict(workload).items() if key not in ("suite", "recipe", "settings")}
-    # Only training steps gain from compilation; rows have no rival but the fastest step, and replicas one of our own.
-    rivals = {"step": tuple(rivals), "rows": (), "replicas": ("apart",)}.get(workload.kind, tuple(rivals[:1]))
-    rivals = () if workload.positions else rivals
     with tempfile.TemporaryDirectory() as directory:
         given = Path(directory) / "given"
         with contextlib.closing(Side(workload, "examples", given, {}, settings)) as examples:
@@ -217,13 +238,13 @@ def rate(of_round: dict) -> float:
 
 def best_rival(sides: dict) -> str | None:
     """The rival with the highest median rate; None where there is none."""
-    able = {side: of for side, of in sides.items() if side != "ours" and "rounds" in of}
+    able = {side: of for side, of in sides.items() if side not in ("ours", "gathered") and "rounds" in of}
     return max(able, key=lambda side: statistics.median(map(rate, able[side]["rounds"])), default=None)
 
 
-def ratios(sides: dict) -> list[float]:
-    """Our rate over the best rival's, round by round."""
-    rival = best_rival(sides)
+def ratios(sides: dict, rival: str | None = None) -> list[float]:
+    """Our rate over a rival's, by default the best one's, round by round."""
+    rival = rival or best_rival(sides)
     return [rate(a) / rate(b) for a, b in zip(sides["ours"]["rounds"], sides[rival]["rounds"])] if rival else []
 
 

@@ -20,11 +20,13 @@ def cells(found: dict) -> list[str]:
     ours, rival, pairs = sides["ours"], best_rival(sides), ratios(sides)
     both = lambda value: " / ".join(value(sides[side]) for side in ("ours", rival) if side)
     positions = sum(of.get("positions", 0) for of in ours["rounds"])
+    beside = [side for side in (rival, "gathered") if "rounds" in sides.get(side, {})]
+    also = [f"{statistics.median(ratios(sides, side)):.3g} of {side}" for side in beside[1:]]
     return [
         found["name"],
         shown(ours, kind),
-        "; ".join([*([f"{shown(sides[rival], kind)} {rival}"] if rival else []), *failures(sides)]) or "–",
-        spread(pairs) if pairs else "–",
+        "; ".join([*(f"{shown(sides[side], kind)} {side}" for side in beside), *failures(sides)]) or "–",
+        "; ".join([spread(pairs), *also]) if pairs else "–",
         aim(found),
         products(sides),
         both(lambda side: f"{side['end']['peak_bytes'] / 1e9:.2f}"),
@@ -97,7 +99,12 @@ def print_table(results: Sequence[dict]) -> None:
     for found in results:
         table.add_row(*cells(found))
     console = Console()
-    (console if console.is_terminal else Console(width=180)).print(table)
+    console = console if console.is_terminal else Console(width=180)
+    console.print(table)
+    for found in results:
+        for name, side in found["sides"].items():
+            if "failed" in side:
+                console.print(f"{found['name']}: {name} failed: {side['failed']}", markup=False, highlight=False)
 
 
 def markdown(results: Sequence[dict]) -> str:

@@ -12,10 +12,12 @@ import dataclasses
 import json
 import sys
 import threading
+from collections.abc import Callable
 
 import psutil
 
 from bertlab.bench.workloads import WORKLOADS
+from bertlab.errors import UserError
 
 
 def main(side: str, name: str, given: str, settings: str = "{}") -> None:
@@ -23,8 +25,16 @@ def main(side: str, name: str, given: str, settings: str = "{}") -> None:
     # Libraries print; the answers go where standard output was.
     answers, sys.stdout = sys.stdout, sys.stderr
     say = lambda value: print(json.dumps(value), file=answers, flush=True)
+    try:
+        serve(say, side, name, given, json.loads(settings))
+    except UserError as error:
+        say({"error": str(error)})
+
+
+def serve(say: Callable[[dict], None], side: str, name: str, given: str, settings: dict) -> None:
+    """Answers with `say`."""
     workload = next(workload for workload in WORKLOADS if workload.name == name)
-    workload = dataclasses.replace(workload, settings={**workload.settings, **json.loads(settings)})
+    workload = dataclasses.replace(workload, settings={**workload.settings, **settings})
     if side in ("ours", "apart", "examples"):
         from bertlab.bench import ours as of_side
     else:

@@ -270,12 +270,15 @@ def lock(file: IO, wait: bool = False) -> None:
 @contextlib.contextmanager
 def alone(directory: Path) -> Iterator[None]:
     """Waits until no other process is at work on a run: one that a killed sweep has left behind, or on another machine."""
-    with open(directory / "run.lock", "w") as file:
+    with open(directory / "run.lock", "a") as file:
         try:
             lock(file)
         except BlockingIOError:
             print(f"waiting for another process that is at work on {directory.name}", flush=True)
             lock(file, wait=True)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")  # the process's own title may name a run that it had before
+        file.flush()
         yield
 
 
@@ -301,6 +304,7 @@ def write_to_log(directory: Path) -> None:
 
 def execute_job(file: Path) -> int:
     """Executes the run that a job.json describes, in the directory which that file lies in; returns the exit status."""
+    sys.argv[1:] = ["--run", str(file)]  # the command that executes this run, as its environment.json has it
     job: Mapping[str, Any] = read_json(file)
     module, _, function = job["runner"].partition(":")
     try:
@@ -316,6 +320,14 @@ def execute_job(file: Path) -> int:
     return 0
 
 
+def programs_of(file: Path) -> str:
+    """What of a job.json decides which programs its run compiles: all but its name, labels and seeds."""
+    run = read_json(file)["run"]
+    without_seed = lambda overrides: {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
+    tasks = {task: without_seed(overrides) for task, overrides in run["downstream"].items()}
+    return json.dumps([run["config"], without_seed(run["overrides"]), tasks, run["adapt"]], sort_keys=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Executes a run and, where the parent wants an answer, those that it names then; returns the last one's exit status."""
     parser = argparse.ArgumentParser(prog="python -m bertlab.studies.worker", description="Executes one run of a study.")
@@ -329,12 +341,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listen(jobs)
     if options.cores:  # before JAX is imported: XLA sizes its thread pool from the affinity
         os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
-    status = execute_job(options.run)
-    while status == 0 and options.answer is not None:
+    job = options.run
+    while (status := execute_job(job)) == 0 and options.answer is not None:
         os.write(options.answer, b"\n")
-        job = jobs.get()
+        before, job = job, jobs.get()
         write_to_log(job.parent)
-        status = execute_job(job)
+        if "jax" in sys.modules and programs_of(job) != programs_of(before):
+            sys.modules["jax"].clear_caches()
     return status
 
 

@@ -1,5 +1,6 @@
 """What a run ran on: versions, devices, commit, command."""
 
+import functools
 import importlib.metadata
 import platform
 import subprocess
@@ -30,8 +31,12 @@ def describe_environment() -> dict:
     }
 
 
+@functools.cache
 def _git(*arguments: str) -> str:
-    """Output of git on the source tree; empty where bertlab is not run from a checkout or git is missing."""
+    """Output of git on the source tree when it was first asked for: a process goes on with what it has imported.
+
+    Empty where bertlab is not run from a checkout or git is missing.
+    """
     try:
         done = subprocess.run(["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True)
     except FileNotFoundError:

@@ -7,7 +7,9 @@ write their part of a checkpoint.
 import contextlib
 import json
 import os
+import re
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +23,12 @@ from bertlab.errors import UserError
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Seconds without a sign of life after which a process counts as lost.
 PATIENCE = 20
+# Seconds that processes wait for each other when they begin.
+JOINING = 120
+# What says that another process, and not this one, has failed; an operation that they have in common fails in many ways.
+_LOST = re.compile(
+    r"gloo|nccl|unavailable|deadline_exceeded|coordination|heartbeat|barrier|another task|connection", re.IGNORECASE
+)
 
 
 def join() -> None:
@@ -49,15 +57,32 @@ def join() -> None:
     elif not (_slurm_tasks() > 1 or len(os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1):
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    address = arguments.get("coordinator_address", "the address that this cluster gives")
+    print(f"waiting up to {JOINING} s for the other processes of this run, at {address}", file=sys.stderr, flush=True)
+    alone = threading.Timer(JOINING, _give_up, [address])  # JAX would abort, with a stack of C++
+    alone.daemon = True
+    alone.start()
     try:
         jax.distributed.initialize(
             **arguments,
-            initialization_timeout=120,
+            initialization_timeout=JOINING + 60,
             heartbeat_timeout_seconds=PATIENCE,
             shutdown_timeout_seconds=3600,  # the first measures the model when the others are done
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the processes of this run did not find each other: {error}") from None
+    finally:
+        alone.cancel()
+
+
+def _give_up(address: str) -> None:
+    print(
+        f"error: the processes of this run did not find each other at {address} within {JOINING} s; see whether all have begun,"
+        " with the same address and number of processes, and whether that host and port can be reached",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(2)
 
 
 def leave(status: int) -> None:
@@ -98,15 +123,15 @@ def company() -> Iterator[None]:
         if jax.process_count() == 1:
             raise
         who = f"bertlab: process {jax.process_index()} of {jax.process_count()}"
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        if isinstance(error, UserError):
+            print(f"{who}: {error}", file=sys.stderr)
+        elif isinstance(error, (RuntimeError, ValueError)) and _LOST.search(str(error)):
             cause = str(error).splitlines()[0][:200]
             print(
                 f"{who} lost another one, which was killed or has failed (see its output); run the same command again for all"
                 f" of them, they go on from the last checkpoint. ({cause})",
                 file=sys.stderr,
             )
-        elif isinstance(error, UserError):
-            print(f"{who}: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
         leave(2)

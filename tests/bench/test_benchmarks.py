@@ -135,6 +135,8 @@ def test_the_table_says_miss_and_failure():
         "20 %",
     ]
     assert cells({**of, "target": 5.0, "sides": measured({"ours": 0.1, "eager": 0.5}, [])})[4] == "5, reached"
+    beside = cells({**of, "sides": measured({"ours": 0.1, "eager": 0.5, "gathered": 0.2}, [])})
+    assert beside[2:5] == ["0.2 (0.2 to 0.2) eager; 0.5 (0.5 to 0.5) gathered", "5 (5 to 5); 2 of gathered", "8, missed"]
     alone = {**of, "sides": measured({"ours": 0.1}, [])}
     assert cells(alone)[2:5] == ["–", "–", "8, not measured"]
     assert markdown([alone]).count("\n") == 3
@@ -169,6 +171,26 @@ def test_workloads_have_names_of_their_own_and_configs_that_load():
 def test_refusals(given, message):
     with pytest.raises(UserError, match=message):
         compare.bench(**{"suite": "cpu", "against": "none", "out": None, **given})
+
+
+def test_a_rival_that_is_not_installed_is_refused_where_it_is_needed(monkeypatch, capsys):
+    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(compare, "measure", lambda workload, rivals, *_: {"name": workload.name, "rivals": rivals})
+    monkeypatch.setattr("bertlab.bench.table.print_table", lambda results: None)
+    with pytest.raises(UserError, match=r"needs torch and transformers, not installed here: pip install 'bertlab\[bench\]'"):
+        compare.bench("cpu", "transformers", None)
+    assert compare.bench("cpu", "transformers", None, only="rows") == [{"name": "rows", "rivals": ()}]
+    monkeypatch.undo()
+    assert [len(compare.rivals_of(workload, "transformers")) for workload in chosen("", "bert-tiny,elmo-small,start")] == [
+        3,
+        2,
+        1,
+    ]
+
+
+def test_a_side_s_mistake_of_the_user_is_told_as_it_is(workload, tmp_path):
+    with pytest.raises(UserError, match=r'^config.data.corpus="text:/nowhere/\*": "/nowhere/\*" matches no file'):
+        compare.Side(WORKLOADS[0], "examples", tmp_path, {}, {"data.corpus": "text:/nowhere/*"})
 
 
 def test_our_side_counts_what_it_trains(workload):

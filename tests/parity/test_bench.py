@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from bertlab.bench import ours, rival
 from bertlab.bench.workloads import Workload
@@ -65,6 +66,20 @@ def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
     found = steps.round(30)
     assert loss() < first - 0.01 and found["positions"] == 30 * 4 * 32
     assert found["tokens"] == 15 * (rows["documents"] > 0).sum()
+
+
+def test_a_gathered_head_asks_the_same(small_overrides, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    recipe = "bert.py:size=tiny,objectives=mlm+nsp"
+    workload = Workload("small", "", "cpu", "step", recipe, {**small_overrides, **RECIPES[recipe]})
+    ours.write_examples(workload, str(tmp_path), count=2)
+    plain, gathered = (rival.TrainingSteps(workload, str(tmp_path), side) for side in ("eager", "gathered"))
+    gathered.model.load_state_dict(plain.model.state_dict())
+    losses = []
+    for steps in (plain, gathered):
+        steps.model.eval()
+        losses += [steps.loss({name: x[1] for name, x in steps.batches.items()}).item()]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def small(small_overrides, kind: str, **more) -> Workload:

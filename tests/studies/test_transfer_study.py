@@ -4,9 +4,11 @@ import dataclasses
 import json
 
 import pytest
+from rich.console import Console
 
 from bertlab.errors import UserError
 from bertlab.studies import results, sweep, worker
+from bertlab.studies.launchers import Local
 from bertlab.studies.study import COSTS, Study, load_study
 from tests.conftest import ROOT
 
@@ -64,6 +66,25 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task,
     assert found.loc[spec.name, "status"] == "finished"
     assert 0 <= found.loc[spec.name, "words/accuracy"] <= 1
     assert 0 <= found.loc[spec.name, "few words/words/accuracy"] <= 1
+
+
+def test_a_run_is_the_same_in_a_process_of_its_own_and_after_others_in_one(study, tmp_path):
+    # The third in its process, after one of another kind: of random values, which is another program.
+    whole = dataclasses.replace(study, downstream={"words": study.downstream["words"]})
+    one = dataclasses.replace(whole, axes={"model": {"pretrained": {}}, "finetune.seed": [2]})
+    turned = dataclasses.replace(whole, axes={"model": dict(reversed(study.axes["model"].items())), "finetune.seed": [1, 2]})
+    for each, directory in ((turned, "four"), (one, "one")):
+        assert sweep.sweep(each, tmp_path / directory, Local(1), console=Console(quiet=True)) == 0
+    runs = [path.parent for path in sorted(tmp_path.glob("*/*pretrained*seed=2/job.json"))]
+    processes = {path.read_text() for path in tmp_path.glob("*/*/run.lock")}
+    assert len(list(tmp_path.glob("four/*/job.json"))) == 4 and len(runs) == len(processes) == 2
+    tasks = [run / "finetune" / "words" for run in runs]
+    untimed = lambda line: {key: value for key, value in json.loads(line).items() if "second" not in key}
+    lines = [[untimed(line) for line in (task / "metrics.jsonl").read_text().splitlines()] for task in tasks]
+    assert lines[0] == lines[1] and len(lines[0]) > 2
+    assert (tasks[0] / "predictions/test.jsonl").read_bytes() == (tasks[1] / "predictions/test.jsonl").read_bytes()
+    commands = [json.loads((task / "environment.json").read_text())["command"] for task in tasks]
+    assert [command.endswith(f"worker.py --run {run / 'job.json'}") for command, run in zip(commands, runs)] == [True, True]
 
 
 def test_mistakes_are_found_before_anything_is_trained(study, bert_run, tmp_path):

@@ -95,6 +95,9 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
 
     two = start(workdir, 2, 2)
     wait_for_step(two[0], 10)  # when it saves at step 8, the checkpoint of step 4 is whole
+    until = time.monotonic() + 60
+    while not list(workdir.glob("checkpoints/*tmp*")) and two[0].poll() is None and time.monotonic() < until:
+        pass  # the worst moment: all are at work on a checkpoint
     two[1].kill()
     # Either the operation that they had together fails, or JAX misses the other's heartbeat and aborts.
     assert two[0].wait(timeout=60) in (2, -signal.SIGABRT), said(two[0])
@@ -116,6 +119,49 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
     assert found[0] == steps, "the same batches, each line once"
     # Sums over devices are added in another order where they are in several processes.
     np.testing.assert_allclose(found[1], losses, rtol=1e-4)
+
+
+def test_who_begins_alone_says_so_and_ends(tmp_path):
+    begin = "from bertlab.train import processes; processes.JOINING = 1; processes.join()"
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        processes.ADDRESS: "localhost:1",
+        processes.COUNT: "2",
+        processes.INDEX: "1",
+    }
+    done = subprocess.run([sys.executable, "-c", begin], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "error: the processes of this run did not find each other at localhost:1 within 1 s" in done.stderr
+    assert "waiting up to 1 s" in done.stderr and "@" not in done.stderr, "no stack of C++"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer"),
+            "process 1 of 2 lost another one, which was killed",
+        ),
+        (
+            jax.errors.JaxRuntimeError("UNAVAILABLE: the coordination service"),
+            "they go on from the last checkpoint. (UNAVAILABLE:",
+        ),
+        (RuntimeError("DEADLINE_EXCEEDED: Barrier timed out"), "process 1 of 2 lost another one"),
+        (UserError("config.x is wrong"), "process 1 of 2: config.x is wrong"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), "Traceback"),
+        (ValueError("shapes differ"), "Traceback"),
+    ],
+)
+def test_what_ends_one_of_several_is_told_apart(error, said, monkeypatch, capsys):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    left = []
+    monkeypatch.setattr(processes, "leave", left.append)
+    with processes.company():
+        raise error
+    assert left == [2]
+    shown = capsys.readouterr().err
+    assert said in shown and ("lost another" in shown) == ("lost another" in said or "they go on" in said)
 
 
 def test_shards_make_the_same_rows_for_every_number_of_processes(small_config):
