@@ -1,4 +1,4 @@
-"""Text and JSON files, written whole or not at all."""
+"""Text and JSON files, written whole or not at all; and whether who has left one is still at work."""
 
 import json
 import os
@@ -23,6 +23,17 @@ def write_text(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def is_running(process: int) -> bool:
+    """Whether this machine has a process of that number; it may be somebody else's."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def read_config(run: Path) -> dict[str, Any]:

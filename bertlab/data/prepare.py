@@ -37,6 +37,7 @@ from bertlab.data.parallel import ordered_map
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import is_running
 
 SPLITS = ("train", "valid", "test")
 
@@ -254,18 +255,8 @@ def _remove_abandoned(root: Path) -> None:
     pattern = re.compile(re.escape(f".preparing-{socket.gethostname()}-") + r"(\d+)-\w+")
     for path in root.iterdir():
         match = pattern.fullmatch(path.name)
-        if match and not _is_running(int(match.group(1))):
+        if match and not is_running(int(match.group(1))):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:

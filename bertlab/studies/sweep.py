@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json, write_text
+from bertlab.files import is_running, read_json, write_json, write_text
 from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.ordering import FILE as SETTLED
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
@@ -389,7 +389,7 @@ def lock_directory(workdir: Path, console: Console) -> Iterator[int]:
                 break
             except BlockingIOError:
                 file.seek(0)
-                if is_running(file.read()) or time.monotonic() > deadline:
+                if is_at_work(file.read()) or time.monotonic() > deadline:
                     raise UserError(
                         f"{workdir}: another sweep is at work here, or runs of a killed one are still saving; "
                         "wait until it has ended or give another --workdir"
@@ -404,18 +404,10 @@ def lock_directory(workdir: Path, console: Console) -> Iterator[int]:
         yield file.fileno()
 
 
-def is_running(holder: str) -> bool:
-    """Whether the sweep that noted "pid host" in its lock is at work; False where that is not known."""
+def is_at_work(holder: str) -> bool:
+    """Whether the sweep that noted "pid host" in its lock is; False where that is not known."""
     number, _, host = holder.partition(" ")
-    if not number.isdigit() or host != socket.gethostname():
-        return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
+    return number.isdigit() and host == socket.gethostname() and is_running(int(number))
 
 
 @contextlib.contextmanager

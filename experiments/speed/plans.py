@@ -16,7 +16,7 @@ from bertlab.files import read_json, write_json
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "plans.json"
-# From 4 to 256 chips. A chip's share hardly changes between them, so that of two kinds the ends are enough.
+# From 4 to 256 chips; of two kinds the ends.
 SLICES = {
     "v5e": ("2x2", "4x4", "8x8", "16x16"),
     "v6e": ("2x2", "16x16"),
@@ -29,28 +29,33 @@ MODELS = {
     "ELMo": ("elmo.py:size=original", {"data.seq_len": 128, "data.tokenizer.vocab_size": 30_522}, 32),
 }
 MESHES = {"data": 1, "fsdp": 16}  # chips, at most, that divide a parameter
+WITHOUT_DROPOUT = {"model.dropout": 0.0}
+VARIANTS = {"without dropout": WITHOUT_DROPOUT, "without dropout, by Pallas": WITHOUT_DROPOUT | {"model.attention": "pallas"}}
+"""Of BERT-Large on 256 chips, data-parallel."""
 MICRO_BATCHES = {"BERT-Large": 4, "GPT-2 124M": 4, "ELMo": 1}
 
 
-def rows() -> dict[str, tuple[str, str, str]]:
-    """Name -> (model, topology, mesh)."""
+def rows() -> dict[str, tuple[str, str, str, str]]:
+    """Name -> (model, topology, mesh, variant)."""
     found = {}
     for model in MODELS:
         for kind, shapes in SLICES.items():
             for shape in shapes:
                 for mesh in MESHES:
-                    found[f"{model} {kind}:{shape} {mesh}"] = (model, f"{kind}:{shape}", mesh)
+                    found[f"{model} {kind}:{shape} {mesh}"] = (model, f"{kind}:{shape}", mesh, "")
+    for variant in VARIANTS:
+        found[f"BERT-Large v5e:16x16 data {variant}"] = ("BERT-Large", "v5e:16x16", "data", variant)
     return found
 
 
-def compiled(model: str, topology: str, mesh: str) -> dict:
+def compiled(model: str, topology: str, mesh: str, variant: str) -> dict:
     """The record of one row; {"refused": why} where it does not fit."""
     from bertlab.train.plan import TooLarge, plan, topology_devices
 
     recipe, settings, rows_of_chip = MODELS[model]
     chips = len(topology_devices(topology)[0])
     settings = settings | {"mesh.data": -1, "mesh.fsdp": min(MESHES[mesh], chips)}
-    settings |= {"data.batch_size": rows_of_chip * chips, "model.dtype": "bfloat16"}
+    settings |= {"data.batch_size": rows_of_chip * chips, "model.dtype": "bfloat16", **VARIANTS.get(variant, {})}
     config = load_config(str(HERE.parent / "pretrain" / recipe), settings | {"train.micro_batches": MICRO_BATCHES[model]})
     try:
         return plan(config, topology).record()
@@ -64,8 +69,8 @@ def table(records: dict[str, dict]) -> str:
         "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
     ]
-    for name, (model, topology, mesh) in rows().items():
-        record = records.get(name)
+    for name, (model, topology, mesh, variant) in rows().items():
+        record, mesh = records.get(name), ", ".join(filter(None, (mesh, variant)))
         if record is None:
             lines.append(f"| {model} | {topology} | {mesh} | | not compiled | | | | | |")
             continue

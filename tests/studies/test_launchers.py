@@ -263,6 +263,22 @@ def test_a_worker_on_this_machine_takes_run_after_run_until_one_fails(make_launc
             os.kill(process, 0)
 
 
+def test_programs_of_a_sweep_that_was_killed_are_removed(make_launcher, tmp_path, monkeypatch):
+    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, others = (tmp_path / f"{local.PROGRAMS}{number}-x" for number in (ended.pid, os.getpid()))
+    left.mkdir()
+    others.mkdir()
+    engine = make_launcher("local", jobs=1)
+    own = Path(engine.programs()["JAX_COMPILATION_CACHE_DIR"])
+    assert own.is_dir() and others.is_dir() and not left.exists()
+    engine.close()
+    assert not own.exists()
+
+
 def test_a_worker_on_this_machine_holds_the_lock(make_launcher, start, tmp_path):
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -47,7 +47,7 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
 
 
 @pytest.mark.parametrize("axis", ["data", "fsdp"])
-@pytest.mark.parametrize("recipe", ["bert", "gpt", "elmo"])
+@pytest.mark.parametrize("recipe", ["bert", "gpt", "elmo", "awd_lstm"])
 def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
     """Weak scaling: two rows for each device, and what it multiplies, moves and exchanges stays the same."""
     made = lambda n: small_config(

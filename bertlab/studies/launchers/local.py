@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+from bertlab.files import is_running
 from bertlab.studies.launchers.base import start_worker
 
 POLL_SECONDS = 0.05  # between two looks for a run that is to end
+PROGRAMS = "bertlab-programs-"  # and the sweep's process: a directory of what its workers have compiled
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # a TPU process's chips as a box: x,y,z
 
 
@@ -74,7 +76,11 @@ class Local:
         ):
             return {}
         if self.directory is None:
-            self.directory = tempfile.TemporaryDirectory(prefix="bertlab-programs-")
+            for left in Path(tempfile.gettempdir()).glob(f"{PROGRAMS}*"):  # by a sweep that was killed
+                number = left.name.removeprefix(PROGRAMS).partition("-")[0]
+                if number.isdigit() and not is_running(int(number)):
+                    shutil.rmtree(left, ignore_errors=True)
+            self.directory = tempfile.TemporaryDirectory(prefix=f"{PROGRAMS}{os.getpid()}-")
         # Small programs too: a run has dozens, which together take as long as its training step.
         return {"JAX_COMPILATION_CACHE_DIR": self.directory.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
