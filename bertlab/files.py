@@ -1,7 +1,10 @@
-"""Text and JSON files, written whole or not at all; and whether who has left one is still at work."""
+"""Text and JSON files, written whole or not at all; temporary folders that go away even if who made them was killed."""
 
 import json
 import os
+import re
+import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,20 @@ def is_running(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def temporary_prefix(kind: str) -> str:
+    """What the name of this process's temporary folder of a kind begins with."""
+    return f"{kind}-{socket.gethostname()}-{os.getpid()}-"
+
+
+def remove_abandoned(root: Path, kind: str) -> None:
+    """Removes the folders of a kind in `root` that processes of this machine have left which are no more."""
+    pattern = re.compile(re.escape(f"{kind}-{socket.gethostname()}-") + r"(\d{1,7})-\w+", re.ASCII)
+    for path in root.iterdir():
+        match = pattern.fullmatch(path.name)
+        if match and not is_running(int(match.group(1))):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def read_config(run: Path) -> dict[str, Any]:

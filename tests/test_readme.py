@@ -1,11 +1,14 @@
-"""The README's example is complete: written to a file outside the package, it trains."""
+"""The README's example is complete: written to a file outside the package, it trains. Its tables are the results'."""
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
 
+from bertlab.bench.table import markdown
+from bertlab.files import read_json
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import load_study
 from tests.conftest import ROOT
@@ -61,3 +64,13 @@ def test_the_study_of_the_readme_shares_its_pretrainings(tmp_path, monkeypatch):
     shared = {run.name: run.shares.get("pretrain") for run in runs}
     assert len(runs) == 6
     assert {name: of for name, of in shared.items() if of} == {f"40-frozen-seed={s}": f"40-seed={s}" for s in (1, 2)}
+
+
+def test_the_tables_of_speed_are_of_the_results(monkeypatch):
+    folder = ROOT / "experiments/speed"
+    monkeypatch.syspath_prepend(str(folder))
+    plans = importlib.import_module("plans")
+    shown = (folder / "README.md").read_text()
+    assert plans.table(read_json(plans.RESULTS)) in shown
+    measured = [found for name in ("steps", "wholes") for found in read_json(folder / f"results/{name}.json")["workloads"]]
+    assert markdown(measured).strip() in shown

@@ -22,7 +22,7 @@ SIDES = {"transformers": ("eager", "compiled", "gathered"), "none": ()}
 """By --against the rival's sides. "gathered", which is compiled, asks its head at masked positions alone, as ours does and
 transformers' model does not: it stands beside the rival and is not it.
 """
-LIBRARIES = {"transformers": ("torch", "transformers"), "none": ()}
+LIBRARIES = {"transformers": ("torch", "transformers", "datasets", "accelerate"), "none": ()}
 
 
 class Side:

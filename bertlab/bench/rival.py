@@ -2,7 +2,7 @@
 
 Training steps: the same model, batch and predictions, with fused AdamW, scaled-dot-product attention and gradient clipping;
 eager or through torch.compile; autocast where the workload is not float32. Batches are masked already, so that it need not
-mask; as in transformers' own training, logits are computed at all positions.
+mask; as in transformers' own training, logits are computed at all positions (but by the side "gathered").
 """
 
 import contextlib

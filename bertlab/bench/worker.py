@@ -2,9 +2,9 @@
 
     python -m bertlab.bench.worker SIDE WORKLOAD GIVEN [SETTINGS]
 
-SIDE is "ours", or "eager" or "compiled" for the rival ("apart": ours in many processes), or "examples", which writes GIVEN for
-both and ends. SETTINGS are config keys as JSON, over the workload's. A line of JSON says that it is ready; each line "N" on
-standard input is answered by a line about a round of N steps; the end of the input by a last line.
+SIDE is "ours", or "eager", "compiled" or "gathered" for the rival ("apart": ours in many processes), or "examples", which
+writes GIVEN for both and ends. SETTINGS are config keys as JSON, over the workload's. A line of JSON says that it is ready;
+each line "N" on standard input is answered by a line about a round of N steps; the end of the input by a last line.
 """
 
 import contextlib

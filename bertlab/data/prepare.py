@@ -21,7 +21,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,7 +36,7 @@ from bertlab.data.parallel import ordered_map
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import is_running
+from bertlab.files import remove_abandoned, temporary_prefix
 
 SPLITS = ("train", "valid", "test")
 
@@ -56,6 +55,7 @@ _TOKENIZER_DEFAULTS = {
     "sample_sentences": 1_000_000,
     "seed": 0,
 }
+_TEMPORARY = ".preparing"
 _DOCUMENTS_PER_SHARD = 1 << 15
 _CHUNK_CHARACTERS = 1 << 18
 
@@ -108,7 +108,7 @@ def prepare(
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
     if not directory.exists():
         root.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(root)
+        remove_abandoned(root, _TEMPORARY)
         _build(work, options, fingerprint, directory)
     return load_prepared(directory)
 
@@ -239,24 +239,11 @@ def _build(work: Means, options: dict[str, Any], fingerprint: str, directory: Pa
 @contextlib.contextmanager
 def temporary_folder(root: Path) -> Iterator[Path]:
     """A folder in a cache directory that goes away in the end; if this process is killed, when something is prepared next."""
-    folder = Path(tempfile.mkdtemp(prefix=_temporary_prefix(os.getpid()), dir=root))
+    folder = Path(tempfile.mkdtemp(prefix=temporary_prefix(_TEMPORARY), dir=root))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _temporary_prefix(process: int) -> str:
-    return f".preparing-{socket.gethostname()}-{process}-"
-
-
-def _remove_abandoned(root: Path) -> None:
-    """Removes what interrupted preparations of this machine left behind."""
-    pattern = re.compile(re.escape(f".preparing-{socket.gethostname()}-") + r"(\d+)-\w+")
-    for path in root.iterdir():
-        match = pattern.fullmatch(path.name)
-        if match and not is_running(int(match.group(1))):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:

@@ -42,8 +42,9 @@ KINDS = ("unigram", "bpe", "wordpiece", "words")
 
 _METADATA = "bertlab_tokenizer.json"
 
-# Of a WordPiece tokenizer, which then has little else to look up: nineteen of twenty words of a text are among as many.
-_KNOWN_WORDS = 2**16
+# Of a WordPiece tokenizer, which then has little else to look up: nineteen of twenty words of a text are among as many. Longer
+# words are no words, and would take memory.
+_KNOWN_WORDS, _LONGEST_KNOWN = 2**16, 30
 
 # How SentencePiece writes the space before a word; byte-level BPE has "Ġ" for it.
 _SPACE_MARK = "▁"
@@ -241,7 +242,7 @@ class WordPieceTokenizer(_Base):
         found = (encoding.ids for encoding in self._tokenizer.encode_batch(new, add_special_tokens=False))
         ids |= zip(new, found)
         if len(self._known) + len(new) <= _KNOWN_WORDS:
-            self._known |= {word: ids[word] for word in new}
+            self._known |= {word: ids[word] for word in new if len(word) <= _LONGEST_KNOWN}
         return [list(itertools.chain.from_iterable(map(ids.__getitem__, of_text))) for of_text in words]
 
     def _decode(self, ids):

@@ -1,4 +1,4 @@
-"""Runs a study: each unfinished run in a process of its own, some at a time, through one of the launchers.
+"""Runs a study: each unfinished run in a worker process, some at a time, through one of the launchers.
 
 A run that shares its pretraining with another one waits for that. Everything that is known of a run lies in its directory, so
 that the same command goes on where a killed one stopped.

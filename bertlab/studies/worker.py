@@ -1,7 +1,7 @@
-"""Executes one run of a study: `python -m bertlab.studies.worker --run RUN/job.json`, in a process of its own.
+"""Executes runs of a study: `python -m bertlab.studies.worker --run RUN/job.json`.
 
 A run consists of stages, each in a directory that has a result.json once it is finished; what is finished is left alone.
-A worker that has a parent to answer to takes further runs from it, one after the other: imports and the device are there.
+A worker that is told to answer takes further runs, one after the other: imports and the device are there then.
 """
 
 import argparse
@@ -282,15 +282,33 @@ def alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def listen(jobs: queue.SimpleQueue) -> None:
-    """Reads standard input: a line is the job.json of another run; where it closes, the parent is gone: SIGTERM, to itself."""
+class Parent:
+    """Who has started this process: names further runs on standard input, a job.json a line, and is gone where that closes.
 
-    def read():
-        for line in open(0, encoding="utf-8", closefd=False):
-            jobs.put(Path(line.removesuffix("\n")))
-        os.kill(os.getpid(), signal.SIGTERM)
+    This process is then sent SIGTERM if it is at work on a run, so that it saves and ends.
+    """
 
-    threading.Thread(target=read, daemon=True).start()
+    def __init__(self):
+        self.jobs, self.gone, self.idle = queue.SimpleQueue(), threading.Event(), threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with open(0, "rb", closefd=False) as lines:
+            for line in lines:
+                self.jobs.put(Path(os.fsdecode(line.removesuffix(b"\n"))))
+        self.gone.set()
+        self.jobs.put(None)
+        if not self.idle.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def next_job(self, answer: int) -> Path | None:
+        """Says, in the pipe of that file descriptor, that a run has ended, and waits for another; None: there is none."""
+        self.idle.set()
+        with contextlib.suppress(BrokenPipeError):
+            os.write(answer, b"\n")
+        job = self.jobs.get()
+        self.idle.clear()
+        return None if self.gone.is_set() else job
 
 
 def write_to_log(directory: Path) -> None:
@@ -334,20 +352,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
     parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
     parser.add_argument("--stop_with_parent", action="store_true", help="stop when standard input closes")
-    parser.add_argument("--answer", type=int, help="file descriptor to write a line to after each run that did not fail")
+    parser.add_argument("--answer", type=int, help="file descriptor to write a line to after a run, and wait for another")
     options = parser.parse_args(arguments)
-    jobs = queue.SimpleQueue()
-    if options.stop_with_parent:
-        listen(jobs)
+    parent = Parent() if options.stop_with_parent else None
     if options.cores:  # before JAX is imported: XLA sizes its thread pool from the affinity
         os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
-    job = options.run
-    while (status := execute_job(job)) == 0 and options.answer is not None:
-        os.write(options.answer, b"\n")
-        before, job = job, jobs.get()
-        write_to_log(job.parent)
-        if "jax" in sys.modules and programs_of(job) != programs_of(before):
+    job, status = options.run, execute_job(options.run)
+    while status == 0 and options.answer is not None and (following := parent.next_job(options.answer)) is not None:
+        write_to_log(following.parent)
+        if "jax" in sys.modules and programs_of(following) != programs_of(job):
             sys.modules["jax"].clear_caches()
+        job, status = following, execute_job(following)
     return status
 
 

@@ -23,11 +23,13 @@ from bertlab.errors import UserError
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Seconds without a sign of life after which a process counts as lost.
 PATIENCE = 20
-# Seconds that processes wait for each other when they begin.
-JOINING = 120
+# Seconds that processes wait for each other when they begin; hosts that a cluster starts may come minutes after each other.
+JOINING, JOINING_CLUSTER = 120, 600
 # What says that another process, and not this one, has failed; an operation that they have in common fails in many ways.
 _LOST = re.compile(
-    r"gloo|nccl|unavailable|deadline_exceeded|coordination|heartbeat|barrier|another task|connection", re.IGNORECASE
+    r"gloo|nccl|unavailable:|deadline_exceeded|coordination service|heartbeat|barrier timed out|another task"
+    r"|connection (reset|closed|refused)",
+    re.IGNORECASE,
 )
 
 
@@ -58,14 +60,15 @@ def join() -> None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     address = arguments.get("coordinator_address", "the address that this cluster gives")
-    print(f"waiting up to {JOINING} s for the other processes of this run, at {address}", file=sys.stderr, flush=True)
-    alone = threading.Timer(JOINING, _give_up, [address])  # JAX would abort, with a stack of C++
+    patience = JOINING if arguments else JOINING_CLUSTER
+    print(f"waiting up to {patience} s for the other processes of this run, at {address}", file=sys.stderr, flush=True)
+    alone = threading.Timer(patience, _give_up, [address, patience])  # JAX would abort, with a stack of C++
     alone.daemon = True
     alone.start()
     try:
         jax.distributed.initialize(
             **arguments,
-            initialization_timeout=JOINING + 60,
+            initialization_timeout=patience + 60,
             heartbeat_timeout_seconds=PATIENCE,
             shutdown_timeout_seconds=3600,  # the first measures the model when the others are done
         )
@@ -75,10 +78,10 @@ def join() -> None:
         alone.cancel()
 
 
-def _give_up(address: str) -> None:
+def _give_up(address: str, patience: int) -> None:
     print(
-        f"error: the processes of this run did not find each other at {address} within {JOINING} s; see whether all have begun,"
-        " with the same address and number of processes, and whether that host and port can be reached",
+        f"error: the processes of this run did not find each other at {address} within {patience} s; see whether all have"
+        " begun, with the same address and number of processes, and whether that host and port can be reached",
         file=sys.stderr,
         flush=True,
     )
@@ -125,8 +128,8 @@ def company() -> Iterator[None]:
         who = f"bertlab: process {jax.process_index()} of {jax.process_count()}"
         if isinstance(error, UserError):
             print(f"{who}: {error}", file=sys.stderr)
-        elif isinstance(error, (RuntimeError, ValueError)) and _LOST.search(str(error)):
-            cause = str(error).splitlines()[0][:200]
+        elif isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause := str(error).partition("\n")[0][:200]):
+            traceback.print_exc()  # it may be this one's after all
             print(
                 f"{who} lost another one, which was killed or has failed (see its output); run the same command again for all"
                 f" of them, they go on from the last checkpoint. ({cause})",

@@ -177,7 +177,9 @@ def test_a_rival_that_is_not_installed_is_refused_where_it_is_needed(monkeypatch
     monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(compare, "measure", lambda workload, rivals, *_: {"name": workload.name, "rivals": rivals})
     monkeypatch.setattr("bertlab.bench.table.print_table", lambda results: None)
-    with pytest.raises(UserError, match=r"needs torch and transformers, not installed here: pip install 'bertlab\[bench\]'"):
+    with pytest.raises(
+        UserError, match=r"needs torch and .* and accelerate, not installed here: pip install 'bertlab\[bench\]'"
+    ):
         compare.bench("cpu", "transformers", None)
     assert compare.bench("cpu", "transformers", None, only="rows") == [{"name": "rows", "rivals": ()}]
     monkeypatch.undo()

@@ -22,6 +22,7 @@ from bertlab.data.prepared import PreparedSource, load_prepared
 from bertlab.data.text_corpus import TextCorpus
 from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import temporary_prefix
 
 
 @pytest.fixture
@@ -416,12 +417,16 @@ def test_apache_beam_is_asked_for_by_name_and_not_needed_otherwise(config, monke
 
 
 def test_preparations_that_still_run_are_left_alone(config):
-    own = Path(config["directory"]) / f"{prepare_module._temporary_prefix(os.getpid())}abc"
+    own = Path(config["directory"]) / f"{temporary_prefix('.preparing')}abc"
     elsewhere = Path(config["directory"]) / own.name.replace(f"-{os.getpid()}-", "-elsewhere-1-")
     for folder in (own, elsewhere):
         folder.mkdir(parents=True)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = Path(config["directory"]) / own.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    left.mkdir()
     prepare(config)
-    assert own.exists() and elsewhere.exists()
+    assert own.exists() and elsewhere.exists() and not left.exists()
 
 
 def test_two_preparations_at_once(config):

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -29,8 +30,9 @@ from bertlab.studies.launchers import Slurm, launcher, local, parse_options, slu
 from bertlab.studies.launchers.base import attend, start_on_node
 from bertlab.studies.launchers.local import device_environments, share
 from bertlab.studies.launchers.slurm import SlurmProcess, Submission
-from bertlab.studies.study import Study
+from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.sweep import sweep
+from bertlab.studies.worker import write_job
 
 # Ray starts its cluster by a fork, and JAX warns of one once it is at work in the same process.
 pytestmark = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")
@@ -257,10 +259,58 @@ def test_a_worker_on_this_machine_takes_run_after_run_until_one_fails(make_launc
     logs = [(run / "log.txt").read_text() for run in runs]
     assert logs[0] == logs[1] == logs[3] == "trained\n" and logs[2].count("RuntimeError: the step went wrong") == 2
     failed = [(run / "failed.txt").read_text() if (run / "failed.txt").exists() else "" for run in runs]
-    assert [bool(text) for text in failed] == [False, False, True, False, True] and "SIGKILL" in failed[4]
+    assert failed == ["", "", "RuntimeError: the step went wrong\n", "", "killed by SIGKILL (out of memory?)\n"]
     for process in (a, d):
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def run_of_the_fake(directory, name):
+    """The command of a worker that executes a run by the fake runner."""
+    run = RunSpec(name=name, labels={}, config="base.py", overrides={}, downstream={})
+    return [
+        sys.executable,
+        "-u",
+        "-m",
+        "bertlab.studies.worker",
+        "--run",
+        str(write_job(run, directory / name, "fake_runner:run")),
+    ]
+
+
+def test_a_worker_that_ended_between_two_runs_is_replaced_and_one_without_a_run_ends_with_its_parent(
+    make_launcher, tmp_path, monkeypatch
+):
+    here = Path(__file__).parent  # of the fake runner
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(Path(bertlab.__file__).parent.parent)]))
+    engine = make_launcher("local", jobs=1)
+    numbers = []
+    for name in ("first", "second", "third"):
+        run = engine.start(run_of_the_fake(tmp_path, name), tmp_path / name, None)
+        assert run.wait() == 0 and (tmp_path / name / "result.json").exists()
+        numbers.append(engine.workers[0].process.pid)
+        if name == "second":
+            os.kill(numbers[-1], signal.SIGKILL)
+            engine.workers[0].process.wait()
+            assert run.poll() == 0, "the run was over"
+    assert numbers[0] == numbers[1] != numbers[2]
+    process = engine.workers[0].process
+    process.stdin.close()  # as when the parent is killed
+    assert process.wait(timeout=SECONDS) == 0, "an orderly end, as it was at work on nothing"
+
+
+def test_a_worker_that_cannot_be_started_hides_nothing(make_launcher, start, monkeypatch):
+    engine = make_launcher("local", jobs=1)
+    failed, _ = start(engine, "fail")
+    assert failed.wait() == 2
+
+    def refuse(*_, **__):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(local, "start_worker", refuse)
+    with pytest.raises(OSError, match="no more processes"):
+        start(engine, "finish")
+    engine.close()
 
 
 def test_programs_of_a_sweep_that_was_killed_are_removed(make_launcher, tmp_path, monkeypatch):
@@ -269,12 +319,14 @@ def test_programs_of_a_sweep_that_was_killed_are_removed(make_launcher, tmp_path
         monkeypatch.delenv(name, raising=False)
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left, others = (tmp_path / f"{local.PROGRAMS}{number}-x" for number in (ended.pid, os.getpid()))
-    left.mkdir()
-    others.mkdir()
+    here = socket.gethostname()
+    ends = (f"{here}-{ended.pid}", f"{here}-{os.getpid()}", f"elsewhere-{ended.pid}", f"{here}-{'9' * 20}")
+    left, *others = (tmp_path / f"{local.PROGRAMS}-{end}-x" for end in ends)
+    for directory in (left, *others):
+        directory.mkdir()
     engine = make_launcher("local", jobs=1)
     own = Path(engine.programs()["JAX_COMPILATION_CACHE_DIR"])
-    assert own.is_dir() and others.is_dir() and not left.exists()
+    assert own.is_dir() and all(other.is_dir() for other in others) and not left.exists()
     engine.close()
     assert not own.exists()
 

@@ -424,15 +424,15 @@ def test_a_wrong_config_is_refused_before_any_run(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def start_waiting_sweep(workdir):
-    """Starts a sweep whose run waits for SIGTERM, and returns once that run is under way."""
+def start_waiting_sweep(workdir, before=()):
+    """Starts a sweep in which a run, after those before, waits for SIGTERM, and returns once that one is under way."""
     os.mkfifo(workdir / "pipe")
     script = f"""
         import sys
         from pathlib import Path
         from test_sweep import load_config, study
         from bertlab.studies.sweep import sweep
-        spec = study({{"A": "wait", "B": "finish"}})
+        spec = study({{**{dict.fromkeys(before, "finish")}, "A": "wait", "B": "finish"}})
         sys.exit(sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run", load_config=load_config,
                        prepare=lambda data: None))
     """
@@ -444,11 +444,12 @@ def start_waiting_sweep(workdir):
     return process
 
 
+@pytest.mark.parametrize("before", [(), ("X",)], ids=["a worker's first run", "its second"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number):
-    process = start_waiting_sweep(tmp_path)
+def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number, before):
+    process = start_waiting_sweep(tmp_path, before)
     with pytest.raises(UserError, match="another sweep is at work here"):
-        run_sweep(study({"A": "wait", "B": "finish"}), tmp_path)
+        run_sweep(study({**dict.fromkeys(before, "finish"), "A": "wait", "B": "finish"}), tmp_path)
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # a terminal sends Ctrl-C to all processes of the group
     else:
@@ -460,8 +461,9 @@ def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number):
     assert "interrupted" in printed
 
 
-def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path):
-    process = start_waiting_sweep(tmp_path)
+@pytest.mark.parametrize("before", [(), ("X",)], ids=["a worker's first run", "its second"])
+def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path, before):
+    process = start_waiting_sweep(tmp_path, before)
     with open(tmp_path / "sweep.lock") as lock:
         process.kill()
         process.communicate(timeout=30)

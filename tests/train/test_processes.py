@@ -95,9 +95,10 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
 
     two = start(workdir, 2, 2)
     wait_for_step(two[0], 10)  # when it saves at step 8, the checkpoint of step 4 is whole
-    until = time.monotonic() + 60
-    while not list(workdir.glob("checkpoints/*tmp*")) and two[0].poll() is None and time.monotonic() < until:
-        pass  # the worst moment: all are at work on a checkpoint
+    # The worst moment, if it is seen: all are at work on a checkpoint.
+    while not list(workdir.glob("checkpoints/*tmp*")) and not re.search(r"^step +18/", said(two[0]), re.MULTILINE):
+        assert two[0].poll() is None, said(two[0])
+        time.sleep(0.005)
     two[1].kill()
     # Either the operation that they had together fails, or JAX misses the other's heartbeat and aborts.
     assert two[0].wait(timeout=60) in (2, -signal.SIGABRT), said(two[0])
@@ -150,6 +151,7 @@ def test_who_begins_alone_says_so_and_ends(tmp_path):
         (UserError("config.x is wrong"), "process 1 of 2: config.x is wrong"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), "Traceback"),
         (ValueError("shapes differ"), "Traceback"),
+        (ValueError("the residual connection is behind a barrier"), "Traceback"),
     ],
 )
 def test_what_ends_one_of_several_is_told_apart(error, said, monkeypatch, capsys):

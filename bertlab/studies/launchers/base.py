@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Process(Protocol):
-    """The worker process of one run, wherever it is."""
+    """One run in the hands of a worker, wherever it is."""
 
     def poll(self) -> int | None:
         """The exit status, -N where signal N ended it; None as long as it is queued or running."""
@@ -42,10 +42,10 @@ class Launcher(Protocol):
         """The part of this machine's cores that each of so many workers has; None where each has a device or node alone."""
 
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> Process:
-        """Starts a worker.
+        """Starts a worker, or gives the run to one that has none.
 
         Args:
-            command: The worker's command; launchers add `--stop_with_parent` and `--cores`.
+            command: The worker's command, of which the run's job.json is the last word; launchers add options.
             directory: The run's directory; the output is appended to its log.txt.
             lock: A file descriptor that a worker on this machine inherits, or None.
 
@@ -54,7 +54,7 @@ class Launcher(Protocol):
         """
 
     def close(self) -> None:
-        """Lets go of the engine; called when no worker is left."""
+        """Lets go of the engine, and of workers that have no run; called when no run is left."""
 
 
 def start_worker(command: Sequence[str], directory: Path, **options: Any) -> subprocess.Popen:

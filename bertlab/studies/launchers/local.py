@@ -4,7 +4,6 @@ import contextlib
 import glob
 import importlib.util
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
-from bertlab.files import is_running
+from bertlab.files import remove_abandoned, temporary_prefix
 from bertlab.studies.launchers.base import start_worker
 
 POLL_SECONDS = 0.05  # between two looks for a run that is to end
-PROGRAMS = "bertlab-programs-"  # and the sweep's process: a directory of what its workers have compiled
+PROGRAMS = "bertlab-programs"  # a temporary directory of what a sweep's workers have compiled
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # a TPU process's chips as a box: x,y,z
 
 
@@ -60,6 +59,7 @@ class Local:
         slot = next(i for i, worker in enumerate(self.workers) if worker is None or worker.run.poll() is not None)
         worker = self.workers[slot]
         if worker is None or not worker.takes(command):
+            self.workers[slot] = None
             options = ["--cores", ",".join(self.cores[slot])] if self.cores[slot] else []
             # The worker inherits the lock, so that a new sweep cannot start beside a worker whose parent was killed.
             environment = {**self.programs(), **os.environ, **self.environments[slot]}
@@ -76,11 +76,8 @@ class Local:
         ):
             return {}
         if self.directory is None:
-            for left in Path(tempfile.gettempdir()).glob(f"{PROGRAMS}*"):  # by a sweep that was killed
-                number = left.name.removeprefix(PROGRAMS).partition("-")[0]
-                if number.isdigit() and not is_running(int(number)):
-                    shutil.rmtree(left, ignore_errors=True)
-            self.directory = tempfile.TemporaryDirectory(prefix=f"{PROGRAMS}{os.getpid()}-")
+            remove_abandoned(Path(tempfile.gettempdir()), PROGRAMS)  # by a sweep that was killed
+            self.directory = tempfile.TemporaryDirectory(prefix=temporary_prefix(PROGRAMS))
         # Small programs too: a run has dozens, which together take as long as its training step.
         return {"JAX_COMPILATION_CACHE_DIR": self.directory.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
@@ -101,39 +98,43 @@ class Worker:
 
     def __init__(self, command: Sequence[str], options: Sequence[str], directory: Path, lock: int | None, environment: dict):
         """Args: as for `Launcher.start`; options: of the worker, for all its runs."""
-        self.answers, answer = os.pipe()
+        answers, answer = os.pipe()
+        os.set_blocking(answers, False)
+        self.answers = os.fdopen(answers, "rb", buffering=0)
         inherited = (answer,) if lock is None else (answer, lock)
         self.command = command[:-1]
-        self.process = start_worker(
-            [*command, *options, "--answer", str(answer)], directory, pass_fds=inherited, env=environment
-        )
-        os.close(answer)
+        try:
+            self.process = start_worker(
+                [*command, *options, "--answer", str(answer)], directory, pass_fds=inherited, env=environment
+            )
+        except BaseException:
+            self.answers.close()
+            raise
+        finally:
+            os.close(answer)
         self.run = LocalRun(self)
 
     def takes(self, command: Sequence[str]) -> bool:
         """Gives it another run, unless it has ended: a run that failed or was stopped is a worker's last."""
-        if self.process.poll() is not None or self.command != command[:-1]:
-            self.close()
-            return False
-        try:
-            self.process.stdin.write(f"{command[-1]}\n".encode())
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            self.close()
-            return False
-        self.run = LocalRun(self)
-        return True
+        with contextlib.suppress(BrokenPipeError):
+            if self.process.poll() is None and self.command == command[:-1]:
+                self.process.stdin.write(os.fsencode(command[-1]) + b"\n")
+                self.process.stdin.flush()
+                self.run = LocalRun(self)
+                return True
+        self.close()
+        return False
 
     def answered(self) -> bool:
-        """Whether it says that a run has ended well; asked once for each."""
-        return bool(select.select([self.answers], [], [], 0)[0] and os.read(self.answers, 1))
+        """Whether it says that a run has ended; asked once for each."""
+        return bool(self.answers.read(1))
 
     def close(self) -> None:
         """Lets go of a process that has no run; it ends then."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.wait()
-        os.close(self.answers)
+        self.answers.close()
 
 
 class LocalRun:
