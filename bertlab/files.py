@@ -1,10 +1,13 @@
 """Text and JSON files, written whole or not at all; temporary folders that go away even if who made them was killed."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +42,18 @@ def is_running(process: int) -> bool:
     return True
 
 
-def temporary_prefix(kind: str) -> str:
-    """What the name of this process's temporary folder of a kind begins with."""
-    return f"{kind}-{socket.gethostname()}-{os.getpid()}-"
+@contextlib.contextmanager
+def temporary_folder(root: Path, kind: str) -> Iterator[Path]:
+    """A folder that goes away in the end; if this process is killed, when one of its kind is next made in `root`."""
+    _remove_abandoned(root, kind)
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{socket.gethostname()}-{os.getpid()}-", dir=root))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_abandoned(root: Path, kind: str) -> None:
+def _remove_abandoned(root: Path, kind: str) -> None:
     """Removes the folders of a kind in `root` that processes of this machine have left which are no more."""
     pattern = re.compile(re.escape(f"{kind}-{socket.gethostname()}-") + r"(\d{1,7})-\w+", re.ASCII)
     for path in root.iterdir():

@@ -143,8 +143,10 @@ class ShardsIterator(grain.DatasetIterator):
 
     def get_state(self) -> dict:
         """A JSON value: shard -> its position, the hash chain of its batches, and of how many shards it is one."""
-        state = lambda number, iterator: {"position": iterator.get_state(), "hash": self.hashes[number].value}
-        return {number: state(number, iterator) | {"of": self._total} for number, iterator in self._shards.items()}
+        return {
+            number: {"position": iterator.get_state(), "hash": self.hashes[number].value, "of": self._total}
+            for number, iterator in self._shards.items()
+        }
 
     def set_state(self, state: dict) -> None:
         """Continues where the iterators that gave the states of these shards were; others' are passed over.

@@ -35,6 +35,7 @@ from bertlab.data.duplicates import UNITS, number_in, number_of_parts, number_re
 from bertlab.data.encode import HASH, encode_documents
 from bertlab.data.prepare import (
     COUNTS,
+    TEMPORARY,
     Means,
     Progress,
     chunks,
@@ -43,11 +44,11 @@ from bertlab.data.prepare import (
     require_documents,
     split_of,
     splits_of,
-    temporary_folder,
 )
 from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, normalise, train_on_sample
 from bertlab.data.vocabularies import Sample
 from bertlab.errors import UserError
+from bertlab.files import temporary_folder
 
 try:
     import apache_beam as beam
@@ -121,7 +122,7 @@ class ManyMachines:
     def fingerprint(self) -> str:
         self._root.mkdir(parents=True, exist_ok=True)
         self._progress("reading the corpus", 0, None)
-        with temporary_folder(self._root) as folder:
+        with temporary_folder(self._root, TEMPORARY) as folder:
             with self._pipeline() as pipeline:
                 _write(pipeline | beam.Create([0]) | beam.Map(_fingerprint, self._corpus), folder / "fingerprint")
                 counted = self._parts(pipeline, range(self._corpus.parts)) | beam.Map(_survey, self._corpus, self._options)

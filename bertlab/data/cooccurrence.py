@@ -16,9 +16,10 @@ from pathlib import Path
 import grain
 import numpy as np
 
-from bertlab.data.prepare import temporary_folder
+from bertlab.data.prepare import TEMPORARY
 from bertlab.data.prepared import Prepared
 from bertlab.errors import UserError
+from bertlab.files import temporary_folder
 
 # Changed with every change of the code that changes what is written.
 FORMAT_VERSION = 1
@@ -44,7 +45,7 @@ def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
     """
     path = prepared.directory / f"cooccurrence-{FORMAT_VERSION}-{split}-{window}.bin"
     if not path.exists():
-        with temporary_folder(prepared.directory.parent) as folder:
+        with temporary_folder(prepared.directory.parent, TEMPORARY) as folder:
             runs = _write_runs(_pairs(prepared, split, window), folder)
             _merge(runs, prepared.tokenizer.vocab_size, folder / "entries")
             # Another process may have made the same file meanwhile; it is as good.

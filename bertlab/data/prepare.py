@@ -13,15 +13,12 @@ through memory). So do hashes of sentences and documents, to count those that oc
 That is what `OneMachine` does. `bertlab.data.beam.ManyMachines` makes the same folder with Apache Beam.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +33,7 @@ from bertlab.data.parallel import ordered_map
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import remove_abandoned, temporary_prefix
+from bertlab.files import temporary_folder
 
 SPLITS = ("train", "valid", "test")
 
@@ -55,7 +52,7 @@ _TOKENIZER_DEFAULTS = {
     "sample_sentences": 1_000_000,
     "seed": 0,
 }
-_TEMPORARY = ".preparing"
+TEMPORARY = ".preparing"  # what temporary folders in the cache directory begin with
 _DOCUMENTS_PER_SHARD = 1 << 15
 _CHUNK_CHARACTERS = 1 << 18
 
@@ -108,7 +105,6 @@ def prepare(
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
     if not directory.exists():
         root.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(root, _TEMPORARY)
         _build(work, options, fingerprint, directory)
     return load_prepared(directory)
 
@@ -212,7 +208,7 @@ def _slug(spec: str) -> str:
 def _build(work: Means, options: dict[str, Any], fingerprint: str, directory: Path) -> None:
     """Builds the folder beside `directory` and gives it its name when it is complete."""
     settings = options["tokenizer"]
-    with temporary_folder(directory.parent) as temporary:
+    with temporary_folder(directory.parent, TEMPORARY) as temporary:
         if settings["path"]:
             tokenizer = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None)
         else:
@@ -234,16 +230,6 @@ def _build(work: Means, options: dict[str, Any], fingerprint: str, directory: Pa
             # Another process prepared the same thing meanwhile; its result is as good.
             if not directory.exists():
                 raise
-
-
-@contextlib.contextmanager
-def temporary_folder(root: Path) -> Iterator[Path]:
-    """A folder in a cache directory that goes away in the end; if this process is killed, when something is prepared next."""
-    folder = Path(tempfile.mkdtemp(prefix=temporary_prefix(_TEMPORARY), dir=root))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:

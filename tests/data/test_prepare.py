@@ -22,7 +22,7 @@ from bertlab.data.prepared import PreparedSource, load_prepared
 from bertlab.data.text_corpus import TextCorpus
 from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import temporary_prefix
+from bertlab.files import temporary_folder
 
 
 @pytest.fixture
@@ -417,16 +417,17 @@ def test_apache_beam_is_asked_for_by_name_and_not_needed_otherwise(config, monke
 
 
 def test_preparations_that_still_run_are_left_alone(config):
-    own = Path(config["directory"]) / f"{temporary_prefix('.preparing')}abc"
-    elsewhere = Path(config["directory"]) / own.name.replace(f"-{os.getpid()}-", "-elsewhere-1-")
-    for folder in (own, elsewhere):
-        folder.mkdir(parents=True)
+    root = Path(config["directory"])
+    root.mkdir()
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left = Path(config["directory"]) / own.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
-    left.mkdir()
-    prepare(config)
-    assert own.exists() and elsewhere.exists() and not left.exists()
+    with temporary_folder(root, prepare_module.TEMPORARY) as own:
+        elsewhere, left = (root / own.name.replace(f"-{os.getpid()}-", end) for end in ("-elsewhere-1-", f"-{ended.pid}-"))
+        elsewhere.mkdir()
+        left.mkdir()
+        prepare(config)
+        assert own.exists() and elsewhere.exists() and not left.exists()
+    assert not own.exists()
 
 
 def test_two_preparations_at_once(config):

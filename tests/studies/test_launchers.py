@@ -81,8 +81,8 @@ def slurm_is_here():
 @pytest.fixture
 def make_launcher(monkeypatch):
     """A function (name, jobs, SLURM or its stand-in) -> launcher; its cluster has two CPUs. Closed after the test."""
-    root = str(Path(bertlab.__file__).parent.parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
+    places = (Path(bertlab.__file__).parent.parent, Path(__file__).parent)  # of bertlab and of the fake runner
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, places), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home directory
     monkeypatch.setattr(slurm, "QUEUE_SECONDS", 1)
     with contextlib.ExitStack() as stack:
@@ -173,9 +173,7 @@ def in_the_background(name):
 
 
 @pytest.mark.parametrize("name", ["local", "slurm", "ray"])
-def test_a_launcher_keeps_the_contract(in_the_background, make_launcher, start, name, tmp_path, monkeypatch):
-    here = Path(__file__).parent  # of the fake runner
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(Path(bertlab.__file__).parent.parent)]))
+def test_a_launcher_keeps_the_contract(in_the_background, make_launcher, start, name, tmp_path):
     engine = make_launcher(name, jobs=2)
     queues = name == "ray" or (name == "slurm" and engine.cluster == "slurm")
 
@@ -245,9 +243,7 @@ def test_a_single_worker_has_the_whole_machine(make_launcher, start):
     }
 
 
-def test_a_worker_on_this_machine_takes_run_after_run_until_one_fails(make_launcher, tmp_path, monkeypatch):
-    here = Path(__file__).parent  # of the fake runner
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(Path(bertlab.__file__).parent.parent)]))
+def test_a_worker_on_this_machine_takes_run_after_run_until_one_fails(make_launcher, tmp_path):
     modes = ("finish", "finish", "fail", "finish", "die")
     axes = {"turn": {f"r{i}": {"mode": mode, "train.steps": i + 1} for i, mode in enumerate(modes)}}
     study = Study(name="s", title="", question="?", config="base.py", axes=axes)
@@ -278,11 +274,7 @@ def run_of_the_fake(directory, name):
     ]
 
 
-def test_a_worker_that_ended_between_two_runs_is_replaced_and_one_without_a_run_ends_with_its_parent(
-    make_launcher, tmp_path, monkeypatch
-):
-    here = Path(__file__).parent  # of the fake runner
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(Path(bertlab.__file__).parent.parent)]))
+def test_a_worker_that_ended_between_two_runs_is_replaced_and_one_without_a_run_ends_with_its_parent(make_launcher, tmp_path):
     engine = make_launcher("local", jobs=1)
     numbers = []
     for name in ("first", "second", "third"):

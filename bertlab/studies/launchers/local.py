@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
-from bertlab.files import remove_abandoned, temporary_prefix
+from bertlab.files import temporary_folder
 from bertlab.studies.launchers.base import start_worker
 
 POLL_SECONDS = 0.05  # between two looks for a run that is to end
@@ -48,7 +48,7 @@ class Local:
         self.cores = share(available_cores() if jobs > 1 else [], jobs)
         self.environments = device_environments(given, jobs)
         self.workers: list[Worker | None] = [None] * jobs
-        self.directory: tempfile.TemporaryDirectory | None = None
+        self.resources, self.compiled = contextlib.ExitStack(), None
 
     def share(self, workers: int) -> float | None:
         if any(self.environments):
@@ -75,18 +75,17 @@ class Local:
             or "device_count" in os.environ.get("XLA_FLAGS", "")
         ):
             return {}
-        if self.directory is None:
-            remove_abandoned(Path(tempfile.gettempdir()), PROGRAMS)  # by a sweep that was killed
-            self.directory = tempfile.TemporaryDirectory(prefix=temporary_prefix(PROGRAMS))
+        if self.compiled is None:
+            self.compiled = self.resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), PROGRAMS))
         # Small programs too: a run has dozens, which together take as long as its training step.
-        return {"JAX_COMPILATION_CACHE_DIR": self.directory.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        return {"JAX_COMPILATION_CACHE_DIR": str(self.compiled), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
     def close(self) -> None:
         for worker in filter(None, self.workers):
             worker.close()
         self.workers = [None] * self.jobs
-        if self.directory is not None:
-            self.directory.cleanup()
+        self.resources.close()
+        self.compiled = None
 
 
 class Worker:
