@@ -26,7 +26,7 @@ from bertlab.models.base import (
     rematerialised,
     rows_apart,
 )
-from bertlab.models.recurrent import Cell, begin_with, borders, lstm, uniform
+from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ class DroppedLstm(nn.Module):
         bias = bias + self.param("recurrent_bias", param(init, None, "hidden"), (4, f))
         wh = Dropout(c.weight_dropout)(wh, self.deterministic)
         flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * f)
-        gates = jnp.einsum("lbi,if->lbf", x, flat(wx)) + flat(bias)
+        gates = of_inputs(x, flat(wx)) + flat(bias)
         outputs, end = lstm(Cell((0, 1, 2, 3), None, self.reverse), gates, flat(wh), None, begin, *rows)
         return rows_apart(outputs, axis=1), end
 

@@ -29,7 +29,7 @@ from bertlab.models.base import (
     summary,
 )
 from bertlab.models.characters import PUBLISHED_FILTERS, Characters, CharactersConfig
-from bertlab.models.recurrent import Cell, begin_with, borders, lstm, uniform
+from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ProjectedLstm(nn.Module):
         # bilm-tf drops the input of each layer, and the residual adds the dropped input.
         inputs = Dropout(c.dropout)(x, self.deterministic)
         bias = bias + jnp.array([0.0, 0.0, 1.0, 0.0])[:, None]
-        gates = jnp.einsum("lbd,df->lbf", inputs, flat(wx)) + flat(bias)
+        gates = of_inputs(inputs, flat(wx)) + flat(bias)
         cell = Cell((0, 2, 1, 3), c.clip, self.reverse)
         outputs, end = lstm(cell, gates, flat(wh), wp.astype(c.dtype), begin, *rows)
         outputs = rows_apart(outputs + jnp.where(residual, inputs, 0), axis=1)

@@ -6,13 +6,14 @@ wants it.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.models.base import Carry, View
+from bertlab.models.base import BATCH_AXES, Carry, View, for_cpu
 
 State = Mapping[str, Array]
 """`cell` [B, F] in float32, so that small changes are not rounded away over time, and `state` [B, D]."""
@@ -50,6 +51,33 @@ def begin_with(carry: Carry, side: str, view: View) -> Carry:
     """A side's states for position 0: those carried where the row continues, else zeros."""
     continues = view["continues"] > 0
     return jax.tree.map(lambda x: jnp.where(continues.reshape(-1, *[1] * (x.ndim - 1)), x, 0), carry[side])
+
+
+@jax.custom_vjp
+def of_inputs(x: Float[Array, "L B D"], kernel: Float[Array, "D F"]) -> Float[Array, "L B F"]:
+    """What the inputs add to the gates, one product for all positions; so is the kernel's gradient."""
+    return jnp.einsum("lbd,df->lbf", x, kernel)
+
+
+def _of_inputs_backward(factors, of_result):
+    x, kernel = factors
+    of_x = jnp.einsum("lbf,df->lbd", of_result, kernel)
+    return of_x.astype(x.dtype), _of_weights(x, of_result).astype(kernel.dtype)
+
+
+of_inputs.defvjp(lambda x, kernel: (of_inputs(x, kernel), (x, kernel)), _of_inputs_backward)
+
+
+def _of_weights(x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]) -> Float[Array, "D F"]:
+    """The gradient of weights that make [L, B, F] of x: a sum over positions and rows."""
+    if not for_cpu():
+        return jnp.einsum("lbd,lbf->df", x, gradient)
+    # To sum over two axes XLA writes a factor anew in another order, which takes several times as long as the product. Here
+    # they are one, but for each part of the rows that lies on a device of its own.
+    parts = math.prod(jax.sharding.get_abstract_mesh().shape[axis] for axis in BATCH_AXES)
+    length, rows, _ = x.shape
+    apart = lambda y: jnp.moveaxis(y.reshape(length, parts, rows // parts, -1), 1, 0).reshape(parts, -1, y.shape[-1])
+    return jnp.einsum("pnd,pnf->pdf", apart(x), apart(gradient)).sum(axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +176,8 @@ def _backward(cell: Cell, saved, cotangents):
 
     inputs = (of_states, states, before, activations, reset, hold)
     of_begin, (of_gates, projected) = jax.lax.scan(step, of_end, inputs, reverse=not cell.reverse)
-    of_kernel = jnp.einsum("lbd,lbf->df", before["state"], of_gates).astype(kernel.dtype)
-    of_projection = None if projection is None else jnp.einsum("lbf,lbd->fd", *projected).astype(projection.dtype)
+    of_kernel = _of_weights(before["state"], of_gates).astype(kernel.dtype)
+    of_projection = None if projection is None else _of_weights(*projected).astype(projection.dtype)
     return of_gates, of_kernel, of_projection, of_begin, None, None
 
 
