@@ -151,9 +151,9 @@ def einsum(letters: str, x: Array, y: Array, dtype: jnp.dtype, result: jnp.dtype
 
 def product(x: Float[Array, "..."], kernel: Float[Array, "..."], dtype: jnp.dtype, axes: int = 1) -> Float[Array, "..."]:
     """Sums over the last axes of x and as many, the first, of the kernel, in `dtype`; in that of what lies between products."""
-    if between_products(dtype) == dtype:
+    if not for_cpu():
         return jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes)
-    inner = math.prod(kernel.shape[:axes])
+    inner = math.prod(kernel.shape[:axes])  # matrices, as gradients of more axes take a CPU twice as long
     y = einsum(_PLAIN, x.reshape(-1, inner), kernel.reshape(inner, -1), dtype)
     return y.reshape(*x.shape[:-axes], *kernel.shape[axes:])
 
