@@ -123,7 +123,7 @@ def bench(
 
 def rivals_of(workload: Workload, against: str) -> tuple[str, ...]:
     """The sides beside ours: rows have only the fastest step's, replicas one of our own; only steps gain from compiling."""
-    if workload.positions or workload.kind == "rows":
+    if workload.positions or workload.kind in ("rows", "rows-apart"):
         return ()
     if workload.kind == "replicas":
         return ("apart",)

@@ -4,18 +4,21 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from bertlab.bench.workloads import LEARNING_RATE, REPLICAS, SEEDS, Workload
 from bertlab.data.batches import train_batches
@@ -83,17 +86,58 @@ class Rows:
 
     def round(self, steps: int) -> dict[str, float]:
         """So many batches."""
-        began, tokens, positions = time.perf_counter(), 0, 0
-        for _ in range(steps):
-            batch = next(self.iterator)
-            tokens += int(np.count_nonzero(batch["documents"]))
-            positions += batch["documents"].size
+        began = time.perf_counter()
+        tokens, positions = _read(self.iterator, steps)
         return {"seconds": time.perf_counter() - began, "tokens": tokens, "positions": positions, "flops": 0.0}
 
     def close(self) -> dict:
         """Ends the threads."""
         self.iterator.close()
         return {"environment": _environment(), "peak_bytes": 0}
+
+
+class RowsApart:
+    """The same in a process for each shard, as hosts do it: each reads its own rows of every batch."""
+
+    def __init__(self, workload: Workload, *_):
+        """Starts the processes, and waits until each has read a batch."""
+        data, context = workload.config().data, multiprocessing.get_context("spawn")
+        prepare(data)
+        self.facts, self.readers = {}, []
+        for index in range(data.shards):
+            pipe, theirs = context.Pipe()
+            process = context.Process(target=_read_when_told, args=(data, index, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.readers.append((process, pipe))
+        self.round(1)
+
+    def round(self, steps: int) -> dict[str, float]:
+        """So many batches."""
+        began = time.perf_counter()
+        for _, pipe in self.readers:
+            pipe.send(steps)
+        tokens, positions = map(sum, zip(*(pipe.recv() for _, pipe in self.readers)))
+        return {"seconds": time.perf_counter() - began, "tokens": tokens, "positions": positions, "flops": 0.0}
+
+    def close(self) -> dict:
+        """Ends the processes."""
+        for process, pipe in self.readers:
+            pipe.send(0)
+            process.join()
+        return {"environment": _environment(), "peak_bytes": 0}
+
+
+def _read(batches: Iterator[dict[str, np.ndarray]], steps: int) -> tuple[int, int]:
+    """Tokens that are no padding, and positions, of so many batches."""
+    documents = [next(batches)["documents"] for _ in range(steps)]
+    return sum(int(np.count_nonzero(each)) for each in documents), sum(each.size for each in documents)
+
+
+def _read_when_told(data: ConfigDict, index: int, pipe: Connection) -> None:
+    with contextlib.closing(iter(train_batches(prepare(data), data, (index, data.shards)))) as batches:
+        while steps := pipe.recv():
+            pipe.send(_read(batches, steps))
 
 
 class Preparation:
@@ -276,5 +320,5 @@ def _write_facts(shape, directory: str | Path) -> dict:
 
 WRITERS = {"prepare": write_text, "finetune": write_task, "replicas": write_task}
 """What both sides are given, by kind; of the others `write_examples`."""
-RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "prepare": Preparation}
+RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "rows-apart": RowsApart, "prepare": Preparation}
 RUNNERS |= {"finetune": FineTunings, "replicas": Replicas}

@@ -37,7 +37,7 @@ def cells(found: dict) -> list[str]:
 
 def shown(side: dict, kind: str) -> str:
     """A side's thousands of tokens a second, or seconds of one whole."""
-    if kind not in ("step", "rows"):
+    if kind not in ("step", "rows", "rows-apart"):
         return f"{spread([of['seconds'] for of in side['rounds']])} s"
     return spread([rate(of) / 1000 for of in side["rounds"]])
 

@@ -19,8 +19,9 @@ class Workload:
         what: in a few words.
         suite: "cpu" or "gpu", the machine that it is for.
         kind: "step" (training steps of the real loop), "start" (a new process up to its first step), "rows" (the input
-            pipeline alone), "prepare" (text to rows, and the first batch of them), "finetune" (eight seeds on a task) or
-            "replicas" (sixteen in one program, against as many processes of bertlab).
+            pipeline alone), "rows-apart" (the same in a process for each of `data.shards`), "prepare" (text to rows, and the
+            first batch of them), "finetune" (eight seeds on a task) or "replicas" (sixteen in one program, against as many
+            processes of bertlab).
         recipe: file under experiments/pretrain, with its arguments.
         settings: config keys that differ from it.
         dtype: of the computation; the rival's autocast where it is not float32.
@@ -89,6 +90,10 @@ WORKLOADS = (
         "start-cached", "the same, compiled before (persistent cache)", "cpu", "start", _PAIRS.format("tiny"), _BERT, limit=4.0
     ),
     Workload("rows", "rows of BERT-Tiny's batches, read alone", "cpu", "rows", _PAIRS.format("tiny"), _BERT),
+    Workload(
+        "rows-4", "the same, each of four processes a quarter", "cpu", "rows-apart", _PAIRS.format("tiny"),
+        _BERT | {"data.shards": 4},
+    ),
     Workload(
         "prepare", "100 MB of text to rows, two processes", "cpu", "prepare", _PAIRS.format("tiny"),
         _BERT | {"data.workers": 2}, target=2.0, memory=500e6,

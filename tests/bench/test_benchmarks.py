@@ -204,6 +204,16 @@ def test_our_side_counts_what_it_trains(workload):
     assert steps.facts["compile_seconds"] > 0
 
 
+def test_processes_read_together_what_one_reads_of_all_shards(workload):
+    sharded = dataclasses.replace(workload, settings={**workload.settings, "data.shards": 2})
+    counted = []
+    for reads in (ours.Rows, ours.RowsApart):
+        with contextlib.closing(reads(sharded)) as rows:  # both have read a batch
+            counted.append([(of["tokens"], of["positions"]) for of in map(rows.round, (1, 5))])
+    assert counted[0] == counted[1]
+    assert counted[0][1][1] == 5 * 4 * 32 >= counted[0][1][0] > 0
+
+
 def test_a_rival_is_given_what_the_model_is_shown(workload, tmp_path):
     import numpy as np
 
