@@ -67,6 +67,13 @@ def test_a_product_is_over_as_many_axes_as_asked(axes, cpu):
         np.testing.assert_allclose(found, np.tensordot(given(x), given(kernel), axes), rtol=1e-4, atol=1e-5)
 
 
+def test_no_factor_of_a_product_s_gradients_is_written_anew_in_another_order(cpu):
+    x, kernel, gradient = jnp.ones((64, 32)), jnp.ones((32, 3, 2, 16)), jnp.ones((64, 3, 2, 16))
+    multiply = lambda x, kernel: product(x, kernel, jnp.float32)
+    program = jax.jit(lambda *given: with_gradients(multiply, *given)).lower(x, kernel, gradient).compile().as_text()
+    assert not re.search(r" transpose\(%", program)
+
+
 def test_elsewhere_results_are_bfloat16():
     x = jnp.ones((4, 6))
     assert product(x, x.T, jnp.bfloat16).dtype == einsum(LETTERS[0], x, x.T, jnp.bfloat16).dtype == jnp.bfloat16

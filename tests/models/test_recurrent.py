@@ -1,11 +1,16 @@
 """The LSTM with a derivative of its own, against automatic differentiation of the same recurrence written plainly."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
 
-from bertlab.models.recurrent import Cell, borders, lstm
+from bertlab.models.recurrent import Cell, borders, lstm, of_inputs
+from bertlab.train.sharding import build_mesh
 
 L, B, F, D = 9, 3, 5, 4
 DOCUMENTS = np.array([[1, 1, 2, 2, 2, 0, 0, 3, 3], [1] * 9, [0, 0, 1, 2, 2, 2, 0, 0, 0]]).T
@@ -79,3 +84,30 @@ def test_no_gradient_of_a_kernel_is_added_up_in_the_loop():
         constants, carried = loop.params["num_consts"], loop.params["num_carry"]
         shapes = [variable.aval.shape for variable in loop.invars[constants : constants + carried]]
         assert sorted(shapes) == [(B, D), (B, F)]
+
+
+def inputs_and_gradients(x, kernel, gradient):
+    """`of_inputs`, and its gradients."""
+    value, pull = jax.vjp(of_inputs, x, kernel)
+    return value, *pull(gradient)
+
+
+@pytest.mark.parametrize("devices", [0, 1, 4])
+def test_products_of_inputs_and_their_gradients_where_rows_are_divided(devices):
+    rng = np.random.default_rng(0)
+    x, kernel, gradient = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 8, 3), (3, 5), (7, 8, 5)))
+    if devices:
+        mesh = build_mesh(ConfigDict(dict(data=min(devices, 2), fsdp=max(devices // 2, 1), tensor=1)))
+        whole, rows = (NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec(None, ("data", "fsdp"))))
+        with jax.set_mesh(mesh):
+            program = jax.jit(inputs_and_gradients, in_shardings=(rows, whole, rows)).lower(x, kernel, gradient).compile()
+        text = program.as_text()
+        # A CPU's compiler writes factors anew in another order to sum over two axes; of several devices, each sums its rows.
+        assert not re.search(r" transpose\(%|all-gather|all-to-all", text)
+        assert ("all-reduce" in text) == (devices > 1)
+        found = program(*jax.device_put((x, kernel, gradient), (rows, whole, rows)))
+    else:
+        found = inputs_and_gradients(x, kernel, gradient)
+    expected = x @ kernel, gradient @ kernel.T, np.einsum("lbd,lbf->df", x, gradient)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
