@@ -310,21 +310,29 @@ def _train(given, overrides: list[str]) -> None:
     from bertlab.transfer.pretrain import pretrain
 
     processes.join()
-    config = begun_from(load_config(given.config, argv=overrides))
-    if finished(config, given.workdir) is None:
-        check_config(config)
-        check_devices(config)
-        with _Progress() as progress:
-            prepare(config.data, progress=progress)
-    pretrain(config, given.workdir)
+    with processes.company():
+        config = begun_from(load_config(given.config, argv=overrides))
+        if finished(config, given.workdir) is None:
+            check_config(config)
+            check_devices(config)
+            if not processes.is_first():  # the first prepares for all that share its cache
+                processes.meet("prepared")
+            with _Progress() as progress:
+                prepare(config.data, progress=progress)
+            if processes.is_first():
+                processes.meet("prepared")
+            processes.meet("all prepared")
+        pretrain(config, given.workdir)
     if processes.is_first():
         print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
 
 
 def _finetune(given, overrides: list[str]) -> int | None:
     from bertlab.studies.grid import grid
+    from bertlab.train import processes
     from bertlab.transfer.finetune import finetune
 
+    processes.refuse()
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
     values = {name: value for name, _, value in pairs}
     if given.seeds or given.rates:
@@ -338,8 +346,10 @@ def _finetune(given, overrides: list[str]) -> int | None:
 
 
 def _adapt(given, overrides: list[str]) -> None:
+    from bertlab.train import processes
     from bertlab.transfer.adapt import adapt
 
+    processes.refuse()
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
     values = {name: value for name, _, value in pairs}
     adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)

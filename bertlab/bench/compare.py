@@ -215,8 +215,12 @@ def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, s
                 process = processes[side] = open_sides.enter_context(contextlib.closing(begin(side)))
                 found["facts"] = process.facts
                 process.round(2)
-                # Enough steps for the time of a round, by the time of a few.
-                steps[side] = max(1, round(seconds / (process.round(3)["seconds"] / 3)))
+                # Enough steps for the time of a round, by the time of some: a few may be there already.
+                count, took = 3, process.round(3)["seconds"]
+                while took < seconds / 8:
+                    count *= 4
+                    took = process.round(count)["seconds"]
+                steps[side] = max(1, round(count * seconds / took))
         for _ in range(rounds):
             for side in contest.able():
                 with contest.attempt(side) as found:

@@ -133,7 +133,7 @@ def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[
         try:
             found[backend] = (seconds or seconds_of)(backend, shape)
         except (ValueError, NotImplementedError, RuntimeError) as error:  # the kernels' own ways to say no
-            found[backend] = f"refused: {str(error).splitlines()[0][:200]}"
+            found[backend] = f"refused: {(str(error) or repr(error)).splitlines()[0][:200]}"
         file.parent.mkdir(parents=True, exist_ok=True)
         # Another time there may be memory enough.
         lasting = {name: value for name, value in found.items() if "RESOURCE_EXHAUSTED" not in str(value)}

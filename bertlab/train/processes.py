@@ -76,6 +76,23 @@ def join() -> None:
         raise UserError(f"the processes of this run did not find each other: {error}") from None
     finally:
         alone.cancel()
+    meet("joined")  # connects them while all are here: JAX waits only half a minute for one that comes later
+
+
+def meet(where: str) -> None:
+    """Waits until all processes of the run are here. Alone, does nothing."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(where)
+
+
+def refuse() -> None:
+    """Refuses several processes, where the environment says that there are, for a command that trains in one.
+
+    Raises:
+        UserError: there are.
+    """
+    if int(os.environ.get(COUNT) or 1) > 1 or _slurm_tasks() > 1:
+        raise UserError(f"this trains in one process: start it once, without {COUNT}, or in a step of one task")
 
 
 def _give_up(address: str, patience: int) -> None:
@@ -122,7 +139,7 @@ def company() -> Iterator[None]:
     """Ends this process at once where something fails in it: an orderly end would wait for the others. Alone, does nothing."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if jax.process_count() == 1:
             raise
         who = f"bertlab: process {jax.process_index()} of {jax.process_count()}"
@@ -135,6 +152,8 @@ def company() -> Iterator[None]:
                 f" of them, they go on from the last checkpoint. ({cause})",
                 file=sys.stderr,
             )
+        elif isinstance(error, KeyboardInterrupt):
+            print(f"{who} was interrupted; the others end with it", file=sys.stderr)
         else:
             traceback.print_exc()
-        leave(2)
+        leave(130 if isinstance(error, KeyboardInterrupt) else 2)

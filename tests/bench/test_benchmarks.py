@@ -58,6 +58,18 @@ def wholes(seconds: dict[str, float], log: list) -> dict:
     return compare.of_wholes(lambda side: Recorded(side, log, seconds[side]), tuple(seconds), 2, seconds=2.0)
 
 
+def test_rounds_are_as_long_as_asked_where_the_first_steps_are_there_already():
+    class Ahead(Recorded):
+        def round(self, steps):
+            done = sum(steps for _, steps in self.log)
+            found = super().round(steps)
+            return found | {"seconds": max(1e-6, self.seconds * (steps - max(0, 8 - done)))}
+
+    log = []
+    compare.of_rounds(lambda side: Ahead(side, log, 0.01), ("ours",), 3, seconds=2.0)
+    assert all(150 <= steps <= 250 for _, steps in log[-4:-1]), log
+
+
 def test_whole_works_take_turns_and_the_first_of_each_does_not_count():
     log = []
     found = wholes({"ours": 1.0, "eager": 3.0}, log)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertlab import cli
 from bertlab.data.batches import train_batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
@@ -27,7 +28,7 @@ STEPS = 24
 
 @pytest.fixture
 def start(small_config, tmp_path):
-    """A function (workdir, processes, devices of each) -> the processes, training the same run of four shards."""
+    """A function (workdir, processes, devices of each, code that the last begins with) -> they train a run of four shards."""
     settings = {
         "data__shards": 4,
         "evaluate__sentences": 0,
@@ -44,11 +45,12 @@ def start(small_config, tmp_path):
     )
     begun = []
 
-    def begin(workdir, count: int, devices: int):
+    def begin(workdir, count: int, devices: int, last: str = ""):
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
-        command = [sys.executable, "-m", "bertlab.cli", "train", f"--config={file}", f"--workdir={workdir}"]
+        code = "import sys; from bertlab import cli; sys.exit(cli.main(sys.argv[1:]))"
+        arguments = ["train", f"--config={file}", f"--workdir={workdir}"]
         of_all = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
         of_each = lambda i: {processes.ADDRESS: address, processes.COUNT: str(count), processes.INDEX: str(i)}
         started = []
@@ -56,6 +58,7 @@ def start(small_config, tmp_path):
             environment = {**of_all, **(of_each(i) if count > 1 else {})}
             path = workdir.parent / f"{workdir.name}-{len(begun)}.log"
             with path.open("w") as log:
+                command = [sys.executable, "-c", (last + code) if i == count - 1 else code, *arguments]
                 started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
             started[-1].log = path
             begun.append(started[-1])
@@ -120,6 +123,45 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
     assert found[0] == steps, "the same batches, each line once"
     # Sums over devices are added in another order where they are in several processes.
     np.testing.assert_allclose(found[1], losses, rtol=1e-4)
+
+
+LATE = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from bertlab.data import prepare as module
+prepare, waits = module.prepare, [{seconds}]
+def prepare_late(*given, **options):
+    print("waiting", flush=True)
+    time.sleep(waits.pop() if waits else 0)
+    return prepare(*given, **options)
+module.prepare = prepare_late
+"""
+
+
+def test_a_process_whose_corpus_takes_longer_is_waited_for(start, tmp_path):
+    two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=35))  # JAX would wait 30 for one to connect
+    assert end(two) == [0, 0], [said(process) for process in two]
+
+
+def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
+    two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=600))
+    while "waiting\n" not in said(two[1]):
+        assert two[1].poll() is None, said(two[1])
+        time.sleep(0.05)
+    two[1].send_signal(signal.SIGINT)
+    assert two[1].wait(timeout=30) == 130 and "process 1 of 2 was interrupted" in said(two[1])
+    assert two[0].wait(timeout=60) in (2, -signal.SIGABRT), said(two[0])
+    assert "process 0 of 2 lost another one" in said(two[0]) or "indicates that another task died" in said(two[0])
+
+
+@pytest.mark.parametrize("environment", [{processes.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}])
+@pytest.mark.parametrize("command", ["finetune", "adapt"])
+def test_commands_that_train_in_one_process_refuse_several(command, environment, tmp_path, monkeypatch, capsys):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    given = [f"--run={tmp_path}", "--task=sst2", f"--workdir={tmp_path / 'x'}"]
+    assert cli.main([command, *given]) == 2
+    assert f"bertlab {command}: this trains in one process: start it once, without JAX_" in capsys.readouterr().err
 
 
 def test_who_begins_alone_says_so_and_ends(tmp_path):
