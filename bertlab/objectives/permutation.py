@@ -72,7 +72,10 @@ class PermutationLanguageModel(Objective):
         """
         tokens, documents = batch["tokens"], batch["documents"]
         candidates = (documents > 0) & ~vocabulary.is_special(tokens)
-        rank, target = jax.lax.top_k(jnp.where(candidates, ranks, -1), self.slots(tokens.shape[1]))
+        of_candidates = jnp.where(candidates, ranks, -1)
+        # Sorted, not by top_k, for which rows that lie on several devices would be gathered on each.
+        target = jnp.argsort(-of_candidates, axis=1)[:, : self.slots(tokens.shape[1])]
+        rank = jnp.take_along_axis(of_candidates, target, axis=1)
         wanted = jnp.maximum(1, jnp.sum(documents > 0, axis=1, keepdims=True) // self.predict_one_in)
         used = (jnp.arange(target.shape[1]) < wanted) & (rank >= 0)
         if not self.context_in_order:

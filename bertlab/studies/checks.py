@@ -144,7 +144,7 @@ def _check_pretraining(config: ConfigDict) -> None:
     """Raises: UserError: as `check_config`; or the optimiser's keys of layers do not fit the model's."""
     check_config(config)
     optimizer = config.optimizer
-    if (freezes(optimizer) or has_factors(optimizer)) and config.data.format != "cooccurrence":
+    if freezes(optimizer) or has_factors(optimizer):
         program, rows = made_up_program(config), MadeUpRows(config.data, config.data.tokenizer.vocab_size)
         batch = next(iter(rows))
         layer_plan(optimizer, config.train.steps, jax.eval_shape(lambda: program.init(jax.random.key(0), batch)))

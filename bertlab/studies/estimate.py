@@ -46,7 +46,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
     if not config.train.steps or not config.data.corpus:
         return Cost()
     program, size = made_up_program(config), config.data.tokenizer.vocab_size
-    made_up = config.data.format not in ("stream", "cooccurrence")
+    made_up = config.data.format != "stream"
     total, begin = Cost(), 0
     for phase in build_phases(config, program, lambda data: MadeUpRows(data, size)):
         tokens = float(phase.data.batch_size * (phase.data.pack_length or phase.data.seq_len))

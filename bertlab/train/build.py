@@ -48,6 +48,7 @@ LEAST = {
     "model.epsilon": 0,
     "model.position_offset": 0,
     "model.segments": 0,
+    "model.output_rows": 0,
     "model.highway_layers": 0,
     "optimizer.learning_rate": 0,
     "optimizer.weight_decay": 0,

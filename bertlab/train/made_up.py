@@ -40,7 +40,7 @@ def made_up_program(config: ConfigDict) -> Program:
 class MadeUpRows:
     """Endless batches of `config.data`: pairs of segments of random tokens that fill `seq_len`; each iterator begins anew.
 
-    Rows of a stream have its fields too.
+    Rows of a stream or of co-occurrences have their fields too.
     """
 
     def __init__(self, data: ConfigDict, vocab_size: int):
@@ -67,4 +67,6 @@ class MadeUpRows:
                     "continues": np.ones(len(made), np.int32),
                     "rate_scale": np.ones(len(made), np.float32),
                 }
+            if self.data.format == "cooccurrence":
+                batch |= {"contexts": np.roll(batch["tokens"], 1, axis=1), "counts": np.ones_like(batch["tokens"], np.float32)}
             yield batch | ({"characters": np.zeros((*batch["tokens"].shape, WORD_LENGTH), np.uint16)} if characters else {})

@@ -82,6 +82,16 @@ def test_a_body_computes_the_same_with_either(family, direction, packed_batch):
     np.testing.assert_allclose(found["pallas"][real], found["xla"][real], rtol=2e-4, atol=2e-5)
 
 
+def test_a_kernel_that_refuses_without_a_word_is_not_taken(tmp_path):
+    def seconds(backend, shape):
+        if backend != "xla":
+            raise NotImplementedError
+        return 1.0
+
+    assert choice.choose(SHAPE, attention.BACKENDS, tmp_path / "attention.json", seconds) == "xla"
+    assert "refused: NotImplementedError()" in (tmp_path / "attention.json").read_text()
+
+
 def test_the_fastest_is_measured_once_for_a_shape(tmp_path, capsys):
     asked = []
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 
 import jax
@@ -180,6 +181,25 @@ def test_flops_are_those_of_the_directions_that_are_read(small_config):
     # 6 FLOPs for each of the 9·D·F weights of two layers' products.
     assert forward == 8 * 32 * 6 * 2 * 9 * 16 * 24
     assert packed == streamed == 2 * forward
+
+
+# What a config asks for reaches the loss.
+
+
+@pytest.mark.parametrize("recipe", ["bert", "gpt"])
+def test_logits_in_parts_or_all_at_once_train_the_same(recipe, small_config, tmp_path):
+    found, shapes = {}, {}
+    for rows in (0, 8):
+        settings = {"train__steps": 4, "train__log_every": 1, "train__eval_every": 0, "model__output_rows": rows}
+        config = small_config(recipe, **settings)
+        loop.train(config, tmp_path / str(rows))
+        lines = (tmp_path / str(rows) / "metrics.jsonl").read_text().splitlines()
+        found[rows] = [json.loads(line)[f"{'mlm' if recipe == 'bert' else 'ltr'}/loss"] for line in lines]
+        with contextlib.closing(loop.Session(build_pretraining(config), tmp_path / f"{rows}-again")) as session:
+            [step] = session.compile_training().values()
+            shapes[rows] = bool(re.search(r"\[(8,400|400,8)\]", step.as_text()))
+    assert shapes == {0: False, 8: True}, "the program has logits of eight rows"
+    np.testing.assert_allclose(found[0], found[8], rtol=1e-5)
 
 
 # What the host waits for.

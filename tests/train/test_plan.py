@@ -8,6 +8,7 @@ from bertlab.errors import UserError
 from bertlab.train import plan as planning
 from bertlab.train.compiled import Collectives, Work
 from bertlab.train.plan import Plan, plan, print_plan
+from tests.conftest import ROOT
 
 STATE = 3 * 4  # bytes of a float32 parameter with Adam's two moments
 TABLE = 400 * 16  # of tokens: its gradient is reduced twice, as it comes from the embedding and from the tied output layer
@@ -31,6 +32,19 @@ def test_packed_rows_are_full_and_attention_is_over_all_of_them(of_eight):
     plain, packed = of_eight(), of_eight(data__pack_length=128)
     assert (packed.rows, packed.tokens) == (16, 16 * 128)
     assert packed.work.flops > 4 * plain.work.flops
+
+
+@pytest.mark.parametrize("objective", ["permutation", "electra"])
+def test_what_an_objective_shows_of_a_row_stays_where_the_row_is(objective, small_config):
+    recipe = f"experiments/pretrain/bert.py:size=tiny,objectives={objective}"
+    config = small_config(str(ROOT / recipe), mesh__data=-1, data__batch_size=16, model__heads=2)
+    assert set(plan(config, "cpu:8").work.collectives) == {"all-reduce"}
+
+
+def test_pairs_of_words_have_a_plan(small_config):
+    config = small_config(str(ROOT / "experiments/pretrain/static.py:objectives=glove"), data__batch_size=16)
+    found = plan(config, "cpu:1")
+    assert (found.rows, found.tokens) == (16, 16 * 32) and found.work.bytes > 0  # no products: sums over two vectors
 
 
 def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_eight):
