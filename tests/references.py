@@ -1,6 +1,8 @@
 """What several tests need: tiny programs with random parameters, and NumPy versions (float64) of the layers they share."""
 
 import functools
+import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -89,3 +91,12 @@ def assert_metrics(metrics, name: str, expected) -> None:
     loss, weight = map(float, metrics[f"{name}/loss"])
     right, right_weight = map(float, metrics[f"{name}/accuracy"])
     np.testing.assert_allclose([loss, right, weight, right_weight], [*expected, expected[2]], rtol=2e-5)
+
+
+def write_config(config, file: Path) -> Path:
+    """A config's file, for a process of its own to read; gives it back."""
+    file.write_text(
+        "import json\nfrom ml_collections import ConfigDict\n\n\ndef get_config():\n"
+        f"    return ConfigDict(json.loads({json.dumps(config.to_dict())!r}))\n"
+    )
+    return file

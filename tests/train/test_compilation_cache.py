@@ -5,14 +5,12 @@ import os
 import subprocess
 import sys
 
+from tests.references import write_config
+
 
 def test_a_run_from_the_cache_has_the_same_numbers(small_config, tmp_path):
     config = small_config("bert", model__layers=1, train__steps=6, train__log_every=1, mesh__data=1)
-    file = tmp_path / "config.py"
-    file.write_text(
-        "import json\nfrom ml_collections import ConfigDict\n\n\ndef get_config():\n"
-        f"    return ConfigDict(json.loads({json.dumps(config.to_dict())!r}))\n"
-    )
+    file = write_config(config, tmp_path / "config.py")
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     environment |= {
         "JAX_PLATFORMS": "cpu",

@@ -22,6 +22,7 @@ from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.train import processes
 from bertlab.train.sharding import check_rows_have_one_process
+from tests.references import write_config
 
 STEPS = 24
 
@@ -38,11 +39,7 @@ def start(small_config, tmp_path):
         "train__log_every": 2,
     }
     config = small_config("bert", **settings)
-    file = tmp_path / "config.py"
-    file.write_text(
-        "import json\nfrom ml_collections import ConfigDict\n\n\ndef get_config():\n"
-        f"    return ConfigDict(json.loads({json.dumps(config.to_dict())!r}))\n"
-    )
+    file = write_config(config, tmp_path / "config.py")
     begun = []
 
     def begin(workdir, count: int, devices: int, last: str = ""):
