@@ -90,7 +90,8 @@ def _add_training(add) -> None:
         " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True,
     )  # fmt: skip
     train.add_argument("--config", required=True, help=_CONFIG_HELP)
-    train.add_argument("--workdir", required=True, type=Path, help="run directory")
+    train.add_argument("--workdir", required=True, type=Path, help="run directory; of a study, with --seeds or --rates")
+    _add_grid(train)
 
     tune = add(
         "finetune", _finetune, "train a pretrained run on a task, wholly, in part or its head alone",
@@ -102,13 +103,7 @@ def _add_training(add) -> None:
     tune.add_argument("--task", required=True, help="a task's name, FILE.py with a task of your own, or several joined by +")
     tune.add_argument("--recipe", default="small", help=f"{', '.join(RECIPES)} (default small)")
     tune.add_argument("--workdir", required=True, type=Path, help="run directory; of a study, with --seeds or --rates")
-    tune.add_argument("--seeds", default="", help="several, as 1,2,3: a study, whose report has mean, deviation and interval")
-    tune.add_argument("--rates", default="", help="learning rates, as 1e-4,3e-4, of which `valid` selects one")
-    tune.add_argument("--jobs", type=int, default=1, help="runs of such a study at a time (default 1)")
-    tune.add_argument(
-        "--together", default="auto", choices=("auto", "yes", "no"),
-        help="such a study as one vectorised program: auto is yes on an accelerator, no on CPU, where processes are faster",
-    )  # fmt: skip
+    _add_grid(tune, "; `valid` selects one")
 
     more = add(
         "adapt", _adapt, "go on with pretraining on a task's own text (ULMFiT's second stage); labels are not read",
@@ -129,6 +124,18 @@ def _add_training(add) -> None:
     )  # fmt: skip
     mean.add_argument("runs", nargs="+", type=Path, help="run directories of finished fine-tunings")
     mean.add_argument("--split", default="test", choices=("valid", "test"), help="default test")
+
+
+def _add_grid(command: argparse.ArgumentParser, selection: str = "") -> None:
+    command.add_argument(
+        "--seeds", default="", help="several, as 1,2,3: a study, whose report has mean, deviation and interval"
+    )
+    command.add_argument("--rates", default="", help=f"several learning rates, as 1e-4,3e-4: a study{selection}")
+    command.add_argument("--jobs", type=int, default=1, help="runs of such a study at a time (default 1)")
+    command.add_argument(
+        "--together", default="auto", choices=("auto", "yes", "no"),
+        help="such a study as one vectorised program: auto is yes on an accelerator, no on CPU, where processes are faster",
+    )  # fmt: skip
 
 
 def _add_studies(add) -> None:
@@ -301,7 +308,10 @@ def _add_weights(add) -> None:
     add("models", _models, "print the families, their sizes and parameter counts", "bertlab models")
 
 
-def _train(given, overrides: list[str]) -> None:
+_TOGETHER = {"auto": None, "yes": True, "no": False}
+
+
+def _train(given, overrides: list[str]) -> int | None:
     from bertlab.config import load_config
     from bertlab.data.prepare import prepare
     from bertlab.train import processes
@@ -309,6 +319,12 @@ def _train(given, overrides: list[str]) -> None:
     from bertlab.train.loop import finished
     from bertlab.transfer.pretrain import pretrain
 
+    if given.seeds or given.rates:
+        from bertlab.studies.grid import pretraining_grid
+
+        processes.refuse()
+        together = _TOGETHER[given.together]
+        return pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs, together)
     processes.join()
     with processes.company():
         config = begun_from(load_config(given.config, argv=overrides))
@@ -336,7 +352,7 @@ def _finetune(given, overrides: list[str]) -> int | None:
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
     values = {name: value for name, _, value in pairs}
     if given.seeds or given.rates:
-        together = {"auto": None, "yes": True, "no": False}[given.together]
+        together = _TOGETHER[given.together]
         return grid(
             given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs, together
         )  # fmt: skip

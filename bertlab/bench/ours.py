@@ -30,8 +30,9 @@ from bertlab.studies.estimate import product_rate
 from bertlab.train.build import build_pretraining
 from bertlab.train.choice import with_attention
 from bertlab.train.environment import describe_environment
-from bertlab.train.loop import Progress, Session
+from bertlab.train.loop import Session
 from bertlab.train.loop import train as train_run
+from bertlab.train.record import Progress
 
 
 class TrainingSteps:
@@ -53,12 +54,12 @@ class TrainingSteps:
     def round(self, steps: int) -> dict[str, float]:
         """So many steps: seconds, tokens that are no padding, positions, model FLOPs."""
         session = self.session
-        session.progress = Progress()
+        session.record.progress = Progress()
         session.start_clock()
         for _ in range(steps):
             session.advance(self.step)
         session.fetch()
-        found = session.progress
+        found = session.record.progress
         return {
             "seconds": found.seconds,
             "tokens": found.tokens,

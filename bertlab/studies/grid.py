@@ -1,21 +1,59 @@
-"""Many small fine-tunings as one study: seeds and learning rates, of which `valid` selects one."""
+"""Many small runs as one study: seeds and learning rates. Of fine-tunings, `valid` selects a rate."""
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from bertlab.config import flatten, load_config
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.studies.launchers import Local
 from bertlab.studies.records import check_same_study, clear_changed, with_owners
-from bertlab.studies.study import Study, file_name
+from bertlab.studies.study import RunSpec, Study, file_name
 from bertlab.studies.sweep import check_configs, describe, sweep
 from bertlab.studies.worker import RUNNER, existing_run, stand_on, task_config, write_job
 
-RATE = "finetune.optimizer.learning_rate"
-SEED = "finetune.seed"
+RATE, SEED = "optimizer.learning_rate", "seed"
+
+
+def pretraining_grid(
+    config: str,
+    workdir: Path,
+    seeds: str = "",
+    rates: str = "",
+    argv: Sequence[str] = (),
+    jobs: int = 1,
+    together: bool | None = None,
+) -> int:
+    """Pretrains by a config with every seed and rate; the same call again goes on with what is not finished.
+
+    Args:
+        config: config file with its arguments.
+        workdir, jobs, together: as for `grid`.
+        seeds: "1,2,3"; each reads the text in an order of its own. "" is the config's.
+        rates: "1e-4,3e-4"; "" is the config's.
+        argv: command-line arguments of which the `--config.KEY=VALUE` ones are applied.
+
+    Returns:
+        The exit status, as `sweep`'s.
+
+    Raises:
+        UserError: a list cannot be read, or as for `sweep`.
+    """
+    given, own = (flatten(load_config(config, argv=list(arguments)).to_dict()) for arguments in (argv, ()))
+    study = Study(
+        name="pretraining grid",
+        title=Path(config.partition(":")[0]).stem,
+        question="What does it reach, and how much does it vary?",
+        config=config,
+        axes=axes_of(seeds, rates),
+        overrides={key: value for key, value in given.items() if key not in own or own[key] != value},
+    )
+    return run_grid(study, workdir, jobs, together)
 
 
 def grid(
@@ -37,8 +75,8 @@ def grid(
         seeds: "1,2,3"; "" is the run's own.
         rates: "1e-4,3e-4"; "" is the recipe's.
         jobs: runs at a time, in processes of their own.
-        together: all as one vectorised program on one device; None: on an accelerator, where neither several jobs nor rows of
-            several lengths are asked for.
+        together: all as one vectorised program on one device; None: on an accelerator, unless several jobs are asked for or
+            what cannot go together (`bertlab.train.replicas.why_apart`).
 
     Returns:
         The exit status, as `sweep`'s.
@@ -46,11 +84,7 @@ def grid(
     Raises:
         UserError: a list cannot be read, or as for `sweep`.
     """
-    axes = {}
-    if rates:
-        axes[RATE] = numbers("rates", rates, float)
-    if seeds:
-        axes[SEED] = numbers("seeds", seeds, int)
+    axes = axes_of(seeds, rates, "finetune.")
     study = Study(
         name="grid",
         title=f"{task} on {Path(run).name}",
@@ -58,19 +92,40 @@ def grid(
         config=f"run:{run}",
         axes=axes,
         downstream={file_name([Path(task).stem]): {"task": task, "recipe": recipe, **(overrides or {})}},
-        select=[axis for axis in axes if axis == RATE],
+        select=[axis for axis in axes if axis.endswith(RATE)],
     )
+    return run_grid(study, workdir, jobs, together)
+
+
+def axes_of(seeds: str, rates: str, of: str = "") -> dict[str, list]:
+    """The axes of a grid, under the names of a stage's keys ("finetune.")."""
+    axes = {}
+    if rates:
+        axes[of + RATE] = numbers("rates", rates, float)
+    if seeds:
+        axes[of + SEED] = numbers("seeds", seeds, int)
+    return axes
+
+
+def run_grid(study: Study, workdir: Path, jobs: int, together: bool | None) -> int:
+    """Runs what is not finished of a study, together or in processes of their own; for None as `grid` says."""
     if together is None:
         import jax
 
-        apart = jobs > 1 or (overrides or {}).get("data.buckets")
-        together = jax.default_backend() != "cpu" and not apart
+        from bertlab.train.replicas import why_apart
+
+        together = jax.default_backend() != "cpu" and jobs == 1 and why_apart(config_of(study.runs()[0])) is None
     return train_together(study, workdir) if together else sweep(study, workdir, Local(jobs))
+
+
+def config_of(run: RunSpec) -> ConfigDict:
+    """The config of what a run of a grid trains: its fine-tuning, or its pretraining if it has none."""
+    return task_config(run, next(iter(run.downstream))) if run.downstream else load_config(run.config, dict(run.overrides))
 
 
 def train_together(study: Study, workdir: Path) -> int:
     """What `sweep` would run one by one, as one program; the same files come of it."""
-    from bertlab.transfer.replicas import finetune_replicas
+    from bertlab.transfer.replicas import finetune_replicas, pretrain_replicas
 
     runs = with_owners(study.runs(), workdir)
     description = describe(study, runs)
@@ -79,24 +134,30 @@ def train_together(study: Study, workdir: Path) -> int:
     workdir.mkdir(parents=True, exist_ok=True)
     clear_changed(workdir, runs)
     write_json(workdir / "study.json", description)
-    configs, directories = [], {}
     for run in runs:
-        [task] = run.downstream
         write_job(run, workdir / run.name)
-        configs.append(task_config(run, task))
-        directories[workdir / run.name / "finetune" / task] = run
-    results = finetune_replicas(configs, list(directories))
-    for directory, result in results.items():
-        run = directories[directory]
-        whole = workdir / run.name
-        if result is None:
-            os.replace(directory / "failed.txt", whole / "failed.txt")
-            continue
-        (whole / "failed.txt").unlink(missing_ok=True)
-        stand_on(existing_run(run.config), run, whole)
+    configs = [config_of(run) for run in runs]
+    if not study.downstream:
+        results = pretrain_replicas(configs, [workdir / run.name for run in runs])
+    else:
+        [task] = study.tasks
+        places = {workdir / run.name / "finetune" / task: run for run in runs}
+        results = finetune_replicas(configs, list(places))
+        for directory, result in results.items():
+            note_finetuning(places[directory], directory, result)
     failed = sum(result is None for result in results.values())
     print(f"{len(results) - failed} of {len(results)} runs are finished; see them with: bertlab report {workdir}", flush=True)
     return int(failed > 0)
+
+
+def note_finetuning(run: RunSpec, directory: Path, result: dict | None) -> None:
+    """Notes in a run's directory what its only fine-tuning has come to."""
+    whole = directory.parent.parent
+    if result is None:
+        os.replace(directory / "failed.txt", whole / "failed.txt")
+        return
+    (whole / "failed.txt").unlink(missing_ok=True)
+    stand_on(existing_run(run.config), run, whole)
 
 
 def numbers(name: str, text: str, kind: type) -> list:

@@ -31,8 +31,8 @@ class Results:
         path: The directory it was read from.
         study: The content of study.json; for a single run the same keys, without axes. "settled" where the sweep has stopped
             early.
-        runs: One row per run: `name`, `variant` (its labels but for the seed), a column per axis, `trained` (the objectives
-            that it stands on, as in "mlm+nsp"), `status`
+        runs: One row per run: `name`, `variant` (its labels but for the seed; the study's title if all are seeds), a column
+            per axis, `trained` (the objectives that it stands on, as in "mlm+nsp"), `status`
             ("finished", "failed", "unfinished"), `error`, the costs (`step`, `parameters`, `tokens`, `supervised`,
             `flops`, `seconds`), `data_hash`, held-out metrics of pretraining such as `valid/mlm/loss` (nats), what stands
             in evaluation.json of the test split (`bits_per_byte/pseudo`; `biases`: names, with spaces between) and of files of
@@ -97,10 +97,12 @@ def load(path: str | os.PathLike) -> Results:
     trained = study.get("trained", {})
     runs, metrics, hashes, environments, configs = [], [], [], {}, {}
     seeds = seed_axes(tuple(study["axes"]))
+    repetitions = bool(seeds) and len(seeds) == len(study["axes"])  # and nothing else: all runs are of one variant
     for run in study["runs"]:
         pretraining = directories[run.get("shares", {}).get("pretrain", run["name"])]
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
-        variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds) or run["name"]
+        variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds)
+        variant = variant or (study["title"] if repetitions else run["name"])
         identity = {"variant": variant, **labels}
         lines = [] if run["name"] in scratch else read_metrics(pretraining / "metrics.jsonl")
         outcome = read_outcome(directories[run["name"]], run, pretraining, run["name"] in scratch)

@@ -23,6 +23,7 @@ from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.models.attention import BACKENDS, Sight, attend, tiles
 from bertlab.models.transformer import TransformerConfig, attention_mask
+from bertlab.objectives.program import Program
 from bertlab.train.processes import gather, is_first
 from bertlab.train.sharding import build_mesh
 
@@ -60,25 +61,33 @@ def with_attention(experiment):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
     if config.model.attention != "auto" or shape.dropout or platform == "cpu":
         return experiment
-    mesh = build_mesh(config.mesh).shape
-    sizes = {"batch": config.data.batch_size // config.train.micro_batches // (mesh["data"] * mesh["fsdp"])}
-    sizes |= {
-        "length": row_length(config.data),
-        "heads": shape.heads // mesh["tensor"],
-        "head_width": shape.width // shape.heads,
-    }
-    measured = Shape(**sizes, dtype=jnp.dtype(shape.dtype).name, direction=shape.direction)
-    backends = candidates(platform, measured, bool(shape.local_window))
-    [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
-    return _with(experiment, chosen)
-
-
-def _with(experiment, backend: str):
-    change = lambda program: dataclasses.replace(
-        program, body=program.body.clone(config=dataclasses.replace(program.body.config, attention=backend))
+    backend_at = functools.cache(lambda batch, length: _fastest(config, shape, batch, length))
+    chosen_for = lambda data: backend_at(data.batch_size, row_length(data))
+    phases = tuple(
+        dataclasses.replace(phase, program=_with(phase.program, chosen_for(phase.data))) for phase in experiment.phases
     )
-    phases = tuple(dataclasses.replace(phase, program=change(phase.program)) for phase in experiment.phases)
-    return dataclasses.replace(experiment, program=change(experiment.program), phases=phases)
+    return dataclasses.replace(experiment, program=_with(experiment.program, chosen_for(config.data)), phases=phases)
+
+
+def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:
+    """The fastest for batches of so many rows and positions."""
+    mesh = build_mesh(config.mesh).shape
+    measured = Shape(
+        batch=batch // config.train.micro_batches // (mesh["data"] * mesh["fsdp"]),
+        length=length,
+        heads=shape.heads // mesh["tensor"],
+        head_width=shape.width // shape.heads,
+        dtype=jnp.dtype(shape.dtype).name,
+        direction=shape.direction,
+    )
+    backends = candidates(jax.default_backend(), measured, bool(shape.local_window))
+    [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
+    return chosen
+
+
+def _with(program: Program, backend: str) -> Program:
+    shape = dataclasses.replace(program.body.config, attention=backend)
+    return dataclasses.replace(program, body=program.body.clone(config=shape))
 
 
 def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:

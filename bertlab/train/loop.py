@@ -16,23 +16,19 @@ from bertlab.config import base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
-from bertlab.objectives.blame import whereabouts
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.choice import with_attention
 from bertlab.train.environment import describe_environment
 from bertlab.train.layer_groups import layer_plan, stage_table
-from bertlab.train.metrics import MetricSums, first_bad_weight, first_not_finite, open_writers
+from bertlab.train.metrics import open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 from bertlab.train.processes import company, gather, is_first
 from bertlab.train.profile import Trace
+from bertlab.train.record import Progress, Record
 from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
 from bertlab.train.state import build_eval_step, compiled, init_state, lower_train_step, state_shardings
-
-
-class Diverged(UserError):
-    """A loss, metric or gradient became NaN or infinite."""
 
 
 def train(config, workdir) -> dict:
@@ -75,12 +71,12 @@ def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(Session(experiment, Path(directory))) as session:
         train_steps = session.compile_training()
         for count in (2, steps):  # the first ones warm up
-            session.progress = Progress()
+            session.record.progress = Progress()
             session.start_clock()
             for _ in range(count):
                 session.advance(train_steps)
             session.fetch()
-        return session.progress.seconds / steps
+        return session.record.progress.seconds / steps
 
 
 def run(experiment: Experiment, workdir: Path) -> dict:
@@ -155,32 +151,6 @@ def describe(experiment: Experiment, workdir: Path) -> None:
     experiment.tokenizer.save(workdir / "tokenizer")
 
 
-@dataclasses.dataclass
-class Progress:
-    """Running totals of a run, saved with every checkpoint.
-
-    Attributes:
-        tokens: that were not padding.
-        supervised: positions at which something was asked.
-        flops: forward and backward model FLOPs, without recomputation.
-        seconds: of training, without compilation, evaluation and saving.
-        sums: metric sums since the last log line.
-        logged_tokens, logged_seconds: the totals at the last log line.
-    """
-
-    tokens: int = 0
-    supervised: int = 0
-    flops: float = 0.0
-    seconds: float = 0.0
-    sums: dict = dataclasses.field(default_factory=dict)
-    logged_tokens: int = 0
-    logged_seconds: float = 0.0
-
-    def axes(self) -> dict:
-        """What curves are drawn against."""
-        return {k: getattr(self, k) for k in ("tokens", "supervised", "flops", "seconds")}
-
-
 class Session:
     """One process's hold on a run: state, data position and totals, and what is done with them at a cadence."""
 
@@ -191,7 +161,6 @@ class Session:
         self.optimizer = build_optimizer(config.optimizer, config.train.steps)
         self.example = next(iter(experiment.evaluations.values()))[0]
         self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
-        self.tokens_per_second = 0.0  # of the last log window
         self.seed = np.int32(config.seed)
         self.waiting: list = []  # (step, metrics on the device, example ids, length of rows) since the last fetch
 
@@ -204,18 +173,23 @@ class Session:
             shardings = state_shardings(program, self.optimizer, self.mesh, self.example, shapes)
             self.state, position, saved = self.checkpoints.restore(latest, shapes, shardings)
             self.iterator.set_state(position)
-            self.progress = Progress(**saved)
+            progress = Progress(**saved)
             self.say(f"going on with {workdir} from step {latest}")
         else:  # (b) fresh, (c) warm-started from another run's parameters
-            self.state, self.progress = begin(), Progress()
+            self.state, progress = begin(), Progress()
             if experiment.warm_start is not None:
                 placement = jax.tree.map(lambda x: x.sharding, self.state.params)
                 params = jax.device_put(experiment.warm_start(on_host(self.state.params)), placement)
                 self.state = dataclasses.replace(self.state, params=params)
-        self.rate = layer_plan(config.optimizer, config.train.steps, self.state.params).rate
         self.step = latest or 0
-        self.sums = MetricSums(self.progress.sums)
-        self.writers = open_writers(config.writers, workdir, latest, config.train.steps) if is_first() else []
+        self.record = Record(
+            experiment,
+            layer_plan(config.optimizer, config.train.steps, self.state.params).rate,
+            open_writers(config.writers, workdir, latest, config.train.steps) if is_first() else (),
+            progress,
+            self.checkpoints.latest_path,
+            show=is_first(),
+        )
 
     def say(self, line: str) -> None:
         """Prints a line, once for all processes."""
@@ -279,46 +253,14 @@ class Session:
 
     def fetch(self) -> None:
         """Waits for the device, adds the waiting steps' metrics to the totals, and stops at the first that is not finite."""
-        phase, progress = self.phase, self.progress
         for step, metrics, example_ids, length in jax.device_get(self.waiting):
-            progress.tokens += int(metrics.pop("tokens"))
-            self._require_finite(metrics, step, example_ids)
-            progress.supervised += int(phase.supervised(metrics))
-            progress.flops += phase.flops(metrics, length)
-            self.sums.add(metrics)
+            self.record.add(self.phase, step, metrics, example_ids, length)
         self.waiting.clear()
-        progress.seconds += time.perf_counter() - self.since
-
-    def _require_finite(self, metrics: dict, step: int, example_ids) -> None:
-        objectives = self.experiment.program.objectives
-        if bad := first_bad_weight(metrics):
-            name, _, metric = bad.partition("/")
-            if name in objectives:
-                where = whereabouts(objectives[name], "loss")
-                raise Diverged(
-                    f"objective {name}: {where}: the weight of loss()['{metric}'] is not finite, or negative, at step {step}"
-                )
-        if bad := first_not_finite(metrics):
-            name = bad.partition("/")[0]
-            where = f"objective {name}: {whereabouts(objectives[name], 'loss')}: " if name in objectives else ""
-            todo = "lower config.optimizer.learning_rate, or look at these examples"
-            # A packed row has several, and zeros where it has no more.
-            examples = np.unique(example_ids.reshape(-1, 2), axis=0).tolist()
-            raise Diverged(
-                f"{where}{bad} is not finite at step {step}; example ids (document, row) of the batch: {examples};"
-                f" last good checkpoint: {self.checkpoints.latest_path()};"
-                f" {todo if step else 'look at this loss and these examples: nothing was trained yet'}"
-            )
+        self.record.progress.seconds += time.perf_counter() - self.since
 
     def log(self) -> None:
         """Writes the mean metrics since the last log line."""
-        progress = self.progress
-        tokens, seconds = progress.tokens - progress.logged_tokens, progress.seconds - progress.logged_seconds
-        means = self.sums.means(self.experiment.weights(self.step))
-        self.tokens_per_second = round(tokens / seconds, 1)
-        self._write("train", means, {"data_hash": self.data_hash()})
-        self.sums = MetricSums()
-        progress.logged_tokens, progress.logged_seconds = progress.tokens, progress.seconds
+        self.record.log(self.step, self.data_hash())
 
     def evaluate(self, split: str, eval_step) -> dict[str, float]:
         """Mean metrics over a held-out split, with averaged parameters where the optimiser keeps them."""
@@ -327,15 +269,7 @@ class Session:
         for i, batch in enumerate(batches):
             metrics, carry, outputs = eval_step(params, put_batch(self.mesh, batch, whole=True), np.int32(i), carry)
             results.append((metrics, outputs))
-        sums, results = MetricSums(), jax.device_get(results)
-        for (metrics, _), batch in zip(results, batches):
-            self._require_finite(metrics, self.step, batch["example_id"])
-            sums.add(metrics)
-        means = sums.means(self.experiment.weights(self.step))
-        if self.experiment.score is not None:
-            means |= self.experiment.score(split, [outputs for _, outputs in results])
-        self._write(split, means, {})
-        return means
+        return self.record.evaluated(self.step, split, jax.device_get(results))
 
     def observe(self, means: dict[str, float]) -> None:
         """Tells the optimiser the language model's held-out loss, which may change its course (NT-ASGD)."""
@@ -344,24 +278,12 @@ class Session:
         value = means[f"{watched}/loss"]
         self.state = dataclasses.replace(self.state, opt_state=observe(self.state.opt_state, value))
 
-    def _write(self, split: str, means: dict, more: dict) -> None:
-        if not is_first():
-            return
-        rate = float(self.rate(max(self.step - 1, 0)))  # of the last update
-        more = {"tokens_per_second": self.tokens_per_second, "learning_rate": rate, **more}
-        line = {"step": self.step, "split": split, **means, **self.progress.axes(), **more}
-        for writer in self.writers:
-            writer.write(line)
-        shown = {k: v for k, v in (means | more).items() if isinstance(v, float) and not k.endswith("_norm")}
-        width = len(str(self.experiment.config.train.steps))
-        numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items())
-        print(f"step {self.step:>{width}}/{self.experiment.config.train.steps}  {split:5}  {numbers}", flush=True)
-
     def save(self) -> None:
         """Saves state, data position and totals; the writing goes on in the background."""
-        self.progress.sums = self.sums.sums
+        progress = self.record.progress
+        progress.sums = self.record.sums.sums
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
-        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(self.progress))
+        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress))
 
     def data_hash(self) -> str:
         """Equal values at a step prove equal batches in equal order up to it."""
@@ -371,20 +293,13 @@ class Session:
     def result(self, metrics: dict) -> dict:
         """What result.json says."""
         parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
-        return {
-            "step": self.step,
-            "parameters": parameters,
-            **self.progress.axes(),
-            "data_hash": self.data_hash(),
-            "metrics": metrics,
-        }
+        return self.record.result(self.step, parameters, self.data_hash(), metrics)
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""
         self.checkpoints.close()
         self.iterator.close()
-        for writer in self.writers:
-            writer.close()
+        self.record.close()
 
 
 class StopSignal:

@@ -14,7 +14,7 @@ from bertlab.models import attention
 from bertlab.models.attention import Sight, attend
 from bertlab.models.transformer import attention_mask
 from bertlab.train import choice
-from bertlab.train.build import check_config
+from bertlab.train.build import build_pretraining, check_config
 from bertlab.train.sharding import build_mesh
 from tests.references import tiny_program, views_of
 
@@ -141,6 +141,22 @@ def test_candidates():
     half = dataclasses.replace(SHAPE, dtype="bfloat16", length=100)
     assert choice.candidates("gpu", half, False) == ["xla", "cudnn"]
     assert choice.candidates("gpu", dataclasses.replace(half, length=128), True) == ["xla", "cudnn"]
+
+
+def test_each_phase_takes_the_fastest_at_its_own_shape(small_config, monkeypatch):
+    phases = "0.5 data.seq_len=16 data.batch_size=16; 0.5 data.seq_len=32"
+    experiment = build_pretraining(small_config("bert", train__phases=phases, model__attention="auto", model__dropout=0.0))
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    asked = []
+    fastest = lambda shape, backends, file: (
+        asked.append((shape.batch, shape.length)),
+        "pallas" if shape.length == 16 else "xla",
+    )
+    monkeypatch.setattr(choice, "choose", lambda *given: fastest(*given)[1])
+    found = choice.with_attention(experiment)
+    taken = [program.body.config.attention for program in (*(phase.program for phase in found.phases), found.program)]
+    assert taken == ["pallas", "xla", "xla"]
+    assert asked == [(16, 16), (8, 32)], "each shape once"
 
 
 @pytest.mark.parametrize(

@@ -192,19 +192,23 @@ def test_an_order_hides_what_it_does_not_show(packed_batch):
     assert_sees({**batch, "order": order, "shown_at": shown_at}, expected)
 
 
+SWITCHES = [dict(scan_layers=False), dict(remat="full"), dict(remat="dots"), dict(remat="full", scan_layers=False)]
+
+
 @pytest.mark.parametrize(
-    "switches", [dict(scan_layers=False), dict(remat="full"), dict(remat="dots"), dict(remat="full", scan_layers=False)]
+    ("family", "objective", "switches"),
+    [*(("bert", "mlm", switches) for switches in SWITCHES), ("gpt", "ltr", SWITCHES[-1]), ("modern", "mlm", SWITCHES[1])],
 )
-def test_loops_and_recomputation_change_nothing(switches, packed_batch):
+def test_loops_and_recomputation_change_nothing(family, objective, switches, packed_batch):
     """Same parameters, and the same loss and gradients to within rounding, with dropout at work."""
     batch, results = packed_batch(rows=2, length=12), []
     for model in ({}, switches):
-        program = tiny_program("bert", "mlm", layers=3, dropout=0.2, **model)
+        program = tiny_program(family, objective, layers=3, dropout=0.2, **model)
         params = random_params(program, batch)
         views = views_of(program, batch)
 
         def loss(p, program=program, views=views):
-            return program.metrics(p, views, jax.random.key(5))["mlm/loss"][0]
+            return program.metrics(p, views, jax.random.key(5))[f"{objective}/loss"][0]
 
         results.append(quick_jit(jax.value_and_grad(loss))(params))
         text = str(jax.make_jaxpr(jax.grad(loss))(params))

@@ -9,6 +9,7 @@ from bertlab.errors import UserError
 from bertlab.objectives import MaskedLanguageModel, find
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining, check_config
+from bertlab.train.record import Diverged
 from tests.conftest import ROOT
 from tests.references import tiny_program
 
@@ -150,7 +151,7 @@ def test_a_weight_that_is_none_stops_the_run_with_name_and_line(weight, small_co
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "def loss" in text)
     fault = r"the weight of loss\(\)\['(loss|accuracy)'\] is not finite, or negative, at step 0"
     message = rf"objective Own: {path}, line {line}: {fault}"
-    with pytest.raises(loop.Diverged, match=message):
+    with pytest.raises(Diverged, match=message):
         loop.train(config, tmp_path / "run")
 
 

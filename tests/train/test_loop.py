@@ -6,6 +6,7 @@ import re
 import shutil
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -200,6 +201,23 @@ def test_logits_in_parts_or_all_at_once_train_the_same(recipe, small_config, tmp
             shapes[rows] = bool(re.search(r"\[(8,400|400,8)\]", step.as_text()))
     assert shapes == {0: False, 8: True}, "the program has logits of eight rows"
     np.testing.assert_allclose(found[0], found[8], rtol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["bert", "gpt", "modern", "elmo", "awd_lstm"])
+def test_bfloat16_trains_float32_parameters_and_moments_to_the_same_losses(recipe, small_config, tmp_path):
+    losses = {}
+    for dtype in ("float32", "bfloat16"):
+        config = small_config(recipe, train__steps=8, train__log_every=8, train__checkpoint_every=0, model__dtype=dtype)
+        experiment = build_pretraining(config)
+        losses[dtype] = loop.run(experiment, tmp_path / dtype)["metrics"]["valid"]["loss"]
+        state = last_state(experiment, tmp_path / dtype)
+        kept = jax.tree.leaves((state.params, state.opt_state))
+        assert {str(leaf.dtype) for leaf in kept} <= {"float32", "int32", "bool"}
+    # Parameters in bfloat16 would be rounded to 0.4 % at each step, and small updates lost.
+    changed = [np.asarray(x, ml_dtypes.bfloat16).astype(np.float32) != x for x in jax.tree.leaves(state.params) if x.ndim > 1]
+    assert np.mean(np.concatenate([x.ravel() for x in changed])) > 0.9
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.01)
+    assert losses["bfloat16"] != losses["float32"]
 
 
 # What the host waits for.

@@ -13,6 +13,7 @@ import pytest
 
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
+from bertlab.train.record import Diverged
 from tests.conftest import RECIPES
 
 TIMES = ("seconds", "tokens_per_second")
@@ -183,7 +184,7 @@ def test_a_finished_run_is_left_alone(small_config, tmp_path):
 
 def test_nan_stops_with_step_examples_and_last_good_checkpoint(small_config, tmp_path):
     experiment = build_pretraining(small_config("gpt", optimizer__learning_rate=1e30, optimizer__clip_norm=0.0))
-    with pytest.raises(loop.Diverged, match=r"not finite at step (\d+); example ids .*\[\[\d+, \d+\].*checkpoint: ") as error:
+    with pytest.raises(Diverged, match=r"not finite at step (\d+); example ids .*\[\[\d+, \d+\].*checkpoint: ") as error:
         loop.run(experiment, tmp_path)
     step = int(str(error.value).split("at step ")[1].split(";")[0])
     assert 1 < step <= 4, "found at the first look, not at the first log line after it"
@@ -195,7 +196,7 @@ def test_nan_stops_with_step_examples_and_last_good_checkpoint(small_config, tmp
 def test_an_update_that_overflows_is_never_saved_or_finished(small_config, tmp_path):
     overrides = dict(optimizer__learning_rate=1e38, optimizer__decay="constant", optimizer__clip_norm=0.0)
     config = small_config("gpt", optimizer__warmup_steps=0, train__steps=1, train__checkpoint_every=1, **overrides)
-    with pytest.raises(loop.Diverged, match=r"not finite at step 1; .*last good checkpoint: none yet"):
+    with pytest.raises(Diverged, match=r"not finite at step 1; .*last good checkpoint: none yet"):
         loop.train(config, tmp_path)
     assert not (tmp_path / "result.json").exists()
     assert not list((tmp_path / "checkpoints").glob("[0-9]*"))

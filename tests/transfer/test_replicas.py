@@ -1,4 +1,4 @@
-"""Fine-tunings side by side in one program are those that each would be alone, but for rounding."""
+"""Runs side by side in one program are those that each would be alone, but for rounding."""
 
 import json
 import time
@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from bertlab.cli import main
+from bertlab.config import flatten
 from bertlab.errors import UserError
 from bertlab.studies import grid as grid_module
 from bertlab.studies.grid import grid
-from bertlab.studies.results import load
+from bertlab.studies.results import load, summarise
 from bertlab.studies.selection import selections
+from bertlab.train import replicas
 from bertlab.train.checkpoint import load_params
-from bertlab.transfer import replicas
 from bertlab.transfer.finetune import finetune, finetune_config, overridden
-from bertlab.transfer.replicas import finetune_replicas
+from bertlab.transfer.pretrain import pretrain
+from bertlab.transfer.replicas import finetune_replicas, pretrain_replicas
+from tests.references import write_config
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -29,29 +32,89 @@ def lines_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+def assert_same_run(ours, alone):
+    """But for the metrics of the result, which are its last lines'."""
+    result, expected = (json.loads((run / "result.json").read_text()) for run in (ours, alone))
+    for key in ("step", "parameters", "tokens", "supervised", "flops", "data_hash"):
+        assert result[key] == expected[key], key
+    lines, lines_alone = lines_of(ours), lines_of(alone)
+    assert [(line["step"], line["split"]) for line in lines] == [(line["step"], line["split"]) for line in lines_alone]
+    for line, of_alone in zip(lines, lines_alone):
+        assert line.keys() == of_alone.keys()
+        for key in line.keys() - {"split", "seconds", "tokens_per_second"}:
+            if isinstance(line[key], str):
+                assert line[key] == of_alone[key]
+            else:
+                assert line[key] == pytest.approx(of_alone[key], rel=5e-4, abs=1e-6), (line["step"], line["split"], key)
+    # Sums in another order differ in the last digits, which Adam's first steps enlarge where gradients are small.
+    for one, other in zip(*map(jax.tree.leaves, map(load_params, (ours, alone))), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)
+
+
 def test_each_is_the_run_that_it_would_be_alone(bert_run, words_task, tmp_path):
     of_runs = [{"seed": seed, "optimizer.learning_rate": rate} for seed, rate in ((1, 1e-3), (2, 1e-3), (2, 5e-3))]
     configs = [overridden(finetune_config(bert_run, words_task), SETTINGS | own) for own in of_runs]
     workdirs = [tmp_path / str(i) for i in range(3)]
     together = finetune_replicas(configs, workdirs)
     for own, workdir in zip(of_runs, workdirs):
-        alone = finetune(bert_run, words_task, tmp_path / "alone" / workdir.name, SETTINGS | own)
+        finetune(bert_run, words_task, tmp_path / "alone" / workdir.name, SETTINGS | own)
         assert together[workdir] == json.loads((workdir / "result.json").read_text())
-        for key in ("step", "parameters", "tokens", "data_hash"):
-            assert together[workdir][key] == alone[key], key
-        ours, theirs = lines_of(workdir), lines_of(tmp_path / "alone" / workdir.name)
-        assert [(line["step"], line["split"]) for line in ours] == [(line["step"], line["split"]) for line in theirs]
-        for line, expected in zip(ours, theirs):
-            for key in ("words/loss", "words/accuracy", "learning_rate", "gradient_norm"):
-                assert line.get(key, 0) == pytest.approx(expected.get(key, 0), rel=2e-4), (line["step"], line["split"], key)
-        # Sums in another order differ in the last digits, which Adam's first steps enlarge where gradients are small.
-        for ours, theirs in zip(*map(jax.tree.leaves, map(load_params, (workdir, tmp_path / "alone" / workdir.name)))):
-            np.testing.assert_allclose(ours, theirs, atol=2e-4)
+        assert_same_run(workdir, tmp_path / "alone" / workdir.name)
         read = lambda path: [json.loads(line) for line in (path / "predictions" / "test.jsonl").read_text().splitlines()]
         assert [line["id"] for line in read(workdir)] == [line["id"] for line in read(tmp_path / "alone" / workdir.name)]
     losses = [lines_of(workdir)[-1]["words/loss"] for workdir in workdirs]
     assert len(set(losses)) == 3, "seeds and rates do differ"
     assert finetune_replicas(configs, workdirs) == together
+
+
+PRETRAININGS = {
+    "bert": {"train__micro_batches": 2},
+    "elmo": {},
+    "awd_lstm": {"data__stream__vary_length": False, "optimizer__average_after": 0},
+    "modern": {"data__pack_length": 64, "data__pack_examples": 4, "optimizer__name": "muon"},
+    "glove": {},
+}
+
+
+@pytest.mark.parametrize("recipe", PRETRAININGS)
+def test_each_is_the_pretraining_that_it_would_be_alone(recipe, small_config, tmp_path):
+    few = {"train__steps": 6, "train__log_every": 3, "train__eval_every": 3, "evaluate__sentences": 2}
+    of_runs = [
+        {"seed": seed, "data.seed": order, "optimizer.learning_rate": r} for seed, order, r in ((1, 1, 1e-3), (2, 3, 2e-3))
+    ]
+    configs = []
+    for own in of_runs:
+        config = small_config(recipe, **few, **PRETRAININGS[recipe])
+        config.update_from_flattened_dict(own)
+        configs.append(config)
+    workdirs = [tmp_path / "1", tmp_path / "2"]
+    together = pretrain_replicas(configs, workdirs)
+    for config, workdir in zip(configs, workdirs):
+        alone = tmp_path / "alone" / workdir.name
+        pretrain(config, alone)
+        assert_same_run(workdir, alone)
+        names = lambda run: {path.name for path in run.iterdir()}
+        assert names(workdir) == names(alone)
+    assert together[workdirs[0]]["data_hash"] != together[workdirs[1]]["data_hash"]
+    assert pretrain_replicas(configs, workdirs) == together
+
+
+def test_seeds_of_a_pretraining_are_a_study_by_one_command(small_config, tmp_path, capsys):
+    config = small_config("bert", train__steps=4, evaluate__sentences=0)
+    command = ["train", f"--config={write_config(config, tmp_path / 'config.py')}", f"--workdir={tmp_path}/study"]
+    command += ["--seeds=1,2", "--rates=1e-3,1e30", "--together=yes", "--config.optimizer.clip_norm=0.0"]
+    assert main([*command, "--config.train.log_every=2"]) == 1
+    assert "2 of 4 runs are finished" in capsys.readouterr().out
+    results = load(tmp_path / "study")
+    assert results.runs["status"].tolist() == ["finished"] * 2 + ["failed"] * 2
+    assert results.runs["seed"].tolist() == ["1", "2"] * 2
+    assert results.variants == ["0.001", "1e+30"]
+    assert results.runs["error"].str.contains("is not finite at step").tolist() == [False, False, True, True]
+    keys = [flatten(json.loads((of / "config.json").read_text())) for of in sorted((tmp_path / "study").glob("*0.001*"))]
+    assert [(of["seed"], of["data.seed"], of["train.log_every"], of["optimizer.clip_norm"]) for of in keys] == [
+        (1, 1, 2, 0.0),
+        (2, 2, 2, 0.0),
+    ]
 
 
 def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(bert_run, words_task, tmp_path, capsys):
@@ -66,6 +129,15 @@ def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(bert_r
     assert (row["chosen"], row["seeds"], row["metric"]) == ("optimizer.learning_rate=0.01", 2, "words/accuracy")
 
 
+def test_seeds_alone_are_of_one_variant(small_config, tmp_path):
+    file = write_config(small_config("bert", train__steps=3, evaluate__sentences=0), tmp_path / "tiny.py")
+    assert grid_module.pretraining_grid(str(file), tmp_path / "study", "1,2", together=True) == 0
+    results = load(tmp_path / "study")
+    assert results.variants == ["tiny"]
+    [row] = summarise(results.runs).query("metric == 'valid/mlm/loss'").to_dict("records")
+    assert row["seeds"] == 2 and row["sd"] > 0
+
+
 def test_their_time_is_without_compilation(bert_run, words_task, tmp_path, monkeypatch):
     def slowly(lowered):
         time.sleep(5)
@@ -77,14 +149,19 @@ def test_their_time_is_without_compilation(bert_run, words_task, tmp_path, monke
     assert all(0 < result["seconds"] < 5 for result in together.values())
 
 
-def test_on_an_accelerator_they_go_together_unless_jobs_or_buckets_are_asked_for(monkeypatch, tmp_path):
+def test_on_an_accelerator_they_go_together_unless_it_cannot_be(bert_run, words_task, small_config, monkeypatch, tmp_path):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(grid_module, "train_together", lambda *_: "together")
     monkeypatch.setattr(grid_module, "sweep", lambda *_: "apart")
     monkeypatch.setattr(grid_module, "Local", lambda jobs: None)
-    ask = lambda **asked: grid("run", "task", tmp_path, "1,2", **asked)
+    ask = lambda **asked: grid(bert_run, words_task, tmp_path, "1,2", **asked)
     assert ask() == ask(together=True, jobs=2) == "together"
     assert ask(jobs=2) == ask(overrides={"data.buckets": (8, 16)}) == ask(together=False) == "apart"
+    config = str(write_config(small_config("bert"), tmp_path / "config.py"))
+    pretrainings = lambda *argv: grid_module.pretraining_grid(config, tmp_path, "1,2", argv=argv)
+    assert pretrainings() == "together"
+    for apart in ("train.budget=tokens=1e6", "profile=2", "train.phases=0.5 data.seq_len=16; 0.5 data.seq_len=32"):
+        assert pretrainings(f"--config.{apart}") == "apart"
 
 
 def test_wrong_requests_are_refused(bert_run, words_task, tmp_path):
