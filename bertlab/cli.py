@@ -331,13 +331,8 @@ def _train(given, overrides: list[str]) -> int | None:
         if finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
-            if not processes.is_first():  # the first prepares for all that share its cache
-                processes.meet("prepared")
-            with _Progress() as progress:
+            with processes.first_before_others("prepared"), _Progress() as progress:  # for all that share its cache
                 prepare(config.data, progress=progress)
-            if processes.is_first():
-                processes.meet("prepared")
-            processes.meet("all prepared")
         pretrain(config, given.workdir)
     if processes.is_first():
         print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")

@@ -85,6 +85,17 @@ def meet(where: str) -> None:
         multihost_utils.sync_global_devices(where)
 
 
+@contextlib.contextmanager
+def first_before_others(what: str) -> Iterator[None]:
+    """The first process goes through what is within before the others, and all go on together."""
+    if not is_first():
+        meet(what)
+    yield
+    if is_first():
+        meet(what)
+    meet(f"{what} by all")
+
+
 def refuse() -> None:
     """Refuses several processes, where the environment says that there are, for a command that trains in one.
 
