@@ -407,8 +407,9 @@ def _floor(given, overrides: list[str]) -> int:
 
 def _plan(given, overrides: list[str]) -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, and accelerators are left to others
-    if given.topology.startswith("cpu:"):
-        os.environ.setdefault("JAX_NUM_CPU_DEVICES", given.topology.removeprefix("cpu:"))
+    kind, _, count = given.topology.partition(":")
+    if kind == "cpu" and count.isdigit() and int(count):
+        os.environ.setdefault("JAX_NUM_CPU_DEVICES", count)
     from bertlab.config import load_config
     from bertlab.train.plan import print_plan
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,7 @@ SIDES = {"transformers": ("eager", "compiled", "gathered"), "none": ()}
 """By --against the rival's sides. "gathered", which is compiled, asks its head at masked positions alone, as ours does and
 transformers' model does not: it stands beside the rival and is not it.
 """
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Iteration|Interrupt|Exit)\b")
 LIBRARIES = {"transformers": ("torch", "transformers", "datasets", "accelerate"), "none": ()}
 
 
@@ -67,8 +69,10 @@ class Side:
     def _answer(self) -> dict:
         if not (line := self.process.stdout.readline()):
             self.errors.seek(0)
-            last = self.errors.read().strip().splitlines()[-1:]
-            raise UserError(f"the side '{self.side}' ended without an answer: {''.join(last) or 'it said nothing'}")
+            lines = self.errors.read().strip().splitlines()
+            raised = [line for line in lines if _RAISED.match(line)]  # C++ may have said something after it
+            last = (raised or lines or ["it said nothing"])[-1]
+            raise UserError(f"the side '{self.side}' ended without an answer: {last}")
         if "error" in (answer := json.loads(line)):
             raise UserError(answer["error"])
         return answer
@@ -108,6 +112,8 @@ def bench(
             f"--against={against} needs {' and '.join(missing)}, not installed here: pip install 'bertlab[bench]', or give"
             " --against=none"
         )
+    if suite != "cpu" and not only and (found := backend()) != "gpu":
+        raise UserError(f"--suite={suite} has workloads for a GPU, and JAX finds a {found} here; give --suite=cpu")
     from bertlab.bench.table import print_table
 
     results = []
@@ -119,6 +125,12 @@ def bench(
             out.write_text(json.dumps({"machine": machine(), "workloads": results}, indent=1) + "\n")
     print_table(results)
     return results
+
+
+def backend() -> str:
+    """What JAX runs on here, asked in a process of its own, as it takes the device's memory."""
+    command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def rivals_of(workload: Workload, against: str) -> tuple[str, ...]:

@@ -102,6 +102,7 @@ class Objective(abc.ABC):
         families: the model families that it makes sense for; () for all.
         predicts_tokens: each unit of its loss's weight is one supervised position and costs one row of logits.
         asks_positions: each unit of its loss's weight is one supervised position, of which something else is asked.
+        orders: its own view has an `order`, which hides some of a document (`bertlab.models.base.View`).
     """
 
     reads: ClassVar[str] = "both"
@@ -110,6 +111,7 @@ class Objective(abc.ABC):
     families: ClassVar[tuple[str, ...]] = ()
     predicts_tokens: ClassVar[bool] = True
     asks_positions: ClassVar[bool] = False
+    orders: ClassVar[bool] = False
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """What the model is shown. Called on the whole batch, so that micro-batches see the same corruption.

@@ -30,6 +30,7 @@ class MaskedNextToken(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
+    orders: ClassVar[bool] = True
 
     causal_share: float = 0.5
     rate: float = 0.15

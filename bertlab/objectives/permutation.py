@@ -36,6 +36,7 @@ class PermutationLanguageModel(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
+    orders: ClassVar[bool] = True
 
     predict_one_in: int = 6
     context_in_order: bool = True

@@ -28,6 +28,7 @@ class PrefixLanguageModel(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
+    orders: ClassVar[bool] = True
 
     min_share: float = 0.0
     max_share: float = 1.0

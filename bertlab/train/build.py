@@ -223,6 +223,11 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     shape = model_shape(config.model, vocab_size=1)
     check_data_fields(config, built)
     check_shape(config, shape)
+    if config.model.attention == "pallas" and all(o.orders for o in built.values() if o.sees in ("own", "clean", "any")):
+        raise UserError(
+            f"config.model.attention='pallas' does not know what objective {next(iter(built))} hides of a document; set"
+            " attention='auto'"
+        )
     return built
 
 

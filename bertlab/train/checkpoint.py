@@ -1,6 +1,8 @@
 """Checkpoints through Orbax: training state, data position and progress of one step, saved together or not at all."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -61,20 +63,35 @@ class Checkpoints:
         )
 
     def restore(self, step: int, shapes, shardings) -> tuple:
-        """The state with every array placed as `shardings` say, the positions in the batches, and the progress."""
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(_abstract(shapes, shardings)),
-                data=ocp.args.JsonRestore(),
-                progress=ocp.args.JsonRestore(),
-            ),
+        """The state with every array placed as `shardings` say, the positions in the batches, and the progress.
+
+        Raises:
+            UserError: a file of it is damaged or gone.
+        """
+        args = ocp.args.Composite(
+            state=ocp.args.StandardRestore(_abstract(shapes, shardings)),
+            data=ocp.args.JsonRestore(),
+            progress=ocp.args.JsonRestore(),
         )
+        with _whole(self._directory, self._manager, step):
+            restored = self._manager.restore(step, args=args)
         return restored.state, restored.data, restored.progress
 
     def close(self) -> None:
         """Waits until what was saved is on disk, then releases the background threads."""
         self._manager.close()
+
+
+@contextlib.contextmanager
+def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterator[None]:
+    """Says of a checkpoint that cannot be read which it is, and which was before it."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        before = max((other for other in manager.all_steps() if other < step), default=None)
+        then = "begin anew" if before is None else f"go on from {directory / str(before)}"
+        reason = (str(error).strip() or repr(error)).splitlines()[0][:200]
+        raise UserError(f"{directory / str(step)} cannot be read ({reason}); remove it to {then}") from error
 
 
 def _abstract(shapes, shardings):
@@ -94,7 +111,7 @@ def load_params(run: Path):
     into the kernels that they are of.
 
     Raises:
-        UserError: the run has no complete checkpoint.
+        UserError: the run has no complete checkpoint, or a file of it is damaged or gone.
     """
     directory = (run / "checkpoints").absolute()
     if not directory.is_dir():
@@ -111,14 +128,15 @@ def load_params(run: Path):
         step = manager.latest_step()
         if step is None:
             raise UserError(f"{run} has no complete checkpoint; let `bertlab train --workdir={run}` reach one")
-        saved = manager.item_metadata(step)["state"].tree
-        wanted = {"params": saved["params"]}
-        averages = [i for i, part in enumerate(saved.get("opt_state", [])) if part and "average" in part]
-        if averages:
-            wanted["opt_state"] = [part if i in averages else None for i, part in enumerate(saved["opt_state"])]
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-        args = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
-        restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+        with _whole(directory, manager, step):
+            saved = manager.item_metadata(step)["state"].tree
+            wanted = {"params": saved["params"]}
+            averages = [i for i, part in enumerate(saved.get("opt_state", [])) if part and "average" in part]
+            if averages:
+                wanted["opt_state"] = [part if i in averages else None for i, part in enumerate(saved["opt_state"])]
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+            args = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
+            restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
     begun = [restored["opt_state"][i] for i in averages if restored["opt_state"][i]["count"] > 0]
     params = begun[0]["average"] if begun else restored["params"]
     if "lora" not in params:

@@ -215,7 +215,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
         UserError: there is no such topology, or libtpu is not installed.
     """
     kind, _, shape = topology.partition(":")
-    if kind == "cpu" and shape.isdigit():
+    if kind == "cpu" and shape.isdigit() and int(shape):
         return np.asarray(virtual_devices(int(shape))), None
     if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)+", shape):
         raise UserError(

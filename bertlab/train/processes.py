@@ -4,10 +4,12 @@ Every process runs the same command and holds its own devices; together they are
 write their part of a checkpoint.
 """
 
+import atexit
 import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import traceback
@@ -51,12 +53,14 @@ def join() -> None:
     elif given:
         if missing := [name for name in (ADDRESS, COUNT, INDEX) if name not in given]:
             raise UserError(f"{', '.join(given)} without {' and '.join(missing)}: processes that train together need all three")
+        if not re.fullmatch(r".+:\d+", given[ADDRESS]):
+            raise UserError(f"{ADDRESS}={given[ADDRESS]}: expected host:port of process 0, or auto")
         if wrong := [name for name in (COUNT, INDEX) if not given[name].isdigit()]:
             raise UserError(f"{wrong[0]}={given[wrong[0]]}: expected a number")
         arguments = {"coordinator_address": given[ADDRESS], "num_processes": int(given[COUNT]), "process_id": int(given[INDEX])}
         if arguments["process_id"] >= arguments["num_processes"]:
             raise UserError(f"{INDEX}={given[INDEX]} must be below {COUNT}={given[COUNT]}: processes are counted from 0")
-    elif not (_slurm_tasks() > 1 or len(os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1):
+    elif not _are_several():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     address = arguments.get("coordinator_address", "the address that this cluster gives")
@@ -65,6 +69,7 @@ def join() -> None:
     alone = threading.Timer(patience, _give_up, [address, patience])  # JAX would abort, with a stack of C++
     alone.daemon = True
     alone.start()
+    atexit.register(_dismiss_witness)  # before JAX registers its own end, and so after it
     try:
         jax.distributed.initialize(
             **arguments,
@@ -76,7 +81,35 @@ def join() -> None:
         raise UserError(f"the processes of this run did not find each other: {error}") from None
     finally:
         alone.cancel()
+    _begin_witness()
     meet("joined")  # connects them while all are here: JAX waits only half a minute for one that comes later
+
+
+_witnesses: list[subprocess.Popen] = []
+_WITNESS = "import sys; sys.stdin.read() or print(sys.argv[1], file=sys.stderr)"
+
+
+def _begin_witness() -> None:
+    """Starts a process that says what to do where this one ends without a word: killed, or ended by JAX in C++."""
+    said = (
+        f"{_who()} has ended without a word of its own: it was killed, or JAX has ended it as another one is gone (see its"
+        f" output); {_AGAIN}"
+    )
+    command = [sys.executable, "-I", "-S", "-c", _WITNESS, said]
+    # In a session of its own: Ctrl-C is for us, and it sees us end.
+    _witnesses.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
+
+
+def _dismiss_witness() -> None:
+    while _witnesses:
+        _witnesses.pop().communicate(b"an orderly end")
+
+
+def _who() -> str:
+    return f"bertlab: process {jax.process_index()} of {jax.process_count()}"
+
+
+_AGAIN = "run the same command again for all of them, they go on from the last checkpoint"
 
 
 def meet(where: str) -> None:
@@ -102,7 +135,7 @@ def refuse() -> None:
     Raises:
         UserError: there are.
     """
-    if int(os.environ.get(COUNT) or 1) > 1 or _slurm_tasks() > 1:
+    if _are_several():
         raise UserError(f"this trains in one process: start it once, without {COUNT}, or in a step of one task")
 
 
@@ -119,13 +152,17 @@ def _give_up(address: str, patience: int) -> None:
 def leave(status: int) -> None:
     """Ends a process that has others at once: an orderly end would wait for them, who may be gone. Alone, does nothing."""
     if jax.process_count() > 1:
+        _dismiss_witness()
         sys.stderr.flush()
         sys.stdout.flush()
         os._exit(status)
 
 
-def _slurm_tasks() -> int:
-    return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
+def _are_several() -> bool:
+    """Whether the environment says that there are other processes."""
+    count = os.environ.get(COUNT) or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
+    hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
+    return count != "1" or len(hosts) > 1 or os.environ.get(ADDRESS) == "auto"
 
 
 def is_first() -> bool:
@@ -153,18 +190,16 @@ def company() -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         if jax.process_count() == 1:
             raise
-        who = f"bertlab: process {jax.process_index()} of {jax.process_count()}"
         if isinstance(error, UserError):
-            print(f"{who}: {error}", file=sys.stderr)
+            print(f"{_who()}: {error}", file=sys.stderr)
         elif isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause := str(error).partition("\n")[0][:200]):
             traceback.print_exc()  # it may be this one's after all
             print(
-                f"{who} lost another one, which was killed or has failed (see its output); run the same command again for all"
-                f" of them, they go on from the last checkpoint. ({cause})",
+                f"{_who()} lost another one, which was killed or has failed (see its output); {_AGAIN}. ({cause})",
                 file=sys.stderr,
             )
         elif isinstance(error, KeyboardInterrupt):
-            print(f"{who} was interrupted; the others end with it", file=sys.stderr)
+            print(f"{_who()} was interrupted; the others end with it", file=sys.stderr)
         else:
             traceback.print_exc()
         leave(130 if isinstance(error, KeyboardInterrupt) else 2)

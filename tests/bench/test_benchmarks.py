@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -130,6 +131,19 @@ def test_a_side_that_has_ended_says_what_it_said_last(workload, tmp_path):
     gone = dataclasses.replace(workload, name="no such workload")
     with pytest.raises(UserError, match="the side 'ours' ended without an answer: StopIteration"):
         compare.Side(gone, "ours", tmp_path, {}, {})
+
+
+def test_an_exception_is_said_and_not_what_came_after_it(workload, tmp_path, monkeypatch):
+    said = "Traceback\n  File\njax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory\nterminate called\n"
+    popen = lambda command, stderr, **_: (stderr.write(said), subprocess.Popen("true", stdin=-1, stdout=-1, text=True))[1]
+    monkeypatch.setattr(compare, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    with pytest.raises(UserError, match=r"ended without an answer: jax\.errors\.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of"):
+        compare.Side(workload, "ours", tmp_path, {}, {})
+
+
+def test_workloads_of_a_gpu_are_refused_where_there_is_none():
+    with pytest.raises(UserError, match="--suite=gpu has workloads for a GPU, and JAX finds a cpu here"):
+        compare.bench("gpu", "none", None)
 
 
 def test_the_table_says_miss_and_failure():

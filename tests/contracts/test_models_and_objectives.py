@@ -82,6 +82,9 @@ def test_combination_that_can_be(family, direction, name, packed_batch):
         params
     )
 
+    views = jax.eval_shape(program.views, batch, jax.random.key(0))
+    assert REGISTRY[name].orders == any("order" in view for view in views.values())
+
     def loss(params, batch):
         metrics = program.metrics(params, program.views(batch, jax.random.key(0)))
         return metrics[f"{name}/loss"][0], metrics

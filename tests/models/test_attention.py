@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
@@ -171,3 +172,26 @@ def test_each_phase_takes_the_fastest_at_its_own_shape(small_config, monkeypatch
 def test_refusals(small_config, settings, message):
     with pytest.raises(UserError, match=message):
         check_config(small_config("bert", **settings))
+
+
+@pytest.mark.parametrize("names", ["permutation", "prefix", "mlm+prefix"])
+def test_kernels_are_refused_where_an_order_keeps_them_from_all(names, small_config):
+    recipe = f"experiments/pretrain/bert.py:objectives={names}"
+    config = small_config(recipe, model__attention="pallas", model__dropout=0.0, data__seq_len=128)
+    if "mlm" in names:
+        check_config(config)
+        return
+    with pytest.raises(UserError, match=f"'pallas' does not know what objective {names} hides of a document"):
+        check_config(config)
+
+
+def test_the_kernels_for_a_tpu_see_documents_and_direction():
+    """Mosaic's, interpreted: output and gradients, packed rows, within float32's rounding."""
+    shape = dataclasses.replace(SHAPE, batch=1, heads=1, head_width=128)
+    given = choice._packed(shape)
+    of_tpu = lambda query, key, value: attention._mosaic(True, query, key, value, given[-1])
+    with pltpu.force_tpu_interpret_mode():
+        output, pull = jax.vjp(of_tpu, *given[:3])
+        found = (output, *pull(given[3]))
+    for mine, expected in zip(found, both(shape, given)[0], strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=2e-5)

@@ -3,10 +3,12 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bertlab.models import base
+from bertlab.models.base import Norm
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import Vocabulary
 from tests.influence import assert_sees
@@ -249,6 +251,19 @@ def test_initial_values(family, packed_batch):
             assert not np.any(values), name
         if name.endswith("scale"):
             assert np.all(np.asarray(values) == 1), name
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_norms_of_bfloat16_are_computed_in_float32(kind):
+    """Without a mesh, as on an accelerator: beside a mean of 100 bfloat16 would lose what is normalised."""
+    x = jnp.asarray(np.random.default_rng(0).normal(100, 4, size=(16, 64)), jnp.bfloat16)
+    norm = Norm(1e-6, kind)
+    found = norm.apply(norm.init(jax.random.key(0), x), x)
+    assert found.dtype == jnp.bfloat16
+    exact = np.float64(x)
+    centred = exact - exact.mean(-1, keepdims=True) if kind == "layer_norm" else exact
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(np.float64(found), expected, rtol=2**-8)  # the rounding of the result
 
 
 def test_bfloat16_computes_in_bfloat16_on_float32_parameters(packed_batch):

@@ -1,5 +1,7 @@
 """The cross-entropy that never holds all logits, against the plain one: values, gradients, memory, devices."""
 
+import contextlib
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -70,17 +72,30 @@ def test_bfloat16_states_keep_a_float32_gradient_of_the_table():
     assert jnp.abs(of_hidden - exact[0]).max() < 1e-2 * jnp.abs(exact[0]).max()
 
 
+def largest(jaxpr) -> int:
+    """Elements of the largest array that a program makes."""
+    sizes = [v.aval.size for equation in jaxpr.eqns for v in equation.outvars]
+    inner = [largest(sub) for equation in jaxpr.eqns for sub in jax.extend.core.jaxprs_in_params(equation.params)]
+    return max(sizes + inner, default=0)
+
+
 def test_all_logits_are_never_there():
     """No array of the program, forward and backward, is as large as the logits of all positions."""
     layer, labels, weights = given()
     loss = lambda layer: linear_cross_entropy(*layer, labels, weights, rows=B)["loss"][0]
-
-    def largest(jaxpr) -> int:
-        sizes = [v.aval.size for equation in jaxpr.eqns for v in equation.outvars]
-        inner = [largest(sub) for equation in jaxpr.eqns for sub in jax.extend.core.jaxprs_in_params(equation.params)]
-        return max(sizes + inner, default=0)
-
     assert largest(jax.make_jaxpr(jax.grad(loss))(layer).jaxpr) < B * N * V
+
+
+@pytest.mark.parametrize(("cpu", "most"), [(True, 128 * 50_257), (False, 2**26)])
+def test_nor_are_they_by_default(cpu, most):
+    """GPT-2's of 32 rows of 1,024: at most 128 positions at a time on a CPU, elsewhere 256 MiB."""
+    shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)
+    layer = shape(32, 1024, 64), shape(50_257, 64), None
+    labels, weights = jax.ShapeDtypeStruct((32, 1024), jnp.int32), shape(32, 1024)
+    loss = lambda layer, labels, weights: linear_cross_entropy(*layer, labels, weights)["loss"][0]
+    with jax.set_mesh(build_mesh({"data": 1, "fsdp": 1, "tensor": 1})) if cpu else contextlib.nullcontext():
+        made = jax.make_jaxpr(jax.grad(loss))(layer, labels, weights)
+    assert most / 2 < largest(made.jaxpr) <= most
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1), (2, 2, 2)])

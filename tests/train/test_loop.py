@@ -220,6 +220,13 @@ def test_bfloat16_trains_float32_parameters_and_moments_to_the_same_losses(recip
     assert losses["bfloat16"] != losses["float32"]
 
 
+def test_a_step_reuses_the_memory_of_the_state_that_it_is_given(small_config, tmp_path):
+    with contextlib.closing(loop.Session(build_pretraining(small_config("bert")), tmp_path)) as session:
+        [step] = session.compile_training().values()
+        state = sum(leaf.nbytes for leaf in jax.tree.leaves(session.state))
+        assert step.memory_analysis().alias_size_in_bytes >= state
+
+
 # What the host waits for.
 
 

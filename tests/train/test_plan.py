@@ -77,10 +77,11 @@ def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
 
 
 def test_products_are_those_of_the_formula_and_what_is_computed_again(small_config):
-    plain, again = (plan(small_config("gpt", model__remat=remat), "cpu:1") for remat in ("none", "full"))
+    plain, dots, again = (plan(small_config("gpt", model__remat=remat), "cpu:1") for remat in ("none", "dots", "full"))
     assert plain.work.flops == pytest.approx(plain.model_flops, rel=0.02)
     assert again.model_flops == plain.model_flops
     assert 1.1 * plain.work.flops < again.work.flops < 1.34 * plain.work.flops, "layers forward twice, at most a third more"
+    assert plain.work.flops < dots.work.flops < again.work.flops, "attention's products forward twice"
 
 
 def test_the_largest_batch_is_the_last_that_fits(small_config, monkeypatch):
@@ -120,7 +121,7 @@ def test_models_that_carry_their_states_have_a_plan(recipe, small_config):
     assert 0 < found.model_flops and found.work.flops == pytest.approx(found.model_flops, rel=0.2)
 
 
-@pytest.mark.parametrize("topology", ["v9:2x2", "v5e", "v5e:", "cpu:x", "cpu:"])
+@pytest.mark.parametrize("topology", ["v9:2x2", "v5e", "v5e:", "cpu:x", "cpu:", "cpu:0"])
 def test_topologies_that_there_are_not(topology, small_config):
     with pytest.raises(UserError, match=f"--topology={topology}: give cpu:8"):
         plan(small_config("bert"), topology)

@@ -82,6 +82,19 @@ def wait_for_step(process, step: int) -> None:
         time.sleep(0.05)
 
 
+def assert_it_says_why_it_ended(process, name: str) -> None:
+    """In its last line. Either an operation that all had together fails, or JAX misses one's heartbeat and aborts."""
+    status = process.wait(timeout=60)
+    deadline = time.monotonic() + 10
+    while not (last := said(process).strip().splitlines()[-1]).startswith(f"bertlab: {name} ") and time.monotonic() < deadline:
+        time.sleep(0.05)  # its witness speaks after it
+    lost = {
+        2: "lost another one, which was killed",
+        -signal.SIGABRT: "has ended without a word of its own: it was killed, or JAX",
+    }
+    assert f"{name} {lost[status]}" in last and "run the same command again for all of them" in last, said(process)
+
+
 def curves(workdir) -> tuple[list, list]:
     """(step, split, data hash) and the losses of every line of the log."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -100,9 +113,7 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
         assert two[0].poll() is None, said(two[0])
         time.sleep(0.005)
     two[1].kill()
-    # Either the operation that they had together fails, or JAX misses the other's heartbeat and aborts.
-    assert two[0].wait(timeout=60) in (2, -signal.SIGABRT), said(two[0])
-    assert "process 0 of 2 lost another one" in said(two[0]) or "indicates that another task died" in said(two[0])
+    assert_it_says_why_it_ended(two[0], "process 0 of 2")
 
     four = start(workdir, 4, 1)
     wait_for_step(four[0], 14)
@@ -147,11 +158,23 @@ def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
         time.sleep(0.05)
     two[1].send_signal(signal.SIGINT)
     assert two[1].wait(timeout=30) == 130 and "process 1 of 2 was interrupted" in said(two[1])
-    assert two[0].wait(timeout=60) in (2, -signal.SIGABRT), said(two[0])
-    assert "process 0 of 2 lost another one" in said(two[0]) or "indicates that another task died" in said(two[0])
+    assert_it_says_why_it_ended(two[0], "process 0 of 2")
 
 
-@pytest.mark.parametrize("environment", [{processes.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}])
+@pytest.mark.parametrize("killed", [0, 2])
+def test_each_that_is_left_says_so(killed, start, tmp_path):
+    """Whichever it is that was killed, the one that all are connected to among them."""
+    four = start(tmp_path / "run", 4, 1)
+    wait_for_step(four[0], 2)
+    four[killed].kill()
+    for i in {0, 1, 2, 3} - {killed}:
+        assert_it_says_why_it_ended(four[i], f"process {i} of 4")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{processes.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"TPU_WORKER_HOSTNAMES": "a,b"}, {processes.ADDRESS: "auto"}],
+)
 @pytest.mark.parametrize("command", ["finetune", "adapt"])
 def test_commands_that_train_in_one_process_refuse_several(command, environment, tmp_path, monkeypatch, capsys):
     for name, value in environment.items():
@@ -263,6 +286,7 @@ def test_processes_find_each_other_by_what_the_environment_says(environment, arg
     asked = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(processes, "_begin_witness", lambda: None)
     for name in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES", processes.ADDRESS, processes.COUNT, processes.INDEX):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -279,6 +303,7 @@ def test_processes_find_each_other_by_what_the_environment_says(environment, arg
         ({processes.ADDRESS: "a:1"}, "JAX_COORDINATOR_ADDRESS without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
         ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "x"}, "JAX_PROCESS_ID=x: expected a number"),
         ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "2"}, "JAX_PROCESS_ID=2 must be below"),
+        ({processes.ADDRESS: "a", processes.COUNT: "2", processes.INDEX: "1"}, "JAX_COORDINATOR_ADDRESS=a: expected host:port"),
     ],
 )
 def test_addresses_come_whole(environment, message, monkeypatch):

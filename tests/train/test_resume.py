@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from bertlab.errors import UserError
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
+from bertlab.train.checkpoint import load_params
 from bertlab.train.record import Diverged
 from tests.conftest import RECIPES
 
@@ -180,6 +183,23 @@ def test_a_finished_run_is_left_alone(small_config, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert loop.train(config, tmp_path) == first
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+
+@pytest.mark.parametrize("part", ["state", "progress"])
+def test_a_damaged_checkpoint_is_named_with_the_one_before_it(part, small_config, tmp_path):
+    config = small_config("bert", model__layers=1)
+    break_at(config, tmp_path, 11)
+    files = [path for path in (tmp_path / "checkpoints" / "10" / part).rglob("*") if path.is_file() and path.stat().st_size > 1]
+    for file in files:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); remove it to go on from .*checkpoints/5$"):
+        loop.train(config, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints" / "5")
+    with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); remove it to begin anew$"):
+        loop.train(config, tmp_path)
+    if part == "state":
+        with pytest.raises(UserError, match="checkpoints/10 cannot be read"):
+            load_params(tmp_path)
 
 
 def test_nan_stops_with_step_examples_and_last_good_checkpoint(small_config, tmp_path):
