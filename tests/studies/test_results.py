@@ -251,6 +251,9 @@ def test_transfer_costs_are_of_all_stages_and_of_an_adaptation_that_is_shared(tm
     together = {"flops": 7.0, "seconds": 12.0, "replicas": 4, "metrics": {}}
     write_json(directory / second / "finetune" / "package" / "result.json", together)
     assert list(load(directory).runs.set_index("name").loc[second, ["transfer/flops", "transfer/seconds"]]) == [108, 73]
+    result, before = json.loads((directory / first / "result.json").read_text()), runs.loc[first, "seconds"]
+    write_json(directory / first / "result.json", {**result, "replicas": 4})
+    assert load(directory).runs.set_index("name").loc[first, "seconds"] == before / 4 > 0
 
 
 def write_starts(run, package, code_spans=None):
