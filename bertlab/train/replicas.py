@@ -53,6 +53,12 @@ def train_replicas(
     waiting = [(config, workdir) for config, workdir in zip(configs, workdirs) if done[workdir] is None]
     if not waiting:
         return done
+    for _, workdir in waiting:
+        if begun := [int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*") if path.name.isdigit()]:
+            raise UserError(
+                f"{workdir} has reached step {max(begun)} by itself, and runs that go together begin at 0; set --together=no to"
+                " go on, or delete it"
+            )
     experiments = [build(config, workdir) for config, workdir in waiting]
     for experiment, (_, workdir) in zip(experiments, waiting):
         workdir.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from bertlab.transfer.finetune import finetune, finetune_config, overridden
 from bertlab.transfer.pretrain import pretrain
 from bertlab.transfer.replicas import finetune_replicas, pretrain_replicas
 from tests.references import write_config
+from tests.train.test_resume import break_at
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -127,6 +128,14 @@ def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(bert_r
     assert results.runs["error"].str.contains("is not finite").tolist() == [False, False, True, True]
     [row] = selections(results).to_dict("records")
     assert (row["chosen"], row["seeds"], row["metric"]) == ("optimizer.learning_rate=0.01", 2, "words/accuracy")
+
+
+def test_a_run_that_has_begun_alone_is_not_begun_again_with_others(small_config, tmp_path):
+    configs = [small_config("bert", seed=seed, model__layers=1) for seed in (1, 2)]
+    break_at(configs[0], tmp_path / "a", 11)
+    with pytest.raises(UserError, match="a has reached step 10 by itself, and .* begin at 0; set --together=no"):
+        pretrain_replicas(configs, [tmp_path / "a", tmp_path / "b"])
+    assert not (tmp_path / "b").exists()
 
 
 def test_seeds_alone_are_of_one_variant(small_config, tmp_path):
