@@ -133,7 +133,7 @@ def test_a_grid_is_a_study_and_one_that_diverges_does_not_stop_the_others(bert_r
 def test_a_run_that_has_begun_alone_is_not_begun_again_with_others(small_config, tmp_path):
     configs = [small_config("bert", seed=seed, model__layers=1) for seed in (1, 2)]
     break_at(configs[0], tmp_path / "a", 11)
-    with pytest.raises(UserError, match="a has reached step 10 by itself, and .* begin at 0; set --together=no"):
+    with pytest.raises(UserError, match=r"a has reached step 10 by itself, and .* begin at 0; set --together=no"):
         pretrain_replicas(configs, [tmp_path / "a", tmp_path / "b"])
     assert not (tmp_path / "b").exists()
 
