@@ -127,10 +127,8 @@ def _add_training(add) -> None:
 
 
 def _add_grid(command: argparse.ArgumentParser, selection: str = "") -> None:
-    command.add_argument(
-        "--seeds", default="", help="several, as 1,2,3: a study, whose report has mean, deviation and interval"
-    )
-    command.add_argument("--rates", default="", help=f"several learning rates, as 1e-4,3e-4: a study{selection}")
+    command.add_argument("--seeds", help="several, as 1,2,3: a study, whose report has mean, deviation and interval")
+    command.add_argument("--rates", help=f"several learning rates, as 1e-4,3e-4: a study{selection}")
     command.add_argument("--jobs", type=int, default=1, help="runs of such a study at a time (default 1)")
     command.add_argument(
         "--together", default="auto", choices=("auto", "yes", "no"),
@@ -311,6 +309,25 @@ def _add_weights(add) -> None:
 _TOGETHER = {"auto": None, "yes": True, "no": False}
 
 
+def _asks_for_a_grid(given, overrides: list[str]) -> bool:
+    """Whether several seeds or rates are asked for.
+
+    Raises:
+        UserError: an option would have no effect.
+    """
+    lists = {"seeds": ("seed", given.seeds), "rates": ("optimizer.learning_rate", given.rates)}
+    for name, (key, values) in lists.items():
+        if values == "":
+            raise UserError(f"--{name}=: expected numbers joined by commas")
+        if values is not None and any(a.startswith(f"--config.{key}=") for a in overrides):
+            raise UserError(f"--{name}={values} and --config.{key} set the same key; leave one of them out")
+    if given.seeds or given.rates:
+        return True
+    if given.together != "auto" or given.jobs != 1:
+        raise UserError("--together and --jobs are of several runs; add --seeds=1,2,3 or --rates=1e-4,3e-4, or leave them out")
+    return False
+
+
 def _train(given, overrides: list[str]) -> int | None:
     from bertlab.config import load_config
     from bertlab.data.prepare import prepare
@@ -319,12 +336,14 @@ def _train(given, overrides: list[str]) -> int | None:
     from bertlab.train.loop import finished
     from bertlab.transfer.pretrain import pretrain
 
-    if given.seeds or given.rates:
+    if _asks_for_a_grid(given, overrides):
         from bertlab.studies.grid import pretraining_grid
 
         processes.refuse()
         together = _TOGETHER[given.together]
-        return pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs, together)
+        return pretraining_grid(
+            given.config, given.workdir, given.seeds or "", given.rates or "", overrides, given.jobs, together
+        )
     processes.join()
     with processes.company():
         config = begun_from(load_config(given.config, argv=overrides))
@@ -346,11 +365,19 @@ def _finetune(given, overrides: list[str]) -> int | None:
     processes.refuse()
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
     values = {name: value for name, _, value in pairs}
-    if given.seeds or given.rates:
+    if _asks_for_a_grid(given, overrides):
         together = _TOGETHER[given.together]
         return grid(
-            given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs, together
-        )  # fmt: skip
+            given.run,
+            given.task,
+            given.workdir,
+            given.seeds or "",
+            given.rates or "",
+            values,
+            given.recipe,
+            given.jobs,
+            together,
+        )
     result = finetune(given.run, given.task, given.workdir, values, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
     print(f"finished: {given.workdir / 'result.json'}; test: {scores}")

@@ -1,5 +1,6 @@
 """Many small runs as one study: seeds and learning rates. Of fine-tunings, `valid` selects a rate."""
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
+from rich.console import Console
 
 from bertlab.config import flatten, load_config
 from bertlab.errors import UserError
@@ -14,8 +16,8 @@ from bertlab.files import write_json
 from bertlab.studies.launchers import Local
 from bertlab.studies.records import check_same_study, clear_changed, with_owners
 from bertlab.studies.study import RunSpec, Study, file_name
-from bertlab.studies.sweep import check_configs, describe, sweep
-from bertlab.studies.worker import RUNNER, existing_run, stand_on, task_config, write_job
+from bertlab.studies.sweep import check_configs, describe, lock_directory, sigterm_interrupts, sweep
+from bertlab.studies.worker import RUNNER, alone, existing_run, stand_on, task_config, write_job
 
 RATE, SEED = "optimizer.learning_rate", "seed"
 
@@ -132,22 +134,34 @@ def train_together(study: Study, workdir: Path) -> int:
     check_same_study(workdir, description, runs)
     check_configs(runs, RUNNER, None)
     workdir.mkdir(parents=True, exist_ok=True)
-    clear_changed(workdir, runs)
-    write_json(workdir / "study.json", description)
-    for run in runs:
-        write_job(run, workdir / run.name)
-    configs = [config_of(run) for run in runs]
-    if not study.downstream:
-        results = pretrain_replicas(configs, [workdir / run.name for run in runs])
-    else:
-        [task] = study.tasks
-        places = {workdir / run.name / "finetune" / task: run for run in runs}
-        results = finetune_replicas(configs, list(places))
-        for directory, result in results.items():
-            note_finetuning(places[directory], directory, result)
-    failed = sum(result is None for result in results.values())
-    print(f"{len(results) - failed} of {len(results)} runs are finished; see them with: bertlab report {workdir}", flush=True)
-    return int(failed > 0)
+    with contextlib.ExitStack() as held:
+        held.enter_context(lock_directory(workdir, Console()))
+        held.enter_context(sigterm_interrupts())
+        clear_changed(workdir, runs)
+        write_json(workdir / "study.json", description)
+        for run in runs:
+            write_job(run, workdir / run.name)
+            held.enter_context(alone(workdir / run.name))
+        configs = [config_of(run) for run in runs]
+        try:
+            if not study.downstream:
+                results = pretrain_replicas(configs, [workdir / run.name for run in runs])
+            else:
+                [task] = study.tasks
+                places = {workdir / run.name / "finetune" / task: run for run in runs}
+                results = finetune_replicas(configs, list(places))
+                for directory, result in results.items():
+                    note_finetuning(places[directory], directory, result)
+        except KeyboardInterrupt:
+            print("interrupted: the same command begins anew with the runs that are not finished", flush=True)
+            return 130
+    failed = [run.name for run, result in zip(runs, results.values(), strict=True) if result is None]
+    for name in failed:
+        reason = (workdir / name / "failed.txt").read_text(encoding="utf-8").strip().removeprefix("error: ")
+        print(f"failed: {name}: {reason}", flush=True)
+    done = len(runs) - len(failed)
+    print(f"{done} of {len(runs)} runs are finished; see them with: bertlab report {workdir}", flush=True)
+    return int(bool(failed))
 
 
 def note_finetuning(run: RunSpec, directory: Path, result: dict | None) -> None:

@@ -39,13 +39,15 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         runs: Those of the study, from `with_owners`.
 
     Raises:
-        UserError: the workdir is no directory; the study's name or axes differ; or settings of a stage that has something to
-            lose; or the run is not in the study any more whose pretraining a run stands on.
+        UserError: the workdir is no directory, or a single run's; the study's name or axes differ; or settings of a stage
+            that has something to lose; or the run is not in the study any more whose pretraining a run stands on.
     """
     path = workdir / "study.json"
     for place in (workdir, *(workdir / run.name for run in runs)):
         if place.exists() and not place.is_dir():
             raise UserError(f"{place} is a file, and the directory of a study or run is expected; give another --workdir")
+    if (workdir / "config.json").exists():
+        raise UserError(f"{workdir} holds a single run, and a study is to be written there; give another --workdir")
     if not path.exists():
         return
     old = read_json(path)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,10 +88,14 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
     """Says of a checkpoint that cannot be read which it is, and which was before it."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except Exception as error:  # Orbax wraps what is wrong in many kinds
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the readers of the other arrays have nothing to add
         before = max((other for other in manager.all_steps() if other < step), default=None)
         then = "begin anew" if before is None else f"go on from {directory / str(before)}"
-        reason = (str(error).strip() or repr(error)).splitlines()[0][:200]
+        first = error
+        while first.__cause__ or first.__context__:
+            first = first.__cause__ or first.__context__
+        reason = (str(first).strip() or repr(first)).splitlines()[0][:200]
         raise UserError(f"{directory / str(step)} cannot be read ({reason}); remove it to {then}") from error
 
 
@@ -101,7 +106,8 @@ def _abstract(shapes, shardings):
 def save_params(run: Path, params) -> None:
     """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
     with ocp.CheckpointManager((run / "checkpoints").absolute()) as manager:
-        manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params})))
+        if not manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params}))):
+            raise UserError(f"{run}/checkpoints has a later step than 0, beside which parameters are not saved; delete it")
 
 
 def load_params(run: Path):

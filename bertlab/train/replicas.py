@@ -62,7 +62,6 @@ def train_replicas(
     experiments = [build(config, workdir) for config, workdir in waiting]
     for experiment, (_, workdir) in zip(experiments, waiting):
         workdir.mkdir(parents=True, exist_ok=True)
-        (workdir / "metrics.jsonl").unlink(missing_ok=True)
         describe(experiment, workdir)
     # As the loop does, on one device's mesh: what is computed may depend on its kind.
     with jax.set_mesh(build_mesh(ConfigDict(dict(data=1, fsdp=1, tensor=1)))):
@@ -93,7 +92,8 @@ def why_apart(config: ConfigDict) -> str | None:
         "profile": "write no trace",
     }
     values = flatten(config.to_dict())
-    return next((f"config.{k}={values[k]}: runs that go together {why}" for k, why in reasons.items() if values.get(k)), None)
+    found = [f"config.{key}={values[key]}: runs that go together {why}" for key, why in reasons.items() if values.get(key)]
+    return "; ".join(found) or None
 
 
 def _train(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> dict[Path, dict | None]:

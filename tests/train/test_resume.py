@@ -185,12 +185,15 @@ def test_a_finished_run_is_left_alone(small_config, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
 
-@pytest.mark.parametrize("part", ["state", "progress"])
-def test_a_damaged_checkpoint_is_named_with_the_one_before_it(part, small_config, tmp_path):
+# TensorStore's threads still tell Orbax of other arrays, whose loop is closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("part", "files"), [("state", "*"), ("state", "d/*"), ("progress", "*")])
+def test_a_damaged_checkpoint_is_named_with_the_one_before_it(part, files, small_config, tmp_path):
     config = small_config("bert", model__layers=1)
     break_at(config, tmp_path, 11)
-    files = [path for path in (tmp_path / "checkpoints" / "10" / part).rglob("*") if path.is_file() and path.stat().st_size > 1]
-    for file in files:
+    damaged = [path for path in (tmp_path / "checkpoints" / "10" / part).rglob(files) if path.is_file()]
+    assert damaged
+    for file in damaged:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); remove it to go on from .*checkpoints/5$"):
         loop.train(config, tmp_path)

@@ -1,11 +1,14 @@
 """Runs side by side in one program are those that each would be alone, but for rounding."""
 
+import io
 import json
 import time
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from rich.console import Console
 
 from bertlab.cli import main
 from bertlab.config import flatten
@@ -14,8 +17,9 @@ from bertlab.studies import grid as grid_module
 from bertlab.studies.grid import grid
 from bertlab.studies.results import load, summarise
 from bertlab.studies.selection import selections
+from bertlab.studies.sweep import lock_directory
 from bertlab.train import replicas
-from bertlab.train.checkpoint import load_params
+from bertlab.train.checkpoint import load_params, save_params
 from bertlab.transfer.finetune import finetune, finetune_config, overridden
 from bertlab.transfer.pretrain import pretrain
 from bertlab.transfer.replicas import finetune_replicas, pretrain_replicas
@@ -89,7 +93,12 @@ def test_each_is_the_pretraining_that_it_would_be_alone(recipe, small_config, tm
         config.update_from_flattened_dict(own)
         configs.append(config)
     workdirs = [tmp_path / "1", tmp_path / "2"]
+    workdirs[0].mkdir()
+    (workdirs[0] / "failed.txt").write_text("error: of an earlier try\n")
+    (workdirs[0] / "metrics.jsonl").write_text('{"step": 3, "split": "train"}\n')
     together = pretrain_replicas(configs, workdirs)
+    seconds = [together[workdir]["seconds"] for workdir in workdirs]
+    assert seconds[0] == seconds[1] > 0, "of the program that they are in"
     for config, workdir in zip(configs, workdirs):
         alone = tmp_path / "alone" / workdir.name
         pretrain(config, alone)
@@ -105,7 +114,8 @@ def test_seeds_of_a_pretraining_are_a_study_by_one_command(small_config, tmp_pat
     command = ["train", f"--config={write_config(config, tmp_path / 'config.py')}", f"--workdir={tmp_path}/study"]
     command += ["--seeds=1,2", "--rates=1e-3,1e30", "--together=yes", "--config.optimizer.clip_norm=0.0"]
     assert main([*command, "--config.train.log_every=2"]) == 1
-    assert "2 of 4 runs are finished" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "2 of 4 runs are finished" in shown and shown.count("failed: optimizer.learning_rate=1e+30") == 2
     results = load(tmp_path / "study")
     assert results.runs["status"].tolist() == ["finished"] * 2 + ["failed"] * 2
     assert results.runs["seed"].tolist() == ["1", "2"] * 2
@@ -136,6 +146,48 @@ def test_a_run_that_has_begun_alone_is_not_begun_again_with_others(small_config,
     with pytest.raises(UserError, match=r"a has reached step 10 by itself, and .* begin at 0; set --together=no"):
         pretrain_replicas(configs, [tmp_path / "a", tmp_path / "b"])
     assert not (tmp_path / "b").exists()
+
+
+def test_parameters_are_not_saved_below_a_later_step(tmp_path):
+    with ocp.CheckpointManager(tmp_path / "checkpoints") as manager:
+        manager.save(7, args=ocp.args.StandardSave({"x": np.zeros(2)}))
+    with pytest.raises(UserError, match="has a later step than 0, beside which parameters are not saved"):
+        save_params(tmp_path, {"x": np.ones(2)})
+
+
+def test_only_one_is_at_work_on_a_study(small_config, tmp_path):
+    file = write_config(small_config("bert"), tmp_path / "config.py")
+    (tmp_path / "study").mkdir()
+    with lock_directory(tmp_path / "study", Console(file=io.StringIO())):
+        with pytest.raises(UserError, match="another sweep is at work here"):
+            grid_module.pretraining_grid(str(file), tmp_path / "study", "1,2", together=True)
+
+
+def test_a_study_is_not_written_into_a_run(small_config, tmp_path):
+    file = write_config(small_config("bert"), tmp_path / "config.py")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    for together in (True, False):
+        with pytest.raises(UserError, match="run holds a single run, and a study is to be written there"):
+            grid_module.pretraining_grid(str(file), tmp_path / "run", "1,2", together=together)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--together=yes"], "--together and --jobs are of several runs; add --seeds=1,2,3"),
+        (["--jobs=2"], "--together and --jobs are of several runs"),
+        (["--seeds="], "--seeds=: expected numbers joined by commas"),
+        (["--seeds=1,2", "--config.seed=3"], "--seeds=1,2 and --config.seed set the same key"),
+        (["--rates=1e-3", "--config.optimizer.learning_rate=3"], "--rates=1e-3 and --config.optimizer.learning_rate set the"),
+    ],
+)
+def test_options_without_effect_are_refused(options, message, small_config, tmp_path, capsys):
+    file = write_config(small_config("bert"), tmp_path / "config.py")
+    assert main(["train", f"--config={file}", f"--workdir={tmp_path}/x", *options]) == 2
+    assert f"bertlab train: {message}" in capsys.readouterr().err
+    assert main(["finetune", "--run=x", "--task=sst2", f"--workdir={tmp_path}/x", *options]) == 2
+    assert f"bertlab finetune: {message}" in capsys.readouterr().err
 
 
 def test_seeds_alone_are_of_one_variant(small_config, tmp_path):
