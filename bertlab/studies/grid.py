@@ -157,7 +157,7 @@ def train_together(study: Study, workdir: Path) -> int:
             return 130
     failed = [run.name for run, result in zip(runs, results.values(), strict=True) if result is None]
     for name in failed:
-        reason = (workdir / name / "failed.txt").read_text(encoding="utf-8").strip().removeprefix("error: ")
+        reason = (workdir / name / "failed.txt").read_text(encoding="utf-8").strip()
         print(f"failed: {name}: {reason}", flush=True)
     done = len(runs) - len(failed)
     print(f"{done} of {len(runs)} runs are finished; see them with: bertlab report {workdir}", flush=True)

@@ -225,8 +225,6 @@ def read_outcome(directory: Path, run: Mapping[str, Any], pretraining: Path, scr
     if (pretraining / "result.json").exists():
         result = read_json(pretraining / "result.json")
         row |= {key: result.get(key) for key in COSTS}
-        if replicas := result.get("replicas"):
-            row["seconds"] /= replicas  # runs in one program: its time is of all
         if not scratch:
             row["data_hash"] = result.get("data_hash") or ""
             for split, values in result["metrics"].items():
@@ -257,8 +255,9 @@ def transfer_costs(directory: Path, run: Mapping[str, Any]) -> dict[str, float]:
     adapted = directory.parent / run.get("shares", {}).get("adapt", directory.name) / "adapt"
     files = [stage / task / "result.json" for task in run["downstream"] for stage in (adapted, directory / "finetune")]
     spent = [of for of in (read_json(file) for file in files if file.exists()) if "flops" in of]
-    seconds = sum(of["seconds"] / of.get("replicas", 1) for of in spent)
-    return dict(zip(TRANSFER_COSTS, (sum(of["flops"] for of in spent), seconds), strict=True)) if spent else {}
+    return (
+        dict(zip(TRANSFER_COSTS, (sum(of[key] for of in spent) for key in ("flops", "seconds")), strict=True)) if spent else {}
+    )
 
 
 def read_first_metrics(directories: Iterable[Path], downstream: Sequence[str]) -> dict[str, str]:

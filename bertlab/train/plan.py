@@ -270,13 +270,14 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
     table.add_column(justify="right")
     shape = ", ".join(f"{axis} {size}" for axis, size in found.mesh.items())
     table.add_row("mesh", shape)
+    table.add_row("parameters", f"{found.parameters:,}")
     table.add_row("rows and tokens of the batch", f"{found.rows:,} and {found.tokens:,}")
     if found.micro_batches > 1:
         table.add_row("micro-batches", str(found.micro_batches))
     table.add_row("state and batch", f"{found.arguments / 2**30:.2f} GiB")
     table.add_row("with what is beside them at most", f"{found.memory / 2**30:.2f} GiB")
     if found.chip:
-        table.add_row("memory of the chip", f"{found.chip.memory / 2**30:.0f} GiB")
+        table.add_row("memory of the chip, of which a program has a little less", f"{found.chip.memory / 2**30:.0f} GiB")
     table.add_row("FLOPs of products", f"{found.work.flops:.4g}")
     table.add_row("of them the model's, by formula", f"{found.model_flops:.4g}")
     table.add_row("memory read and written", f"{found.work.bytes / 2**30:,.2f} GiB")

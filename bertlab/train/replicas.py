@@ -2,10 +2,12 @@
 
 A small model leaves an accelerator idle; k of them side by side fill it. (On a CPU separate processes are faster: measured at
 0.65 of the speed of one after the other.) Each replica has its own run directory, as the loop would leave it, with numbers
-that differ from a run's alone by rounding. What is stopped begins again: there are no checkpoints in between.
+that differ from a run's alone by rounding; its seconds are its share of the program's. What is stopped begins again: there
+are no checkpoints in between.
 """
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,11 +56,13 @@ def train_replicas(
     if not waiting:
         return done
     for _, workdir in waiting:
-        if begun := [int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*") if path.name.isdigit()]:
+        begun = [int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*") if path.name.isdigit()]
+        if max(begun, default=0) > 0:
             raise UserError(
                 f"{workdir} has reached step {max(begun)} by itself, and runs that go together begin at 0; set --together=no to"
                 " go on, or delete it"
             )
+        shutil.rmtree(workdir / "checkpoints", ignore_errors=True)  # of a replica that was killed before its result was there
     experiments = [build(config, workdir) for config, workdir in waiting]
     for experiment, (_, workdir) in zip(experiments, waiting):
         workdir.mkdir(parents=True, exist_ok=True)
@@ -173,11 +177,11 @@ class _Session:
     def fetch(self) -> None:
         """Waits for the device, and adds the waiting steps' metrics to the records."""
         fetched = jax.device_get(self.waiting)
-        seconds = time.perf_counter() - self.since
+        share = (time.perf_counter() - self.since) / len(self.records)
         self.waiting.clear()
 
         def add(i: int, record: Record) -> None:
-            record.progress.seconds += seconds
+            record.progress.seconds += share
             for step, metrics, example_ids, length in fetched:
                 record.add(self.phase, step, _of(metrics, i), example_ids[i], length)
 
@@ -222,7 +226,7 @@ class _Session:
         for i, (workdir, record) in enumerate(zip(self.workdirs, self.records)):
             failure = workdir / "failed.txt"
             if i in self.failed:
-                failure.write_text(f"error: {self.failed[i]}\n", encoding="utf-8")
+                failure.write_text(f"{self.failed[i]}\n", encoding="utf-8")
                 results[workdir] = None
                 continue
             failure.unlink(missing_ok=True)
@@ -230,7 +234,7 @@ class _Session:
             save_params(workdir, own)
             parameters = sum(x.size for x in jax.tree.leaves(own))
             result = record.result(self.step, parameters, self._data_hash(i), {split: of[i] for split, of in metrics.items()})
-            results[workdir] = result | {"replicas": len(self.records)}  # whose time the seconds are
+            results[workdir] = result | {"replicas": len(self.records)}
             write_json(workdir / "result.json", results[workdir])
         return results
 
