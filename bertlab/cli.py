@@ -317,11 +317,9 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
     """
     lists = {"seeds": ("seed", given.seeds), "rates": ("optimizer.learning_rate", given.rates)}
     for name, (key, values) in lists.items():
-        if values == "":
-            raise UserError(f"--{name}=: expected numbers joined by commas")
         if values is not None and any(a.startswith(f"--config.{key}=") for a in overrides):
             raise UserError(f"--{name}={values} and --config.{key} set the same key; leave one of them out")
-    if given.seeds or given.rates:
+    if given.seeds is not None or given.rates is not None:
         return True
     if given.together != "auto" or given.jobs != 1:
         raise UserError("--together and --jobs are of several runs; add --seeds=1,2,3 or --rates=1e-4,3e-4, or leave them out")
@@ -341,9 +339,7 @@ def _train(given, overrides: list[str]) -> int | None:
 
         processes.refuse()
         together = _TOGETHER[given.together]
-        return pretraining_grid(
-            given.config, given.workdir, given.seeds or "", given.rates or "", overrides, given.jobs, together
-        )
+        return pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs, together)
     processes.join()
     with processes.company():
         config = begun_from(load_config(given.config, argv=overrides))
@@ -368,16 +364,8 @@ def _finetune(given, overrides: list[str]) -> int | None:
     if _asks_for_a_grid(given, overrides):
         together = _TOGETHER[given.together]
         return grid(
-            given.run,
-            given.task,
-            given.workdir,
-            given.seeds or "",
-            given.rates or "",
-            values,
-            given.recipe,
-            given.jobs,
-            together,
-        )
+            given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs, together
+        )  # fmt: skip
     result = finetune(given.run, given.task, given.workdir, values, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
     print(f"finished: {given.workdir / 'result.json'}; test: {scores}")

@@ -23,8 +23,8 @@ SIDES = {"transformers": ("eager", "compiled", "gathered"), "none": ()}
 """By --against the rival's sides. "gathered", which is compiled, asks its head at masked positions alone, as ours does and
 transformers' model does not: it stands beside the rival and is not it.
 """
-_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Iteration|Interrupt|Exit)\b")
 LIBRARIES = {"transformers": ("torch", "transformers", "datasets", "accelerate"), "none": ()}
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Iteration|Interrupt|Exit)\b")
 
 
 class Side:

@@ -202,7 +202,7 @@ class FineTunings:
         from bertlab.studies.grid import grid  # tables and tests come with it, which training does not wait for
 
         listed = ",".join(map(str, range(1, seeds + 1)))
-        grid(self.given / "run", str(self.given / "task.py"), directory, listed, "", self.settings, "bert", jobs, together)
+        grid(self.given / "run", str(self.given / "task.py"), directory, listed, None, self.settings, "bert", jobs, together)
 
     def close(self) -> dict:
         """What is known of the device."""

@@ -25,8 +25,8 @@ RATE, SEED = "optimizer.learning_rate", "seed"
 def pretraining_grid(
     config: str,
     workdir: Path,
-    seeds: str = "",
-    rates: str = "",
+    seeds: str | None = None,
+    rates: str | None = None,
     argv: Sequence[str] = (),
     jobs: int = 1,
     together: bool | None = None,
@@ -36,8 +36,8 @@ def pretraining_grid(
     Args:
         config: config file with its arguments.
         workdir, jobs, together: as for `grid`.
-        seeds: "1,2,3"; each reads the text in an order of its own. "" is the config's.
-        rates: "1e-4,3e-4"; "" is the config's.
+        seeds: "1,2,3"; each reads the text in an order of its own. None is the config's.
+        rates: "1e-4,3e-4"; None is the config's.
         argv: command-line arguments of which the `--config.KEY=VALUE` ones are applied.
 
     Returns:
@@ -62,8 +62,8 @@ def grid(
     run: str | os.PathLike,
     task: str,
     workdir: Path,
-    seeds: str = "",
-    rates: str = "",
+    seeds: str | None = None,
+    rates: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     recipe: str = "small",
     jobs: int = 1,
@@ -74,8 +74,8 @@ def grid(
     Args:
         run, task, overrides, recipe: as for `bertlab.transfer.finetune.finetune`.
         workdir: of the study; see it with `bertlab report`.
-        seeds: "1,2,3"; "" is the run's own.
-        rates: "1e-4,3e-4"; "" is the recipe's.
+        seeds: "1,2,3"; None is the run's own.
+        rates: "1e-4,3e-4"; None is the recipe's.
         jobs: runs at a time, in processes of their own.
         together: all as one vectorised program on one device; None: on an accelerator, unless several jobs are asked for or
             what cannot go together (`bertlab.train.replicas.why_apart`).
@@ -99,12 +99,12 @@ def grid(
     return run_grid(study, workdir, jobs, together)
 
 
-def axes_of(seeds: str, rates: str, of: str = "") -> dict[str, list]:
+def axes_of(seeds: str | None, rates: str | None, of: str = "") -> dict[str, list]:
     """The axes of a grid, under the names of a stage's keys ("finetune.")."""
     axes = {}
-    if rates:
+    if rates is not None:
         axes[of + RATE] = numbers("rates", rates, float)
-    if seeds:
+    if seeds is not None:
         axes[of + SEED] = numbers("seeds", seeds, int)
     return axes
 
