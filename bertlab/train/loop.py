@@ -260,7 +260,7 @@ class Session:
 
     def log(self) -> None:
         """Writes the mean metrics since the last log line."""
-        self.record.log(self.step, self.data_hash())
+        self.record.log(self.step, data_hash(self.iterator))
 
     def evaluate(self, split: str, eval_step) -> dict[str, float]:
         """Mean metrics over a held-out split, with averaged parameters where the optimiser keeps them."""
@@ -285,21 +285,22 @@ class Session:
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
         self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress))
 
-    def data_hash(self) -> str:
-        """Equal values at a step prove equal batches in equal order up to it."""
-        hashes = gather({shard: chain.value for shard, chain in self.iterator.hashes.items()})
-        return combined_hash({shard: value for of_process in hashes for shard, value in of_process.items()})
-
     def result(self, metrics: dict) -> dict:
         """What result.json says."""
         parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
-        return self.record.result(self.step, parameters, self.data_hash(), metrics)
+        return self.record.result(self.step, parameters, data_hash(self.iterator), metrics)
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""
         self.checkpoints.close()
         self.iterator.close()
         self.record.close()
+
+
+def data_hash(iterator) -> str:
+    """Of a training iterator: equal values at a step prove equal batches in equal order up to it."""
+    hashes = gather({shard: chain.value for shard, chain in iterator.hashes.items()})
+    return combined_hash({shard: value for of_process in hashes for shard, value in of_process.items()})
 
 
 class StopSignal:

@@ -18,13 +18,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.config import flatten
-from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.train.build import Experiment
 from bertlab.train.checkpoint import save_params
 from bertlab.train.layer_groups import layer_plan
-from bertlab.train.loop import describe, finished, itstime
+from bertlab.train.loop import data_hash, describe, finished, itstime
 from bertlab.train.metrics import open_writers
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.record import Diverged, Record
@@ -201,10 +200,7 @@ class _Session:
 
     def log(self) -> None:
         """Writes the mean metrics since the last log line."""
-        self._of_each(lambda i, record: record.log(self.step, self._data_hash(i)))
-
-    def _data_hash(self, i: int) -> str:
-        return combined_hash({shard: chain.value for shard, chain in self.iterators[i].hashes.items()})
+        self._of_each(lambda i, record: record.log(self.step, data_hash(self.iterators[i])))
 
     def evaluate(self, split: str) -> list[dict | None]:
         """Mean metrics of each over a held-out split."""
@@ -233,7 +229,8 @@ class _Session:
             own = _of(params, i)
             save_params(workdir, own)
             parameters = sum(x.size for x in jax.tree.leaves(own))
-            result = record.result(self.step, parameters, self._data_hash(i), {split: of[i] for split, of in metrics.items()})
+            of_splits = {split: of[i] for split, of in metrics.items()}
+            result = record.result(self.step, parameters, data_hash(self.iterators[i]), of_splits)
             results[workdir] = result | {"replicas": len(self.records)}
             write_json(workdir / "result.json", results[workdir])
         return results
