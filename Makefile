@@ -3,20 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test studies test-lowest parity lint clean
+.PHONY: demo test test-slow planted studies test-lowest parity lint clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and fine-tuning five variants on two cores; this takes ten to fifteen minutes."
 	$(BIN)/bertlab sweep --study=experiments/ablations/objectives.py:scale=demo --workdir=runs/demo --jobs=2
 	$(BIN)/bertlab report runs/demo
 
-# Compilation is most of what the tests cost: XLA optimises little here, and as for a user in `make parity`.
+# Tests mostly wait for compilation, so XLA optimises little here; `make parity` compiles as your own runs do.
 test: $(VENV)/.installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
-# Every run of every study, two steps each; `make test` trains one run of each.
+# The rest: the remaining resume and smoke runs, and the notebooks.
+test-slow: $(VENV)/.installed-test
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+# Trains every run of every study for two steps; the tests train one run of each.
 studies: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_WHOLE_STUDIES=1 $(BIN)/python -m pytest -n 2 tests/studies/test_smoke.py
+
+# Plants known bugs one at a time in a copy of this checkout, and fails if the tests miss one.
+planted: $(VENV)/.installed-test
+	$(BIN)/python tests/planted/run.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -41,8 +49,8 @@ $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-parity build bertlab.egg-info
 
-# Against other people's code on the same weights, in an environment of its own: PyTorch, transformers, gensim, TensorFlow; and
-# plans by the TPU's compiler, whose presence must not make JAX look for a TPU.
+# Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
+# environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU.
 parity: $(VENV)-parity/.installed
 	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 tests/parity tests/interop
 
@@ -51,8 +59,8 @@ $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(VENV)-parity/bin/python -m pip install --quiet --disable-pip-version-check -e '.[parity]'
 	touch $@
 
-# The oldest versions that pyproject.toml allows, in an environment of their own.
+# Tests the oldest versions that pyproject.toml allows, in a separate environment.
 test-lowest: $(VENV)/.installed-test
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-lowest
 	$(BIN)/uv pip install --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct -e '.[test]'
-	$(VENV)-lowest/bin/python -m pytest -n 2 tests/data tests/objectives tests/train/test_resume.py tests/test_cli.py
+	$(VENV)-lowest/bin/python -m pytest -n 2 -m "not slow" tests/data tests/objectives tests/train/test_resume.py tests/test_cli.py
