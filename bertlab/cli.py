@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require
 from bertlab.transfer.recipes import RECIPES
 
 
@@ -465,6 +465,7 @@ def _prepare(given, overrides: list[str]) -> None:
         config.data.corpus = given.corpus
     means = None
     if given.beam_runner or given.beam_pipeline_options:
+        require("apache_beam", "beam", "--beam_runner")
         from bertlab.data.beam import many_machines
 
         means = many_machines(given.beam_runner, given.beam_pipeline_options)

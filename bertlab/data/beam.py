@@ -27,8 +27,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
 import tensorflow_datasets as tfds
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.window import GlobalWindows
 
 from bertlab.data.corpora import Corpus, PartedCorpus
 from bertlab.data.duplicates import UNITS, number_in, number_of_parts, number_repeated
@@ -49,13 +52,6 @@ from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, n
 from bertlab.data.vocabularies import Sample
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
-
-try:
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from apache_beam.transforms.window import GlobalWindows
-except ImportError:
-    raise UserError("--beam_runner needs Apache Beam; install it with: pip install 'bertlab[beam]'") from None
 
 # Of a worker, before it sends them on: 8 bytes each.
 _HASHES_AT_ONCE = 1 << 20

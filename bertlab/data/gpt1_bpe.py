@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from bertlab.errors import UserError
+from bertlab.errors import require
 
 END_OF_WORD = "</w>"
 
@@ -33,11 +33,7 @@ def standardise(text: str) -> str:
 @functools.cache
 def libraries():
     """ftfy's repair of a text and spaCy's English tokenizer. Raises: UserError: if one of them is not installed."""
-    try:
-        import ftfy
-        import spacy
-    except ImportError as error:
-        raise UserError(f"GPT-1's tokenizer needs {error.name}: pip install 'bertlab[openai]'.") from error
+    ftfy, spacy = (require(name, "openai", "GPT-1's tokenizer") for name in ("ftfy", "spacy"))
     return ftfy.fix_text, spacy.blank("en").tokenizer
 
 

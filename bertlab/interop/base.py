@@ -355,11 +355,3 @@ def _find(kind: str, registry: Mapping[str, str]) -> Callable:
         raise UserError(f"format {kind!r} is not known; choose one of {', '.join(registry)}")
     module, _, function = registry[kind].partition(":")
     return getattr(importlib.import_module(module), function)
-
-
-def require(module: str, extra: str):
-    """An optional package, or an error that names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise UserError(f"this needs the package {module}; install it: pip install 'bertlab[{extra}]'") from None

@@ -19,9 +19,9 @@ import numpy as np
 from bertlab.config import base_config
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require
 from bertlab.files import read_json, write_json
-from bertlab.interop.base import Entry, Imported, body_shapes, read, require, write
+from bertlab.interop.base import Entry, Imported, body_shapes, read, write
 from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
 from bertlab.models.bilstm import BilstmConfig
 from bertlab.models.characters import ALPHABET, PUBLISHED_FILTERS, CharactersConfig
@@ -186,7 +186,7 @@ def save(run: Imported, directory: Path) -> None:
         UserError: the run is no ELMo of both directions, it is not narrower than its cells and filters, or the package h5py
             is missing.
     """
-    h5py = require("h5py", "elmo")
+    h5py = require("h5py", "elmo", "ELMo's weights.hdf5")
     shape = model_shape(run.config.model, run.tokenizer.vocab_size)
     if not isinstance(shape, BilstmConfig) or shape.direction != "bidirectional":
         raise UserError(
@@ -329,7 +329,7 @@ def _only(source: Path, ending: str) -> Path:
 
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """Every dataset by its path in the file."""
-    h5py = require("h5py", "elmo")
+    h5py = require("h5py", "elmo", "ELMo's weights.hdf5")
     tensors = {}
 
     def collect(name, item):

@@ -16,8 +16,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.config import add_objectives, base_config
-from bertlab.errors import UserError
-from bertlab.interop.base import Entry, Imported, body_shapes, read, require
+from bertlab.errors import UserError, require
+from bertlab.interop.base import Entry, Imported, body_shapes, read
 from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
 
 _ENDINGS = (".pth", ".pt", ".bin", ".h5")
@@ -137,7 +137,7 @@ def _vocabulary_file(directory: Path) -> Path:
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a state dict, or of fastai's {"model": state dict, "opt": ...}."""
-    torch = require("torch", "pytorch")
+    torch = require("torch", "pytorch", path.name)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of damaged files: whatever the bytes lead to

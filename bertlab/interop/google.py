@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bertlab.errors import UserError
-from bertlab.interop.base import Entry, Imported, body_shapes, read, require, transposed
+from bertlab.errors import UserError, require
+from bertlab.interop.base import Entry, Imported, body_shapes, read, transposed
 from bertlab.interop.transformer import (
     fit_vocabulary,
     nsp_shapes,
@@ -77,7 +77,7 @@ def load(source: Path) -> Imported:
         found = ", ".join(path.name for path in index) or "none"
         raise UserError(f"{source} must have one checkpoint (such as bert_model.ckpt.index and its data); found: {found}")
     checkpoint = index[0].with_suffix("")
-    reader = require("tensorflow", "google").train.load_checkpoint(str(checkpoint))
+    reader = require("tensorflow", "google", "a TensorFlow checkpoint").train.load_checkpoint(str(checkpoint))
     # The optimiser's slots are two thirds of such a file; they are not read.
     names = [name for name in reader.get_variable_to_shape_map() if not _NOT_WEIGHTS.fullmatch(name)]
     return from_variables({name: reader.get_tensor(name) for name in names}, source, checkpoint.name)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertlab.config import base_config
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require
 from bertlab.interop import EXPORTERS, IMPORTERS, export_weights, import_weights
 from bertlab.interop.base import (
     Entry,
@@ -17,7 +17,6 @@ from bertlab.interop.base import (
     load_run,
     nest,
     read,
-    require,
     save_imported,
     transposed,
     whole_directory,
@@ -153,7 +152,7 @@ def test_refusals(tmp_path):
     with pytest.raises(UserError, match=r"has no config\.json; give the --workdir"):
         export_weights("huggingface", tmp_path, tmp_path / "out")
     with pytest.raises(UserError, match=r"pip install 'bertlab\[nothing\]'"):
-        require("no_such_package", "nothing")
+        require("no_such_package", "nothing", "this")
 
 
 def test_shapes_are_those_of_the_config():

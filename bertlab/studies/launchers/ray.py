@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require
 from bertlab.studies.launchers.base import append_line, attend, log_size, start_on_node
 
 
@@ -25,10 +25,7 @@ class Ray:
     is_here = False
 
     def __init__(self, jobs: int, address: str | None = None, **options: Any):
-        try:
-            import ray
-        except ImportError:
-            raise UserError("--launcher=ray needs Ray; install it with: pip install 'bertlab[ray]'") from None
+        ray = require("ray", "ray", "--launcher=ray")
         self.jobs, self.ray = jobs, ray
         try:  # max_calls=1: a process for each task, with whose end Ray also ends what a worker may have left behind
             self.task = ray.remote(max_calls=1, **{"max_retries": 0, **options})(run_task)

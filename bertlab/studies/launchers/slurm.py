@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require
 from bertlab.studies.launchers.base import append_line, attend, log_size, start_on_node
 
 QUEUE_SECONDS = 30  # between two questions to SLURM's controller, for all runs together
@@ -38,10 +38,7 @@ class Slurm:
     is_here = False
 
     def __init__(self, jobs: int, cluster: str = "slurm", slurm_max_num_timeout: int = 3, **parameters: Any):
-        try:
-            import submitit
-        except ImportError:
-            raise UserError("--launcher=slurm needs submitit; install it with: pip install 'bertlab[slurm]'") from None
+        submitit = require("submitit", "slurm", "--launcher=slurm")
         if cluster == "slurm" and not shutil.which("sbatch"):
             raise UserError("--launcher=slurm: there is no sbatch here; start the sweep where you would submit to SLURM")
         if "timeout_min" not in parameters:
