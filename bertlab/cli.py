@@ -432,7 +432,7 @@ def _plan(given, overrides: list[str]) -> None:
 
 
 def _bench(given, _) -> None:
-    from bertlab.bench.compare import bench
+    from bertlab.bench.measure import bench
 
     settings = {"data.corpus": given.corpus} if given.corpus else {}
     bench(given.suite, given.against, given.out, given.only, given.rounds, given.seconds, settings)

@@ -1,4 +1,4 @@
-"""Our side of a workload: the real loop's session, stepped as many times as it is told."""
+"""Our side of the workloads, and the data that both sides work on."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.bench.workloads import LEARNING_RATE, REPLICAS, SEEDS, Workload
+from bertlab.bench.workloads import LEARNING_RATE, REPLICAS, SEEDS, Runner, Workload
 from bertlab.data.batches import train_batches
 from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import prepare
@@ -35,16 +35,16 @@ from bertlab.train.loop import train as train_run
 from bertlab.train.record import Progress
 
 
-class TrainingSteps:
-    """Training steps on the rows of a corpus, through the loop's own session: batches are read, put, stepped and counted."""
+class TrainingSteps(Runner):
+    """Training steps on a corpus, through the loop's own session."""
 
     def __init__(self, workload: Workload, *_):
-        """Builds and compiles; `facts` says how long it took."""
-        self.resources = contextlib.ExitStack()
+        """Builds and compiles; `facts` holds how long each took."""
+        super().__init__()
         began = time.perf_counter()
         experiment = with_attention(build_pretraining(workload.config()))
-        directory = self.resources.enter_context(tempfile.TemporaryDirectory())
-        self.session = self.resources.enter_context(contextlib.closing(Session(experiment, Path(directory))))
+        directory = self.enter_context(tempfile.TemporaryDirectory())
+        self.session = self.enter_context(contextlib.closing(Session(experiment, Path(directory))))
         built = time.perf_counter()
         self.step = self.session.compile_training()
         self.facts = {"build_seconds": built - began, "compile_seconds": time.perf_counter() - built}
@@ -52,85 +52,59 @@ class TrainingSteps:
         self.positions = data.batch_size * data.seq_len
 
     def round(self, steps: int) -> dict[str, float]:
-        """So many steps: seconds, tokens that are no padding, positions, model FLOPs."""
         session = self.session
-        session.record.progress = Progress()
+        found = session.record.progress = Progress()
         session.start_clock()
         for _ in range(steps):
             session.advance(self.step)
         session.fetch()
-        found = session.record.progress
-        return {
-            "seconds": found.seconds,
-            "tokens": found.tokens,
-            "positions": steps * self.positions,
-            "flops": found.flops,
-        }
-
-    def close(self) -> dict:
-        """Ends the session; what is known of the device."""
-        found = {"environment": _environment(), "peak_bytes": peak_device_bytes()}
-        self.resources.close()
-        return found
+        positions = steps * self.positions
+        return {"seconds": found.seconds, "tokens": found.tokens, "positions": positions, "flops": found.flops}
 
 
-class Rows:
-    """The input pipeline alone: batches are read and thrown away."""
+class Rows(Runner):
+    """The input pipeline: batches are read and thrown away."""
 
     def __init__(self, workload: Workload, *_):
-        """Opens the prepared corpus, reads the first batch."""
+        """Opens the prepared corpus and reads the first batch."""
+        super().__init__()
         began = time.perf_counter()
         experiment = build_pretraining(workload.config())
-        self.iterator = iter(experiment.phases[0].train)
-        next(self.iterator)
+        self.batches = self.enter_context(contextlib.closing(iter(experiment.phases[0].train)))
+        next(self.batches)
         self.facts = {"first_batch_seconds": time.perf_counter() - began}
 
     def round(self, steps: int) -> dict[str, float]:
-        """So many batches."""
-        began = time.perf_counter()
-        tokens, positions = _read(self.iterator, steps)
-        return {"seconds": time.perf_counter() - began, "tokens": tokens, "positions": positions, "flops": 0.0}
-
-    def close(self) -> dict:
-        """Ends the threads."""
-        self.iterator.close()
-        return {"environment": _environment(), "peak_bytes": 0}
+        return dict(zip(("tokens", "positions"), _read(self.batches, steps)))
 
 
-class RowsApart:
-    """The same in a process for each shard, as hosts do it: each reads its own rows of every batch."""
+class RowsApart(Runner):
+    """The same with one process for each shard, as hosts have: each reads its own rows of every batch."""
 
     def __init__(self, workload: Workload, *_):
-        """Starts the processes, and waits until each has read a batch."""
+        """Starts the processes and waits until each has read a batch."""
+        super().__init__()
         data, context = workload.config().data, multiprocessing.get_context("spawn")
         prepare(data)
-        self.facts, self.readers = {}, []
+        self.pipes = []
         for index in range(data.shards):
             pipe, theirs = context.Pipe()
             process = context.Process(target=_read_when_told, args=(data, index, theirs), daemon=True)
             process.start()
             theirs.close()
-            self.readers.append((process, pipe))
+            self.callback(process.join)
+            self.callback(pipe.send, 0)
+            self.pipes.append(pipe)
         self.round(1)
 
     def round(self, steps: int) -> dict[str, float]:
-        """So many batches."""
-        began = time.perf_counter()
-        for _, pipe in self.readers:
+        for pipe in self.pipes:
             pipe.send(steps)
-        tokens, positions = map(sum, zip(*(pipe.recv() for _, pipe in self.readers)))
-        return {"seconds": time.perf_counter() - began, "tokens": tokens, "positions": positions, "flops": 0.0}
-
-    def close(self) -> dict:
-        """Ends the processes."""
-        for process, pipe in self.readers:
-            pipe.send(0)
-            process.join()
-        return {"environment": _environment(), "peak_bytes": 0}
+        return dict(zip(("tokens", "positions"), map(sum, zip(*(pipe.recv() for pipe in self.pipes)))))
 
 
 def _read(batches: Iterator[dict[str, np.ndarray]], steps: int) -> tuple[int, int]:
-    """Tokens that are no padding, and positions, of so many batches."""
+    """Reads this many batches; their tokens (without padding) and positions."""
     documents = [next(batches)["documents"] for _ in range(steps)]
     return sum(int(np.count_nonzero(each)) for each in documents), sum(each.size for each in documents)
 
@@ -141,42 +115,34 @@ def _read_when_told(data: ConfigDict, index: int, pipe: Connection) -> None:
             pipe.send(_read(batches, steps))
 
 
-class Preparation:
-    """Text to rows, in a directory of its own each time, and the first batch of them."""
+class Preparation(Runner):
+    """Text to rows, in a new directory each time, up to the first batch."""
 
     def __init__(self, workload: Workload, given: str, *_):
         """Args: given: the directory that `write_text` filled."""
+        super().__init__()
         self.data = workload.config().data
         self.data.corpus, self.data.tokenizer.path = f"text:{given}/text.jsonl", f"{given}/tokenizer"
-        self.facts = {}
 
     def round(self, steps: int) -> dict[str, float]:
-        """All of the text, whatever `steps` says."""
-        del steps
         with tempfile.TemporaryDirectory() as self.data.directory:
             began = time.perf_counter()
             with contextlib.closing(iter(train_batches(prepare(self.data), self.data))) as batches:
                 next(batches)
                 return {"seconds": time.perf_counter() - began}
 
-    def close(self) -> dict:
-        """What is known of the device."""
-        return {"environment": _environment(), "peak_bytes": 0}
 
-
-class FineTunings:
-    """Eight seeds on a task, as `bertlab finetune --seeds` does them."""
+class FineTunings(Runner):
+    """Eight seeds on a task, as `bertlab finetune --seeds` trains them."""
 
     settings: ClassVar = {"data.buckets": (16, 32, 64), "optimizer.learning_rate": LEARNING_RATE}
 
     def __init__(self, workload: Workload, given: str, side: str):
         """Args: given: the directory that `write_task` filled."""
-        del workload
-        self.given, self.side, self.facts = Path(given), side, {}
+        super().__init__()
+        self.given, self.side = Path(given), side
 
     def round(self, steps: int) -> dict[str, float]:
-        """All of them, whatever `steps` says."""
-        del steps
         with tempfile.TemporaryDirectory() as directory:
             began = time.perf_counter()
             seeds = self.train(Path(directory))
@@ -188,38 +154,35 @@ class FineTunings:
         return {"seconds": self.counted(seconds, results), "score": score}
 
     def counted(self, seconds: float, results: Sequence[dict]) -> float:
-        """The seconds of a round: all of them."""
+        """The seconds of a round that count: all."""
         del results
         return seconds
 
     def train(self, directory: Path) -> int:
-        """Trains in this directory; how many seeds."""
+        """Trains in this directory; returns the number of seeds."""
         self.study(directory, SEEDS, jobs=len(os.sched_getaffinity(0)))
         return SEEDS
 
     def study(self, directory: Path, seeds: int, jobs: int = 1, together: bool = False) -> None:
-        """A study of so many seeds, as `bertlab finetune --seeds --jobs --together`."""
-        from bertlab.studies.grid import grid  # tables and tests come with it, which training does not wait for
+        """Runs the study of `bertlab finetune --seeds --jobs --together`."""
+        from bertlab.studies.grid import grid  # imports pandas and SciPy, which training steps do not need
 
         listed = ",".join(map(str, range(1, seeds + 1)))
         grid(self.given / "run", str(self.given / "task.py"), directory, listed, None, self.settings, "bert", jobs, together)
 
-    def close(self) -> dict:
-        """What is known of the device."""
-        return {"environment": _environment(), "peak_bytes": peak_device_bytes()}
-
 
 class Replicas(FineTunings):
-    """Sixteen seeds: as one vectorised program or, the side "apart", in as many processes that share the device.
+    """Sixteen seeds in one vectorised program or, for the side "apart", in sixteen processes that share the device.
 
-    Only training counts, not starting and compiling: of the processes, which train at the same time, the longest.
+    Only training counts, not starting and compiling. The processes train at the same time, so the longest one counts.
     """
 
     settings: ClassVar = {"data.seq_len": 64, "optimizer.learning_rate": LEARNING_RATE, "mesh.data": 1}
 
     def counted(self, seconds: float, results: Sequence[dict]) -> float:
         del seconds
-        return (sum if self.side == "ours" else max)(of["seconds"] for of in results)  # shares of one program's, or each one's
+        # In one program each seed reports its share of the time.
+        return (sum if self.side == "ours" else max)(of["seconds"] for of in results)
 
     def train(self, directory: Path) -> int:
         if self.side == "ours":
@@ -234,23 +197,23 @@ class Replicas(FineTunings):
         return REPLICAS
 
 
-def _environment() -> dict:
-    """Versions and devices; not the worker's command, which is this machine's own."""
+def environment() -> dict:
+    """Versions and devices, without the command, which holds paths of this machine."""
     return {key: value for key, value in describe_environment().items() if key != "command"}
 
 
 def ceiling(dtype: str) -> float:
-    """FLOP/s of a large matrix product: as fast as this device can be here."""
+    """FLOP/s of a large matrix product, the most to expect of this device."""
     return product_rate(8192 if jax.default_backend() == "gpu" else 2048, dtype, times=10)
 
 
 def peak_device_bytes() -> int:
-    """Most memory that was in use on the first device; 0 where the device does not say (CPU)."""
+    """Peak memory of the first device in bytes; 0 if the device does not report it (a CPU)."""
     return int((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
 
 
 def write_text(workload: Workload, directory: str, size: int = 100_000_000) -> dict:
-    """A corpus as text.jsonl, from its beginning again where it is shorter than `size` bytes, and a tokenizer of its words."""
+    """Writes `size` bytes of a corpus as text.jsonl, repeated if it is shorter, and a tokenizer trained on it."""
     data, target, written, passes = workload.config().data, Path(directory), 0, 0
     target.mkdir(parents=True, exist_ok=True)
     corpus = open_corpus(data.corpus)
@@ -269,7 +232,7 @@ def write_text(workload: Workload, directory: str, size: int = 100_000_000) -> d
 
 
 def write_task(workload: Workload, directory: str, train: int = 2500, held_out: int = 250) -> dict:
-    """A BERT with fresh weights, and a task that it can learn: does "the" stand in a sentence of the corpus?"""
+    """Writes a BERT with fresh weights, and a task it can learn: does a sentence contain "the"?"""
     config, target = workload.config(), Path(directory)
     config.train.steps = 0
     train_run(config, target / "run")
@@ -298,16 +261,16 @@ def write_task(workload: Workload, directory: str, train: int = 2500, held_out: 
 
 
 def write_examples(workload: Workload, directory: str, count: int = 8) -> dict:
-    """Batches as the model is shown them, masked already, in rows.npz, and facts of the model in model.json.
+    """Writes batches as the model sees them, masked already, to rows.npz, and the model's sizes to model.json.
 
-    Arrays are [count, B, ...]; those of MLM have its view's `masked_positions`, `masked_labels` and `masked_weights`.
+    Arrays are [count, B, ...]; MLM adds `masked_positions`, `masked_labels` and `masked_weights`.
     """
     experiment = build_pretraining(workload.config())
     phase = experiment.phases[0]
     with contextlib.closing(iter(phase.train)) as iterator:
         batches = list(itertools.islice(iterator, count))
     views = [phase.program.views(batch, jax.random.key(i)) for i, batch in enumerate(batches)]
-    shown = [view.get("mlm") or next(iter(view.values())) for view in views]
+    shown = [next(iter(view.values())) for view in views]  # ELMo's directions read the same rows
     Path(directory).mkdir(exist_ok=True)
     np.savez(Path(directory, "rows.npz"), **{name: np.stack([np.asarray(view[name]) for view in shown]) for name in shown[0]})
     return _write_facts(phase.program.body.config, directory)
@@ -320,6 +283,6 @@ def _write_facts(shape, directory: str | Path) -> dict:
 
 
 WRITERS = {"prepare": write_text, "finetune": write_task, "replicas": write_task}
-"""What both sides are given, by kind; of the others `write_examples`."""
+"""What writes the data of both sides, by kind; `write_examples` for other kinds."""
 RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "rows-apart": RowsApart, "prepare": Preparation}
 RUNNERS |= {"finetune": FineTunings, "replicas": Replicas}

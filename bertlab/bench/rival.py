@@ -1,11 +1,12 @@
-"""The rival's side: the same work in PyTorch, transformers and datasets, as they are at their fastest.
+"""The rival's side: the same work in PyTorch, transformers and datasets at their fastest.
 
-Training steps: the same model, batch and predictions, with fused AdamW, scaled-dot-product attention and gradient clipping;
-eager or through torch.compile; autocast where the workload is not float32. Batches are masked already, so that it need not
-mask; as in transformers' own training, logits are computed at all positions (but by the side "gathered").
+A training step has the same model, batch and predictions, with fused AdamW, scaled-dot-product attention and gradient
+clipping, eager or through torch.compile, and with autocast unless the workload is float32. Batches are masked already. As in
+transformers' own training, logits are computed at all positions, except by the side "gathered".
 """
 
 import contextlib
+import importlib.metadata
 import itertools
 import json
 import tempfile
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional
 
-from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Workload
+from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Runner, Workload
 from bertlab.errors import UserError
 
 SHAPE = {
@@ -30,14 +32,15 @@ SHAPE = {
 """Our names of a BERT's sizes, and transformers'."""
 
 
-class TrainingSteps:
+class TrainingSteps(Runner):
     """Training steps on given batches."""
 
     def __init__(self, workload: Workload, given: str, side: str):
-        """Builds the model; compiles it at its first step, which `facts` has the time of.
+        """Builds the model and runs the first step, which compiles it; `facts` holds that step's time.
 
         Args: given: the directory that `ours.write_examples` filled.
         """
+        super().__init__()
         self.device = "cuda" if workload.suite == "gpu" else "cpu"
         if self.device == "cuda":  # as JAX multiplies float32 there
             torch.set_float32_matmul_precision("high")
@@ -75,30 +78,19 @@ class TrainingSteps:
         self.last = loss
 
     def round(self, steps: int) -> dict[str, float]:
-        """So many steps: seconds, and tokens that are no padding."""
-        began, tokens = time.perf_counter(), 0
+        tokens = 0
         for index in itertools.islice(self.next, steps):
             self._step(index)
             tokens += self.tokens[index]
         if not np.isfinite(self.last.item()):  # waits for the device
-            raise UserError(f"the rival's loss is {self.last.item()}: its speed would say nothing")
-        return {"seconds": time.perf_counter() - began, "tokens": tokens, "positions": steps * self.positions}
-
-    def close(self) -> dict:
-        """What is known of library and device."""
-        import transformers
-
-        environment = {"torch": torch.__version__, "transformers": transformers.__version__, "threads": torch.get_num_threads()}
-        peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else 0
-        return {"environment": environment, "peak_bytes": peak}
+            raise UserError(f"the rival's loss is {self.last.item()}, so its speed means nothing")
+        return {"tokens": tokens, "positions": steps * self.positions}
 
 
 def bert(config, facts: dict, arrays: dict):
     """transformers' BertForPreTraining: model, loss of a batch, batches."""
-    from transformers import BertConfig, BertForPreTraining
-
-    model = BertForPreTraining(
-        BertConfig(
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
             **{theirs: facts[name] for name, theirs in SHAPE.items()},
             hidden_act="gelu_pytorch_tanh",
             attn_implementation="sdpa",
@@ -120,7 +112,7 @@ def bert(config, facts: dict, arrays: dict):
 
 
 def gathered_bert(config, facts: dict, arrays: dict):
-    """`bert` whose head is asked at the masked positions alone, which transformers' model does not offer."""
+    """`bert` with logits at the masked positions only, which transformers' model does not offer."""
     model, _, batches = bert(config, facts, arrays)
     labels = torch.where(arrays["masked_weights"] > 0, arrays["masked_labels"], -100)
     batches |= {"labels": labels, "masked_positions": arrays["masked_positions"]}
@@ -137,10 +129,8 @@ def gathered_bert(config, facts: dict, arrays: dict):
 
 def gpt(config, facts: dict, arrays: dict):
     """transformers' GPT2LMHeadModel."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = GPT2LMHeadModel(
-        GPT2Config(
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
             vocab_size=facts["vocab_size"],
             n_positions=arrays["tokens"].shape[-1],
             n_embd=facts["width"],
@@ -229,27 +219,19 @@ def elmo(config, facts: dict, arrays: dict):
     return model, model, {"tokens": tokens, "next": following, "previous": before}
 
 
-class Preparation:
+class Preparation(Runner):
     """run_mlm.py's way: `datasets.map` with a fast tokenizer, then the tokens of all texts in rows of one length."""
 
     def __init__(self, workload: Workload, given: str, side: str):
         """Args: given: the directory that `ours.write_text` filled."""
-        from transformers import BertTokenizerFast
-
-        del side
-        self.text, self.workers, self.length = (
-            f"{given}/text.jsonl",
-            workload.config().data.workers,
-            workload.config().data.seq_len,
-        )
-        self.tokenizer = BertTokenizerFast(vocab=f"{given}/tokenizer/vocab.txt")
-        self.facts = {}
+        super().__init__()
+        data = workload.config().data
+        self.text, self.workers, self.length = f"{given}/text.jsonl", data.workers, data.seq_len
+        self.tokenizer = transformers.BertTokenizerFast(vocab=f"{given}/tokenizer/vocab.txt")
 
     def round(self, steps: int) -> dict[str, float]:
-        """All of the text, whatever `steps` says."""
-        import datasets
+        import datasets  # slow, and training steps start without it
 
-        del steps
         with tempfile.TemporaryDirectory() as directory:
             began = time.perf_counter()
             text = datasets.load_dataset("json", data_files=self.text, cache_dir=directory, split="train")
@@ -259,7 +241,7 @@ class Preparation:
             return {"seconds": time.perf_counter() - began}
 
     def _tokens(self, examples: dict) -> dict:
-        # A document's sentences, with separators between them, are one text here.
+        # One text holds all sentences of a document, with line breaks between them.
         return self.tokenizer(examples["text"], return_special_tokens_mask=True)
 
     def _rows(self, examples: dict) -> dict:
@@ -267,34 +249,21 @@ class Preparation:
         whole = len(next(iter(joined.values()))) // self.length * self.length
         return {name: [x[i : i + self.length] for i in range(0, whole, self.length)] for name, x in joined.items()}
 
-    def close(self) -> dict:
-        """What is known of the libraries."""
-        import datasets
-        import tokenizers
-        import transformers
 
-        versions = {library.__name__: library.__version__ for library in (datasets, tokenizers, transformers)}
-        return {"environment": versions, "peak_bytes": 0}
-
-
-class FineTunings:
-    """Eight runs of transformers' Trainer, one after another in one process; rows padded to the longest of their batch."""
+class FineTunings(Runner):
+    """Eight runs of transformers' Trainer, one after the other in one process; rows are padded to the longest of a batch."""
 
     def __init__(self, workload: Workload, given: str, side: str):
         """Args: given: the directory that `ours.write_task` filled."""
-        from transformers import BertTokenizerFast
-
-        del workload
-        self.given, self.compile, self.facts = Path(given), side == "compiled", {}
+        super().__init__()
+        self.given, self.compile = Path(given), side == "compiled"
         facts = json.loads((self.given / "model.json").read_text())
         self.shape = {theirs: facts[name] for name, theirs in SHAPE.items()}
-        self.tokenizer = BertTokenizerFast(vocab=f"{given}/run/tokenizer/vocab.txt")
+        self.tokenizer = transformers.BertTokenizerFast(vocab=f"{given}/run/tokenizer/vocab.txt")
 
     def round(self, steps: int) -> dict[str, float]:
-        """All of them, whatever `steps` says."""
-        import datasets
+        import datasets  # slow, and training steps start without it
 
-        del steps
         with tempfile.TemporaryDirectory() as directory:
             began = time.perf_counter()
             files = {split: str(self.given / f"{split}.tsv") for split in ("train", "valid", "test")}
@@ -304,11 +273,9 @@ class FineTunings:
             return {"seconds": time.perf_counter() - began, "score": sum(scores) / SEEDS}
 
     def _one(self, seed: int, data, directory: str) -> float:
-        from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
-
-        set_seed(seed)
-        model = BertForSequenceClassification(BertConfig(num_labels=2, **self.shape))
-        arguments = TrainingArguments(
+        transformers.set_seed(seed)
+        config = transformers.BertConfig(num_labels=2, **self.shape)
+        arguments = transformers.TrainingArguments(
             output_dir=f"{directory}/{seed}",
             seed=seed,
             per_device_train_batch_size=32,
@@ -322,17 +289,27 @@ class FineTunings:
             use_cpu=True,
             torch_compile=self.compile,
         )
-        right = lambda found: {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
-        trainer = Trainer(model, arguments, train_dataset=data["train"], processing_class=self.tokenizer, compute_metrics=right)
+        trainer = transformers.Trainer(
+            transformers.BertForSequenceClassification(config),
+            arguments,
+            train_dataset=data["train"],
+            processing_class=self.tokenizer,
+            compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())},
+        )
         trainer.train()
         trainer.evaluate(data["valid"])
         return trainer.evaluate(data["test"])["eval_accuracy"]
 
-    def close(self) -> dict:
-        """What is known of the libraries."""
-        import transformers
 
-        return {"environment": {"torch": torch.__version__, "transformers": transformers.__version__}, "peak_bytes": 0}
+def environment() -> dict:
+    """Versions and threads."""
+    libraries = ("torch", "transformers", "datasets", "tokenizers")
+    return {**{name: importlib.metadata.version(name) for name in libraries}, "threads": torch.get_num_threads()}
+
+
+def peak_device_bytes() -> int:
+    """Peak memory of the GPU in bytes; 0 on a CPU."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
 
 
 def ceiling(dtype: str) -> float:

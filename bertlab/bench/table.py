@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bertlab.bench.compare import best_rival, rate, ratios
+from bertlab.bench.workloads import RATES
 
 HEADINGS = (
     *("Workload", "Ours, k tokens/s", "Rival, k tokens/s", "Ratio", "Aim", "Model GFLOP/s, of ceiling"),
@@ -14,8 +14,25 @@ HEADINGS = (
 )
 
 
+def rate(of_round: dict) -> float:
+    """Tokens per second without padding; for rounds that do all of the work, rounds per second."""
+    return of_round.get("tokens", 1) / of_round["seconds"]
+
+
+def best_rival(sides: dict) -> str | None:
+    """The rival with the highest median rate, or None."""
+    able = {side: of for side, of in sides.items() if side not in ("ours", "gathered") and "rounds" in of}
+    return max(able, key=lambda side: statistics.median(map(rate, able[side]["rounds"])), default=None)
+
+
+def ratios(sides: dict, rival: str | None = None) -> list[float]:
+    """Our rate divided by a rival's (default: the best one's), round by round."""
+    rival = rival or best_rival(sides)
+    return [rate(a) / rate(b) for a, b in zip(sides["ours"]["rounds"], sides[rival]["rounds"])] if rival else []
+
+
 def cells(found: dict) -> list[str]:
-    """One row: medians with the lowest and the highest round; memory and time to be ready are ours / the rival's."""
+    """One row: medians with the lowest and highest round. Memory and start-up time are ours / the rival's."""
     sides, kind = found["sides"], found["kind"]
     ours, rival, pairs = sides["ours"], best_rival(sides), ratios(sides)
     both = lambda value: " / ".join(value(sides[side]) for side in ("ours", rival) if side)
@@ -36,31 +53,31 @@ def cells(found: dict) -> list[str]:
 
 
 def ready(side: dict) -> str:
-    """Seconds from the start of its process to its first round, and how many of them it compiled."""
+    """Seconds from the start of the process to its first round, and how many of them went into compiling."""
     compiling = side["facts"].get("compile_seconds")
     return f"{side['facts']['start_seconds']:.1f}" + (f" ({compiling:.1f})" if compiling else "")
 
 
 def shown(side: dict, kind: str) -> str:
-    """A side's thousands of tokens a second, or seconds of one whole."""
-    if kind not in ("step", "rows", "rows-apart"):
+    """A side's thousands of tokens per second, or the seconds of one round that does all of the work."""
+    if kind not in RATES:
         return f"{spread([of['seconds'] for of in side['rounds']])} s"
     return spread([rate(of) / 1000 for of in side["rounds"]])
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and the lowest and the highest in brackets, with three digits."""
+    """The median, with the lowest and highest value in brackets, to three digits."""
     digits = lambda value: f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{digits(statistics.median(values))} ({digits(min(values))} to {digits(max(values))})"
 
 
 def failures(sides: dict) -> list[str]:
-    """Rivals that could not do it."""
+    """The rivals that failed."""
     return [f"{name} failed" for name, side in sides.items() if "failed" in side]
 
 
 def products(sides: dict) -> str:
-    """Model FLOPs a second, and their share of what a large matrix product reaches, on either side."""
+    """Our model FLOP/s, and their share of the best FLOP/s that either side reached in a large matrix product."""
     if not (share := share_of_ceiling(sides)):
         return "–"
     ceiling = _ceiling(sides)
@@ -68,7 +85,7 @@ def products(sides: dict) -> str:
 
 
 def share_of_ceiling(sides: dict) -> float:
-    """Our model FLOPs a second over what a large matrix product reaches on either side; 0 where they are not counted."""
+    """Our model FLOP/s divided by the best of either side in a large matrix product; 0 if FLOPs are not counted."""
     flops = [of["flops"] / of["seconds"] for of in sides["ours"]["rounds"] if of.get("flops")]
     return statistics.median(flops) / _ceiling(sides) if flops else 0.0
 
@@ -78,7 +95,7 @@ def _ceiling(sides: dict) -> float:
 
 
 def aim(found: dict) -> str:
-    """What is aimed at, and whether it is reached."""
+    """The workload's aim, and whether it was reached."""
     said = lambda reached: "reached" if reached else "missed"
     pairs, rounds = ratios(found["sides"]), found["sides"]["ours"]["rounds"]
     more = ""

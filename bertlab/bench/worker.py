@@ -1,10 +1,11 @@
-"""One side of a workload in a process of its own: does a round when it is told to, and says what came of it.
+"""Runs one side of a workload in its own process: it works when told to, and reports what it measured.
 
     python -m bertlab.bench.worker SIDE WORKLOAD GIVEN [SETTINGS]
 
-SIDE is "ours", or "eager", "compiled" or "gathered" for the rival ("apart": ours in many processes), or "examples", which
-writes GIVEN for both and ends. SETTINGS are config keys as JSON, over the workload's. A line of JSON says that it is ready;
-each line "N" on standard input is answered by a line about a round of N steps; the end of the input by a last line.
+SIDE is "ours", "apart" (ours in many processes), a side of the rival ("eager", "compiled", "gathered"), or "examples": that
+writes GIVEN, the data of both sides, and ends. SETTINGS is a JSON object of config keys that replace the workload's. The
+process prints a line of JSON when it is ready. It answers each line "N" on standard input with a line about a round of N
+steps, and the end of input with a last line.
 """
 
 import contextlib
@@ -12,17 +13,18 @@ import dataclasses
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import psutil
 
-from bertlab.bench.workloads import WORKLOADS
+from bertlab.bench.workloads import WORKLOADS, Runner
 from bertlab.errors import UserError
 
 
 def main(side: str, name: str, given: str, settings: str = "{}") -> None:
     """Serves rounds until the input ends."""
-    # Libraries print; the answers go where standard output was.
+    # Libraries print to standard output too, so the answers keep the real one to themselves.
     answers, sys.stdout = sys.stdout, sys.stderr
     say = lambda value: print(json.dumps(value), file=answers, flush=True)
     try:
@@ -32,7 +34,7 @@ def main(side: str, name: str, given: str, settings: str = "{}") -> None:
 
 
 def serve(say: Callable[[dict], None], side: str, name: str, given: str, settings: dict) -> None:
-    """Answers with `say`."""
+    """Does the work of `main`, and answers with `say`."""
     workload = next(workload for workload in WORKLOADS if workload.name == name)
     workload = dataclasses.replace(workload, settings={**workload.settings, **settings})
     if side in ("ours", "apart", "examples"):
@@ -41,23 +43,28 @@ def serve(say: Callable[[dict], None], side: str, name: str, given: str, setting
         from bertlab.bench import rival as of_side
     if side == "examples":
         return say(of_side.WRITERS.get(workload.kind, of_side.write_examples)(workload, given))
-    with PeakMemory() as peak:
-        runner = of_side.RUNNERS[workload.kind](workload, given, side)
+    with PeakMemory() as peak, of_side.RUNNERS[workload.kind](workload, given, side) as runner:
         if workload.kind == "start":
             runner.round(1)
         say({**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind == "step" else 0.0})
         for line in sys.stdin:
-            say(runner.round(int(line)))
-        found = runner.close()
-    found["peak_bytes"] = found["peak_bytes"] or peak.bytes
-    say(found)
+            say(timed(runner, int(line)))
+        environment, on_device = of_side.environment(), of_side.peak_device_bytes()
+    say({"environment": environment, "peak_bytes": on_device or peak.bytes})
+
+
+def timed(runner: Runner, steps: int) -> dict[str, float]:
+    """A round with its seconds."""
+    began = time.perf_counter()
+    found = runner.round(steps)
+    return {"seconds": time.perf_counter() - began, **found}
 
 
 class PeakMemory:
-    """The most memory that this process and those below it hold at once, looked at four times a second.
+    """The most memory that this process and its descendants hold at once, sampled four times a second.
 
     Attributes:
-        bytes: of their pages, those that several share counted once.
+        bytes: of their pages; a page that several share counts once.
     """
 
     def __enter__(self):
@@ -71,7 +78,7 @@ class PeakMemory:
         while not self._ended.wait(0.25):
             total = 0
             for process in (me, *me.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):  # it has ended
+                with contextlib.suppress(psutil.Error):  # the process has ended
                     total += process.memory_full_info().pss
             self.bytes = max(self.bytes, total)
 

@@ -1,5 +1,6 @@
-"""What is measured: named workloads, each a config of bertlab and the same work for a rival."""
+"""The named workloads: each is a config of bertlab, and the same work for a rival."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -15,21 +16,20 @@ class Workload:
     """One row of the table.
 
     Attributes:
-        name: how it is asked for.
-        what: in a few words.
-        suite: "cpu" or "gpu", the machine that it is for.
-        kind: "step" (training steps of the real loop), "start" (a new process up to its first step), "rows" (the input
-            pipeline alone), "rows-apart" (the same in a process for each of `data.shards`), "prepare" (text to rows, and the
-            first batch of them), "finetune" (eight seeds on a task) or "replicas" (sixteen in one program, against as many
-            processes of bertlab).
+        name: as given to --only.
+        what: a short description.
+        suite: "cpu" or "gpu", the machine it is for.
+        kind: "step" (training steps of the loop), "start" (a new process up to its first step), "rows" (the input pipeline),
+            "rows-apart" (the same, with one process for each of `data.shards`), "prepare" (text to rows, up to the first
+            batch), "finetune" (eight seeds on a task) or "replicas" (sixteen seeds in one program, against sixteen processes).
         recipe: file under experiments/pretrain, with its arguments.
-        settings: config keys that differ from it.
-        dtype: of the computation; the rival's autocast where it is not float32.
-        target: ratio to the rival's rate that is aimed at; 0 for none.
-        limit: seconds that one round may take at most where that is what is aimed at; 0 for none.
-        of_ceiling: share of the matrix-product ceiling that is aimed at; 0 for none.
-        memory: bytes that our side may take at most; 0 for none.
-        positions: a second that are aimed at, of rows that the rival's model has no attention mask for; 0 for none.
+        settings: config keys that differ from the recipe.
+        dtype: of the computation; if it is not float32, the rival uses autocast.
+        target: our rate divided by the rival's; 0 for no target.
+        limit: seconds per round; 0 for no limit.
+        of_ceiling: share of the FLOP/s of a large matrix product; 0 for no aim.
+        memory: bytes of our side; 0 for no limit.
+        positions: per second, for rows that the rival's model has no attention mask for; 0 for no aim.
     """
 
     name: str
@@ -46,16 +46,38 @@ class Workload:
     positions: float = 0.0
 
     def config(self) -> ConfigDict:
-        """The config of our side."""
+        """Our side's config."""
         recipe, _, arguments = self.recipe.partition(":")
         path = f"{CHECKOUT / 'experiments/pretrain' / recipe}:{arguments}"
         return load_config(path, {"model.dtype": self.dtype, "evaluate.sentences": 0, **self.settings})
 
 
-# Of fine-tunings, on both sides.
+class Runner(contextlib.ExitStack):
+    """One side's work. `round(steps)` does it and returns what it counted; `close()` releases what it holds.
+
+    Attributes:
+        facts: what is known before the first round.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.facts: dict[str, float] = {}
+
+    def round(self, steps: int) -> dict[str, float]:
+        """Runs this many steps, or all of the work if its kind has no steps.
+
+        Returns:
+            Some of `tokens` (without padding), `positions`, `flops` and `score`; `seconds` if the runner has its own clock.
+        """
+        raise NotImplementedError
+
+
+# The kinds measured in tokens per second; a round of the others does all of the work.
+RATES = ("step", "rows", "rows-apart")
+# Of the fine-tunings, for both sides.
 SEEDS, REPLICAS, LEARNING_RATE = 8, 16, 5e-4
 
-# BERT's uncased vocabulary has 30,522 pieces; as many are learnt from the Python documentation of this machine.
+# As many pieces as BERT's uncased vocabulary, learnt from this machine's Python documentation.
 _BERT = {
     "data.tokenizer.kind": "wordpiece",
     "data.tokenizer.vocab_size": 30_522,
@@ -66,7 +88,7 @@ _BERT = {
     "train.steps": 1_000_000,
 }
 _LSTM = {"data.batch_size": 32, "train.steps": 1_000_000}
-_ONE = {"mesh.data": 1}  # device, as the rival has
+_ONE = {"mesh.data": 1}  # one device, like the rival
 _GPU = _BERT | _ONE | {"data.batch_size": 256}
 _PAIRS = "bert.py:size={},objectives=mlm+nsp"
 
@@ -129,14 +151,14 @@ WORKLOADS = (
 
 
 def chosen(suite: str, only: str = "") -> list[Workload]:
-    """The workloads of a suite ("cpu", "gpu" or "all"), or those named, joined by commas.
+    """The workloads of a suite ("cpu", "gpu" or "all"), or those in the comma-separated list `only`.
 
     Raises:
-        UserError: there is no workload of a name.
+        UserError: no workload has one of the names.
     """
     if only:
         known = {workload.name: workload for workload in WORKLOADS}
         if unknown := [name for name in only.split(",") if name not in known]:
-            raise UserError(f"--only={only}: there is no workload {unknown[0]}; choose among {', '.join(known)}")
+            raise UserError(f"--only={only}: {unknown[0]} is not known; choose from {', '.join(known)}")
         return [known[name] for name in only.split(",")]
     return [workload for workload in WORKLOADS if suite in ("all", workload.suite)]

@@ -8,12 +8,13 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 
-from bertlab.bench import compare, ours
-from bertlab.bench.table import cells, markdown
-from bertlab.bench.worker import PeakMemory
+from bertlab.bench import measure, ours
+from bertlab.bench.table import best_rival, cells, markdown, ratios
+from bertlab.bench.worker import PeakMemory, timed
 from bertlab.bench.workloads import WORKLOADS, Workload, chosen
 from bertlab.errors import UserError
 from bertlab.transfer.pretrained import load
@@ -52,11 +53,11 @@ def measured(seconds: dict[str, float], log: list, rounds: int = 3) -> dict:
             raise UserError("it does not compile")
         return Recorded(side, log, seconds[side])
 
-    return compare.of_rounds(begin, tuple(seconds), rounds, seconds=2.0)
+    return measure.of_rounds(begin, tuple(seconds), rounds, seconds=2.0)
 
 
 def wholes(seconds: dict[str, float], log: list) -> dict:
-    return compare.of_wholes(lambda side: Recorded(side, log, seconds[side]), tuple(seconds), 2, seconds=2.0)
+    return measure.of_rounds(lambda side: Recorded(side, log, seconds[side]), tuple(seconds), 2, seconds=None)
 
 
 def test_rounds_are_as_long_as_asked_where_the_first_steps_are_there_already():
@@ -67,7 +68,7 @@ def test_rounds_are_as_long_as_asked_where_the_first_steps_are_there_already():
             return found | {"seconds": max(1e-6, self.seconds * (steps - max(0, 8 - done)))}
 
     log = []
-    compare.of_rounds(lambda side: Ahead(side, log, 0.01), ("ours",), 3, seconds=2.0)
+    measure.of_rounds(lambda side: Ahead(side, log, 0.01), ("ours",), 3, seconds=2.0)
     assert all(150 <= steps <= 250 for _, steps in log[-4:-1]), log
 
 
@@ -85,15 +86,15 @@ def test_sides_work_in_turns_as_long_as_each_other():
     assert turns == [("ours", 20), ("eager", 4), ("compiled", 8)] * 3
     assert [len(found[side]["rounds"]) for side in found] == [3, 3, 3]
     assert sorted(side for side, what in log if what == "closed") == ["compiled", "eager", "ours"]
-    assert compare.best_rival(found) == "compiled"
-    assert compare.ratios(found) == pytest.approx([2.5] * 3)
+    assert best_rival(found) == "compiled"
+    assert ratios(found) == pytest.approx([2.5] * 3)
 
 
 def test_a_rival_that_fails_stays_in_the_result_and_ours_may_not():
     log = []
     found = measured({"ours": 0.1, "eager": 0.5, "compiled": None}, log)
     assert found["compiled"] == {"failed": "it does not compile"}
-    assert compare.best_rival(found) == "eager"
+    assert best_rival(found) == "eager"
     with pytest.raises(UserError, match="does not compile"):
         measured({"ours": None, "eager": 0.5}, log)
 
@@ -115,35 +116,35 @@ class Breaks(Recorded):
         raise UserError("out of memory")
 
 
-@pytest.mark.parametrize("how", [compare.of_rounds, compare.of_wholes, compare.of_starts])
+@pytest.mark.parametrize(("how", "seconds"), [(measure.of_rounds, [2.0]), (measure.of_rounds, [None]), (measure.of_starts, [])])
 @pytest.mark.parametrize("rounds", [0, 1, 3, 99])
-def test_a_rival_may_fail_at_any_moment(how, rounds):
+def test_a_rival_may_fail_at_any_moment(how, seconds, rounds):
     log = []
     begin = lambda side: Recorded(side, log, 0.1) if side != "eager" else Breaks(side, rounds)
-    found = how(begin, ("ours", "eager", "compiled"), 2, seconds=2.0)
+    found = how(begin, ("ours", "eager", "compiled"), 2, *seconds)
     assert found["eager"] == {"failed": "out of memory"}
     assert len(found["ours"]["rounds"]) == len(found["compiled"]["rounds"]) == 2 and found["ours"]["end"]
     with pytest.raises(UserError, match="out of memory"):
-        how(lambda side: Breaks(side, rounds), ("ours",), 2, seconds=2.0)
+        how(lambda side: Breaks(side, rounds), ("ours",), 2, *seconds)
 
 
 def test_a_side_that_has_ended_says_what_it_said_last(workload, tmp_path):
     gone = dataclasses.replace(workload, name="no such workload")
-    with pytest.raises(UserError, match="the side 'ours' ended without an answer: StopIteration"):
-        compare.Side(gone, "ours", tmp_path, {}, {})
+    with pytest.raises(UserError, match=r"'ours'.*: StopIteration"):
+        measure.Side(gone, "ours", tmp_path, {}, {})
 
 
 def test_an_exception_is_said_and_not_what_came_after_it(workload, tmp_path, monkeypatch):
     said = "Traceback\n  File\njax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory\nterminate called\n"
     popen = lambda command, stderr, **_: (stderr.write(said), subprocess.Popen("true", stdin=-1, stdout=-1, text=True))[1]
-    monkeypatch.setattr(compare, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
-    with pytest.raises(UserError, match=r"ended without an answer: jax\.errors\.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of"):
-        compare.Side(workload, "ours", tmp_path, {}, {})
+    monkeypatch.setattr(measure, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    with pytest.raises(UserError, match=r": jax\.errors\.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of"):
+        measure.Side(workload, "ours", tmp_path, {}, {})
 
 
 def test_workloads_of_a_gpu_are_refused_where_there_is_none():
-    with pytest.raises(UserError, match="--suite=gpu has workloads for a GPU, and JAX finds a cpu here"):
-        compare.bench("gpu", "none", None)
+    with pytest.raises(UserError, match=r"--suite=gpu.* cpu"):
+        measure.bench("gpu", "none", None)
 
 
 def test_the_table_says_miss_and_failure():
@@ -182,43 +183,37 @@ def test_workloads_have_names_of_their_own_and_configs_that_load():
         assert workload.config().model.dtype == workload.dtype
     assert {w.suite for w in chosen("cpu")} == {"cpu"} and len(chosen("all")) == len(WORKLOADS)
     assert [w.name for w in chosen("gpu", "start,rows")] == ["start", "rows"]
-    with pytest.raises(UserError, match="there is no workload bert-huge; choose among bert-tiny"):
+    with pytest.raises(UserError, match=r"bert-huge.* bert-tiny"):
         chosen("cpu", "rows,bert-huge")
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"against": "nobody"}, "--against=nobody: choose one of transformers, none"),
-        ({"rounds": 0}, "at least one round"),
-        ({"seconds": float("nan")}, "more than 0 seconds"),
+        ({"against": "nobody"}, "--against=nobody.* transformers, none"),
+        ({"rounds": 0}, "--rounds=0"),
+        ({"seconds": float("nan")}, "--seconds=nan"),
     ],
 )
 def test_refusals(given, message):
     with pytest.raises(UserError, match=message):
-        compare.bench(**{"suite": "cpu", "against": "none", "out": None, **given})
+        measure.bench(**{"suite": "cpu", "against": "none", "out": None, **given})
 
 
 def test_a_rival_that_is_not_installed_is_refused_where_it_is_needed(monkeypatch, capsys):
-    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(compare, "measure", lambda workload, rivals, *_: {"name": workload.name, "rivals": rivals})
-    monkeypatch.setattr("bertlab.bench.table.print_table", lambda results: None)
-    with pytest.raises(
-        UserError, match=r"needs torch and .* and accelerate, not installed here: pip install 'bertlab\[bench\]'"
-    ):
-        compare.bench("cpu", "transformers", None)
-    assert compare.bench("cpu", "transformers", None, only="rows") == [{"name": "rows", "rivals": ()}]
-    monkeypatch.undo()
-    assert [len(compare.rivals_of(workload, "transformers")) for workload in chosen("", "bert-tiny,elmo-small,start")] == [
-        3,
-        2,
-        1,
-    ]
+    monkeypatch.setattr(measure.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(measure, "measure", lambda workload, rivals, *_: {"name": workload.name, "rivals": rivals})
+    monkeypatch.setattr(measure, "print_table", lambda results: None)
+    with pytest.raises(UserError, match=r"torch and .* and accelerate.* pip install 'bertlab\[bench\]'"):
+        measure.bench("cpu", "transformers", None)
+    assert measure.bench("cpu", "transformers", None, only="rows") == [{"name": "rows", "rivals": ()}]
+    rivals = [measure.rivals_of(workload, "transformers") for workload in chosen("", "bert-tiny,elmo-small,start")]
+    assert list(map(len, rivals)) == [3, 2, 1]
 
 
 def test_a_side_s_mistake_of_the_user_is_told_as_it_is(workload, tmp_path):
-    with pytest.raises(UserError, match=r'^config.data.corpus="text:/nowhere/\*": "/nowhere/\*" matches no file'):
-        compare.Side(WORKLOADS[0], "examples", tmp_path, {}, {"data.corpus": "text:/nowhere/*"})
+    with pytest.raises(UserError, match=r'^config.data.corpus="text:/nowhere/\*"'):
+        measure.Side(WORKLOADS[0], "examples", tmp_path, {}, {"data.corpus": "text:/nowhere/*"})
 
 
 def test_our_side_counts_what_it_trains(workload):
@@ -241,8 +236,6 @@ def test_processes_read_together_what_one_reads_of_all_shards(workload):
 
 
 def test_a_rival_is_given_what_the_model_is_shown(workload, tmp_path):
-    import numpy as np
-
     facts = ours.write_examples(workload, str(tmp_path), count=2)
     assert (facts["layers"], facts["width"], facts["hidden"], facts["heads"]) == (2, 16, 32, 2)
     assert json.loads((tmp_path / "model.json").read_text()) == facts
@@ -261,7 +254,7 @@ def test_text_is_as_much_as_is_asked_for_and_prepared_anew_each_time(workload, t
     assert facts["bytes"] - len(lines[-1]["text"].encode()) < 500_000
     assert facts["passes"] > 1 and len({line["id"] for line in lines}) == len(lines), "from the beginning again, ids new"
     side = ours.RUNNERS["prepare"](workload, str(tmp_path), "ours")
-    assert side.round(1)["seconds"] > 0.01 and side.round(1)["seconds"] > 0.01, "nothing is kept from round to round"
+    assert all(timed(side, 1)["seconds"] > 0.01 for _ in range(2)), "nothing is kept from round to round"
 
 
 def test_the_task_is_balanced_and_the_run_has_the_shape_that_the_rival_is_told(workload, tmp_path):
@@ -278,7 +271,7 @@ def test_the_task_is_balanced_and_the_run_has_the_shape_that_the_rival_is_told(w
 
 
 def test_a_corpus_without_enough_sentences_makes_no_task(workload, tmp_path):
-    with pytest.raises(UserError, match=r"too few sentences .* for 1000000"):
+    with pytest.raises(UserError, match="1000000"):
         ours.write_task(workload, str(tmp_path), train=999_980, held_out=10)
 
 
@@ -305,5 +298,5 @@ def test_replicas_are_the_same_fine_tunings_together_and_apart(workload, tmp_pat
     took = [ours.Replicas(work, "", side).counted(99.0, [{"seconds": 1.0}, {"seconds": 3.0}]) for side in ("ours", "apart")]
     assert took == [4.0, 3.0], "training alone, not starting and compiling: shares of one program's, the longest of processes'"
     monkeypatch.setattr(ours.Replicas, "train", lambda self, directory: 2)
-    with pytest.raises(UserError, match="2 of 2 fine-tunings did not finish"):
+    with pytest.raises(UserError, match="2 of 2"):
         ours.Replicas(work, str(tmp_path), "apart").round(1)

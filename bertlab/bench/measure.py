@@ -1,0 +1,246 @@
+"""Measures workloads side by side: one process for each side, and the sides work in turns, A B A B."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab.bench.table import print_table
+from bertlab.bench.workloads import RATES, Workload, chosen
+from bertlab.errors import UserError
+
+SIDES = {"transformers": ("eager", "compiled", "gathered"), "none": ()}
+"""The rival's sides for each --against. The side "gathered" is compiled too, but computes logits at masked positions only. Our
+side does so and transformers' model does not, so it is shown beside the rival and is never the rival.
+"""
+LIBRARIES = {"transformers": ("torch", "transformers", "datasets", "accelerate"), "none": ()}
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Iteration|Interrupt|Exit)\b")
+
+
+class Side:
+    """The process of one side."""
+
+    def __init__(self, workload: Workload, side: str, given: Path, environment: dict[str, str], settings: dict):
+        """Starts the process and waits until it is ready; `facts` is its first answer with `start_seconds`."""
+        self.side, began = side, time.perf_counter()
+        command = [sys.executable, "-m", "bertlab.bench.worker", side, workload.name, str(given), json.dumps(settings)]
+        self.errors, pipe = tempfile.TemporaryFile("w+"), subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env={**os.environ, **environment}
+        )
+        try:
+            self.facts = {**self._answer(), "start_seconds": time.perf_counter() - began}
+        except UserError:
+            self.close()
+            raise
+
+    def round(self, steps: int) -> dict:
+        """Runs this many steps and returns what the process measured."""
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; `_answer` raises the reason
+            self.process.stdin.write(f"{steps}\n")
+            self.process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> dict:
+        """Ends the process and returns its last answer."""
+        self.process.stdin.close()
+        found = self._answer()
+        self.process.wait()
+        return found
+
+    def close(self) -> None:
+        """Kills the process, whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.errors.close()
+
+    def _answer(self) -> dict:
+        if not (line := self.process.stdout.readline()):
+            self.errors.seek(0)
+            lines = self.errors.read().strip().splitlines()
+            raised = [line for line in lines if _RAISED.match(line)]  # C++ may print more after it
+            last = (raised or lines or ["it printed nothing"])[-1]
+            raise UserError(f"the side '{self.side}' ended without an answer: {last}")
+        if "error" in (answer := json.loads(line)):
+            raise UserError(answer["error"])
+        return answer
+
+
+def bench(
+    suite: str,
+    against: str,
+    out: Path | None,
+    only: str = "",
+    rounds: int = 5,
+    seconds: float = 2.0,
+    settings: Mapping[str, Any] | None = None,
+) -> list[dict]:
+    """Measures a suite's workloads and prints the table; see `bertlab bench --help`.
+
+    Args:
+        suite: "cpu", "gpu" or "all".
+        against: a key of SIDES.
+        out: JSON file, rewritten after each workload; None for no file.
+        only: comma-separated workloads to measure instead of the suite.
+        rounds: of each side, after warming up.
+        seconds: how long a round of steps is to take.
+        settings: config keys for every workload, such as another `data.corpus`.
+
+    Raises:
+        UserError: an argument is not known, or this machine cannot measure the suite.
+    """
+    if against not in SIDES:
+        raise UserError(f"--against={against}: choose one of {', '.join(SIDES)}")
+    if rounds < 1 or not seconds > 0:
+        raise UserError(f"--rounds={rounds} --seconds={seconds}: set --rounds to 1 or more and --seconds above 0")
+    asked = [(workload, rivals_of(workload, against)) for workload in chosen(suite, only)]
+    missing = [library for library in LIBRARIES[against] if importlib.util.find_spec(library) is None]
+    if missing and {*SIDES[against]} & {side for _, rivals in asked for side in rivals}:
+        raise UserError(
+            f"--against={against} needs {' and '.join(missing)}; install them with: pip install 'bertlab[bench]', or set"
+            " --against=none"
+        )
+    if suite != "cpu" and not only and (found := backend()) != "gpu":
+        raise UserError(f"--suite={suite} has workloads for a GPU, and JAX found only a {found}; set --suite=cpu")
+    results = []
+    for workload, rivals in asked:
+        print(f"{workload.name}: {workload.what}", flush=True)
+        results.append(measure(workload, rivals, rounds, seconds, dict(settings or {})))
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps({"machine": machine(), "workloads": results}, indent=1) + "\n")
+    print_table(results)
+    return results
+
+
+def backend() -> str:
+    """JAX's default backend, asked in another process, since JAX takes the device's memory."""
+    command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def rivals_of(workload: Workload, against: str) -> tuple[str, ...]:
+    """The sides to measure beside ours. Reading rows has no rival; only training steps gain from torch.compile."""
+    if workload.positions or workload.kind in ("rows", "rows-apart"):
+        return ()
+    if workload.kind == "replicas":
+        return ("apart",)
+    sides = SIDES[against] if workload.kind == "step" else SIDES[against][:1]
+    return tuple(side for side in sides if side != "gathered" or workload.recipe.startswith("bert"))
+
+
+def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: float, settings: dict) -> dict:
+    """One workload's numbers: the facts and every round of each side, and for a rival that failed the reason."""
+    found = {key: value for key, value in dataclasses.asdict(workload).items() if key not in ("suite", "recipe", "settings")}
+    with tempfile.TemporaryDirectory() as directory:
+        given = Path(directory) / "given"
+        with contextlib.closing(Side(workload, "examples", given, {}, settings)) as examples:
+            found |= {"given": {k: v for k, v in examples.facts.items() if k != "start_seconds"}, "settings": settings}
+        environment = {}
+        if workload.name.endswith("-cached"):
+            environment = {"JAX_COMPILATION_CACHE_DIR": directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        if workload.suite == "gpu":  # processes share the device, so none may reserve three quarters of its memory
+            environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        begin = lambda side: Side(workload, side, given, environment, settings)
+        sides = ("ours", *rivals)
+        if workload.kind == "start":
+            return {**found, "sides": of_starts(begin, sides, rounds)}
+        return {**found, "sides": of_rounds(begin, sides, rounds, seconds if workload.kind in RATES else None)}
+
+
+def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int) -> dict:
+    """Each round starts a new process and runs its first step; the first one of each side only fills caches."""
+
+    def start(of: dict, side: str) -> None:
+        with contextlib.closing(begin(side)) as process:
+            of["facts"] = process.facts
+            of["rounds"].append({"seconds": process.facts["start_seconds"]})
+            of["end"] = process.end()
+
+    found = in_turns(sides, [start] * (rounds + 1))
+    for of in found.values():
+        if "rounds" in of:
+            del of["rounds"][0]
+    return found
+
+
+def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float | None) -> dict:
+    """Processes wait beside each other and do their rounds in turns.
+
+    Args:
+        begin: starts the process of a side.
+        sides: in the order of their turns.
+        rounds: of each side, after warming up.
+        seconds: how long a round is to take; None if a round does all of the work.
+    """
+    processes: dict[str, Side] = {}
+    steps: dict[str, int] = {}
+
+    def start(of: dict, side: str) -> None:
+        processes[side] = open_sides.enter_context(contextlib.closing(begin(side)))
+        of["facts"] = processes[side].facts
+        steps[side] = warmed_up(processes[side], seconds)
+
+    def work(of: dict, side: str) -> None:
+        of["rounds"].append(processes[side].round(steps[side]))
+
+    def end(of: dict, side: str) -> None:
+        of["end"] = processes[side].end()
+
+    with contextlib.ExitStack() as open_sides:
+        return in_turns(sides, [start, *[work] * rounds, end])
+
+
+def warmed_up(process: Side, seconds: float | None) -> int:
+    """Warms up, and returns the steps of a round that takes `seconds`."""
+    if seconds is None:
+        process.round(1)
+        return 1
+    process.round(2)
+    # A few batches may be ready already, so the time is taken over an eighth of a round at least.
+    count, took = 3, process.round(3)["seconds"]
+    while took < seconds / 8:
+        count *= 4
+        took = process.round(count)["seconds"]
+    return max(1, round(count * seconds / took))
+
+
+def in_turns(sides: Sequence[str], stages: Sequence[Callable[[dict, str], None]]) -> dict:
+    """Does each stage for all sides, one after the other; what is found of each side has its `facts` and `rounds`.
+
+    A rival that fails is left out from then on, and only the reason is kept.
+
+    Raises:
+        UserError: our own side fails.
+    """
+    found = {side: {"facts": {}, "rounds": []} for side in sides}
+    for stage in stages:
+        for side in [side for side in sides if "failed" not in found[side]]:
+            try:
+                stage(found[side], side)
+            except UserError as error:
+                if side == "ours":
+                    raise
+                found[side] = {"failed": str(error)}
+    return found
+
+
+def machine() -> dict:
+    """This machine's processor, cores and platform."""
+    name = platform.processor()
+    with contextlib.suppress(FileNotFoundError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    return {"processor": name, "cores": len(os.sched_getaffinity(0)), "platform": platform.platform()}

@@ -1,0 +1,270 @@
+"""Bugs that the tests must notice: a text in a file, what replaces it, and the tests that are to fail."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug to plant.
+
+    Attributes:
+        name: what the bug is, in a few words.
+        file: the file to change.
+        old: text that occurs exactly once in the file.
+        new: what replaces it.
+        tests: pytest's arguments for the tests that are expected to notice.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+LEAKS = "tests/contracts/test_leaks.py::test_one_sided_states_see_one_side_of_their_own_document[gpt-left-to-right-forward]"
+
+BUGS = (
+    Bug(
+        "broken-causal-mask",
+        "bertlab/models/transformer.py",
+        "mask &= jnp.tril(jnp.ones((length, length), bool))",
+        "mask &= jnp.ones((length, length), bool)",
+        (LEAKS,),
+    ),
+    Bug(
+        "document-mask-ignored",
+        "bertlab/models/transformer.py",
+        "mask = documents[:, :, None] == documents[:, None, :]",
+        "mask = (documents[:, :, None] > 0) == (documents[:, None, :] > 0)",
+        (LEAKS,),
+    ),
+    Bug(
+        "off-by-one-labels",
+        "bertlab/objectives/autoregressive.py",
+        'step, edge = (-1, -1) if side == "forward" else (1, 0)',
+        'step, edge = (-2, -1) if side == "forward" else (1, 0)',
+        ("tests/objectives/test_autoregressive.py",),
+    ),
+    Bug(
+        "labels-cross-documents",
+        "bertlab/objectives/autoregressive.py",
+        "same = (jnp.roll(documents, step, axis=1) == documents) & (documents > 0)",
+        "same = (jnp.roll(documents, step, axis=1) > 0) & (documents > 0)",
+        ("tests/objectives/test_autoregressive.py",),
+    ),
+    Bug(
+        "loss-on-unmasked-positions",
+        "bertlab/objectives/masked.py",
+        'view["masked_labels"], view["masked_weights"])',
+        'view["masked_labels"], jnp.ones_like(view["masked_weights"]))',
+        ("tests/objectives/test_masked.py", "-k", "loss"),
+    ),
+    Bug(
+        "wrong-shares-of-80-10-10",
+        "bertlab/objectives/masked.py",
+        "(fate < self.mask_share + self.random_share), drawn",
+        "(fate < self.mask_share + 2 * self.random_share), drawn",
+        ("tests/objectives/test_masked.py", "-k", "shares"),
+    ),
+    Bug(
+        "sentence-label-flipped",
+        "bertlab/objectives/next_sentence.py",
+        "jnp.maximum(label, 0), label >= 0",
+        "1 - jnp.maximum(label, 0), label >= 0",
+        ("tests/objectives/test_next_sentence.py",),
+    ),
+    Bug(
+        "sentence-label-flipped-in-data",
+        "bertlab/data/formats.py",
+        "label, used = int(is_negative), end",
+        "label, used = int(not is_negative), end",
+        ("tests/data/test_formats.py",),
+    ),
+    Bug(
+        "norms-and-biases-decayed",
+        "bertlab/train/optimizers.py",
+        "[not (exclude and re.search(exclude, path)) for path in paths]",
+        "[bool(exclude and re.search(exclude, path)) for path in paths]",
+        ("tests/train/test_optimizers.py", "-k", "biases_and_norms or numpy"),
+    ),
+    Bug(
+        "clipping-before-scaling",
+        "bertlab/train/optimizers.py",
+        """*([optax.scale(optimizer.gradient_scale)] if optimizer.gradient_scale != 1 else []),
+        *([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),""",
+        """*([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),
+        *([optax.scale(optimizer.gradient_scale)] if optimizer.gradient_scale != 1 else []),""",
+        ("tests/train/test_optimizers.py", "-k", "numpy and ELMo"),
+    ),
+    Bug(
+        "warm-up-one-step-early",
+        "bertlab/train/schedules.py",
+        "rising = step / max(1, warmup)",
+        "rising = (step + 1) / max(1, warmup)",
+        ("tests/train/test_schedules.py",),
+    ),
+    Bug(
+        "layer-decay-upside-down",
+        "bertlab/train/layer_groups.py",
+        "optimizer.layer_decay ** (len(names) - 1 - i)",
+        "optimizer.layer_decay ** i",
+        ("tests/train/test_layer_groups.py", "-k", "rates or movement"),
+    ),
+    Bug(
+        "thawing-from-the-bottom",
+        "bertlab/train/layer_groups.py",
+        "only(*range(first, groups)) for first in reversed(range(1, groups))",
+        "only(*range(groups - first)) for first in reversed(range(1, groups))",
+        ("tests/train/test_layer_groups.py", "-k", "each_stage"),
+    ),
+    Bug(
+        "dropped-micro-batch",
+        "bertlab/train/state.py",
+        "return jax.tree.map(jnp.add, total, (grads, metrics)), carry",
+        "return (grads, metrics), carry",
+        ("tests/train/test_sharding.py", "-k", "micro_batches and gpt"),
+    ),
+    Bug(
+        "mean-of-means-over-micro-batches",
+        "bertlab/train/state.py",
+        "return weighted_total(metrics, now, denominators), (metrics, carry)",
+        "return weighted_total(metrics, now) / micro_batches, (metrics, carry)",
+        ("tests/train/test_sharding.py", "-k", "micro_batches and bert"),
+    ),
+    Bug(
+        "mean-of-means-over-batches",
+        "bertlab/train/metrics.py",
+        """held[0] += float(total)
+            held[1] += float(weight)""",
+        """held[0] += float(total) / max(float(weight), 1e-9)
+            held[1] += 1.0""",
+        ("tests/train/test_loop.py", "-k", "held_out or before_the_trigger"),
+    ),
+    Bug(
+        "same-randomness-at-every-step",
+        "bertlab/train/state.py",
+        "jax.random.fold_in(jax.random.key(seed), state.step)",
+        "jax.random.fold_in(jax.random.key(seed), 0)",
+        ("tests/objectives/test_sampled_softmax.py", "-k", "seed_and_step"),
+    ),
+    Bug(
+        "dropout-in-evaluation",
+        "bertlab/objectives/program.py",
+        "views, True, carry, None, True)",
+        'views, False, carry, None, True, rngs={"dropout": jax.random.key(0)})',
+        ("tests/train/test_loop.py", "-k", "held_out or before_the_trigger"),
+    ),
+    Bug(
+        "embeddings-not-tied",
+        "bertlab/models/base.py",
+        "if not self.config.tied:",
+        "if True:",
+        ("tests/objectives/test_autoregressive.py",),
+    ),
+    Bug(
+        "stale-carry",
+        "bertlab/models/recurrent.py",
+        'continues = view["continues"] > 0',
+        'continues = view["continues"] >= 0',
+        ("tests/models/test_awd_lstm.py", "-k", "carried"),
+    ),
+    Bug(
+        "stream-always-goes-on",
+        "bertlab/data/streams.py",
+        "not first if self._across else self._offsets[lane] > 0",
+        "not first",
+        ("tests/data/test_streams.py",),
+    ),
+    Bug(
+        "weight-dropout-on-the-wrong-matrix",
+        "bertlab/models/awd_lstm.py",
+        "wh = Dropout(c.weight_dropout)(wh, self.deterministic)",
+        "wx = Dropout(c.weight_dropout)(wx, self.deterministic)",
+        ("tests/models/test_awd_lstm.py", "-k", "weight_dropout"),
+    ),
+    Bug(
+        "seed-does-not-shuffle",
+        "bertlab/data/batches.py",
+        "grain.MapDataset.source(source).seed(seed).shuffle()",
+        "grain.MapDataset.source(source).seed(seed)",
+        ("tests/data/test_batches.py", "-k", "another_seed or another_order"),
+    ),
+    Bug(
+        "shards-read-the-same-documents",
+        "bertlab/data/batches.py",
+        "share = _documents(source, data.seed)[index::count]",
+        "share = _documents(source, data.seed)[0::count]",
+        ("tests/data/test_batches.py", "-k", "share"),
+    ),
+    Bug(
+        "held-out-text-is-training-text",
+        "bertlab/data/batches.py",
+        "source = _open(prepared, data, split)",
+        'source = _open(prepared, data, "train")',
+        ("tests/data/test_batches.py", "-k", "eval_batches_read"),
+    ),
+    Bug(
+        "data-position-lost-on-resume",
+        "bertlab/train/loop.py",
+        "self.iterator.set_state(position)",
+        "pass",
+        ("tests/train/test_resume.py", "-k", "resumes and gpt"),
+    ),
+    Bug(
+        "optimizer-state-lost-on-resume",
+        "bertlab/train/loop.py",
+        "progress = Progress(**saved)",
+        "progress, self.state = Progress(**saved), dataclasses.replace(self.state, opt_state=begin().opt_state)",
+        ("tests/train/test_resume.py", "-k", "resumes and gpt"),
+    ),
+    Bug(
+        "fine-tuning-starts-from-random-values",
+        "bertlab/train/loop.py",
+        "if experiment.warm_start is not None:",
+        "if False:",
+        ("tests/transfer/test_finetune.py", "-k", "pretrained_parameters"),
+    ),
+    Bug(
+        "sums-added-once-a-device-too-often",
+        "bertlab/objectives/linear_cross_entropy.py",
+        "sums = jax.lax.psum(sums, BATCH_AXES)",
+        "sums = jax.lax.psum(jax.lax.psum(sums, BATCH_AXES), BATCH_AXES)",
+        ("tests/objectives/test_linear_cross_entropy.py", "-k", "devices"),
+    ),
+    Bug(
+        "f1-counts-o-tags",
+        "bertlab/transfer/scorers.py",
+        'if before != "O" and (begins or part == "O"):',
+        'if begins or part == "O":',
+        ("tests/transfer/test_scorers.py", "-k", "entities"),
+    ),
+    Bug(
+        "bits-per-token-called-bits-per-byte",
+        "bertlab/transfer/likelihood.py",
+        "value = bits.sum() / sizes.sum()",
+        "value = bits.sum() / tokens",
+        ("tests/transfer/test_likelihood.py", "-k", "bits_per_byte"),
+    ),
+    Bug(
+        "bootstrap-ignores-pairing",
+        "bertlab/studies/statistics.py",
+        "_draw(of, rows[0] if paired else rows_of, rng)",
+        "_draw(of, rows_of, rng)",
+        ("tests/studies/test_statistics.py", "-k", "shared_pretraining"),
+    ),
+    Bug(
+        "seed-axis-not-set-in-data",
+        "bertlab/studies/study.py",
+        'own["data.seed"] = own["seed"]',
+        "pass",
+        ("tests/studies/test_study.py",),
+    ),
+    Bug(
+        "selected-on-test",
+        "bertlab/studies/selection.py",
+        'return f"selected_by/{column}"',
+        "return column",
+        ("tests/studies/test_selection.py",),
+    ),
+)
