@@ -445,7 +445,7 @@ def _report(given, _) -> None:
 
 
 def _compare(given, _) -> None:
-    from bertlab.studies.compare import compare
+    from bertlab.studies.two_runs import compare
 
     compare(*given.runs)
 

@@ -1,11 +1,13 @@
-"""The door to results: `load` a study's or a run's directory into pandas tables, and plot them.
+"""Results: `load` the directory of a study or a run into pandas tables, and plot them.
 
     from bertlab import results
 
     study = results.load("runs/table5")
-    study.runs                         # a row a run: labels, status, costs, scores
-    study.metrics                      # a row a number of every metrics.jsonl
-    results.summarise(study.runs)      # mean, standard deviation and seeds by variant
+    study.runs                         # a row per run: labels, status
+    study.measurements                 # a row per number: run, stage, task, split, metric, value, weight, standard_error
+    study.metrics                      # a row per number of every metrics.jsonl
+    study.wide("tokens", "package/accuracy")   # `runs`, with a column for each of these
+    results.summarise(study)           # mean, standard deviation and seeds by variant
     results.difference(study, "package/accuracy", "MLM", "LTR")
     results.plot_curves(study)
     results.plot_scores(study)
@@ -19,22 +21,16 @@ from matplotlib.figure import Figure
 
 from bertlab.errors import UserError
 from bertlab.studies import plots
+from bertlab.studies.comparisons import Comparison, difference
+from bertlab.studies.measurements import X_AXES, Measure, Results, load, scores
 from bertlab.studies.plots import LineStyle
-from bertlab.studies.results import (
-    X_AXES,
-    Difference,
-    Results,
-    compare_data,
-    curves,
-    difference,
-    load,
-    primary_metric,
-    summarise,
-)
+from bertlab.studies.same_data import compare_data, curves
+from bertlab.studies.seeds import summarise
 
 __all__ = [
-    "Difference",
+    "Comparison",
     "LineStyle",
+    "Measure",
     "Results",
     "compare_data",
     "difference",
@@ -48,12 +44,12 @@ __all__ = [
 
 
 def styles(results: Results) -> dict[str, LineStyle]:
-    """Variant -> how all figures draw it (`colour`, `dashes`, `marker`, `hatch`), for figures of your own."""
+    """Variant -> how all figures draw it (`colour`, `dashes`, `marker`, `hatch`), for your own figures."""
     return plots.line_styles(results.runs)
 
 
 def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[str] = ("tokens",)) -> Figure:
-    """Validation curves: a row of panels a metric, a column a horizontal axis; means over seeds, bands of one deviation.
+    """Validation curves: a row of panels per metric, a column per horizontal axis; means over seeds, bands of one deviation.
 
     Variants that share their pretrainings are drawn once, as the first of them.
 
@@ -66,7 +62,7 @@ def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[
         UserError: There is no such axis, or no run has logged such a metric on `valid`.
     """
     if unknown := [axis for axis in x_axes if axis not in X_AXES]:
-        raise UserError(f"x_axes: '{unknown[0]}' is not known; choose of {', '.join(X_AXES)}")
+        raise UserError(f"x_axes: unknown axis '{unknown[0]}'; choose from {', '.join(X_AXES)}")
     known = dict.fromkeys(results.metrics.loc[results.metrics["split"] == "valid", "metric"])
     names = list(metrics) or plots.loss_metrics(results.metrics)
     if not names or (unknown := [name for name in names if name not in known]):
@@ -77,34 +73,30 @@ def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[
 
 
 def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:
-    """Test scores after fine-tuning: a panel a metric, a bar a variant; dots are seeds, whiskers one standard deviation.
+    """Test scores after fine-tuning: a panel per score, a bar per variant; dots are seeds, whiskers one standard deviation.
 
     Args:
         results: From `load`.
-        metrics: Columns of `results.runs`; () for the first metric of each task.
+        metrics: Such as "package/accuracy"; () for the first metric of each task.
 
     Raises:
-        UserError: There is no such column, or no finished run.
+        UserError: There is no such score, or no finished run.
     """
-    return plots.downstream_bars(results.runs, _scores(results, metrics), plots.line_styles(results.runs))
+    return plots.downstream_bars(results, _scores(results, metrics), plots.line_styles(results.runs))
 
 
 def plot_heat_map(results: Results, metrics: Sequence[str] = ()) -> Figure:
-    """Test scores as a map, variants downwards and metrics across; every metric has a scale of its own.
+    """Test scores as a map, variants downwards and scores across, each score on its own scale.
 
     Args, Raises: as for `plot_scores`.
     """
-    return plots.heat_map(results.runs, _scores(results, metrics))
+    return plots.heat_map(results, _scores(results, metrics))
 
 
-def _scores(results: Results, metrics: Sequence[str]) -> list[str]:
-    if "finished" not in set(results.runs["status"]):
+def _scores(results: Results, metrics: Sequence[str]) -> list[Measure]:
+    if results.finished.empty:
         raise UserError(f"{results.path}: no run is finished yet, so there are no scores; run the sweep again")
-    first = [primary_metric(results, task) for task in results.study["downstream"]]
-    names = list(metrics) or [name for name in first if name]
-    if not names:
-        raise UserError(f"{results.path}: its runs were not fine-tuned; name columns of results.runs in `metrics`")
-    if unknown := [name for name in names if name not in results.runs]:
-        scores = [column for column in results.runs if "/" in column]
-        raise UserError(f"metrics: results.runs has no column '{unknown[0]}'; it has {', '.join(scores)}")
-    return names
+    measures = [results.find(name) for name in metrics] if metrics else scores(results)
+    if not measures:
+        raise UserError(f"{results.path}: its runs were not fine-tuned; name other measurements in `metrics`")
+    return measures

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.studies.results import read_metrics
+from bertlab.studies.measurements import read_metrics
 from bertlab.train.phases import phase_configs, weights_of
 
 # Before that many updates a model may be expected to know little: a tiny BERT leaves the unigram entropy after about 150.

@@ -1,114 +1,111 @@
 """What a study shows, and what its reader must know first, in plain sentences computed from the results."""
 
-import itertools
 import math
 from collections.abc import Sequence
 
-from bertlab.studies import plots
-from bertlab.studies.results import (
-    Difference,
-    Results,
-    comparable,
-    compare_data,
-    compare_texts,
-    difference,
-    scores_by_seed,
-)
-from bertlab.studies.statistics import compare_variants, failure_rate
-from bertlab.studies.tables import level_of_pairs, looks_of, mean_scores, score_columns, seed_counts
+from bertlab.studies import leaks, plots
+from bertlab.studies.comparisons import MOST_FREQUENT, Comparison, find, of_family
+from bertlab.studies.measurements import Measure, Results, cost, scores
+from bertlab.studies.same_data import compare_data, compare_texts, untrained
+from bertlab.studies.seeds import mean_scores, seed_counts
+from bertlab.studies.statistics import failure_rate
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 
 
-def findings(results: Results) -> list[str]:
-    """What the results show, in plain sentences computed from them."""
-    finished = results.runs[results.runs["status"] == "finished"]
-    if finished.empty:
-        return ["No run is finished yet, so there is nothing to conclude."]
+def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
+    """What the results show, in plain sentences.
+
+    Args:
+        results: The study or run.
+        compared: Its comparisons, from `compare_all`.
+    """
+    if results.finished.empty:
+        return ["No run is finished yet, so nothing can be concluded."]
     if not results.axes:
         return [run_finding(results)]
-    columns = score_columns(results)
-    counts = {variant: seed_counts(results, variant)[0] for variant in results.variants}
-    counts = {variant: count for variant, count in counts.items() if count}
+    counts = {variant: seeds for variant, (seeds, _) in seed_counts(results).items() if seeds}
     least, most = min(counts.values()), max(counts.values())
-    variants = f"{len(counts)} variants were" if len(counts) > 1 else "One variant was"
+    variants = f"{len(counts)} variants were run" if len(counts) > 1 else "One variant was run"
     if most < 2:
-        said = f"{variants} run with one seed each. One seed cannot separate variants from chance, so none is compared here"
-        listed = [(scores_of_one_seed(results, metric), beside_reading_nothing(results, metric)) for metric in columns]
-        return [f"{said}; the numbers say what happened once.", *filter(None, itertools.chain(*listed))]
+        listed = [said for measure in scores(results) for said in one_seed(results, measure) if said]
+        return [
+            f"{variants} with one seed each. One seed cannot tell a difference from chance, so nothing is compared.",
+            *listed,
+        ]
     seeds = f"{least}" if least == most else f"{least} to {most}"
-    sentences = [
-        f"{variants} run with {seeds} seeds each; ± is the standard deviation over seeds, and what stands in parentheses the"
-        " interval of a difference, paired by seed, for all pairs of variants at once 95 % (Bonferroni)."
-        if len(counts) > 1
-        else f"{variants} run with {seeds} seeds; ± is the standard deviation over seeds."
-    ]
+    head = f"{variants} with {seeds} seeds{' each' if len(counts) > 1 else ''}; ± is the standard deviation over seeds."
+    if len(counts) > 1:
+        head += (
+            " Parentheses hold the interval of a difference, paired by seed; the intervals of all pairs of variants hold"
+            " together with 95 % (Bonferroni)."
+        )
     if results.study.get("select"):
-        return sentences  # which of what was selected among is best on test is nobody's to know
-    references = plots.untrained(results.runs)
-    for metric in columns:
-        task, _, name = metric.partition("/")
-        means = mean_scores(results, metric).sort_values(ascending=False, kind="stable")
-        if len(means) < 2:
-            continue
-        best, second = means.index[:2]
-        others = [second, *(v for v in references if v in means.index and v not in (best, second))]
-        level = level_of_pairs(results, len(means))
-        gaps = [gap(results, metric, best, other, level) for other in others]
-        highest = f"On {task} ({name}, test) the highest mean is that of {best}, {score_text(means[best], metric)}"
-        sentences.append(f"{highest}: {'; '.join(gaps)}.")
-        sentences += filter(None, [beside_reading_nothing(results, metric)])
-        pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index]
-        sentences += [comparison(results, metric, a, b, level) for a, b in pairs]
-    return sentences
+        return [head]  # nobody may know which of the selected is best on test
+    return [head, *(said for measure in scores(results) for said in of_score(results, compared, measure) if said)]
 
 
-def scores_of_one_seed(results: Results, metric: str) -> str:
-    """What every variant has in a downstream score, in the study's order; "" without a score."""
-    task, _, name = metric.partition("/")
-    listed = [f"{variant} {score_text(score, metric)}" for variant, score in mean_scores(results, metric).items()]
-    return f"On {task} ({name}, test): {', '.join(listed)}." if listed else ""
+def one_seed(results: Results, measure: Measure) -> list[str]:
+    """Every variant's score, and the most frequent answer's; "" without."""
+    listed = [f"{variant} {score_text(score, measure.metric)}" for variant, score in mean_scores(results, measure).items()]
+    said = f"{measure.task} ({measure.metric}, test): {', '.join(listed)}." if listed else ""
+    return [said, most_frequent(results, [], measure)]
 
 
-def beside_reading_nothing(results: Results, metric: str) -> str:
-    """What always the most frequent answer scores, and which variants are above it by more than chance; "" where that is 0.
+def of_score(results: Results, compared: Sequence[Comparison], measure: Measure) -> list[str]:
+    """The highest mean beside the second and the untrained variants, the most frequent answer, and MLM beside LTR."""
+    means = mean_scores(results, measure).sort_values(ascending=False, kind="stable")
+    if len(means) < 2:
+        return []
+    best, second = means.index[:2]
+    others = [second, *(v for v in untrained(results) if v in means.index and v not in (best, second))]
+    gaps = [gap(compared, measure, best, other) for other in others]
+    highest = f"{measure.task} ({measure.metric}, test): {best} has the highest mean, {score_text(means[best], measure.metric)}"
+    pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index]
+    return [
+        f"{highest}, {'; '.join(gaps)}.",
+        most_frequent(results, compared, measure),
+        *(comparison(compared, measure, a, b) for a, b in pairs),
+    ]
 
-    It is of each run's own training examples, and differs where their number is an axis.
+
+def most_frequent(results: Results, compared: Sequence[Comparison], measure: Measure) -> str:
+    """The score of always giving the most frequent answer, and which variants are above it by more than chance; "" if it is 0.
+
+    It comes from each run's own training examples, and differs if their number is an axis.
     """
-    task, column = metric.partition("/")[0], f"most_frequent/{metric}"
-    answered = mean_scores(results, column) if column in results.runs else []
+    answered = mean_scores(results, measure._replace(stage="most_frequent"))
     if not len(answered) or not answered.max() > 0:
         return ""
-    low, high = (score_text(score, metric) for score in (answered.min(), answered.max()))
-    head = f"Always the most frequent answer scores {low if low == high else f'{low} to {high}, by variant,'} on {task}"
-    scored = list(mean_scores(results, metric).index)
-    level = 1 - 0.05 / (len(scored) * looks_of(results))
-    tables = {name: [scores_by_seed(results, of, name).mean(axis=1).dropna() for of in (metric, column)] for name in scored}
-    tables = {name: of for name, of in tables.items() if min(map(len, of)) > 1}
-    if not tables:
+    low, high = (score_text(score, measure.metric) for score in (answered.min(), answered.max()))
+    score = low if low == high else f"{low} to {high}, depending on the variant,"
+    head = f"Always giving the most frequent answer scores {score} on {measure.task}"
+    family = of_family(compared, MOST_FREQUENT, measure)
+    if not family:
         return f"{head}."
-    names = (metric, column)
-    above = [name for name, of in tables.items() if compare_variants(*of, names, level).low > 0]
-    who = "all variants are" if above == scored else f"{', '.join(above) or 'no variant'} {'are' if len(above) > 1 else 'is'}"
-    return f"{head}; {who} above that by more than chance."
+    above = [found.variant for found in family if found.low > 0]
+    if len(above) == len(mean_scores(results, measure)):
+        return f"{head}; all variants are above that by more than chance."
+    verb = "are" if len(above) > 1 else "is"
+    return f"{head}; {', '.join(above) or 'no variant'} {verb} above that by more than chance."
 
 
-def gap(results: Results, metric: str, variant: str, other: str, level: float) -> str:
+def gap(compared: Sequence[Comparison], measure: Measure, variant: str, other: str) -> str:
     """A difference in words, seed by seed, with its interval: "3.1 points (1.9 to 4.3) above LTR"."""
-    if not comparable(results, metric, variant, other):
-        return f"with {other} it has too few seeds in common to be compared"
-    found = difference(results, metric, variant, other, level)
+    found = find(compared, measure, variant, other)
+    if not found:
+        return f"not compared with {other} (too few seeds in common)"
     if not found.mean:
         return f"as high as {other}"
-    text = f"{size(found, metric)} {'above' if found.mean > 0 else 'below'} {other}"
+    text = f"{size(found)} {'above' if found.mean > 0 else 'below'} {other}"
     if math.isnan(found.low):
-        return f"{text}, the same for all seeds, which says nothing about chance"
-    seeds = [len(scores_by_seed(results, metric, name).dropna(how="all")) for name in (variant, other)]
-    text += f" by the {found.pairs} seeds that both have" if 0 < found.pairs < max(seeds) else ""
-    return text if found.beyond_chance else f"{text}, which may be chance"
+        return f"{text} in every seed, so no interval can be given"
+    text += f" on the {found.pairs} seeds that both have" if 0 < found.pairs < max(found.seeds) else ""
+    return text if found.beyond_chance else f"{text} (may be chance)"
 
 
-def size(found: Difference, metric: str) -> str:
-    """How far apart two variants are, whichever is above, with its interval: "3.1 points (1.9 to 4.3)"."""
+def size(found: Comparison) -> str:
+    """How far apart two variants are, whichever is above, with the interval: "3.1 points (1.9 to 4.3)"."""
+    metric = found.measure.metric
     if math.isnan(found.low):
         return points(found.mean, metric)
     low, high = (-found.high, -found.low) if found.mean < 0 else (found.low, found.high)
@@ -126,79 +123,96 @@ def mlm_and_ltr(variants: Sequence[str]) -> list[tuple[str, str]]:
     return [(v, names[swapped(v)]) for v in variants if swapped(v) != v.casefold() and swapped(v) in names]
 
 
-def comparison(results: Results, metric: str, variant: str, other: str, level: float) -> str:
-    """Says honestly whether one variant is above another in a downstream score, with an interval of that level."""
-    task = metric.partition("/")[0]
-    if not comparable(results, metric, variant, other):
+def comparison(compared: Sequence[Comparison], measure: Measure, variant: str, other: str) -> str:
+    """Says honestly whether one variant is above another in a downstream score."""
+    task = measure.task
+    found = find(compared, measure, variant, other)
+    if not found:
         return f"{variant} and {other} have too few seeds in common to be compared on {task}."
-    found = difference(results, metric, variant, other, level)
     if found.mean > 0:
-        sentence = f"{variant} is above {other} on {task} by {size(found, metric)}"
+        sentence = f"{variant} is above {other} on {task} by {size(found)}"
     elif found.mean < 0:
-        sentence = f"{variant} is not above {other} on {task} at this scale: it is {size(found, metric)} below"
+        sentence = f"{variant} is not above {other} on {task} at this scale: it is {size(found)} below"
     else:
         sentence = f"{variant} is not above {other} on {task} at this scale: the two are equal"
-    over = f"over {found.pairs} seeds" if found.pairs else "by seeds that differ"
+    over = f"{found.pairs} seeds" if found.pairs else "different seeds"
     if math.isnan(found.low):
-        return f"{sentence}, the same {over}, which says nothing about chance."
-    if not found.beyond_chance:
-        return f"{sentence}, which {found.pairs or 'so few'} seeds cannot tell from chance."
-    return f"{sentence}, more than chance {over}."
+        return f"{sentence}, the same in all {over}; that says nothing about chance."
+    return f"{sentence}; {over} {'show more than chance' if found.beyond_chance else 'cannot tell that from chance'}."
 
 
 def run_finding(results: Results) -> str:
     """The plain-language summary of a single run."""
-    row = results.runs.iloc[0]
-    sentence = (
-        f"The run took {row['step']:,.0f} steps over {count_text(row['tokens'])} tokens in {seconds_text(row['seconds'])}"
-    )
+    run = results.runs["run"].iloc[0]
+    steps, tokens, seconds = (results.values(cost(name))[run] for name in ("step", "tokens", "seconds"))
+    sentence = f"The run took {steps:,.0f} steps over {count_text(tokens)} tokens in {seconds_text(seconds)}"
     for metric in plots.loss_metrics(results.metrics):
         curve = results.metrics[(results.metrics["split"] == "valid") & (results.metrics["metric"] == metric)]
         first, last = curve["value"].iloc[0], curve["value"].iloc[-1]
         sentence += f"; {metric} on held-out text went from {first:.3f} to {last:.3f}"
-    for metric in score_columns(results):
-        sentence += f"; {metric} on test is {score_text(row[metric], metric)}"
+    for measure in scores(results):
+        sentence += f"; {measure.name} on test is {score_text(results.values(measure)[run], measure.metric)}"
     return sentence + ". One run says nothing about differences."
 
 
 def notices(results: Results) -> list[str]:
-    """What the reader must know before the numbers: data that differ, runs that are missing."""
+    """What the reader must know before the numbers: different data, leaks, missing runs."""
     _, problems = compare_data(results)
     texts = []
     if problems:
         texts.append(
-            "The runs did not read the same data in the same order, so their differences are not due to the "
-            f"variants alone. {'. '.join(problems)}."
+            "The runs did not read the same data in the same order, so their differences are not due to the variants alone."
+            f" {'. '.join(problems)}."
         )
-    texts += compare_texts(results)
-    for name in (column.removeprefix("floor/") for column in results.runs.columns if column.startswith("floor/")):
-        above, error = results.runs[f"above/{name}"], results.runs[f"above_error/{name}"]
-        if leaking := list(results.runs.loc[above < -3 * error, "name"]):
-            texts.append(
-                f"The loss of {name} is below its floor by more than three standard errors in {', '.join(leaking)}: no"
-                " model can be that good, so it sees what it is asked (a leak)."
-            )
+    texts += compare_texts(results) + leak_notices(results)
     settled = results.study.get("settled")
     if settled:
         left = int((results.runs["status"] == "unfinished").sum())
-        texts.append(f"{settled['sentence']}, by a rule fixed beforehand, so {left} runs were left out.")
+        texts.append(f"{settled['sentence']}, by a rule fixed beforehand; {left} runs were not started.")
     statuses = ("failed",) if settled else ("failed", "unfinished")
     return texts + [runs_left_out(results, status) for status in statuses if (results.runs["status"] == status).any()]
 
 
+def leak_notices(results: Results) -> list[str]:
+    """A sentence for each objective whose loss is too good to be true in some runs."""
+    floors, zeros = {}, {}
+    for run in results.runs["run"]:
+        rows = results.measurements[results.measurements["run"] == run]
+        above = rows[(rows["stage"] == "floor") & rows["metric"].str.endswith("/above")]
+        pairs = {
+            m.removesuffix("/above"): of for m, *of in above[["metric", "value", "standard_error"]].itertuples(index=False)
+        }
+        held_out = rows[(rows["stage"] == "pretrain") & (rows["split"] == "valid")].set_index("metric")["value"]
+        asked = results.token_objectives.get(run, ())
+        losses = {name: held_out[f"{name}/loss"] for name in asked if f"{name}/loss" in held_out}
+        for leak in leaks.below_floor(pairs):
+            floors.setdefault(leak.objective, []).append(run)
+        for leak in leaks.next_to_nothing(losses):
+            zeros.setdefault(leak.objective, []).append(run)
+    return [
+        f"The loss of {name} is below its floor by more than {leaks.STANDARD_ERRORS} standard errors in {', '.join(runs)}. No"
+        " model can be that good, so it sees what it must predict (a leak)."
+        for name, runs in floors.items()
+    ] + [
+        f"The loss of {name} is next to nothing in {', '.join(runs)}. Text does not allow that, so the model sees what it must"
+        " predict (a leak)."
+        for name, runs in zeros.items()
+    ]
+
+
 def runs_left_out(results: Results, status: str) -> str:
-    """Which runs have failed, of those that were begun, with their rate; or which are not finished, of all."""
+    """Which runs have failed, of those that were started, with their rate; or which are unfinished, of all."""
     runs = results.runs[results.runs["status"] == status]
     verb = "is" if len(runs) == 1 else "are"
     did = "failed" if status == "failed" else f"{verb} not finished"
     if not results.axes:
         return f"This run {did}" + (f": {runs['error'].iloc[0]}." if runs["error"].iloc[0] else ".")
-    names = ", ".join(f"{run['name']} ({run['error']})" if run["error"] else run["name"] for _, run in runs.iterrows())
+    names = ", ".join(f"{run['run']} ({run['error']})" if run["error"] else run["run"] for _, run in runs.iterrows())
     of = f"{len(results.runs)} runs"
     if status == "failed":
-        begun = int(results.runs["status"].isin(["failed", "finished"]).sum())
-        of = f"{begun} runs that were begun" if begun < len(results.runs) else of
-        did += f" ({failed_share(len(runs), begun)})"
+        started = int(results.runs["status"].isin(["failed", "finished"]).sum())
+        of = f"{started} runs that were started" if started < len(results.runs) else of
+        did += f" ({failed_share(len(runs), started)})"
     return f"{len(runs)} of {of} {did} and {verb} left out of tables: {names}."
 
 

@@ -1,7 +1,7 @@
-"""When a sweep may stop early: the order of its variants is settled (`bertlab sweep --until_decided=TASK`).
+"""When a sweep may stop early: once the order of its variants is settled (`bertlab sweep --until_decided=TASK`).
 
-Runs go seed by seed. After each seed from the third on that all variants have finished, every pair of variants is tested, with
-a correction for looking so often (`statistics.settled`). Once all pairs are decided the seeds that are left are not begun.
+Runs go seed by seed. After each seed that all variants have finished, from the third on, every pair of variants is tested, with
+a correction for repeated looks (`statistics.settled`). Once all pairs are decided, the remaining seeds are not started.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,8 @@ import pandas as pd
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.studies import statistics
-from bertlab.studies.results import load, primary_metric, scores_by_seed, seed_axes
+from bertlab.studies.measurements import load, score_of_task, seed_axes
+from bertlab.studies.seeds import seed_tables
 from bertlab.studies.study import RunSpec, Study
 
 FIRST_LOOK = 3
@@ -22,57 +23,58 @@ RULE = "until_decided.json"
 
 
 def check_until_decided(study: Study, task: str) -> None:
-    """Refuses a study whose order cannot be settled: of too few seeds or variants, or without the task.
+    """Refuses a study whose order cannot be settled: too few seeds or variants, or no such task.
 
     Raises:
-        UserError: says what is wanting.
+        UserError: Says what is missing.
     """
     if task != ALL and task not in study.tasks:
-        raise UserError(f"--until_decided={task}: the study's tasks are {', '.join(study.tasks) or 'none'}; name one, or all")
+        raise UserError(
+            f"--until_decided={task}: the study's tasks are {', '.join(study.tasks) or 'none'}; name one of them, or all"
+        )
     if not study.tasks:
         raise UserError(f"--until_decided: study {study.name} has no downstream task to order its variants by")
     if study.select:
         raise UserError(
-            f"--until_decided: study {study.name} selects among {', '.join(study.select)} after all runs; leave it out"
+            f"--until_decided: study {study.name} selects among {', '.join(study.select)} after all runs; leave the option out"
         )
     counts = len(_seeds(study.runs(), study))
     if counts < FIRST_LOOK:
         raise UserError(
-            f"--until_decided: study {study.name} has {counts} seeds, and an order needs {FIRST_LOOK}; ask for more seeds"
+            f"--until_decided: study {study.name} has {counts} seeds and needs {FIRST_LOOK} to order its variants; ask for more"
         )
 
 
 def fix_rule(workdir: Path, study: Study, task: str) -> None:
-    """Writes down what the sweep of a directory stops by, before its first look; the correction for looking needs it fixed.
+    """Records the stopping rule of a sweep's directory before the first look; the correction for looks needs it fixed.
 
     Raises:
-        UserError: an earlier sweep of the directory was to stop by another task or after another number of seeds.
+        UserError: An earlier sweep of the directory had another rule.
     """
     rule = {"task": task, "max_seeds": len(_seeds(study.runs(), study))}
     path = workdir / RULE
     if path.exists() and (before := read_json(path)) != rule:
         raise UserError(
-            f"{path}: the sweep was to stop by {before['task']} and {before['max_seeds']} seeds, not by {task} and"
-            f" {rule['max_seeds']}; looking again by another rule would find an order by chance: ask for the same, or give"
-            " another --workdir"
+            f"{path}: this sweep stops by {before['task']} and {before['max_seeds']} seeds, not by {task} and"
+            f" {rule['max_seeds']}; a second rule could find an order by chance, so ask for the same or give another --workdir"
         )
     write_json(path, rule)
 
 
 def seed_by_seed(runs: Sequence[RunSpec], study: Study) -> list[RunSpec]:
-    """The runs in an order in which a seed is complete before the next begins."""
+    """The runs, seed after seed."""
     order = {seed: place for place, seed in enumerate(_seeds(runs, study))}
     return sorted(runs, key=lambda run: order[_seed(run, study)])
 
 
 def look(workdir: Path, study: Study, task: str, waiting: Mapping[str, str] | None = None) -> statistics.Settlement | None:
-    """What the complete seeds of a study say of the order of its variants; None while they are too few.
+    """What the complete seeds of a study say about the order of its variants; None if they are too few.
 
-    A seed is complete when its runs are finished or have failed. The sweep knows better of those that wait: `waiting` has their
-    status, "unfinished" where they are still to be tried, or tried again.
+    A seed is complete once each of its runs has finished or failed. `waiting` overrides the status of runs that the sweep will
+    still start, or try again ("unfinished").
     """
     results, runs = load(workdir), study.runs()
-    status = dict(zip(results.runs["name"], results.runs["status"], strict=True))
+    status = dict(zip(results.runs["run"], results.runs["status"], strict=True))
     status |= waiting or {}
     complete = []
     for seed in (seeds := _seeds(runs, study)):
@@ -83,14 +85,14 @@ def look(workdir: Path, study: Study, task: str, waiting: Mapping[str, str] | No
         return None
     scores = {}
     for name in [task] if task != ALL else study.tasks:
-        if metric := primary_metric(results, name):
-            by_seed = {v: scores_by_seed(results, metric, v).mean(axis=1).reindex(complete) for v in results.variants}
-            scores[metric] = pd.DataFrame(by_seed)
+        if measure := score_of_task(results, name):
+            tables = seed_tables(results, measure)
+            scores[measure.name] = pd.DataFrame({v: of.mean(axis=1).reindex(complete) for v, of in tables.items()})
     return statistics.settled(scores, len(seeds), first_look=FIRST_LOOK) if scores else None
 
 
 def write_settled(workdir: Path, found: statistics.Settlement) -> str:
-    """Notes in the study's directory that it has stopped early; returns that as a sentence."""
+    """Records in the study's directory that it stopped early; returns that as a sentence."""
     orders = "; ".join(f"{metric}: {' > '.join(ranking)}" for metric, ranking in found.rankings.items())
     sentence = f"The order of the variants was settled after {found.seeds} of {found.max_seeds} seeds ({orders})"
     write_json(workdir / FILE, {"seeds": found.seeds, "max_seeds": found.max_seeds, "sentence": sentence})
@@ -98,7 +100,7 @@ def write_settled(workdir: Path, found: statistics.Settlement) -> str:
 
 
 def open_pairs(found: statistics.Settlement) -> str:
-    """The pairs that are not decided yet, in a line: "A against B on sst2/accuracy (0.004 ± 0.009)"."""
+    """The pairs that are not decided yet: "A against B on sst2/accuracy (0.004)"."""
     named = [f"{p.better} against {p.worse} on {p.metric} ({p.difference.mean:.3g})" for p in found.pairs if not p.decided]
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
@@ -108,7 +110,7 @@ def _seeds(runs: Sequence[RunSpec], study: Study) -> list[str]:
 
 
 def _seed(run: RunSpec, study: Study) -> str:
-    """The seed of a run's pretraining, as `scores_by_seed` names it, or of its fine-tuning where there is no other."""
-    axes = seed_axes(tuple(study.axis_names))
+    """The seed of a run's pretraining, as `by_seed` names it; its fine-tuning's if there is no other."""
+    axes = seed_axes(study.axis_names)
     outer = [axis for axis in axes if not axis.startswith("finetune.")] or list(axes)
     return " ".join(run.labels[axis] for axis in outer)

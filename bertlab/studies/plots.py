@@ -1,4 +1,4 @@
-"""Figures over the tables of `bertlab.studies.results`: DataFrames in, matplotlib figures out."""
+"""Figures of a study's results: matplotlib figures, with one style for a variant in all of them."""
 
 import itertools
 import math
@@ -17,7 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 
-from bertlab.studies.results import bounds, by_seed, pretraining_seeds, summarise
+from bertlab.studies.measurements import Measure, Results, bounds
+from bertlab.studies.same_data import untrained
+from bertlab.studies.seeds import mean_scores, pretraining_seeds, seed_tables
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
 INK = "#2b2b2b"
@@ -50,8 +52,8 @@ STYLE = {
     "svg.hashsalt": "bertlab",
 }
 
-# Okabe and Ito's palette (2008), without black and yellow: told apart by colour-blind readers; the dashes, markers and
-# hatches keep variants apart in grey, and where they are more than colours.
+# Okabe and Ito's palette (2008) without black and yellow, for colour-blind readers. Dashes, markers and hatches tell variants
+# apart in grey, and if there are more variants than colours.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)), (0, (3, 1.2, 1, 1.2, 1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -73,8 +75,8 @@ class LineStyle:
     hatch: str
 
 
-# What many studies train keeps one colour in all of them, whatever it is called there ("BERT" is MLM+NSP). None is the
-# reference's grey, where nothing was pretrained.
+# Common variants have the same colour in all studies, whatever a study calls them ("BERT" is MLM+NSP). None is the grey of
+# variants without pretraining.
 NAMES_OF = {
     0: ("mlm", "no nsp"),
     1: ("ltr", "clm", "gpt", "ltr & no nsp", "+bilstm", "full"),  # full: GPT's and ULMFiT's whole recipes
@@ -89,10 +91,10 @@ MOST_OF_A_KIND = 4
 
 
 def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
-    """A style for each variant of `Results.runs`: by its name and the names of all, whatever is finished of them.
+    """A style for each variant of `Results.runs`. It depends on the names of all variants, not on what is finished.
 
-    What a known name trains (`trained`) decides, where that is known too: "BERT" may be MLM+NSP or MLM alone.
-    Variants with the same words before a comma ("LTR, layer 1", "LTR, layer 2") share a colour, unless they are many.
+    If it is known what a variant trains (`trained`), that decides: "BERT" may be MLM+NSP or only MLM. Variants with the same
+    words before a comma ("LTR, layer 1", "LTR, layer 2") share a colour, unless they are many.
     """
     variants = list(dict.fromkeys(runs["variant"]))
     plain = lambda name: re.sub(r"\s*\+\s*", "+", name.casefold().strip())
@@ -123,14 +125,8 @@ def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
     return {variant: styles[variant] for variant in variants}
 
 
-def untrained(runs: pd.DataFrame) -> list[str]:
-    """The variants whose finished runs took no pretraining step."""
-    steps = runs[runs["status"] == "finished"].groupby("variant", sort=False)["step"].max()
-    return list(steps[steps == 0].index)
-
-
 def loss_metrics(metrics: pd.DataFrame) -> list[str]:
-    """The validation losses in `Results.metrics`: one per objective, or the total where no objective is named."""
+    """The validation losses in `Results.metrics`: one per objective, or the total if no objective is named."""
     names = dict.fromkeys(metrics.loc[metrics["split"] == "valid", "metric"])
     return [n for n in names if n.endswith("/loss")] or [n for n in names if n == "loss"]
 
@@ -159,8 +155,8 @@ def learning_curves(
 ) -> Figure:
     """Validation curves, a row of panels per metric and a column per horizontal axis.
 
-    Lines are means over the pretrainings of a variant, bands one standard deviation over them (two or more). Variants
-    that were never trained (only step 0) are left out.
+    Lines are means over a variant's pretrainings, bands one standard deviation over them (two or more). Untrained variants
+    (only step 0) are left out.
 
     Args:
         metrics: `Results.metrics`.
@@ -194,8 +190,8 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
             continue
         # Unfinished runs end early: a mean over the rest would jump there, so the curve stops at the shortest run.
         lines = lines[lines["step"] <= lines.groupby("run")["step"].max().min()]
-        # Runs that differ in fine-tuning alone have one pretraining, which counts once.
-        pretraining = [*pretraining_seeds(tuple(lines.columns)), "step"]
+        # Runs that differ only in fine-tuning have one pretraining, and it counts once.
+        pretraining = [*pretraining_seeds(lines.columns), "step"]
         steps = lines.assign(x=lines[axis] / divisor).groupby(pretraining)[["x", "value"]].mean().groupby("step")
         x, mean, sd = steps["x"].mean(), steps["value"].mean(), steps["value"].std()
         panel.plot(
@@ -217,39 +213,40 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
     panel.yaxis.set_major_locator(MaxNLocator(nbins=5))
 
 
-def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[str, LineStyle]) -> Figure:
-    """Test scores of downstream tasks, a panel per metric (three in a row at most) and a bar per variant.
+def downstream_bars(results: Results, measures: Sequence[Measure], styles: Mapping[str, LineStyle]) -> Figure:
+    """Test scores of downstream tasks, a panel per score (at most three in a row) and a bar per variant.
 
-    Bars are means over seeds, whiskers one standard deviation (two seeds or more), dots single seeds, each the mean of the
-    fine-tunings that are nested in it; the dashed line is the mean of the variant without pretraining, where there is one, and
-    the solid one what always the most frequent answer scores, where that is above 0 and the same for all.
+    Bars are means over seeds, whiskers one standard deviation (two seeds or more), dots single seeds (the mean of fine-tunings
+    nested in one). Dashed lines are the means of variants without pretraining. The solid line is the score of always giving
+    the most frequent answer, if that is above 0 and the same for all variants.
 
     Args:
-        runs: `Results.runs`; unfinished runs are left out, and scores that are not finite.
-        names: Its columns to show, such as "package/accuracy"; shares and correlations are drawn in %.
+        results: The study; unfinished runs and scores that are not finite are left out.
+        measures: The scores to show; shares and correlations are drawn in %.
         styles: Variant -> style, from `line_styles`.
     """
-    finished = runs[runs["status"] == "finished"]
-    variants = [v for v in dict.fromkeys(runs["variant"]) if v in set(finished["variant"])]
+    finished = set(results.finished["variant"])
+    variants = [variant for variant in results.variants if variant in finished]
     looks = ({"color": INK, "linewidth": 0.9, "linestyle": dashes} for dashes in itertools.cycle(REFERENCE_DASHES))
-    lines = dict(zip(untrained(runs), looks, strict=False))
-    least = {name: score for name in names if (score := most_frequent(finished, name)) > 0}
-    rows = math.ceil(len(names) / 3)
-    columns = math.ceil(len(names) / rows)
+    lines = dict(zip(untrained(results), looks, strict=False))
+    least = {measure: score for measure in measures if (score := most_frequent(results, measure)) > 0}
+    rows = math.ceil(len(measures) / 3)
+    columns = math.ceil(len(measures) / rows)
     labels = [wrapped(variant, 1.5) for variant in variants]
     # The vertical axis is in inches, so that each name has room for its lines.
     heights = [max(0.33, lines_height(label) + 0.1) for label in labels]
     places = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.9 * columns, rows * (0.65 + sum(heights))), layout="constrained")
-        for number, name in enumerate(names, 1):
+        for number, measure in enumerate(measures, 1):
             panel = figure.add_subplot(rows, columns, number)
-            scores = {v: by_seed(finished[finished["variant"] == v], name).mean(axis=1).dropna() for v in variants}
+            tables, name = seed_tables(results, measure), measure.name
+            scores = {variant: tables[variant].mean(axis=1).dropna() for variant in variants}
             draw_bars(panel, scores, name, places, styles)
             for variant, line in lines.items():
                 panel.axvline(scores[variant].mean() * percent_factor(name), zorder=0.9, **line)
-            if name in least:
-                panel.axvline(least[name] * percent_factor(name), zorder=0.9, **MOST_FREQUENT_LINE)
+            if measure in least:
+                panel.axvline(least[measure] * percent_factor(name), zorder=0.9, **MOST_FREQUENT_LINE)
             panel.set_yticks(places, labels)
             panel.set_ylim(sum(heights), 0)
             panel.set_xlabel(wrapped(f"{metric_label(name)}, test", 2.2))
@@ -263,12 +260,9 @@ def downstream_bars(runs: pd.DataFrame, names: Sequence[str], styles: Mapping[st
     return figure
 
 
-def most_frequent(finished: pd.DataFrame, name: str) -> float:
-    """What always the most frequent answer scores, the mean over seeds; NaN where it is not known or differs by variant."""
-    column = f"most_frequent/{name}"
-    if column not in finished:
-        return math.nan
-    means = finished.groupby("variant")[column].mean()
+def most_frequent(results: Results, measure: Measure) -> float:
+    """The mean score over seeds of always giving the most frequent answer; NaN if unknown or different between variants."""
+    means = mean_scores(results, measure._replace(stage="most_frequent"))
     return means.mean() if means.max() - means.min() < 1e-9 else math.nan
 
 
@@ -320,19 +314,18 @@ def draw_bars(
 NARROWEST = 0.05  # of a share's scale of colours
 
 
-def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
-    """Test scores as a map: variants (such as layers) downwards, tasks across; every task on a scale of its own.
+def heat_map(results: Results, measures: Sequence[Measure]) -> Figure:
+    """Test scores as a map: variants (such as layers) downwards, tasks across; every task on its own scale.
 
-    The scale of a share is five points wide at least, so that noise about one score does not look like a pattern.
+    The scale of a share is at least five points wide, so that noise around one score does not look like a pattern.
 
     Args:
-        runs: `Results.runs`; unfinished runs are left out, and variants without a score.
-        names: Its columns to show, such as "package/accuracy"; shares and correlations are written in %.
+        results: The study; unfinished runs and variants without a score are left out.
+        measures: The scores to show; shares and correlations are written in %.
     """
-    summary = summarise(runs)
-    scored = summary[summary["metric"].isin(names)]
-    means = scored.pivot(index="variant", columns="metric", values="mean").reindex(columns=list(names))
-    means = means.reindex([variant for variant in dict.fromkeys(runs["variant"]) if variant in means.index])
+    names = [measure.name for measure in measures]
+    means = pd.DataFrame({measure.name: mean_scores(results, measure) for measure in measures})
+    means = means.reindex([variant for variant in results.variants if variant in means.index])
     least = [NARROWEST if math.isfinite(bounds(name)[1]) else 0.0 for name in names]
     spread = np.maximum(means.max() - means.min(), least).where(lambda of: of > 0, 1.0)
     place = 0.5 + (means - (means.max() + means.min()) / 2) / spread
@@ -366,7 +359,7 @@ def heat_map(runs: pd.DataFrame, names: Sequence[str]) -> Figure:
 
 
 def score_number(value: float, metric: str) -> str:
-    """A score as figures print it, without its unit; with two figures where it is too small for the usual decimals."""
+    """A score as figures print it, without its unit; two figures if it is too small for the usual decimals."""
     factor, digits = score_scale(metric)
     value *= factor
     text = f"{value:.2g}" if 0 < abs(value) < 10**-digits else f"{value:.4g}" if abs(value) >= 1000 else f"{value:z.{digits}f}"
@@ -415,13 +408,13 @@ def line_handle(style: LineStyle) -> Line2D:
 
 
 def score_scale(metric: str) -> tuple[int, int]:
-    """What a score is multiplied by to be shown, and the decimals that it is shown with."""
+    """The factor and the number of decimals with which a score is shown."""
     factor = percent_factor(metric)
     return factor, 1 if factor == 100 else 3
 
 
 def percent_factor(metric: str) -> int:
-    """100 for metrics that are shares (0 to 1) or correlations (-1 to 1) and are shown in percent, 1 for others."""
+    """100 for shares (0 to 1) and correlations (-1 to 1), which are shown in percent; 1 for other metrics."""
     return 100 if math.isfinite(bounds(metric)[1]) else 1
 
 

@@ -1,7 +1,6 @@
 """The report of a study or a run: terminal tables, CSV, LaTeX, figures, and one self-contained HTML page."""
 
 import io
-import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,20 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bertlab.studies import plots
+from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
 from bertlab.studies.findings import findings, notices
-from bertlab.studies.results import (
-    X_AXES,
-    Results,
-    comparable,
-    compare_data,
-    curves,
-    difference,
-    load,
-    shared_curves,
-    summarise,
-)
+from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
+from bertlab.studies.same_data import compare_data, curves, shared_curves, untrained
+from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import selections
-from bertlab.studies.study import COSTS, REPORT_DIRECTORY, TRANSFER_COSTS
+from bertlab.studies.study import REPORT_DIRECTORY
 from bertlab.studies.tables import (
     COST,
     COST_NOTE,
@@ -41,21 +33,15 @@ from bertlab.studies.tables import (
     SCALES,
     SCORES,
     grouped_tables,
-    highest_beyond_chance,
-    mean_scores,
     notes,
-    pairs_to_correct_for,
-    score_columns,
     score_label,
-    seed_counts,
     seeds_text,
-    wide_table,
 )
 from bertlab.studies.text import MISSING, escape_latex, plain_text, seconds_text, spread
 
-# What LaTeX tables say of these columns; the page says it once, below all of them.
+# Notes below LaTeX tables with these columns; the page has them once, below all tables.
 LATEX_NOTES = {
-    SCORES: "Mean ± standard deviation over seeds, as many as stand beside; one seed has no deviation.",
+    SCORES: "Mean ± standard deviation over the given number of seeds; one seed has no deviation.",
     SCALES: "Mean ± standard deviation over seeds.",
     LOSSES: LOSSES_NOTE,
     COST: f"Cost is the mean over seeds. {COST_NOTE}",
@@ -64,12 +50,10 @@ WIDEST_COLUMN = 32  # of a terminal's table; longer texts fold
 
 
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
-    """Writes the report of a study or of a single run and prints its table.
+    """Writes the report of a study or of a single run and prints its tables.
 
-    Writes `report.html` (self-contained), `report/table.tex` (booktabs), `report/figures/*.{svg,png}`, and as
-    `report/*.csv` in raw units: table (means, standard deviations and seeds per variant), runs (one row per run), curves (one
-    row per number of a metrics.jsonl), scores (`selections`), differences (of every two variants) and published. What a study
-    has not got has no file.
+    Writes `report.html` (self-contained), `report/table.tex` (booktabs), `report/figures/*.{svg,png}`, and `report/*.csv` in
+    raw units (see `csv_tables`); an empty table has no file.
 
     Args:
         path: The directory of a study or of a run.
@@ -79,69 +63,58 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
         The path of `report.html`.
 
     Raises:
-        UserError: There is no study or run at `path`, or one of its files is damaged.
+        UserError: `path` holds neither a study nor a run, or one of its files is damaged.
     """
     console = console or Console()
     results = load(path)
+    compared = compare_all(results)
     directory = results.path / REPORT_DIRECTORY
     (directory / "figures").mkdir(parents=True, exist_ok=True)
-    for name, frame in csv_tables(results).items():
+    for name, frame in csv_tables(results, compared).items():
         if frame.empty:
             (directory / f"{name}.csv").unlink(missing_ok=True)  # of an earlier report
         else:
             frame.to_csv(directory / f"{name}.csv", index=False)
-    (directory / "table.tex").write_text(latex(results), encoding="utf-8")
+    (directory / "table.tex").write_text(latex(results, compared), encoding="utf-8")
     for name, figure in figures(results).items():
         figure_svg(figure, directory / "figures" / f"{name}.svg")
         figure.savefig(directory / "figures" / f"{name}.png", dpi=160, facecolor="white")
     html = results.path / "report.html"
-    html.write_text(html_page(results), encoding="utf-8")
-    print_report(results, html, console)
+    html.write_text(html_page(results, compared), encoding="utf-8")
+    print_report(results, compared, html, console)
     return html
 
 
-def csv_tables(results: Results) -> dict[str, pd.DataFrame]:
-    """The tables that are written as CSV unless they are empty, in raw units: name -> table."""
+def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd.DataFrame]:
+    """The tables that are written as CSV, in raw units.
+
+    Returns:
+        `runs` (`Results.runs`), `measurements` (`Results.measurements`), `curves` (`Results.metrics`), `table` (`summarise`),
+        `scores` (`selections`), `differences` (a row per `Comparison`) and `published`.
+    """
     published = results.study.get("published") or {"columns": [], "rows": {}, "source": ""}
     printed = [
         {"variant": variant, **dict(zip(published["columns"], values)), "source": published["source"]}
         for variant, values in published["rows"].items()
     ]
+    columns = ("family", "variant", "other", "mean", "sd", "low", "high", "p", "corrections", "pairs")
+    differences = [{"metric": of.measure.name} | {name: getattr(of, name) for name in columns} for of in compared]
     return {
-        "table": wide_table(results).reset_index(),
         "runs": results.runs,
+        "measurements": results.measurements,
         "curves": results.metrics,
+        "table": summarise(results),
         "scores": selections(results),
-        "differences": differences(results),
+        "differences": pd.DataFrame(differences),
         "published": pd.DataFrame(printed),
     }
 
 
-def differences(results: Results) -> pd.DataFrame:
-    """The differences (a minus b) of every two variants in every score, each by itself: nothing is corrected for their number.
-
-    Returns:
-        `metric`, `variant_a`, `variant_b`, and as `Difference` has them `mean`, `low` and `high` (95 %), `p` and `pairs`; and
-        `comparisons`, the number to correct p by (Bonferroni): of pairs of variants with this metric, times the looks of a
-        sweep that was to stop early. Empty for a study that selects: its test scores are of what was chosen alone.
-    """
-    names = ("mean", "low", "high", "p", "pairs")
-    rows = []
-    for metric in score_columns(results) if not results.study.get("select") else ():
-        comparisons = pairs_to_correct_for(results, len(mean_scores(results, metric)))
-        for a, b in itertools.combinations(results.variants, 2):
-            if comparable(results, metric, a, b):
-                found = difference(results, metric, a, b)
-                said = {name: getattr(found, name) for name in names}
-                rows.append({"metric": metric, "variant_a": a, "variant_b": b} | said | {"comparisons": comparisons})
-    return pd.DataFrame(rows)
-
-
-def latex(results: Results) -> str:
-    """The report's tables for a paper, each with what is to be known of it below (needs \\usepackage{booktabs})."""
+def latex(results: Results, compared: Sequence[Comparison]) -> str:
+    """The report's tables for a paper, each with its notes below (needs \\usepackage{booktabs})."""
     texts = [f"% {results.study['name']}: needs \\usepackage{{booktabs}}\n"]
     said, first = notes(results), notices(results)
-    for frame in grouped_tables(results):
+    for frame in grouped_tables(results, compared):
         frame.index.name = None  # pandas would give it a row of its own
         style = frame.style.format(escape_latex)
         style = style.format_index(escape_latex, axis="index").format_index(escape_latex, axis="columns")
@@ -162,18 +135,19 @@ def figures(results: Results) -> dict[str, Figure]:
     losses = plots.loss_metrics(curves(results))
     if losses:
         drawn["learning_curves"] = plots.learning_curves(curves(results), losses, X_AXES, styles)
-    if score_columns(results):
-        drawn["downstream"] = plots.downstream_bars(results.runs, score_columns(results), styles)
+    if measures := scores(results):
+        drawn["downstream"] = plots.downstream_bars(results, measures, styles)
     for figure in score_maps(results):
         drawn["heat_map"] = figure
     return drawn
 
 
 def score_maps(results: Results) -> list[Figure]:
-    """A heat map of variants by tasks, where there are enough of both to see a pattern."""
-    columns = score_columns(results)
-    scored = results.runs.loc[results.runs[columns].notna().any(axis=1), "variant"].nunique()
-    return [plots.heat_map(results.runs, columns)] if len(columns) > 1 and scored > 2 else []
+    """A heat map of variants by tasks, if there are enough of both to show a pattern."""
+    measures = scores(results)
+    scored = pd.DataFrame({measure.name: results.values(measure) for measure in measures}).notna().any(axis=1).to_numpy()
+    enough = len(measures) > 1 and results.runs.loc[scored, "variant"].nunique() > 2
+    return [plots.heat_map(results, measures)] if enough else []
 
 
 def figure_svg(figure: Figure, file: Path | io.StringIO) -> None:
@@ -202,10 +176,10 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> str:
     return re.sub(r"<svg [^>]*>", opening, svg, count=1)
 
 
-def print_report(results: Results, html: Path, console: Console) -> None:
+def print_report(results: Results, compared: Sequence[Comparison], html: Path, console: Console) -> None:
     """Prints the tables and findings on the terminal."""
     said = notes(results)
-    for frame in grouped_tables(results):
+    for frame in grouped_tables(results, compared):
         groups = [group for group, _ in frame.columns if group]
         counts = list(frame["", "seeds"]) if ("", "seeds") in frame else []
         for group in dict.fromkeys(groups):
@@ -218,15 +192,15 @@ def print_report(results: Results, html: Path, console: Console) -> None:
             print_columns(console, list(frame.index), {column[1]: list(frame[column]) for column in columns})
             if group in said:
                 console.print(f"{said[group]}\n", markup=False, highlight=False)
-    for sentence in [*notices(results), *findings(results)]:
+    for sentence in [*notices(results), *findings(results, compared)]:
         console.print(sentence, markup=False, highlight=False)
     console.print(f"report: {html}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_columns(console: Console, labels: Sequence[str], columns: Mapping[str, Sequence[str]]) -> None:
-    """Prints a table; where the terminal is too narrow, with folded labels and heads, and in several blocks of columns.
+    """Prints a table; in a narrow terminal with folded labels and heads, and in several blocks of columns.
 
-    Every block has the column "seeds", if there is one.
+    Every block repeats the column "seeds", if there is one.
     """
     total = lambda widths: sum(width + 2 for width in widths) + 1  # a space on either side of a column, and the edges
     longest = lambda texts: max(map(cell_len, texts))
@@ -258,7 +232,7 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
     rows = []
     for key in dict.fromkeys(key for environment in environments.values() for key in environment):
         if key == "command" and len(environments) > 1:
-            continue  # each run's own worker command; the study's command stands in study.json
+            continue  # each run's worker has its own; study.json has the study's command
         values: dict[str, list[str]] = {}
         for run, environment in environments.items():
             values.setdefault(plain_text(environment.get(key)), []).append(run)
@@ -271,11 +245,11 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
     return rows
 
 
-def html_page(results: Results) -> str:
+def html_page(results: Results, compared: Sequence[Comparison]) -> str:
     """The report as one HTML page that loads nothing."""
     styles = plots.line_styles(results.runs)
     same, problems = compare_data(results)
-    summary = summarise(results.runs)
+    summary = summarise(results)
     metrics = curves(results)
     rows = []
     for i, name in enumerate(plots.loss_metrics(metrics)):
@@ -292,8 +266,8 @@ def html_page(results: Results) -> str:
         legend = [(variant, inline_svg(legend_sample(styles[variant]), f"k{i}-{j}", "")) for j, variant in enumerate(shown)]
         rows.append({"name": name, "panels": panels, "legend": legend})
     bars = [
-        inline_svg(plots.downstream_bars(results.runs, [name], styles), f"b{i}", f"{name} on test by variant")
-        for i, name in enumerate(score_columns(results))
+        inline_svg(plots.downstream_bars(results, [measure], styles), f"b{i}", f"{measure.name} on test by variant")
+        for i, measure in enumerate(scores(results))
     ]
     maps = [
         {
@@ -308,17 +282,17 @@ def html_page(results: Results) -> str:
     ).from_string(resources.files("bertlab.studies").joinpath("report.html.j2").read_text(encoding="utf-8"))
     return template.render(
         study=results.study,
-        findings=findings(results),
+        findings=findings(results, compared),
         notices=notices(results),
         data_differ=bool(problems),
-        tables=html_tables(results),
+        tables=html_tables(results, compared),
         losses_note=LOSSES_NOTE,
         cost_note=COST_NOTE,
         curves=rows,
         bars=bars,
         maps=maps,
-        references=plots.untrained(results.runs),
-        least=any(column.startswith("most_frequent/") for column in results.runs),
+        references=untrained(results),
+        least=bool(results.measures(stage="most_frequent")),
         shared=shared_curves(results),
         seeds=seeds_of_figures(results),
         several_seeds=bool((summary["seeds"] > 1).any()),
@@ -340,13 +314,11 @@ def legend_sample(style: plots.LineStyle) -> Figure:
     return figure
 
 
-def html_tables(results: Results) -> list[dict[str, Any]]:
-    """The tables of the page, with the score marked that is the highest of its column by more than chance."""
-    best = {}
-    for metric in score_columns(results) if not results.study.get("select") else ():
-        best[score_label(metric)] = highest_beyond_chance(results, metric)
+def html_tables(results: Results, compared: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """The tables of the page, with a mark on the score that is the highest of its column by more than chance."""
+    best = {score_label(measure): highest_beyond_chance(results, compared, measure) for measure in scores(results)}
     tables, said = [], notes(results)
-    for frame in grouped_tables(results):
+    for frame in grouped_tables(results, compared):
         groups = [group for group, _ in frame.columns]
         body = [(variant, [(row[c], best.get(c[1]) == variant) for c in frame.columns]) for variant, row in frame.iterrows()]
         tables.append(
@@ -361,23 +333,27 @@ def html_tables(results: Results) -> list[dict[str, Any]]:
 
 
 def all_metrics(results: Results, summary: pd.DataFrame) -> list[tuple[str, str, list[str]]]:
-    """(Metric, seeds, cell per variant) for every held-out metric of pretraining and every downstream test metric.
+    """(Metric, seeds, cell per variant) for everything that was measured except costs; "mlm/loss, valid" is not of test.
 
-    The seeds are a count for each variant in order, or one for all that have the metric.
+    The seeds are a count for each variant in order, or one count if all variants with the metric have the same.
     """
     rows = []
-    for metric, of in summary[~summary["metric"].isin((*COSTS, *TRANSFER_COSTS))].groupby("metric", sort=False):
+    for of_measure, of in summary.groupby(list(Measure._fields), sort=False):
+        measure = Measure(*of_measure)
+        if measure.is_cost:
+            continue
         found = of.set_index("variant").to_dict("index")
         cells = [spread(found[v]["mean"], found[v]["sd"], 4) if v in found else MISSING for v in results.variants]
         counts = [seeds_text(found[v]["seeds"], found[v]["runs"]) if v in found else MISSING for v in results.variants]
         alike = set(counts) - {MISSING}
-        rows.append((metric, alike.pop() if len(alike) == 1 else ", ".join(counts), cells))
+        name = measure.name if measure.split == "test" else f"{measure.name}, {measure.split}"
+        rows.append((name, alike.pop() if len(alike) == 1 else ", ".join(counts), cells))
     return rows
 
 
 def seeds_of_figures(results: Results) -> str:
-    """Of how many seeds the variants in the figures are: "3 seeds", or "2 to 3 seeds"; nothing for a single run."""
-    counts = [count for count in (seed_counts(results, variant) for variant in results.variants) if count[0]]
+    """How many seeds the variants in the figures have: "3 seeds", or "2 to 3 seeds"; "" for a single run."""
+    counts = [count for count in seed_counts(results).values() if count[0]]
     if not (results.axes and counts):
         return ""
     low, high = min(counts), max(counts)
@@ -387,13 +363,14 @@ def seeds_of_figures(results: Results) -> str:
 
 def run_rows(results: Results) -> list[list[str]]:
     """(name, status, steps, time, data hash) of each run."""
+    steps, seconds = results.values(cost("step")), results.values(cost("seconds"))
     return [
         [
-            row["name"],
-            row["status"],
-            MISSING if pd.isna(row["step"]) else f"{row['step']:,.0f}",
-            MISSING if pd.isna(row["seconds"]) else seconds_text(row["seconds"]),
-            (row["data_hash"] or MISSING)[:12],
+            run["run"],
+            run["status"],
+            MISSING if pd.isna(steps[run["run"]]) else f"{steps[run['run']]:,.0f}",
+            MISSING if pd.isna(seconds[run["run"]]) else seconds_text(seconds[run["run"]]),
+            (run["data_hash"] or MISSING)[:12],
         ]
-        for _, row in results.runs.iterrows()
+        for run in results.runs.to_dict("records")
     ]

@@ -1,12 +1,15 @@
-"""What the scores of several seeds say about the variants of a study: intervals, tests, power, and when to stop.
+"""Statistics over seeds: intervals, tests, power, and the rule by which a sweep stops early.
 
-Scores are one variant's numbers in one metric: a pandas Series whose index is the seed (a plain array's is its position). A
-score that is not a finite number is a run that failed: it is left out, and counted. Two variants are compared seed by seed
-(paired) where any seed stands in both indices, failed or not, else as independent samples. With fine-tuning seeds nested in
-pretraining seeds, scores are a DataFrame with a row per pretraining seed and a column per fine-tuning seed, as
-`Series.unstack()` gives it: fine-tunings of one pretrained model are not independent, so only `multi_bootstrap` takes them.
+Scores are one variant's numbers in one metric: a pandas Series indexed by seed (a plain array's index is its position). Scores
+that are not finite come from failed runs: they are left out and counted. Two variants are compared seed by seed (paired) if
+they have a seed in common, failed or not; otherwise as independent samples. If fine-tuning seeds are nested in pretraining
+seeds, scores are a DataFrame with a row per pretraining seed and a column per fine-tuning seed: fine-tunings of one pretrained
+model are not independent, so only `multi_bootstrap` takes them.
+
+Tests come from scipy and power from statsmodels. Neither has the multi-bootstrap or the stopping rule.
 """
 
+import bisect
 import itertools
 import math
 from collections.abc import Collection, Mapping
@@ -14,13 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import scipy.special
 import scipy.stats
 from jaxtyping import Float, Int
+from statsmodels.stats.power import TTestPower
 
 from bertlab.errors import UserError
 
-# Scores are computed in float32: differences of which this share of the scores is all that varies do not vary.
+# Scores are computed in float32: differences that vary by less than this share of the scores do not vary.
 RESOLUTION = 1e-6
 
 
@@ -28,8 +31,8 @@ RESOLUTION = 1e-6
 class MeanOverSeeds:
     """A variant's mean over `seeds` seeds with Student's interval; `sd` has ddof = 1; `missing` seeds have no score.
 
-    One seed has no `sd` and no interval (NaN), no seed has no mean either. Scores that are all the same have no interval, as no
-    spread can be estimated: one of width zero would claim that the next seed's score is known.
+    One seed has no `sd` and no interval (NaN); without a seed there is no mean. Equal scores have no interval either: an
+    interval of width zero would claim that the next seed's score is known.
     """
 
     mean: float
@@ -41,18 +44,17 @@ class MeanOverSeeds:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """First variant minus second in one metric: mean difference, interval, and two-sided p value of no difference.
+class TTest:
+    """First variant minus second in one metric: mean difference, interval, and two-sided p of no difference.
 
     Attributes:
         mean: Mean of the differences; of independent samples, the difference of the means.
         sd: Standard deviation of the differences, ddof = 1; NaN for independent samples.
-        low: Lower end of the interval; NaN where nothing varies, as no spread can be estimated.
-        high: Upper end.
-        p: Student's (paired) or Welch's; where nothing varies, see `compare_variants`.
-        pairs: Seeds of which both have a score; 0 for independent samples.
-        seeds: How many scores of the first and of the second variant went in.
-        missing: Seeds left out: of pairs, those of which one or both scores are missing; else missing scores.
+        low, high: The interval; NaN if nothing varies, because no spread can be estimated.
+        p: Student's (paired) or Welch's; if nothing varies, see `compare_variants`.
+        pairs: Seeds with a score of both; 0 for independent samples.
+        seeds: How many scores of the first and of the second variant were used.
+        missing: Seeds left out: pairs without both scores, or missing scores of independent samples.
     """
 
     mean: float
@@ -64,11 +66,6 @@ class Comparison:
     seeds: tuple[int, int]
     missing: int
 
-    @property
-    def half_width(self) -> float:
-        """What stands behind ±; NaN where nothing varies."""
-        return (self.high - self.low) / 2
-
 
 @dataclass(frozen=True)
 class BootstrapInterval:
@@ -76,11 +73,10 @@ class BootstrapInterval:
 
     Attributes:
         mean: Mean over pretraining seeds of the mean over fine-tunings; of two variants, the first's minus the second's.
-        low: Lower end of the interval that has the stated coverage.
-        high: Upper end.
-        percentiles: The percentile interval of the draws, which with few pretraining seeds is too narrow.
-        pretraining_seeds: How many of the (first, second) variant went in; the same number twice where they are paired.
-        finetunings: How many scores of both together went in.
+        low, high: The interval with the stated coverage.
+        percentiles: The percentile interval of the draws. It is too narrow with few pretraining seeds.
+        pretraining_seeds: How many were used of each variant.
+        finetunings: How many scores were used of both together.
         missing: Cells of the tables without a score, and scores of pretraining seeds that the other variant lacks.
         paired: Whether both variants were drawn with the same pretraining seeds.
     """
@@ -97,7 +93,7 @@ class BootstrapInterval:
 
 @dataclass(frozen=True)
 class Permutation:
-    """p value of a permutation test, the smallest that this many seeds can give, and whether all permutations were tried."""
+    """p of a permutation test, the smallest p that this many seeds can give, and whether all permutations were tried."""
 
     p: float
     smallest_p: float
@@ -106,7 +102,7 @@ class Permutation:
 
 @dataclass(frozen=True)
 class Rate:
-    """`failed` of `runs` failed: share and Clopper-Pearson interval, 0 to 1."""
+    """The share of `runs` that `failed`, with its Clopper-Pearson interval; 0 to 1."""
 
     rate: float
     low: float
@@ -117,18 +113,18 @@ class Rate:
 
 @dataclass(frozen=True)
 class PairDecision:
-    """Two variants of a ranking in one metric; `difference` is better minus worse (so negative where less is better)."""
+    """Two variants of a ranking in one metric; `difference` is better minus worse (negative if less is better)."""
 
     metric: str
     better: str
     worse: str
-    difference: Comparison
+    difference: TTest
     decided: bool
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """Whether the ordering of a study's variants is settled, and which pairs are.
+    """Whether the order of a study's variants is settled, and which pairs are.
 
     Attributes:
         seeds: Seeds that were looked at.
@@ -145,7 +141,7 @@ class Settlement:
     @property
     def settled(self) -> bool:
         """Whether every pair is decided in every metric."""
-        return all(pair.decided for pair in self.pairs)
+        return not self.open
 
     @property
     def open(self) -> list[PairDecision]:
@@ -160,17 +156,16 @@ def mean_over_seeds(scores: pd.Series, level: float = 0.95) -> MeanOverSeeds:
     values = known[~np.isnan(known)]
     if not len(values):
         return MeanOverSeeds(*[math.nan] * 4, 0, len(known))
-    mean = float(values.mean())
-    low, high, _ = _student(mean, *_standard_error([values], values), level)
-    return MeanOverSeeds(mean, _sd(values), low, high, len(values), len(known) - len(values))
+    low, high, _ = _student([values], _largest(values), level)
+    return MeanOverSeeds(float(values.mean()), _sd(values), low, high, len(values), len(known) - len(values))
 
 
-def compare_variants(first: pd.Series, second: pd.Series, names: tuple[str, str], level: float = 0.95) -> Comparison:
-    """Student's t test of two variants seed by seed, or Welch's where they have no seed in common.
+def compare_variants(first: pd.Series, second: pd.Series, names: tuple[str, str], level: float = 0.95) -> TTest:
+    """Student's t test of two variants seed by seed, or Welch's if they have no seed in common.
 
-    Where the differences are all the same (in independent samples: where neither side varies; to `RESOLUTION` of the
-    scores), no spread can be estimated, and Student's p of 0 would call a metric that moves in steps of one test example
-    decided after three seeds. Then p is 1 for no difference, else that of the permutation test: `smallest_p`.
+    If the differences are all equal (for independent samples: if neither side varies; to `RESOLUTION` of the scores), no spread
+    can be estimated, and Student's p of 0 would call a metric that moves in steps of one test example decided after three
+    seeds. Then p is 1 for no difference, and otherwise that of the permutation test: `smallest_p`.
 
     Args:
         first: Scores by seed.
@@ -179,39 +174,44 @@ def compare_variants(first: pd.Series, second: pd.Series, names: tuple[str, str]
         level: Coverage of the interval.
 
     Raises:
-        UserError: There are fewer than two pairs, or of independent samples fewer than two scores of a variant.
+        UserError: There are fewer than two pairs, or fewer than two scores of one of two independent samples.
     """
-    ours, theirs, paired, missing = _aligned(first, second, names)
-    return _comparison(ours, theirs, paired, missing, level)
+    return _t_test(*_aligned(first, second, names), level)
+
+
+def paired_p(first: Float[np.ndarray, "... seeds"], second: Float[np.ndarray, "... seeds"]) -> Float[np.ndarray, "..."]:
+    """Two-sided p of paired t tests along the last axis; of differences that do not vary as in `compare_variants`."""
+    differences, largest = first - second, RESOLUTION * np.maximum(np.abs(first), np.abs(second)).max(axis=-1)
+    vary = np.ptp(differences, axis=-1) > largest
+    p = np.where(np.abs(differences.mean(axis=-1)) > largest, smallest_p(first.shape[-1]), 1.0)
+    if vary.any():
+        p[vary] = scipy.stats.ttest_rel(first[vary], second[vary], axis=-1).pvalue
+    return p
 
 
 def permutation_test(
     first: pd.Series, second: pd.Series, names: tuple[str, str], draws: int = 100_000, seed: int = 0
 ) -> Permutation:
-    """Two-sided test of no difference that needs no normal distribution: of pairs by sign flips, else by relabelling.
+    """Two-sided test of no difference without a normal distribution: sign flips of pairs, or relabelling of samples.
 
-    Every permutation is tried where there are no more than `draws` (up to 16 pairs by default), else that many at random.
-    Few seeds can give no small p, however large the difference is: see `smallest_p`.
+    All permutations are tried if they are no more than `draws` (up to 16 pairs by default), else that many at random.
+    Few seeds cannot give a small p, however large the difference is: see `smallest_p`.
 
     Args:
         first: Scores by seed.
         second: Scores by seed.
         names: What the two variants are called, for the error.
         draws: Permutations to try at most.
-        seed: Of the permutations at random.
+        seed: Of the random permutations.
 
     Raises:
         UserError: As `compare_variants`.
     """
     ours, theirs, paired, _ = _aligned(first, second, names)
     arrangements = 2 ** len(ours) if paired else math.comb(len(ours) + len(theirs), len(ours))
-    if paired:
-        data, statistic = (ours - theirs,), np.mean
-    else:
-        data, statistic = (ours, theirs), lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis)
     found = scipy.stats.permutation_test(
-        data,
-        statistic,
+        (ours - theirs,) if paired else (ours, theirs),
+        np.mean if paired else lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis),
         permutation_type="samples" if paired else "independent",
         n_resamples=draws,
         batch=10_000,
@@ -223,11 +223,11 @@ def permutation_test(
 def smallest_p(first: int, second: int | None = None) -> float:
     """The smallest two-sided p of a permutation test: 2/2^n of n pairs, 2/C(n+m, n) of n and m independent scores.
 
-    Three pairs cannot go below 0.25, and six are needed to go below 0.05.
+    Three pairs cannot go below 0.25; it takes six to go below 0.05.
 
     Args:
         first: Pairs; or scores of the first variant.
-        second: Scores of the second variant, where they are not paired.
+        second: Scores of the second variant, if they are not paired.
     """
     return 2 / (2**first if second is None else math.comb(first + second, first))
 
@@ -241,20 +241,20 @@ def multi_bootstrap(
     seed: int = 0,
     level: float = 0.95,
 ) -> BootstrapInterval:
-    """Interval of one variant's mean, or of the difference of two, where fine-tuning seeds are nested in pretraining seeds.
+    """Interval of one variant's mean, or of the difference of two, with fine-tuning seeds nested in pretraining seeds.
 
-    The multi-bootstrap (Sellam et al. 2022, The MultiBERTs) of two nested levels: pretraining seeds are drawn with
-    replacement, then of each drawn one its fine-tunings. (There the second level is test examples, and the fine-tunings of a
-    drawn seed are averaged.) Variants that share pretraining seeds are drawn with the same ones (paired), else independently;
-    their fine-tunings are always drawn independently.
+    The multi-bootstrap (Sellam et al. 2022, The MultiBERTs) with two nested levels: pretraining seeds are drawn with
+    replacement, then the fine-tunings of each drawn seed. (In the paper the second level is test examples, and the fine-tunings
+    of a drawn seed are averaged.) Variants that share pretraining seeds are drawn with the same ones (paired), others
+    independently; fine-tunings are always drawn independently.
 
-    The percentiles of these draws are too narrow for few pretraining seeds, and too wide where fine-tuning varies much, as
-    the mean over fine-tunings of a drawn model holds their noise already (Davison and Hinkley 1997, Bootstrap Methods and
-    Their Application, section 3.8). `low` and `high` are those percentiles, stretched about the mean by the ratio of
-    Student's half-width over pretraining seeds (Welch's for unpaired ones) to the normal half-width with the standard
-    deviation of the draws: the draws give the shape, Student gives the width. Coverage for nominal 95 % that was seen in
-    5,000 simulations of each case (1,000 draws, normal scores, 1 and 3 fine-tunings, a variance of pretraining that is 0, 1
-    and 10 times that of fine-tuning; standard error 0.3 points, of percentiles up to 0.6):
+    The percentiles of these draws are too narrow with few pretraining seeds, and too wide if fine-tuning varies much, because
+    the mean over a drawn model's fine-tunings already holds their noise (Davison and Hinkley 1997, Bootstrap Methods and Their
+    Application, section 3.8). `low` and `high` are those percentiles, stretched about the mean by the ratio of Student's
+    half-width over pretraining seeds (Welch's if unpaired) to the normal half-width with the standard deviation of the draws:
+    the draws give the shape, Student gives the width. Coverage at nominal 95 % in 5,000 simulations of each case (1,000 draws,
+    normal scores, 1 and 3 fine-tunings, a variance of pretraining 0, 1 and 10 times that of fine-tuning; standard error 0.3
+    points, of percentiles up to 0.6):
 
         pretraining seeds                                   3               5               10
         percentiles, 1 fine-tuning, mean or paired      73 to 76 %      83 to 84 %      90 to 91 %
@@ -262,12 +262,12 @@ def multi_bootstrap(
         `low` to `high`, mean or paired               94.4 to 95.4 %  94.0 to 95.2 %  94.6 to 95.2 %
         `low` to `high`, unpaired                     95.7 to 96.8 %  94.6 to 95.4 %  94.8 to 95.4 %
 
-    So `low` to `high` covers within one point of 95 %, but for three against three unpaired seeds, where Welch's degrees of
-    freedom make it cover up to two more. It has no width (NaN) where the means over fine-tunings do not vary.
+    So `low` to `high` covers within one point of 95 %, except for three against three unpaired seeds, where Welch's degrees of
+    freedom add up to two. If the means over fine-tunings do not vary, the interval is NaN.
 
     Args:
-        first: A row per pretraining seed, a column per fine-tuning seed, NaN where a run failed or there is none.
-        second: The same of another variant; pairing is by row labels.
+        first: A row per pretraining seed, a column per fine-tuning seed, NaN for a run that failed or does not exist.
+        second: The same for another variant; pairs are made by row labels.
         names: What the variants are called, for the error.
         draws: How often to draw.
         seed: Of the draws; the same seed gives the same interval.
@@ -292,16 +292,14 @@ def multi_bootstrap(
     rows = [rng.integers(size, size=(draws, size)) for size in sizes]
     drawn = [_draw(of, rows[0] if paired else rows_of, rng) for of, rows_of in zip(scores, rows)]
     means = [np.nanmean(of, axis=1) for of in scores]
-    if paired:
-        means = [means[0] - means[1]]
-    signs = (1, -1)
-    totals = sum(sign * of for sign, of in zip(signs, drawn))
-    mean = float(sum(sign * of.mean() for sign, of in zip(signs, means)))
+    mean = float(means[0].mean() - sum(of.mean() for of in means[1:]))
+    totals = drawn[0] - sum(drawn[1:])
     tails = [(1 - level) / 2, (1 + level) / 2]
     percentiles = np.quantile(totals, tails)
-    student = _student(mean, *_standard_error(means, np.concatenate([of.ravel() for of in scores])), level)[1] - mean
+    samples = [means[0] - means[1]] if paired else means
+    low, high, _ = _student(samples, max(map(_largest, scores)), level)
     normal = scipy.stats.norm.ppf(tails[1]) * totals.std()
-    low, high = mean + (percentiles - mean) * (student / normal if normal else math.nan)
+    low, high = mean + (percentiles - mean) * ((high - low) / 2 / normal if normal else math.nan)
     finetunings = sum(int(np.isfinite(of).sum()) for of in scores)
     missing = sum(table.size for table in tables) - finetunings
     ends = (float(percentiles[0]), float(percentiles[1]))
@@ -309,7 +307,7 @@ def multi_bootstrap(
 
 
 def power(pairs: int, difference: float, sd: float, alpha: float = 0.05) -> float:
-    """Chance that a two-sided paired t test of that many seeds finds a true mean difference, by the noncentral t.
+    """Chance that a two-sided paired t test of that many seeds finds a true mean difference.
 
     Args:
         pairs: Seeds that both variants are run with.
@@ -322,42 +320,35 @@ def power(pairs: int, difference: float, sd: float, alpha: float = 0.05) -> floa
     """
     if not (math.isfinite(difference) and difference and math.isfinite(sd) and sd > 0):
         raise UserError(
-            f"a difference of {difference} with a standard deviation of {sd} has no power to speak of; both must be finite, "
-            "the difference not 0 and the standard deviation above 0: take it from at least two seeds"
+            f"power needs a difference other than 0 and a standard deviation above 0, not {difference} and {sd};"
+            " take them from at least two seeds"
         )
     if pairs < 2:
-        raise UserError(f"{pairs} pairs of seeds have no spread and so no power; ask for at least 2")
-    critical = scipy.stats.t.isf(alpha / 2, pairs - 1)
-    shift = abs(difference) / sd * math.sqrt(pairs)
-    tails = scipy.stats.nct.sf(critical, pairs - 1, [shift, -shift])  # nct.cdf(-critical) is NaN for some large shifts
-    return float(tails.sum())
+        raise UserError(f"power needs at least 2 pairs of seeds, not {pairs}; ask for more")
+    effect = abs(difference) / sd
+    near, far = (TTestPower().power(of, pairs, alpha / 2, alternative="larger") for of in (effect, -effect))
+    return float(near + np.nan_to_num(far))  # statsmodels gives NaN for a tail that underflows
 
 
-def seeds_needed(difference: float, sd: float, power_wanted: float = 0.8, alpha: float = 0.05) -> int:
-    """The fewest seeds with which a two-sided paired t test finds a true difference with the wanted chance; at least 2.
+def seeds_needed(difference: float, sd: float, power_wanted: float = 0.8, alpha: float = 0.05, most: int = 10**6) -> int:
+    """The fewest seeds, 2 or more, with which a two-sided paired t test finds a true difference with the wanted chance.
 
     It is as good as `sd`: estimated from 3 seeds, the true one is between 0.52 and 6.3 times as large (95 %, chi-squared).
 
     Args:
         difference: The difference of interest, in units of the metric.
-        sd: Standard deviation of the paired differences (`Comparison.sd`).
+        sd: Standard deviation of the paired differences (`TTest.sd`).
         power_wanted: Between `alpha` and 1.
         alpha: Size of the test.
+        most: If more seeds than these are needed, `most` + 1 is returned.
 
     Raises:
         UserError: As `power`, or `power_wanted` is not between `alpha` and 1.
     """
     if not alpha < power_wanted < 1:
         raise UserError(f"power_wanted is {power_wanted}; give a number between {alpha} and 1, such as 0.8")
-    enough = lambda pairs: power(pairs, difference, sd, alpha) >= power_wanted
-    high = 2
-    while not enough(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1 and high > 2:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    seeds = range(2, most + 1)
+    return 2 + bisect.bisect_left(seeds, power_wanted, key=lambda pairs: power(pairs, difference, sd, alpha))
 
 
 def failure_rate(failed: int, runs: int, level: float = 0.95) -> Rate:
@@ -372,6 +363,11 @@ def failure_rate(failed: int, runs: int, level: float = 0.95) -> Rate:
     return Rate(failed / runs, float(interval.low), float(interval.high), failed, runs)
 
 
+def look_threshold(max_seeds: int, first_look: int, alpha: float = 0.05) -> float:
+    """The p at or below which one look decides a pair: `alpha` shared among all planned looks (Bonferroni)."""
+    return alpha / (max_seeds - first_look + 1)
+
+
 def settled(
     scores: Mapping[str, pd.DataFrame],
     max_seeds: int,
@@ -379,33 +375,33 @@ def settled(
     first_look: int = 3,
     alpha: float = 0.05,
 ) -> Settlement:
-    """Whether the ordering of all variants is settled in all metrics, so that a sweep may stop before `max_seeds`.
+    """Whether the order of all variants is settled in all metrics, so that a sweep may stop before `max_seeds`.
 
-    It is asked after each complete seed from `first_look` on, L = max_seeds - first_look + 1 times at most, and is settled
-    when a paired t test gives p <= alpha/L for every pair of variants in every metric, at this look. If any pair does not
+    A sweep asks after each complete seed from `first_look` on, at most L = max_seeds - first_look + 1 times. The order is
+    settled if a paired t test gives p <= alpha/L for every pair of variants in every metric at this look. If any pair does not
     truly differ, the chance of ever stopping is at most `alpha`:
 
-    - Looks: Bonferroni, as each may reject by chance with alpha/L. This needs `max_seeds` to be fixed beforehand. Of 200,000
-      simulated sweeps of two variants that do not differ, 3.1 % stopped between 3 and 8 seeds (14.6 % without correction).
-    - Pairs and metrics: no further correction. To stop, all tests must reject, the one of the pair that does not differ among
-      them, and that one alone is wrong with at most `alpha` (intersection-union test, Berger 1982). One decided pair of an
-      open ordering is only decided by itself: for claims of several, multiply p by L and their number (Bonferroni).
+    - Looks: Bonferroni, because each look may reject by chance with alpha/L. `max_seeds` must be fixed beforehand. Of 200,000
+      simulated sweeps of two equal variants, 3.1 % stopped between 3 and 8 seeds (14.6 % without correction).
+    - Pairs and metrics: no further correction. To stop, all tests must reject, including that of the equal pair, and that test
+      errs with at most `alpha` (intersection-union test, Berger 1982). A decided pair of an open order is decided only by
+      itself: for claims about several, multiply p by L and their number (Bonferroni).
 
-    With no score missing, neighbours in the ranking decide: if both p of A, B and B, C are small enough, so is that of A, C
-    (for the standard deviation of a sum is at most the sum of the two). Where differences do not vary, p is as in
-    `compare_variants`: no difference is never decided, and a constant one when 2/2^n is at most alpha/L, as with 8 of 8 seeds.
+    If no score is missing, neighbours in the ranking decide: if p is small enough for A, B and for B, C, so it is for A, C (the
+    standard deviation of a sum is at most the sum of the two). If differences do not vary, p is as in `compare_variants`: no
+    difference is never decided, and a constant one once 2/2^n is at most alpha/L, as with 8 of 8 seeds.
 
     Args:
-        scores: Metric -> a row per seed that is complete, a column per variant, NaN where a run failed. Of several
-            fine-tunings of one pretrained model, their mean.
+        scores: Metric -> a row per complete seed, a column per variant, NaN for a failed run. Give the mean of several
+            fine-tunings of one pretrained model.
         max_seeds: Seeds at which the sweep stops in any case.
-        lower_is_better: Those metrics of which less is better.
+        lower_is_better: The metrics of which less is better.
         first_look: Seeds after which it is first asked, 2 or more; a pair with fewer common scores is open.
         alpha: The chance to stop by mistake.
 
     Returns:
-        The rankings and every pair's difference with its interval of level 1 - alpha/L, which is all to one side of 0 where
-        the pair is decided (NaN where the differences do not vary).
+        The rankings, and every pair's difference with its interval of level 1 - alpha/L, which excludes 0 if the pair is
+        decided (NaN if the differences do not vary).
 
     Raises:
         UserError: There is no metric, a metric has fewer than two variants, `first_look` is not between 2 and `max_seeds`, or
@@ -417,11 +413,11 @@ def settled(
     if not seeds or any(set(of) != set(seeds[0]) or len(of) > max_seeds for of in seeds):
         counts = ", ".join(f"{len(of)} of {metric}" for metric, of in zip(scores, seeds)) or "none"
         raise UserError(f"the seeds to look at are {counts}; give every metric's scores of the same seeds, {max_seeds} at most")
-    threshold = alpha / (max_seeds - first_look + 1)
+    threshold = look_threshold(max_seeds, first_look, alpha)
     rankings, pairs = {}, []
     for metric, table in scores.items():
         if table.shape[1] < 2:
-            raise UserError(f"{metric}: an ordering needs scores of at least 2 variants, not {table.shape[1]}; add variants")
+            raise UserError(f"{metric}: an order needs scores of at least 2 variants, not {table.shape[1]}; add variants")
         _check_seeds(table.index, metric)
         values = _known(table)
         direction = -1 if metric in lower_is_better else 1
@@ -430,7 +426,7 @@ def settled(
         ranking = sorted(range(len(means)), key=lambda column: -means[column])
         rankings[metric] = [table.columns[column] for column in ranking]
         for (i, better), (j, worse) in itertools.combinations(enumerate(ranking), 2):
-            found = _comparison(*_pairs(values[:, better], values[:, worse]), level=1 - threshold)
+            found = _t_test(*_pairs(values[:, better], values[:, worse]), level=1 - threshold)
             decided = found.pairs >= first_look and found.p <= threshold and direction * found.mean > 0
             pairs.append((j - i, PairDecision(metric, table.columns[better], table.columns[worse], found, decided)))
     pairs.sort(key=lambda pair: pair[0])
@@ -438,14 +434,14 @@ def settled(
 
 
 def _known(scores: pd.Series | pd.DataFrame) -> np.ndarray:
-    """The scores as float, NaN for all that is not finite."""
+    """The scores as float, NaN for all that are not finite."""
     values = np.array(scores, dtype=float)
     values[~np.isfinite(values)] = math.nan
     return values
 
 
 def _aligned(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, bool, int]:
-    """Both variants' scores, whether they are pairs, and how many seeds were left out; refuses what cannot be compared."""
+    """Both variants' scores, whether they are pairs, and how many seeds were left out."""
     first, second = (pd.Series(scores).rename(index=str) for scores in (first, second))  # seed 1 is seed "1"
     for scores, name in zip((first, second), names):
         _check_seeds(scores.index, name)
@@ -469,46 +465,44 @@ def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return first[known], second[known], True, int((~known).sum())
 
 
-def _comparison(ours: np.ndarray, theirs: np.ndarray, paired: bool, missing: int, level: float) -> Comparison:
-    samples = [ours - theirs] if paired else [ours, theirs]
+def _t_test(ours: np.ndarray, theirs: np.ndarray, paired: bool, missing: int, level: float) -> TTest:
     pairs, sizes = len(ours) * paired, (len(ours), len(theirs))
     if min(sizes) == 0:
-        return Comparison(*[math.nan] * 5, pairs, sizes, missing)
+        return TTest(*[math.nan] * 5, pairs, sizes, missing)
+    samples, largest = [ours - theirs] if paired else [ours, theirs], max(_largest(ours), _largest(theirs))
     mean = float(ours.mean() - theirs.mean())
-    sd = _sd(samples[0]) if paired else math.nan
-    scores = np.concatenate([ours, theirs])
-    if min(sizes) > 1 and not _vary(samples, scores):
-        p = smallest_p(*(len(sample) for sample in samples)) if abs(mean) > RESOLUTION * np.abs(scores).max() else 1.0
-        return Comparison(mean, sd, math.nan, math.nan, p, pairs, sizes, missing)
-    return Comparison(mean, sd, *_student(mean, *_standard_error(samples, scores), level), pairs, sizes, missing)
+    low, high, p = _student(samples, largest, level)
+    if paired and len(ours) > 1:
+        p = float(paired_p(ours[None], theirs[None])[0])
+    elif math.isnan(p) and min(sizes) > 1:
+        p = smallest_p(*sizes) if abs(mean) > RESOLUTION * largest else 1.0
+    return TTest(mean, _sd(samples[0]) if paired else math.nan, low, high, p, pairs, sizes, missing)
 
 
-def _vary(samples: list[np.ndarray], scores: np.ndarray) -> bool:
-    """Whether any of the samples of scores, or of differences of scores, varies by more than their rounding."""
-    return any(np.ptp(sample) > RESOLUTION * np.nanmax(np.abs(scores)) for sample in samples)
+def _student(samples: list[np.ndarray], largest: float, level: float) -> tuple[float, float, float]:
+    """Student's interval of a mean (Welch's of the difference of two) and its two-sided p; NaN if nothing varies.
 
-
-def _standard_error(samples: list[np.ndarray], scores: np.ndarray) -> tuple[float, float]:
-    """Standard error of a mean, or of the difference of two, and its degrees of freedom (Welch and Satterthwaite's for two).
-
-    It is 0 where nothing varies but by the rounding of the scores that the samples were made of.
+    Args:
+        samples: One sample, or two.
+        largest: The largest score they were made of; less than `RESOLUTION` of it is rounding.
+        level: Coverage.
     """
-    if not _vary(samples, scores):
-        return 0.0, sum(len(sample) - 1 for sample in samples)
-    squares = [_sd(sample) ** 2 / len(sample) for sample in samples]
-    if len(samples) == 1:
-        return math.sqrt(sum(squares)), sum(len(sample) - 1 for sample in samples)
-    weights = [square**2 / (len(sample) - 1) for square, sample in zip(squares, samples)]
-    return math.sqrt(sum(squares)), sum(squares) ** 2 / sum(weights)
-
-
-def _student(mean: float, standard_error: float, freedom: float, level: float) -> tuple[float, float, float]:
-    """Ends of Student's interval, and the two-sided p of a mean of zero; NaN where nothing varies or one value is all."""
-    if not standard_error > 0:
+    varying = [len(sample) > 1 and np.ptp(sample) > RESOLUTION * largest for sample in samples]
+    if not any(varying):
         return math.nan, math.nan, math.nan
-    half_width = scipy.special.stdtrit(freedom, (1 + level) / 2) * standard_error
-    p = 2 * scipy.special.stdtr(freedom, -abs(mean) / standard_error)
-    return float(mean - half_width), float(mean + half_width), float(p)
+    if all(varying) and len(samples) == 2:
+        test = scipy.stats.ttest_ind(*samples, equal_var=False)
+    else:  # a sample that does not vary is a number
+        signs = (1, -1)
+        test = scipy.stats.ttest_1samp(
+            sum(sign * (of if vary else of.mean()) for sign, of, vary in zip(signs, samples, varying)), 0
+        )
+    interval = test.confidence_interval(level)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def _largest(scores: np.ndarray) -> float:
+    return float(np.nanmax(np.abs(scores)))
 
 
 def _sd(values: np.ndarray) -> float:
@@ -531,16 +525,16 @@ def _check_seeds(seeds: pd.Index, name: str) -> None:
     """One score for each seed, of one kind of seed."""
     if seeds.nlevels > 1:
         raise UserError(
-            f"{name}: the scores of seeds nested in seeds ({', '.join(map(str, seeds.names))}) are not independent; take the "
-            "mean for each pretraining seed, or multi_bootstrap"
+            f"{name}: the scores of nested seeds ({', '.join(map(str, seeds.names))}) are not independent; take the mean for"
+            " each pretraining seed, or multi_bootstrap"
         )
     if not seeds.is_unique:
         seed = seeds[seeds.duplicated()][0]
-        raise UserError(f"{name}: there is more than one score of seed {seed}; give one, such as the mean of its fine-tunings")
+        raise UserError(f"{name}: seed {seed} has more than one score; give one, such as the mean of its fine-tunings")
 
 
 def _check_sizes(sizes: tuple[int, ...], names: tuple[str, ...], unit: str, paired: bool) -> None:
-    """Refuses what has no spread over seeds."""
+    """Refuses samples of fewer than two scores."""
     if min(sizes) >= 2:
         return
     text = lambda count: f"{count} {unit}{'' if count == 1 else 's'}"
@@ -548,4 +542,4 @@ def _check_sizes(sizes: tuple[int, ...], names: tuple[str, ...], unit: str, pair
         have = f"{names[0]} and {names[1]} have {text(sizes[0])} in common with a score of both"
     else:
         have = " and ".join(f"{name} has {text(size)} with a score" for name, size in zip(names, sizes))
-    raise UserError(f"{have}, and with fewer than 2 nothing can be told from chance; run more seeds")
+    raise UserError(f"{have}; a comparison needs at least 2, so run more seeds")

@@ -36,7 +36,6 @@ COLUMNS = (
 )
 REPORT_DIRECTORY = "report"
 COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # of a result.json
-TRANSFER_COSTS = ("transfer/flops", "transfer/seconds")  # of a run's adaptations and fine-tunings together
 STAGES = ("finetune", "adapt")  # whose config names begin so; others are pretraining's
 
 

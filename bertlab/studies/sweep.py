@@ -24,10 +24,10 @@ from rich.console import Console
 from bertlab.errors import UserError
 from bertlab.files import is_running, read_json, write_json, write_text
 from bertlab.studies.launchers import Launcher, Local
+from bertlab.studies.measurements import trained_objectives
 from bertlab.studies.ordering import FILE as SETTLED
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
 from bertlab.studies.records import check_same_study, clear_changed, with_owners
-from bertlab.studies.results import trained_objectives
 from bertlab.studies.statistics import Settlement
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.views import Job, LineView, TerminalView, print_line

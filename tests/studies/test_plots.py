@@ -9,6 +9,7 @@ import pytest
 from conftest import objectives_study, write_study
 from matplotlib.text import Text
 
+from bertlab.studies.measurements import COLUMNS, X_AXES, Measure, Results, cost, load, seed_axes
 from bertlab.studies.plots import (
     COLOURS,
     REFERENCE_COLOUR,
@@ -21,17 +22,17 @@ from bertlab.studies.plots import (
     metric_label,
     score_number,
     text_width,
-    untrained,
     wrapped,
     x_scale,
 )
 from bertlab.studies.report import figure_svg
-from bertlab.studies.results import X_AXES, load, seed_axes
+from bertlab.studies.same_data import untrained
 from bertlab.studies.study import load_study
 from bertlab.transfer.scorers import METRICS
 from tests.conftest import ROOT
 
 LONG_NAMES = [f"a name of many words that says every_key_of_its_own=0.{number}/and more" for number in range(12)]
+PACKAGE, CODE_SPANS = Measure("finetune", "package", "test", "accuracy"), Measure("finetune", "code_spans", "test", "f1")
 AWKWARD_NAMES = ["x" * 70, "cost $5 and $6", "_hidden", "50% #1 {a} ~ ^ \\n", "<b>bold</b>", *LONG_NAMES[:3]]
 
 
@@ -45,13 +46,27 @@ def test_each_variant_has_its_own_colour_dashes_and_marker(results):
     assert set(styles) == set(results.variants)
     for part in ("colour", "dashes", "marker"):
         assert len({getattr(style, part) for style in styles.values()}) == 5
-    assert untrained(results.runs) == ["No pretraining"]
+    assert untrained(results) == ["No pretraining"]
 
 
-def runs_of(variants, **scores):
-    """A finished run of each variant, with columns "NAME/accuracy" of these scores."""
-    columns = {f"{name}/accuracy": values for name, values in scores.items()}
-    return pd.DataFrame({"variant": list(variants), "status": "finished", "step": 10.0, **columns})
+def runs_of(variants):
+    """The runs of a study: a finished one of each variant."""
+    names = list(variants)
+    return pd.DataFrame({"run": [f"{i}" for i in range(len(names))], "variant": names, "status": "finished"})
+
+
+def results_of(variants, **scores):
+    """A study with a finished run of each variant and these scores: {"task/metric": a score per variant}."""
+    runs = runs_of(variants)
+    measured = {cost("step"): [10.0] * len(runs)}
+    measured |= {Measure("finetune", *name.split("/", 1)[:1], "test", name.split("/", 1)[1]): of for name, of in scores.items()}
+    rows = [(run, *measure, value, np.nan, np.nan) for measure, of in measured.items() for run, value in zip(runs["run"], of)]
+    study = {"axes": {}, "downstream": [name.split("/")[0] for name in scores]}
+    return Results(ROOT, study, runs, pd.DataFrame(rows, columns=COLUMNS))
+
+
+def scores_of(results):
+    return results.measures(stage="finetune")
 
 
 def metrics_of(variants):
@@ -71,7 +86,7 @@ def test_styles_stay_distinct_with_many_variants():
 
 
 def test_a_style_does_not_change_while_a_sweep_runs():
-    runs = runs_of(["x", "MLM", "no pretraining", "y"]).assign(step=[10.0, 10.0, 0.0, 10.0])
+    runs = runs_of(["x", "MLM", "no pretraining", "y"])
     styles = line_styles(runs)
     for status in itertools.product(("finished", "unfinished", "failed"), repeat=4):
         assert line_styles(runs.assign(status=status)) == styles
@@ -173,9 +188,9 @@ def test_losses_are_those_of_objectives_and_else_the_total(results):
 
 
 def test_bars_are_means_in_percent_from_zero_with_the_reference_line(results):
-    figure = downstream_bars(results.runs, ["package/accuracy"], line_styles(results.runs))
+    figure = downstream_bars(results, [PACKAGE], line_styles(results.runs))
     (panel,) = figure.axes
-    means = results.runs.groupby("variant", sort=False)["package/accuracy"].mean() * 100
+    means = results.wide("package/accuracy").groupby("variant", sort=False)["package/accuracy"].mean() * 100
     assert [bar.get_width() for bar in panel.patches] == pytest.approx(list(means))
     assert panel.get_xlim()[0] == 0
     assert any(
@@ -211,8 +226,8 @@ def test_labels_do_not_overlap(results):
     for figure in (
         learning_curves(results.metrics, loss_metrics(results.metrics), X_AXES, line_styles(results.runs)),
         learning_curves(results.metrics, ["mlm/loss"], ["supervised"], line_styles(results.runs), legend=False),
-        downstream_bars(results.runs, ["package/accuracy", "code_spans/f1"], line_styles(results.runs)),
-        heat_map(results.runs, ["package/accuracy", "code_spans/f1"]),
+        downstream_bars(results, [PACKAGE, CODE_SPANS], line_styles(results.runs)),
+        heat_map(results, [PACKAGE, CODE_SPANS]),
     ):
         assert layout_problems(figure) == ([], [])
 
@@ -220,13 +235,14 @@ def test_labels_do_not_overlap(results):
 @pytest.mark.parametrize("variants", [LONG_NAMES, AWKWARD_NAMES])
 def test_long_names_do_not_overlap_and_are_not_cut(variants):
     shares = np.linspace(0.5, 0.9, len(variants))
-    runs = runs_of(variants, a=shares, a_task_with_a_long_name=shares, third=shares, fourth=shares)
-    scores, styles = list(runs.columns[3:]), line_styles(runs)
+    tasks = ("a", "a_task_with_a_long_name", "third", "fourth")
+    results = results_of(variants, **{f"{task}/accuracy": shares for task in tasks})
+    scores, styles = scores_of(results), line_styles(results.runs)
     for figure in (
         learning_curves(metrics_of(variants), ["mlm/loss"], X_AXES, styles),
         learning_curves(metrics_of(variants), ["mlm/loss"], ["tokens"], styles),
-        downstream_bars(runs, scores, styles),
-        heat_map(runs, scores),
+        downstream_bars(results, scores, styles),
+        heat_map(results, scores),
     ):
         assert layout_problems(figure) == ([], [])
 
@@ -234,35 +250,38 @@ def test_long_names_do_not_overlap_and_are_not_cut(variants):
 def test_every_shipped_study_has_a_legend_that_fits():
     studies = sorted((ROOT / "experiments/ablations").glob("*.py"))
     assert len(studies) > 25
+    of_studies = {}
     for path in studies:
         study = load_study(f"{path}:scale=tiny" if "scale" in path.read_text(encoding="utf-8") else str(path))
         labels = [
             [v for axis, v in run.labels.items() if v and axis not in seed_axes(tuple(run.labels))] for run in study.runs()
         ]
-        variants = list(dict.fromkeys(", ".join(of) for of in labels))
-        runs = runs_of(variants, package=np.linspace(0.5, 0.9, len(variants)))
-        assert layout_problems(downstream_bars(runs, ["package/accuracy"], line_styles(runs))) == ([], []), path.stem
-        figure = learning_curves(metrics_of(variants), ["mlm/loss"], X_AXES, line_styles(runs))
+        of_studies.setdefault(tuple(dict.fromkeys(", ".join(of) for of in labels)), path.stem)
+    for variants, study in of_studies.items():
+        results = results_of(variants, **{"package/accuracy": np.linspace(0.5, 0.9, len(variants))})
+        styles = line_styles(results.runs)
+        assert layout_problems(downstream_bars(results, scores_of(results), styles)) == ([], []), study
+        figure = learning_curves(metrics_of(variants), ["mlm/loss"], X_AXES, styles)
         figure.draw_without_rendering()
         box, canvas = figure.legends[0].get_window_extent(), figure.bbox
-        assert canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1, path.stem
+        assert canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1, study
         assert len(figure.legends[0].get_texts()) == len(variants)
 
 
 def test_a_name_with_dollars_is_not_mathematics():
-    runs = runs_of(["costs $x_1$ or $y$", r"\$5"], task=[0.5, 0.6])
+    results = results_of(["costs $x_1$ or $y$", r"\$5"], **{"task/accuracy": [0.5, 0.6]})
     file = io.StringIO()
-    figure_svg(downstream_bars(runs, ["task/accuracy"], line_styles(runs)), file)
+    figure_svg(downstream_bars(results, scores_of(results), line_styles(results.runs)), file)
     assert "costs $x_1$ or $y$" in file.getvalue() and r"\$5" in file.getvalue()
 
 
 def test_negative_scores_have_bars_from_a_visible_zero():
-    runs = runs_of(["a", "a", "b"]).assign(**{"cola/matthews": [-0.2, -0.3, 0.1], "t/accuracy": [-0.0001, -0.0003, 0.0]})
-    figure = downstream_bars(runs, ["cola/matthews", "t/accuracy"], line_styles(runs))
+    results = results_of(["a", "b"], **{"cola/matthews": [-0.25, 0.1], "t/accuracy": [-0.0002, 0.0]})
+    figure = downstream_bars(results, scores_of(results), line_styles(results.runs))
     panel, small = figure.axes
     assert [bar.get_width() for bar in panel.patches] == pytest.approx([-25, 10])
     low, high = panel.get_xlim()
-    assert low < -30 and high > 10
+    assert low < -25 and high > 10
     assert any(list(line.get_xdata()) == [0, 0] for line in panel.lines)
     assert [text.get_text() for text in panel.texts] == ["\N{MINUS SIGN}25.0", "10.0"]
     assert [text.get_text() for text in small.texts] == ["\N{MINUS SIGN}0.02", "0.0"]
@@ -270,24 +289,24 @@ def test_negative_scores_have_bars_from_a_visible_zero():
 
 
 def test_numbers_stand_within_their_panel():
-    runs = runs_of(["a", "b", "c"]).assign(**{"t/count": [1.23456e12, 2e12, 3.3333e12], "t/accuracy": [0.2, 0.3, 0.9]})
-    figure = downstream_bars(runs, ["t/count", "t/accuracy"], line_styles(runs))
+    results = results_of("abc", **{"t/count": [1.23456e12, 2e12, 3.3333e12], "t/accuracy": [0.2, 0.3, 0.9]})
+    figure = downstream_bars(results, scores_of(results), line_styles(results.runs))
     figure.draw_without_rendering()
     for panel in figure.axes:
         assert all(text.get_window_extent().x1 <= panel.get_window_extent().x1 for text in panel.texts)
 
 
 def test_scores_that_are_not_finite_are_left_out():
-    runs = runs_of(["a", "a", "b"], task=[np.inf, 0.5, np.nan])
-    (panel,) = downstream_bars(runs, ["task/accuracy"], line_styles(runs)).axes
+    results = results_of("abc", **{"task/accuracy": [0.5, np.inf, np.nan]})
+    (panel,) = downstream_bars(results, scores_of(results), line_styles(results.runs)).axes
     assert [bar.get_width() for bar in panel.patches] == [50.0]
-    assert [text.get_text() for text in heat_map(runs, ["task/accuracy"]).axes[0].texts] == ["50.0"]
+    assert [text.get_text() for text in heat_map(results, scores_of(results)).axes[0].texts] == ["50.0"]
 
 
 def test_noise_about_one_score_has_one_colour():
     """Half a point is a tenth of the narrowest scale; ten points go from end to end."""
-    runs = runs_of("ab", chance=[0.500, 0.505], far=[0.5, 0.6])
-    [image] = heat_map(runs, ["chance/accuracy", "far/accuracy"]).axes[0].images
+    results = results_of("ab", **{"chance/accuracy": [0.500, 0.505], "far/accuracy": [0.5, 0.6]})
+    [image] = heat_map(results, scores_of(results)).axes[0].images
     np.testing.assert_allclose(image.get_array(), [[0.45, 0.0], [0.55, 1.0]], atol=1e-12)
 
 
@@ -302,14 +321,14 @@ def test_numbers_have_no_negative_zero():
 
 
 def test_many_tasks_stand_in_rows_of_three():
-    runs = runs_of(["a", "b"], **{f"t{i}": [0.5, 0.6] for i in range(9)})
-    figure = downstream_bars(runs, list(runs.columns[3:]), line_styles(runs))
+    results = results_of("ab", **{f"t{i}/accuracy": [0.5, 0.6] for i in range(9)})
+    figure = downstream_bars(results, scores_of(results), line_styles(results.runs))
     assert figure.get_figwidth() < 12 and len(figure.axes) == 9
     assert len({round(panel.get_position().x0, 3) for panel in figure.axes}) == 3
 
 
 def test_the_reference_line_is_named_and_ends_before_numbers(results):
-    figure = downstream_bars(results.runs, ["package/accuracy"], line_styles(results.runs))
+    figure = downstream_bars(results, [PACKAGE], line_styles(results.runs))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean of No pretraining"]
     assert all(text.get_bbox_patch().get_facecolor()[3] == 1 for text in figure.axes[0].texts)
 
@@ -323,10 +342,10 @@ def test_text_wraps_at_its_width():
 
 
 def test_figures_are_the_same_bytes_each_time():
-    runs = runs_of([f"v{i}" for i in range(9)], task=np.linspace(0, 1, 9))
+    results = results_of([f"v{i}" for i in range(9)], **{"task/accuracy": np.linspace(0, 1, 9)})
     files = [io.StringIO(), io.StringIO()]
     for file in files:
-        figure_svg(downstream_bars(runs, ["task/accuracy"], line_styles(runs)), file)
+        figure_svg(downstream_bars(results, scores_of(results), line_styles(results.runs)), file)
     assert files[0].getvalue() == files[1].getvalue() and "<pattern" in files[0].getvalue()
 
 

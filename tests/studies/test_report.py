@@ -1,3 +1,5 @@
+"""The report: tables, findings and notices of a study, and how terminal, CSV, LaTeX and HTML show them."""
+
 import dataclasses
 import io
 import itertools
@@ -14,25 +16,22 @@ import scipy.stats
 from conftest import objectives_study, write_run, write_study
 from rich.console import Console
 
+from bertlab.studies import report as module
+from bertlab.studies.comparisons import compare_all
 from bertlab.studies.findings import findings, notices
-from bertlab.studies.report import (
-    all_metrics,
-    csv_tables,
-    differences,
-    environment_rows,
-    html_page,
-    latex,
-    print_columns,
-    print_report,
-    report,
-)
-from bertlab.studies.results import curves, load, summarise
+from bertlab.studies.measurements import load
+from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report
+from bertlab.studies.same_data import curves
+from bertlab.studies.seeds import summarise
 from bertlab.studies.statistics import seeds_needed
 from bertlab.studies.study import Published, Study
 from bertlab.studies.tables import (
+    BOUND_NOTE,
     COST,
     DIFFERENCES,
+    FLOORS,
     LOSSES,
+    SCALES,
     SCORES,
     difference_table,
     floor_table,
@@ -48,19 +47,35 @@ def quiet():
     return Console(file=io.StringIO(), width=100)
 
 
-def mlm_and_ltr(directory, mlm, ltr):
-    """A study of MLM and LTR with these code_spans scores, one per seed."""
-    study = objectives_study(range(1, len(mlm) + 1), ("MLM", "LTR"))
-    per_run = {
-        f"{name}-seed={seed}": {"code_spans": score}
-        for name, scores in (("mlm", mlm), ("ltr", ltr))
-        for seed, score in enumerate(scores, 1)
-    }
-    return load(write_study(directory, study, per_run=per_run))
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Reports without their figures, most of a report's time."""
+    monkeypatch.setattr(module, "inline_svg", lambda *_: '<svg role="img"></svg>')
+    monkeypatch.setattr(module, "figures", lambda _: {})
+
+
+def study_of(directory, task="code_spans", published=None, **scores):
+    """A study of these variants (MLM, LTR, ...) with these scores in a task, one per seed."""
+    seeds = range(1, max(map(len, scores.values())) + 1)
+    study = dataclasses.replace(objectives_study(seeds, tuple(scores)), published=published)
+    per_run = {f"{name.lower()}-seed={seed}": {task: score} for name, of in scores.items() for seed, score in enumerate(of, 1)}
+    return write_study(directory, study, per_run=per_run)
+
+
+def html_page(results):
+    return module.html_page(results, compare_all(results))
+
+
+def latex(results):
+    return module.latex(results, compare_all(results))
+
+
+def findings_of(results):
+    return [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(results, compare_all(results))]
 
 
 def sentence(results):
-    return next(s for s in findings(results) if "above LTR on code_spans" in s).replace("\N{NO-BREAK SPACE}", " ")
+    return next(sentence for sentence in findings_of(results) if "above LTR on code_spans" in sentence)
 
 
 ABOVE = "MLM is above LTR on code_spans by "
@@ -70,19 +85,19 @@ NOT_ABOVE = "MLM is not above LTR on code_spans at this scale: "
 @pytest.mark.parametrize(
     "mlm, ltr, expected",
     [
-        ([0.72, 0.74, 0.73], [0.69, 0.70, 0.70], f"{ABOVE}3.3 points (1.9 to 4.8), more than chance over 3 seeds."),
+        ([0.72, 0.74, 0.73], [0.69, 0.70, 0.70], f"{ABOVE}3.3 points (1.9 to 4.8); 3 seeds show more than chance."),
         (
             [0.66, 0.67, 0.68],
             [0.69, 0.70, 0.72],
-            f"{NOT_ABOVE}it is 3.3 points (1.9 to 4.8) below, more than chance over 3 seeds.",
+            f"{NOT_ABOVE}it is 3.3 points (1.9 to 4.8) below; 3 seeds show more than chance.",
         ),
-        ([0.70, 0.74], [0.72, 0.71], f"{ABOVE}0.5 points (-31.3 to 32.3), which 2 seeds cannot tell from chance."),
-        ([0.72, 0.74], [0.70, 0.72], f"{ABOVE}2.0 points, the same over 2 seeds, which says nothing about chance."),
-        ([0.69, 0.70], [0.69, 0.70], f"{NOT_ABOVE}the two are equal, the same over 2 seeds, which says nothing about chance."),
+        ([0.70, 0.74], [0.72, 0.71], f"{ABOVE}0.5 points (-31.3 to 32.3); 2 seeds cannot tell that from chance."),
+        ([0.72, 0.74], [0.70, 0.72], f"{ABOVE}2.0 points, the same in all 2 seeds; that says nothing about chance."),
+        ([0.69, 0.70], [0.69, 0.70], f"{NOT_ABOVE}the two are equal, the same in all 2 seeds; that says nothing about chance."),
     ],
 )
 def test_says_honestly_whether_mlm_is_above_ltr(tmp_path, mlm, ltr, expected):
-    assert sentence(mlm_and_ltr(tmp_path / "s", mlm, ltr)) == expected
+    assert sentence(load(study_of(tmp_path / "s", MLM=mlm, LTR=ltr))) == expected
 
 
 def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
@@ -95,18 +110,16 @@ def test_mlm_and_ltr_are_compared_at_equal_other_labels(tmp_path):
         downstream=study.downstream,
         axes={"objective": study.axes["objective"], "size": {"tiny": {}, "mini": {}}, "seed": [1, 2]},
     )
-    text = " ".join(findings(load(write_study(tmp_path / "s", study))))
+    text = " ".join(findings_of(load(write_study(tmp_path / "s", study))))
     assert re.search("MLM, tiny is (not )?above LTR, tiny on code_spans", text)
     assert re.search("MLM, mini is (not )?above LTR, mini on code_spans", text)
 
 
 def test_an_interval_of_mlm_above_ltr_is_of_all_pairs_like_the_others(tmp_path):
     """The first sentence says that all intervals hold together."""
-    study = objectives_study(seeds=(1, 2, 3, 4), variants=("MLM", "LTR", "biLM"))
-    scores = {"mlm": (0.70, 0.72, 0.69, 0.71), "ltr": (0.60, 0.63, 0.58, 0.61)}
-    per_run = {f"{name}-seed={i}": {"code_spans": score} for name, of in scores.items() for i, score in enumerate(of, 1)}
-    directory = write_study(tmp_path / "s", study, per_run=per_run)
-    gaps = [100 * (a - b) for a, b in zip(scores["mlm"], scores["ltr"], strict=True)]
+    mlm, ltr = (0.70, 0.72, 0.69, 0.71), (0.60, 0.63, 0.58, 0.61)
+    directory = study_of(tmp_path / "s", MLM=mlm, LTR=ltr, biLM=(0.65, 0.66, 0.67, 0.65))
+    gaps = [100 * (a - b) for a, b in zip(mlm, ltr, strict=True)]
 
     def ends(comparisons):
         half = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, 3) * statistics.stdev(gaps) / 2
@@ -118,11 +131,11 @@ def test_an_interval_of_mlm_above_ltr_is_of_all_pairs_like_the_others(tmp_path):
 
 
 def test_findings_name_the_best_and_the_reference(study_directory):
-    text = " ".join(findings(load(study_directory))).replace("\N{NO-BREAK SPACE}", " ")
+    text = " ".join(findings_of(load(study_directory)))
     assert text.startswith("5 variants were run with 2 seeds each")
     assert re.search(
-        r"On package \(accuracy, test\) the highest mean is that of MLM\+NSP, 7\d\.\d %: \S+ points \(\S+ to \S+\) above MLM"
-        r", which may be chance; \S+ points \(\S+ to \S+\) above No pretraining[,.]",
+        r"package \(accuracy, test\): MLM\+NSP has the highest mean, 7\d\.\d %, \S+ points \(\S+ to \S+\) above MLM"
+        r" \(may be chance\); \S+ points \(\S+ to \S+\) above No pretraining[ .]",
         text,
     )
 
@@ -135,54 +148,49 @@ def with_most_frequent(directory, score):
 
 
 def test_findings_say_which_variants_are_above_always_the_most_frequent_answer(tmp_path):
-    study = objectives_study(seeds=(1, 2, 3), variants=("MLM", "LTR", "No pretraining"))
     scores = {"mlm": (0.70, 0.701, 0.703), "ltr": (0.45, 0.55, 0.53), "no-pretraining": (0.401, 0.402, 0.403)}
+    study = objectives_study(seeds=(1, 2, 3), variants=("MLM", "LTR", "No pretraining"))
     per_run = {f"{name}-seed={i}": {"package": score} for name, of in scores.items() for i, score in enumerate(of, 1)}
     directory = with_most_frequent(write_study(tmp_path / "s", study, per_run=per_run), 0.40)
-    said = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(load(directory))]
-    head = "Always the most frequent answer scores 40.0 % on package"
-    # LTR's mean is higher than that of no pretraining, but its seeds are further apart.
-    assert f"{head}; MLM, No pretraining are above that by more than chance." not in said
-    assert f"{head}; MLM is above that by more than chance." in said
-    assert sum(sentence.startswith("Always") for sentence in said) == 1, "nothing is known of the other task"
+    said = lambda: [sentence for sentence in findings_of(load(directory)) if sentence.startswith("Always")]
+    # LTR's mean is higher than that of no pretraining, but its seeds are further apart. Nothing is known of the other task.
+    head = "Always giving the most frequent answer scores"
+    assert said() == [f"{head} 40.0 % on package; MLM is above that by more than chance."]
     for seed in (1, 2, 3):
         path = directory / f"ltr-seed={seed}" / "finetune" / "package" / "most_frequent.json"
         path.write_text(json.dumps({"test": {"package/accuracy": 0.3}}))
-    of_two = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(load(directory))]
-    assert any(
-        sentence.startswith("Always the most frequent answer scores 30.0 % to 40.0 %, by variant, on package")
-        for sentence in of_two
-    )
+    [of_two] = said()
+    assert of_two.startswith(f"{head} 30.0 % to 40.0 %, depending on the variant, on package")
     with_most_frequent(directory, 0.0)
-    assert not any(sentence.startswith("Always") for sentence in findings(load(directory))), "nothing to be above"
+    assert said() == [], "nothing to be above"
     one = with_most_frequent(write_study(tmp_path / "one", objectives_study(seeds=(1,))), 0.40)
-    assert findings(load(one))[2].replace("\N{NO-BREAK SPACE}", " ") == f"{head}."
+    assert findings_of(load(one))[2] == f"{head} 40.0 % on package."
 
 
-def test_findings_before_anything_is_finished(tmp_path):
+def test_findings_before_anything_is_finished(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study(), finished=False)
-    assert findings(load(directory)) == ["No run is finished yet, so there is nothing to conclude."]
+    assert findings_of(load(directory)) == ["No run is finished yet, so nothing can be concluded."]
     assert report(directory, console=quiet()).exists()
 
 
-def test_table_cells_equal_hand_computed_mean_and_deviation(tmp_path):
-    results = mlm_and_ltr(tmp_path / "s", [0.70, 0.74, 0.735], [0.69, 0.70, 0.70])
-    frame = table(results)
-    cells = frame.xs("code_spans f1 (%)", axis=1, level=1).iloc[:, 0]
-    assert cells["MLM"] == f"{100 * (0.70 + 0.74 + 0.735) / 3:.1f} ± {100 * statistics.stdev([0.70, 0.74, 0.735]):.1f}"
+def test_table_cells_equal_hand_computed_mean_and_deviation(tmp_path, no_figures):
+    mlm, ltr = [0.70, 0.74, 0.735], [0.69, 0.70, 0.70]
+    directory = study_of(tmp_path / "s", MLM=mlm, LTR=ltr)
+    frame = table(load(directory))
+    cells = frame[SCORES, "code_spans f1 (%)"]
+    assert cells["MLM"] == f"{100 * statistics.mean(mlm):.1f} ± {100 * statistics.stdev(mlm):.1f}"
     assert list(frame["", "seeds"]) == ["3", "3"]
-    csv = pd.read_csv(report(tmp_path / "s", console=quiet()).parent / "report" / "table.csv", index_col="variant")
-    assert csv.loc["LTR", "code_spans/f1 mean"] == pytest.approx((0.69 + 0.70 + 0.70) / 3)
-    assert csv.loc["LTR", "code_spans/f1 sd"] == pytest.approx(statistics.stdev([0.69, 0.70, 0.70]))
-    assert csv.loc["LTR", "code_spans/f1 seeds"] == 3
+    csv = pd.read_csv(report(directory, console=quiet()).parent / "report" / "table.csv")
+    [row] = csv.query("variant == 'LTR' and task == 'code_spans' and split == 'test' and metric == 'f1'").to_dict("records")
+    assert [row[name] for name in ("mean", "sd", "seeds")] == pytest.approx([statistics.mean(ltr), statistics.stdev(ltr), 3])
 
 
 def test_one_seed_has_no_deviation_and_is_said(tmp_path):
-    results = mlm_and_ltr(tmp_path / "s", [0.70], [0.69])
-    assert table(results).xs("code_spans f1 (%)", axis=1, level=1).loc["MLM"].item() == "70.0"
-    said = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in findings(results)]
-    assert "One seed cannot separate variants from chance" in said[0]
-    assert said[2] == "On code_spans (f1, test): MLM 70.0 %, LTR 69.0 %.", "no order is claimed"
+    results = load(study_of(tmp_path / "s", MLM=[0.70], LTR=[0.69]))
+    assert table(results)[SCORES, "code_spans f1 (%)"]["MLM"] == "70.0"
+    said = findings_of(results)
+    assert "One seed cannot tell a difference from chance" in said[0]
+    assert said[2] == "code_spans (f1, test): MLM 70.0 %, LTR 69.0 %.", "no order is claimed"
 
 
 class Requests(HTMLParser):
@@ -220,7 +228,7 @@ def test_page_is_the_same_each_time(study_directory, study_report):
     assert html_page(load(study_directory)) == study_report[0].read_text(encoding="utf-8")
 
 
-def test_page_escapes_what_a_study_says(tmp_path):
+def test_page_escapes_what_a_study_says(tmp_path, no_figures):
     study = Study(
         name="s",
         title="<b>T</b>",
@@ -249,10 +257,8 @@ def test_latex_is_booktabs_and_escaped(study_directory):
 
 
 def test_differences_are_from_the_first_variant_and_corrected(tmp_path):
-    study = objectives_study((1, 2, 3, 4), ("MLM", "LTR", "biLM"))
     scores = {"MLM": (0.70, 0.74, 0.72, 0.71), "LTR": (0.69, 0.70, 0.70, 0.66), "biLM": (0.60, 0.61, 0.64, 0.62)}
-    per_run = {run.name: {"code_spans": scores[run.labels["objective"]][int(run.labels["seed"]) - 1]} for run in study.runs()}
-    frame = difference_table(load(write_study(tmp_path / "s", study, per_run=per_run)))
+    frame = difference_table(compare_all(load(study_of(tmp_path / "s", **scores))))
     assert set(frame["", "seeds"]) == {"4"} and len(frame) == 4
     tests = {name: scipy.stats.ttest_rel(scores[name], scores["MLM"]) for name in ("LTR", "biLM")}
     for name in tests:
@@ -266,10 +272,11 @@ def test_differences_are_from_the_first_variant_and_corrected(tmp_path):
         ends = [sd * math.sqrt(3 / scipy.stats.chi2.ppf(q, 3)) for q in (0.975, 0.025)]
         needed = [f"{seeds_needed(0.01, value, alpha=0.05 / 2):,}" for value in (sd, *ends)]
         assert row["seeds for 1 point"] == "{} ({} to {})".format(*needed)
-    assert difference_table(load(write_study(tmp_path / "t", objectives_study((1,), ("MLM", "LTR"))))).empty, "one seed"
+    one_seed = write_study(tmp_path / "t", objectives_study((1,), ("MLM", "LTR")))
+    assert difference_table(compare_all(load(one_seed))).empty
 
 
-def test_the_published_table_stands_beside_ours_with_a_warning(tmp_path):
+def test_the_published_table_stands_beside_ours_with_a_warning(tmp_path, no_figures):
     published = Published(
         "Somebody 2019, table 5", ("MNLI", "SQuAD F1"), {"LTR": (82.1, 77.8), "MLM": (84.4, None)}, "dev sets"
     )
@@ -294,7 +301,7 @@ def test_failed_runs_are_a_rate_of_their_own(tmp_path):
     assert said.startswith(f"2 of 10 runs failed (20 %, 95 % interval {100 * low:.0f} to {100 * high:.0f} %) and are left out")
 
 
-def test_different_data_are_flagged_on_top_and_below(tmp_path):
+def test_different_data_are_flagged_on_top_and_below(tmp_path, no_figures):
     study = objectives_study((1,), ("MLM", "LTR"))
     directory = write_study(tmp_path / "s", study, per_run={"ltr-seed=1": {"data": "other"}})
     console = quiet()
@@ -307,11 +314,8 @@ def test_different_data_are_flagged_on_top_and_below(tmp_path):
 def test_the_same_data_are_stated_with_their_hash(study_directory, study_report):
     text = study_report[0].read_text(encoding="utf-8")
     assert "Runs with the same seed and the same settings of the data read the same tokens in the same order." in text
-    assert load(study_directory).runs.set_index("name").loc["mlm-seed=2", "data_hash"] in text
+    assert load(study_directory).runs.set_index("run").loc["mlm-seed=2", "data_hash"] in text
     assert 'class="notice"' not in text
-
-
-SCALES, FLOORS = "One scale for all (test)", "Beside the exact floors (test)"
 
 
 def write_likelihoods(directory, bits=None, pairs=None, text_hash="a" * 32, **bias):
@@ -329,7 +333,7 @@ def columns_of(results, group):
     return {name: dict(frame[group, name]) for of, name in frame.columns if of == group}
 
 
-def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_spread_of_several(tmp_path):
+def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_spread_of_several(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
     write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5}, {"x/blimp.jsonl": {"pseudo": 0.75}}, text_hash="1" * 32)
     write_likelihoods(directory / "mlm-seed=2", {"pseudo": 1.7}, {"x/blimp.jsonl": {"pseudo": 0.85}}, text_hash="1" * 32)
@@ -341,11 +345,11 @@ def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_s
         "minimal pairs (%), pseudo": {"MLM": "80.0 ± 7.1", "LTR": "–"},
     }
     said = notes(results)[SCALES]
-    assert "Of one seed, s.e. is the standard error over texts or pairs" in said
+    assert "For one seed, s.e." in said
     assert "[UNK]" not in said and "capitals" not in said and "free" not in said
     assert notices(results) == [] and "9.99" not in html_page(results)
     write_likelihoods(directory / "ltr-seed=2", {"left-to-right": 2.2}, text_hash="1" * 32)
-    assert "standard error" not in notes(load(directory))[SCALES]
+    assert "s.e." not in notes(load(directory))[SCALES]
 
 
 def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):
@@ -365,20 +369,18 @@ def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):
     ]
 
 
-def test_numbers_of_different_texts_are_flagged_on_top(tmp_path):
+def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
     write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5}, {"blimp.jsonl": {"pseudo": 0.75}}, text_hash="1" * 32)
     write_likelihoods(directory / "ltr-seed=1", {"left-to-right": 2.0}, {"others.jsonl": {"pseudo": 0.5}}, text_hash="2" * 32)
     (notice,) = notices(load(directory))
-    assert notice == (
-        "Bits per byte of the test split: these numbers are of different texts and do not compare: "
-        "111111111111… in mlm-seed=1; 222222222222… in ltr-seed=1."
-    )
+    where = "not comparable: 111111111111… in mlm-seed=1; 222222222222… in ltr-seed=1."
+    assert notice.startswith("Bits per byte of the test split ") and notice.endswith(where)
     page = html_page(load(directory))
-    assert page.index("do not compare: 1111") < page.index("What this shows")
+    assert page.index("not comparable: 1111") < page.index("What this shows")
     write_likelihoods(directory / "ltr-seed=1", pairs={"blimp.jsonl": {"pseudo": 0.5}}, text_hash="2" * 32)
     (notice,) = notices(load(directory))
-    assert notice.startswith("Minimal pairs of blimp.jsonl: these numbers are of different texts and do not compare: 1111")
+    assert notice.startswith("Minimal pairs of blimp.jsonl ") and "not comparable: 1111" in notice
 
 
 @pytest.mark.parametrize(
@@ -392,7 +394,7 @@ def test_numbers_of_different_texts_are_flagged_on_top(tmp_path):
         ({"tokens": 8}, "In MLM: fewer scored than there are pieces: one of each text is free"),
     ],
 )
-def test_what_biases_bits_per_byte_is_said_below_them_with_the_variants(bias, sentence, tmp_path):
+def test_what_biases_bits_per_byte_is_said_below_them_with_the_variants(bias, sentence, tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
     write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5})
     write_likelihoods(directory / "mlm-seed=2", {"pseudo": 1.5, "pseudo-within-word": 1.6}, **bias)
@@ -410,7 +412,7 @@ def write_floors(directory, exact=True, **of_objectives):
     (directory / "floor.json").write_text(json.dumps(floors))
 
 
-def test_floors_have_a_row_for_each_variant_and_objective_and_leaks_are_on_top(tmp_path):
+def test_floors_have_a_row_for_each_variant_and_objective_and_leaks_are_on_top(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM+NSP", "LTR")))
     for seed, above in ((1, 0.01), (2, 0.03)):
         write_floors(directory / f"mlm+nsp-seed={seed}", mlm=(0.5, above, 0.003), nsp=(0.2, 0.004, 0.004))
@@ -422,39 +424,51 @@ def test_floors_have_a_row_for_each_variant_and_objective_and_leaks_are_on_top(t
         "MLM+NSP: nsp": ["2", "nsp", "0.2000", "0.2040", "0.0040 s.e. 0.0028", "2.00"],
         "LTR": ["1", "ltr", "2.0000", "1.9500", "-0.0500 s.e. 0.0200", "-2.50"],
     }
-    assert "more than three standard errors" not in html_page(results)
+    assert notices(results) == []
     write_floors(directory / "ltr-seed=1", ltr=(2.0, -0.07, 0.02))
     page = html_page(load(directory))
-    notice = page.index("The loss of ltr is below its floor by more than three standard errors in ltr-seed=1")
-    assert notice < page.index("What this shows")
+    assert page.index("The loss of ltr is below its floor by more than 3 standard errors in ltr-seed=1") < page.index(
+        "What this"
+    )
 
 
-def test_a_floor_that_is_a_lower_bound_looks_like_one(tmp_path):
+def test_a_token_loss_next_to_nothing_is_a_leak_on_top(tmp_path):
+    directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM+NSP", "LTR")))
+    for name in ("mlm+nsp-seed=1", "ltr-seed=1"):
+        result = json.loads((directory / name / "result.json").read_text())
+        result["metrics"]["valid"] |= {"mlm/loss": 0.009, "nsp/loss": 0.001, "ltr/loss": 0.011}
+        (directory / name / "result.json").write_text(json.dumps(result))
+        (directory / name / "data.json").write_text(json.dumps({"token_objectives": ["mlm"] if "mlm" in name else ["ltr"]}))
+    [notice] = notices(load(directory))
+    assert notice.startswith("The loss of mlm is next to nothing in mlm+nsp-seed=1.")
+
+
+def test_a_floor_that_is_a_lower_bound_looks_like_one(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
     for variant in ("mlm", "ltr"):
         write_floors(directory / f"{variant}-seed=1", **{variant: (1.25, 0.1, 0.01)})
-    assert "≥" not in html_page(load(directory)) and "lower bound" not in notes(load(directory))[FLOORS]
+    assert "≥" not in html_page(load(directory)) + notes(load(directory))[FLOORS]
     write_floors(directory / "ltr-seed=2", exact=False, ltr=(1.75, 0.1, 0.01))
     results = load(directory)
     assert list(floor_table(results)[FLOORS, "floor"]) == ["1.2500", "≥ 1.5000"]
-    assert "≥ marks a lower bound that no model may be able to reach" in notes(results)[FLOORS]
+    assert BOUND_NOTE in notes(results)[FLOORS]
     assert "≥ 1.5000" in html_page(results) and r"$\geq$ 1.5000" in latex(results)
 
 
-def test_missing_runs_are_said_and_left_out(tmp_path):
+def test_missing_runs_are_said_and_left_out(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
     shutil.rmtree(directory / "ltr-seed=1")
     (directory / "ltr-seed=2" / "result.json").unlink()
     (directory / "ltr-seed=2" / "failed.txt").write_text("RuntimeError: no")
     results = load(directory)
     text = html_page(results)
-    said = "1 of 3 runs that were begun failed (33 %, 95 % interval 1 to 91 %) and is left out of tables: ltr-seed=2"
+    said = "1 of 3 runs that were started failed (33 %, 95 % interval 1 to 91 %) and is left out of tables: ltr-seed=2"
     assert f"{said} (RuntimeError: no)." in text
     assert "1 of 4 runs is not finished and is left out of tables: ltr-seed=1." in text
     assert list(table(results)["", "seeds"]) == ["2", "0"]
 
 
-def test_curves_of_one_pretraining_are_drawn_once_and_the_others_named(tmp_path):
+def test_curves_of_one_pretraining_are_drawn_once_and_the_others_named(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study(variants=("MLM", "LTR", "biLM")))
     study = json.loads((directory / "study.json").read_text())
     for run in study["runs"]:
@@ -465,7 +479,7 @@ def test_curves_of_one_pretraining_are_drawn_once_and_the_others_named(tmp_path)
     assert set(results.metrics["variant"]) == {"MLM", "LTR", "biLM"}
     assert set(curves(results)["variant"]) == {"MLM", "LTR"}
     page = html_page(results)
-    assert "have the pretraining and so the curve of another: biLM (of LTR).</p>" in page
+    assert "biLM (drawn as LTR).</p>" in page
     for seed in (1, 2):  # without a finished LTR its pretraining is drawn as biLM's
         shutil.rmtree(directory / f"ltr-seed={seed}" / "finetune")
     assert set(curves(load(directory))["variant"]) == {"MLM", "LTR", "biLM"}
@@ -492,12 +506,8 @@ def test_files_and_terminal(study_directory, study_report):
     html, printed = study_report
     assert html == study_directory / "report.html"
     for name in (
-        "table.csv",
+        *(f"{name}.csv" for name in ("runs", "measurements", "curves", "table", "scores", "differences")),
         "table.tex",
-        "runs.csv",
-        "curves.csv",
-        "scores.csv",
-        "differences.csv",
         "figures/learning_curves.svg",
         "figures/learning_curves.png",
         "figures/downstream.svg",
@@ -508,7 +518,7 @@ def test_files_and_terminal(study_directory, study_report):
     assert "MLM+NSP" in printed and "4.39 M" in printed and "report: " in printed
 
 
-def test_report_of_a_single_run(tmp_path):
+def test_report_of_a_single_run(tmp_path, no_figures):
     write_run(tmp_path / "x", "MLM+NSP", 1, package=0.7)
     console = quiet()
     text = report(tmp_path / "x", console=console).read_text(encoding="utf-8")
@@ -516,7 +526,7 @@ def test_report_of_a_single_run(tmp_path):
     assert "One run says nothing about differences." in text
 
 
-def test_report_of_a_run_in_progress(tmp_path):
+def test_report_of_a_run_in_progress(tmp_path, no_figures):
     write_run(tmp_path / "x", "MLM", 1, finished=False)
     console = quiet()
     text = report(tmp_path / "x", console=console).read_text(encoding="utf-8")
@@ -621,7 +631,7 @@ def test_latex_says_below_each_table_how_to_read_it(tmp_path):
     tables = latex(load(directory)).split(r"\end{tabular}")[1:]
     notes = [text[: text.find(r"\begin{tabular}")] if r"\begin{tabular}" in text else text for text in tables]
     first, of_published, of_differences, *_, of_cost = notes
-    assert "Mean $\\pm$ standard deviation over seeds" in first and "each objective's own" in first
+    assert "Mean $\\pm$ standard deviation" in first and "do not compare losses" in first
     assert "did not read the same data" in first and "did not read" not in "".join(notes[1:])
     assert "Scales differ" in of_published and r"dev\_sets" in of_published
     assert "Paired by seed" in of_differences and r"95 \%" in of_differences
@@ -631,29 +641,27 @@ def test_latex_says_below_each_table_how_to_read_it(tmp_path):
 
 def test_everything_is_a_csv_too_in_raw_units(tmp_path):
     published = Published("Somebody 2019, table 5", ("MNLI", "SQuAD F1"), {"LTR": (82.1, 77.8), "MLM": (84.4, None)})
-    study = dataclasses.replace(objectives_study((1, 2, 3), ("MLM", "LTR", "biLM")), published=published)
     scores = {"MLM": (0.70, 0.74, 0.72), "LTR": (0.69, 0.70, 0.70), "biLM": (0.60, 0.61, 0.64)}
-    per_run = {run.name: {"code_spans": scores[run.labels["objective"]][int(run.labels["seed"]) - 1]} for run in study.runs()}
-    directory = write_study(tmp_path / "s", study, per_run=per_run)
+    directory = study_of(tmp_path / "s", published=published, **scores)
     shutil.rmtree(directory / "ltr-seed=3" / "finetune" / "code_spans")
     results = load(directory)
-    written = csv_tables(results)
-    assert list(written) == ["table", "runs", "curves", "scores", "differences", "published"]
+    written = csv_tables(results, compare_all(results))
+    assert list(written) == ["runs", "measurements", "curves", "table", "scores", "differences", "published"]
     written = {name: pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str) for name, frame in written.items()}
-    assert written["table"].set_index("variant")["code_spans/f1 seeds"].to_dict() == {"MLM": "3", "LTR": "2", "biLM": "3"}
-    table = written["differences"].set_index(["metric", "variant_a", "variant_b"])
-    assert list(table.columns) == ["mean", "low", "high", "p", "pairs", "comparisons"]
-    assert [pair for metric, *pair in table.index if metric == "code_spans/f1"] == [
-        ["MLM", "LTR"],
-        ["MLM", "biLM"],
-        ["LTR", "biLM"],
-    ]
-    found = table.loc["code_spans/f1", "MLM", "biLM"]
+    seeds = written["table"].query("task == 'code_spans' and split == 'test' and metric == 'f1'").set_index("variant")["seeds"]
+    assert seeds.to_dict() == {"MLM": "3", "LTR": "2", "biLM": "3"}
+    table = written["differences"].query("metric == 'code_spans/f1'").set_index(["family", "variant", "other"])
+    pairs = [("MLM", "LTR"), ("MLM", "biLM"), ("LTR", "biLM")]
+    assert list(table.index) == [*(("all pairs", *pair) for pair in pairs), *(("first variant", *of[::-1]) for of in pairs[:2])]
     test = scipy.stats.ttest_rel(scores["MLM"], scores["biLM"])
-    expected = (2.16 / 3 - 1.85 / 3, *test.confidence_interval(), test.pvalue)
-    assert found.iloc[:4].astype(float).tolist() == pytest.approx(expected) and found["pairs"] == "3"
-    assert table.loc["code_spans/f1", "MLM", "LTR"]["pairs"] == "2", "only those that both have"
-    assert set(table["comparisons"]) == {"3"}
+    for row, sign, corrections in ((("all pairs", "MLM", "biLM"), 1, 3), (("first variant", "biLM", "MLM"), -1, 2)):
+        found = table.loc[row]
+        interval = sorted(sign * end for end in test.confidence_interval(1 - 0.05 / corrections))
+        assert found[["mean", "low", "high", "p"]].astype(float).tolist() == pytest.approx(
+            [sign * (2.16 - 1.85) / 3, *interval, test.pvalue]
+        )
+        assert found[["pairs", "corrections"]].tolist() == ["3", str(corrections)]
+    assert table.loc["all pairs", "MLM", "LTR"]["pairs"] == "2", "only those that both have"
     curves = written["curves"]
     first = ["run", "variant", "objective", "seed", "step", "split", "tokens", "supervised", "flops", "seconds"]
     assert list(curves.columns) == [*first, "metric", "value"] and len(curves) == len(results.metrics)
@@ -667,26 +675,26 @@ def test_everything_is_a_csv_too_in_raw_units(tmp_path):
     assert pd.isna(written["published"].set_index("variant").loc["MLM", "SQuAD F1"])
 
 
-def test_a_study_that_selects_or_has_one_seed_has_no_file_of_differences(tmp_path):
+def test_a_study_that_selects_or_has_one_seed_has_no_file_of_differences(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
     (directory / "report").mkdir()
     (directory / "report" / "differences.csv").write_text("of an earlier report")
     report(directory, console=quiet())
-    assert {path.stem for path in directory.glob("report/*.csv")} == {"table", "runs", "curves", "scores"}
+    assert {path.stem for path in directory.glob("report/*.csv")} == {"table", "runs", "measurements", "curves", "scores"}
     study = objectives_study((1, 2), ("MLM", "LTR"))
     axes = {**study.axes, "rate": {"low": {}}}
     selecting = load(write_study(tmp_path / "t", dataclasses.replace(study, axes=axes, select=("rate",))))
-    assert differences(selecting).empty
+    assert compare_all(selecting) == []
 
 
-def test_every_metric_and_every_figure_says_of_how_many_seeds_it_is(tmp_path):
+def test_every_metric_and_every_figure_says_of_how_many_seeds_it_is(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1, 2, 3), ("MLM", "LTR", "biLM")))
     (directory / "ltr-seed=3" / "result.json").unlink()
     results = load(directory)
-    rows = {metric: (seeds, cells) for metric, seeds, cells in all_metrics(results, summarise(results.runs))}
+    rows = {metric: (seeds, cells) for metric, seeds, cells in all_metrics(results, summarise(results))}
     assert rows["package/accuracy"][0] == "3, 2, 3"
-    assert rows["valid/mlm/loss"][0] == "3" and rows["valid/mlm/loss"][1][1:] == ["–", "–"]
-    assert rows["valid/rtl/loss"][0] == "3", "of those that have it"
+    assert rows["mlm/loss, valid"][0] == "3" and rows["mlm/loss, valid"][1][1:] == ["–", "–"]
+    assert rows["rtl/loss, valid"][0] == "3", "of those that have it"
     page = html_page(results)
     for text in ("after fine-tuning (2 to 3 seeds)", "during pretraining (2 to 3 seeds)", "as a map (means of 2 to 3 seeds)"):
         assert text in page, text
@@ -735,7 +743,7 @@ def test_every_number_is_on_the_terminal_whatever_the_names_and_sizes(tmp_path):
     per_run = {run.name: {"package": 1e-9 * int(run.labels["seed"])} for run in study.runs()}
     results = load(write_study(tmp_path / "s", study, per_run=per_run))
     console = Console(file=io.StringIO(), width=70)
-    print_report(results, tmp_path / "report.html", console)
+    print_report(results, compare_all(results), tmp_path / "report.html", console)
     printed = console.file.getvalue()
     assert "1.5e-07 ± 7.1e-08" in printed and "4.39 M" in printed
     assert not re.search(r"(?<!\d)-0\.0*(?![\d.])", printed)

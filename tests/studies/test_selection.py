@@ -8,11 +8,13 @@ import pytest
 import scipy.stats
 
 from bertlab.errors import UserError
+from bertlab.studies.comparisons import compare_all, difference
 from bertlab.studies.findings import findings
+from bertlab.studies.measurements import load, score_of_task
 from bertlab.studies.report import report
-from bertlab.studies.results import difference, load, primary_metric, summarise
+from bertlab.studies.seeds import summarise
 from bertlab.studies.selection import selections
-from bertlab.studies.tables import DIFFERENCES, difference_table, notes, selection_table, table
+from bertlab.studies.tables import DIFFERENCES, SELECTED_NOTE, difference_table, notes, selection_table, table
 
 # (model, rate, seed) -> valid, test. The rate that is best on test is not best on valid; one that is better still there failed.
 SCORES = {
@@ -53,7 +55,7 @@ def study(tmp_path):
 
 def test_the_best_on_valid_is_reported_on_test(study):
     results = load(study)
-    assert primary_metric(results, "words") == "words/accuracy", "the task's own first metric, though there is an F1"
+    assert score_of_task(results, "words").name == "words/accuracy", "the task's own first metric, though there is an F1"
     found = selections(results).set_index("variant")
     big, small = found.loc["big"], found.loc["small"]
     assert (big["chosen"], small["chosen"]) == ("rate=high", "rate=low")
@@ -65,7 +67,7 @@ def test_the_best_on_valid_is_reported_on_test(study):
     text = selection_table(results)
     assert list(text.index) == ["words accuracy (%): big", "words accuracy (%): small"]
     html = report(study)
-    assert "on `valid` alone, among what has fewest runs without a score" in html.read_text()
+    assert SELECTED_NOTE in html.read_text()
 
 
 def write_scores(directory, scores, axes, downstream=("words",)):
@@ -104,7 +106,7 @@ def test_fine_tunings_of_one_pretraining_are_not_seeds_of_their_own(tmp_path):
     assert row["sd"] == pytest.approx(0.1 / math.sqrt(2))
     pooled = scipy.stats.t.interval(0.95, 9, loc=row["test"], scale=scipy.stats.sem(list(scores.values())))
     assert row["high"] - row["low"] > 5 * (pooled[1] - pooled[0])
-    [summary] = summarise(results.runs).query("metric == 'words/accuracy'").to_dict("records")
+    [summary] = summarise(results).query("task == 'words' and split == 'test'").to_dict("records")
     assert (summary["seeds"], summary["runs"], summary["sd"]) == (2, 10, pytest.approx(row["sd"]))
     assert table(results)["", "seeds"].item() == "2 × 5"
 
@@ -124,7 +126,7 @@ def test_runs_that_are_not_finished_have_no_part_in_any_table(tmp_path):
     (tmp_path / "a-1" / "failed.txt").write_text("error: after its fine-tuning\n")
     results = load(tmp_path)
     [row] = selections(results).to_dict("records")
-    [summary] = summarise(results.runs).query("metric == 'words/accuracy'").to_dict("records")
+    [summary] = summarise(results).query("task == 'words' and split == 'test'").to_dict("records")
     assert row["test"] == summary["mean"] == pytest.approx(0.55)
     assert (row["seeds"], row["failed"], summary["seeds"]) == (2, 1, 2)
 
@@ -134,8 +136,8 @@ def test_what_is_said_of_the_best_is_what_the_seeds_in_common_say(tmp_path):
     a, b = (None, 0.70, 0.71), (0.10, 0.80, 0.815)
     scores = {(name, str(seed)): score for name, of in (("a", a), ("b", b)) for seed, score in enumerate(of, 1)}
     results = write_scores(tmp_path, scores, ("model", "seed"))
-    said = findings(results)[-1]
-    assert "highest mean is that of a, 70.5\u00a0%: 10.3 points (7.1 to 13.4) below b by the 2 seeds that both have" in said
+    said = findings(results, compare_all(results))[-1]
+    assert "a has the highest mean, 70.5\u00a0%, 10.3 points (7.1 to 13.4) below b on the 2 seeds that both have" in said
 
 
 def test_an_infinite_score_is_no_score(tmp_path):
@@ -151,8 +153,8 @@ def test_one_seed_is_not_compared_with_one(tmp_path):
     results = write_scores(tmp_path, {("a", "1"): 0.5, ("b", "1"): 0.6}, ("model", "seed"))
     with pytest.raises(UserError, match="a and b have 1 seed in common"):
         difference(results, "words/accuracy", "a", "b")
-    assert findings(results)[1:] == ["On words (accuracy, test): a 50.0\u00a0%, b 60.0\u00a0%."]
-    assert difference_table(results).empty
+    assert findings(results, compare_all(results))[1:] == ["words (accuracy, test): a 50.0\u00a0%, b 60.0\u00a0%."]
+    assert difference_table(compare_all(results)).empty
 
 
 def test_intervals_of_many_variants_hold_together(tmp_path):
@@ -160,7 +162,7 @@ def test_intervals_of_many_variants_hold_together(tmp_path):
     rng = np.random.default_rng(0)
     scores = {(f"v{v}", f"{seed}"): rng.normal(0.5, 0.1) for v in range(12) for seed in range(4)}
     results = write_scores(tmp_path, scores, ("model", "seed"))
-    intervals = difference_table(results)[DIFFERENCES, "95 % interval"]
+    intervals = difference_table(compare_all(results))[DIFFERENCES, "95 % interval"]
     assert len(intervals) == 11
     for v, text in enumerate(intervals, 1):
         both = [[100 * scores[f"v{of}", f"{seed}"] for seed in range(4)] for of in (v, 0)]
@@ -174,7 +176,7 @@ def test_a_sweep_that_was_to_stop_early_is_not_read_as_one_look(settled, tmp_pat
     scores = {
         (name, str(seed)): base + 0.01 * seed**of for name, base, of in (("a", 0.5, 1), ("b", 0.6, 2)) for seed in range(3)
     }
-    whole = difference_table(write_scores(tmp_path, scores, ("model", "seed")))
+    whole = difference_table(compare_all(write_scores(tmp_path, scores, ("model", "seed"))))
     study = json.loads((tmp_path / "study.json").read_text())
     study["runs"].append(
         {"name": "a-9", "labels": {"model": "a", "seed": "9"}, "config": "", "overrides": {}, "downstream": []}
@@ -183,7 +185,7 @@ def test_a_sweep_that_was_to_stop_early_is_not_read_as_one_look(settled, tmp_pat
     (tmp_path / "until_decided.json").write_text(json.dumps({"task": "words", "max_seeds": 8}))
     if settled:
         (tmp_path / "settled.json").write_text(json.dumps({"sentence": "It was settled"}))
-    stopped = difference_table(load(tmp_path))
+    stopped = difference_table(compare_all(load(tmp_path)))
     p = lambda table: float(table[DIFFERENCES, "p"].item())
     assert p(stopped) == pytest.approx(6 * p(whole), abs=0.004)
     width = lambda table: np.ptp([float(end) for end in table[DIFFERENCES, "95 % interval"].item().split(" to ")])

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from bertlab.studies import worker
+from bertlab.studies.measurements import load
 from bertlab.studies.report import report
-from bertlab.studies.results import load
 from bertlab.studies.study import load_study
 from bertlab.studies.sweep import describe, sweep
 from bertlab.transfer.tasks import find_task

@@ -60,7 +60,6 @@ def test_pairs_are_made_by_seed():
     assert (found.p, found.low, found.high) == pytest.approx((test.pvalue, truth.low, truth.high))
     assert (found.mean, found.sd) == (pytest.approx((BIG - SMALL).mean()), pytest.approx((BIG - SMALL).std(ddof=1)))
     assert (found.pairs, found.seeds, found.missing) == (4, (4, 4), 0)
-    assert found.half_width == pytest.approx(truth.high - found.mean)
 
 
 @pytest.mark.parametrize("others", [elsewhere(SMALL), elsewhere(SMALL[:2]), pd.Series([0.6, 0.6, 0.6], index=[7, 8, 9])])
@@ -89,9 +88,9 @@ def test_pairs_with_a_missing_score_are_left_out_and_counted():
 
 @pytest.mark.parametrize("test", [compare_variants, permutation_test])
 def test_one_seed_against_one_seed_is_refused(test):
-    with pytest.raises(UserError, match=r"^big and small have 1 seed in common .* run more seeds$"):
+    with pytest.raises(UserError, match=r"^big and small have 1 seed in common "):
         test(BIG[:1], SMALL[:1], NAMES)
-    with pytest.raises(UserError, match=r"^big has 1 seed with a score and small has 4 seeds .* run more seeds$"):
+    with pytest.raises(UserError, match=r"^big has 1 seed with a score and small has 4 seeds"):
         test(BIG[:1], elsewhere(SMALL), NAMES)
     failed = SMALL.where(SMALL.index == 1)
     with pytest.raises(UserError, match=r"big and small have 1 seed in common with a score of both"):
@@ -99,7 +98,7 @@ def test_one_seed_against_one_seed_is_refused(test):
     never_both = BIG.where(BIG.index < 3), SMALL.where(SMALL.index >= 3)
     with pytest.raises(UserError, match=r"have 0 seeds in common"):  # they do not become independent samples by failing
         test(*never_both, NAMES)
-    with pytest.raises(UserError, match=r"small: there is more than one score of seed 1"):
+    with pytest.raises(UserError, match=r"small: seed 1 "):
         test(BIG, SMALL.set_axis([1, 1, 2, 3]), NAMES)
 
 
@@ -112,7 +111,7 @@ def test_a_seed_is_the_same_by_number_and_by_name():
 def test_nested_seeds_are_not_taken_for_independent():
     nested = pd.DataFrame(np.ones((2, 2))).rename_axis(index="seed", columns="finetune.seed").stack()
     for test in (lambda: mean_over_seeds(nested), lambda: compare_variants(nested, nested, NAMES)):
-        with pytest.raises(UserError, match=r"nested in seeds \(seed, finetune.seed\) are not independent"):
+        with pytest.raises(UserError, match=r"\(seed, finetune.seed\)"):
             test()
 
 
@@ -226,7 +225,7 @@ def test_pretraining_seeds_without_a_partner_are_left_out_and_counted():
     assert (found.pretraining_seeds, found.missing) == ((3, 3), 6), "two missing scores, and two seeds that one alone has"
     only_three = multi_bootstrap(ours[:3], theirs[:3])
     assert (found.mean, found.low, found.high) == (only_three.mean, only_three.low, only_three.high)
-    with pytest.raises(UserError, match=r"^big has 1 pretraining seed with a score, and with fewer than 2"):
+    with pytest.raises(UserError, match=r"^big has 1 pretraining seed with a score"):
         multi_bootstrap(ours[:1], names=("big",))
     with pytest.raises(UserError, match=r"^big and small have 1 pretraining seed in common"):
         multi_bootstrap(ours, theirs[2:4], NAMES)
@@ -299,14 +298,14 @@ def test_power_counts_both_tails():
 
 @pytest.mark.parametrize("difference, sd", [(0.0, 1.0), (1.0, 0.0), (1.0, math.nan)])
 def test_power_of_nothing_is_refused(difference, sd):
-    with pytest.raises(UserError, match="take it from at least two seeds"):
+    with pytest.raises(UserError, match="power needs"):
         seeds_needed(difference, sd)
 
 
 def test_power_is_asked_for_in_bounds():
     with pytest.raises(UserError, match="power_wanted is 1"):
         seeds_needed(1.0, 1.0, 1.0)
-    with pytest.raises(UserError, match="ask for at least 2"):
+    with pytest.raises(UserError, match="at least 2 pairs"):
         power(1, 1.0, 1.0)
 
 
@@ -381,8 +380,8 @@ def test_what_cannot_be_looked_at_is_refused():
     for scores, message in (
         ({}, "the seeds to look at are none"),
         ({"f1": SEPARATE, "accuracy": SEPARATE[:2]}, "are 3 of f1, 2 of accuracy"),
-        ({"f1": SEPARATE[["best"]]}, "f1: an ordering needs scores of at least 2 variants, not 1"),
-        ({"f1": SEPARATE.set_axis([1, 1, 2])}, "f1: there is more than one score of seed 1"),
+        ({"f1": SEPARATE[["best"]]}, "f1: .* 2 variants, not 1"),
+        ({"f1": SEPARATE.set_axis([1, 1, 2])}, "f1: seed 1 "),
     ):
         with pytest.raises(UserError, match=message):
             settled(scores, max_seeds=8)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bertlab.errors import UserError
-from bertlab.studies import results, sweep, worker
+from bertlab.studies import measurements, sweep, worker
 from bertlab.studies.launchers import Local
 from bertlab.studies.study import COSTS, Study, load_study
 from tests.conftest import ROOT
@@ -62,7 +62,7 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task,
     # The study reads as any other: a variant a row, a task a column.
     description = sweep.describe(study, study.runs())
     (tmp_path / "study" / "study.json").write_text(json.dumps(description))
-    found = results.load(tmp_path / "study").runs.set_index("name")
+    found = measurements.load(tmp_path / "study").wide("words/accuracy", "few words/words/accuracy").set_index("run")
     assert found.loc[spec.name, "status"] == "finished"
     assert 0 <= found.loc[spec.name, "words/accuracy"] <= 1
     assert 0 <= found.loc[spec.name, "few words/words/accuracy"] <= 1

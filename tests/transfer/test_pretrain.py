@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from bertlab.studies.measurements import load
 from bertlab.studies.report import report
-from bertlab.studies.results import load
 from bertlab.transfer import pretrain as pretrain_module
 from bertlab.transfer.pretrain import measure, pretrain
 
@@ -56,13 +56,13 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     assert (run / "evaluation.json").stat().st_mtime_ns == evaluated
     assert json.loads((run / "measured.json").read_text()) == {"evaluation": None, "floor": None}
 
-    row = load(run).runs.iloc[0]
+    row = load(run).wide("bits_per_byte/pseudo", "mlm/above", "nsp/floor").iloc[0]
     assert row["bits_per_byte/pseudo"] == evaluation["bits_per_byte"]["test split"]["pseudo"]["value"]
-    assert row["above/mlm"] == floor["mlm"]["above"] and row["floor/nsp"] == floor["nsp"]["value"]
+    assert row["mlm/above"] == floor["mlm"]["above"] and row["nsp/floor"] == floor["nsp"]["value"]
     report(run)
     printed, page = capsys.readouterr().out, (run / "report.html").read_text()
-    assert "One scale for all (test)" in printed and "are no code length" in " ".join(printed.split())
-    assert all(text in page for text in ("Beside the exact floors (test)", "bits/byte, pseudo", "are no code length"))
+    assert "One scale for all (test)" in printed and "code lengths" in " ".join(printed.split())
+    assert all(text in page for text in ("Beside the exact floors (test)", "bits/byte, pseudo", "code lengths"))
     for name, found in floor.items():
         line = f"{found['above']:.4f} s.e. {found['above_standard_error']:.4f}"
         assert line in page and re.search(rf"{name} +{found['value']:.4f} .*{line}", printed), name

@@ -15,7 +15,8 @@ from bertlab.config import flatten
 from bertlab.errors import UserError
 from bertlab.studies import grid as grid_module
 from bertlab.studies.grid import grid
-from bertlab.studies.results import load, summarise
+from bertlab.studies.measurements import load
+from bertlab.studies.seeds import summarise
 from bertlab.studies.selection import selections
 from bertlab.studies.sweep import lock_directory
 from bertlab.train import replicas
@@ -196,7 +197,7 @@ def test_seeds_alone_are_of_one_variant(small_config, tmp_path):
     assert grid_module.pretraining_grid(str(file), tmp_path / "study", "1,2", together=True) == 0
     results = load(tmp_path / "study")
     assert results.variants == ["tiny"]
-    [row] = summarise(results.runs).query("metric == 'valid/mlm/loss'").to_dict("records")
+    [row] = summarise(results).query("split == 'valid' and metric == 'mlm/loss'").to_dict("records")
     assert row["seeds"] == 2 and row["sd"] > 0
 
 

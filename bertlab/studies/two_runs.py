@@ -14,7 +14,7 @@ from rich.table import Table
 from bertlab.config import flatten
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.studies.results import discards_pretraining
+from bertlab.studies.measurements import discards_pretraining
 from bertlab.studies.study import COSTS, RunSpec
 from bertlab.studies.text import MISSING, count_text, number, seconds_text
 from bertlab.studies.worker import NO_COSTS, pretrained

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bertlab.cli import main
 from bertlab.errors import UserError
-from bertlab.studies.compare import compare, differences, environment, other_texts, outcomes, same_data
+from bertlab.studies.two_runs import compare, differences, environment, other_texts, outcomes, same_data
 
 
 def write_run(directory, steps, rate, loss, data_hash, **more):

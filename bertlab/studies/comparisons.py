@@ -1,0 +1,191 @@
+"""The comparisons of a study, computed once: terminal, CSV, LaTeX, HTML and findings only format these records."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.studies import statistics
+from bertlab.studies.measurements import Measure, Results, bounds, scores
+from bertlab.studies.ordering import FIRST_LOOK, RULE
+from bertlab.studies.seeds import mean_scores, seed_tables
+
+# Families of comparisons, each corrected for its own number.
+ALL_PAIRS, FIRST_VARIANT, MOST_FREQUENT = "all pairs", "first variant", "most frequent answer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Variant minus variant in one measure.
+
+    Attributes:
+        measure: What is compared.
+        variant, other: Their names; `other` is "" for the most frequent answer.
+        mean: Mean difference of `pairs` seeds that both have; without any, the difference of the means.
+        sd: Standard deviation of the differences, of each seed's mean over fine-tunings; NaN without pairs.
+        low, high: The interval of level 1 - 0.05/`corrections`: Student's over the pairs (Welch's without any), or the
+            multi-bootstrap's if fine-tuning seeds are nested in pretraining seeds; cut where differences of the metric end. NaN
+            if nothing varies.
+        p: Of the paired t test (or Welch's), uncorrected; NaN if there is none.
+        pairs: Seeds (of pretraining, if there are such) that both have.
+        seeds: How many seeds of each have a value.
+        family: What it is corrected with: every two variants, every variant against the first, or every variant against the
+            most frequent answer. "" if it stands by itself.
+        corrections: The comparisons in the family, times the looks of a sweep that may stop early (Bonferroni).
+        flips: The permutation test of the pairs, uncorrected; only against the first variant.
+    """
+
+    measure: Measure
+    variant: str
+    other: str
+    mean: float
+    sd: float
+    low: float
+    high: float
+    p: float
+    pairs: int
+    seeds: tuple[int, int]
+    family: str = ""
+    corrections: int = 1
+    flips: statistics.Permutation | None = None
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def corrected_p(self) -> float:
+        """p times the corrections, 1 at most."""
+        return float(np.minimum(self.corrections * self.p, 1.0))
+
+    def reversed(self) -> "Comparison":
+        """The other variant minus this one."""
+        turned = {"variant": self.other, "other": self.variant, "seeds": self.seeds[::-1]}
+        return dataclasses.replace(self, **turned, mean=-self.mean, low=-self.high, high=-self.low)
+
+
+def compare_all(results: Results) -> list[Comparison]:
+    """The comparisons that a study's seeds allow, in all families, score by score.
+
+    Empty for a study that selects: its test scores are those of what was chosen.
+    """
+    if results.study.get("select"):
+        return []
+    return [found for measure in scores(results) for found in _of_measure(results, measure)]
+
+
+def find(compared: Sequence[Comparison], measure: Measure, variant: str, other: str) -> Comparison | None:
+    """The comparison of two variants among all pairs, in either direction; None if they have too few seeds in common."""
+    for found in compared:
+        if found.family == ALL_PAIRS and found.measure == measure:
+            if (found.variant, found.other) == (variant, other):
+                return found
+            if (found.other, found.variant) == (variant, other):
+                return found.reversed()
+    return None
+
+
+def of_family(compared: Sequence[Comparison], family: str, measure: Measure | None = None) -> list[Comparison]:
+    """The comparisons of a family, of one measure or of all."""
+    return [found for found in compared if found.family == family and measure in (None, found.measure)]
+
+
+def highest_beyond_chance(results: Results, compared: Sequence[Comparison], measure: Measure) -> str | None:
+    """The variant whose mean is the highest by more than chance; None if there is none."""
+    best = mean_scores(results, measure).sort_values(ascending=False, kind="stable").index
+    found = find(compared, measure, *best[:2]) if len(best) > 1 else None
+    return best[0] if found and found.low > 0 else None
+
+
+def difference(results: Results, metric: str, variant: str, other: str, level: float = 0.95) -> Comparison:
+    """Compares two variants of a study seed by seed, over finished runs.
+
+    Seeds that only one of the two has are left out. Without a common seed they are compared as independent samples.
+
+    Args:
+        results: The study.
+        metric: A test score such as "package/accuracy", a test loss such as "mlm/loss", or a cost such as "tokens".
+        variant, other: Their names.
+        level: Coverage of the interval for one comparison; for m at once, ask for 1 - 0.05/m (Bonferroni).
+
+    Raises:
+        UserError: The study has no such metric or variant, or there are fewer than two seeds to compare: one seed is never
+            compared with one seed.
+    """
+    measure = results.find(metric)
+    if unknown := [name for name in (variant, other) if name not in results.variants]:
+        raise UserError(f"{results.path} has no variant '{unknown[0]}'; it has {', '.join(results.variants)}")
+    return _compare(seed_tables(results, measure), measure, variant, other, level)
+
+
+def looks_of(results: Results) -> int:
+    """How often a sweep that may stop early could have looked at the scores, whether it stopped or not; 1 for other sweeps."""
+    rule = results.path / RULE
+    return read_json(rule)["max_seeds"] - FIRST_LOOK + 1 if rule.exists() else 1
+
+
+def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
+    tables, looks = seed_tables(results, measure), looks_of(results)
+    scored = [name for name in results.variants if tables[name].notna().to_numpy().any()]
+    corrections = looks * max(1, len(scored) * (len(scored) - 1) // 2)
+    every = [(a, b) for a, b in itertools.combinations(scored, 2) if _comparable(tables, a, b)]
+    found = [_compare(tables, measure, a, b, family=ALL_PAIRS, corrections=corrections) for a, b in every]
+    reference, *others = results.variants
+    others = [name for name in others if _comparable(tables, name, reference)]
+    first = {"family": FIRST_VARIANT, "corrections": looks * max(len(others), 1)}
+    for name in others:
+        of = _compare(tables, measure, name, reference, **first)
+        means = [tables[variant].mean(axis=1) for variant in (name, reference)]
+        flips = statistics.permutation_test(*means, (name, reference)) if of.pairs else None
+        found.append(dataclasses.replace(of, flips=flips))
+    answered = seed_tables(results, measure._replace(stage="most_frequent"))
+    for name in scored:
+        ours, theirs = (table[name].mean(axis=1).dropna() for table in (tables, answered))
+        if min(len(ours), len(theirs)) > 1:
+            family = {"family": MOST_FREQUENT, "corrections": looks * len(scored)}
+            beside = {name: ours.to_frame(), "": theirs.to_frame()}
+            found.append(_compare(beside, measure, name, "", **family))
+    return found
+
+
+def _compare(
+    tables: Mapping[str, pd.DataFrame],
+    measure: Measure,
+    variant: str,
+    other: str,
+    level: float | None = None,
+    family: str = "",
+    corrections: int = 1,
+) -> Comparison:
+    ours, theirs, pairs = _in_common(tables, variant, other)
+    level = level or 1 - 0.05 / corrections
+    names = (variant, other or MOST_FREQUENT)
+    if max(ours.shape[1], theirs.shape[1]) > 1:
+        found = statistics.multi_bootstrap(ours, theirs, names=names, level=level)
+        p, sd = math.nan, (ours.mean(axis=1) - theirs.mean(axis=1)).std()
+    else:
+        found = statistics.compare_variants(ours.iloc[:, 0], theirs.iloc[:, 0], names, level)
+        p, sd = found.p, found.sd
+    lowest, highest = bounds(measure.metric)
+    low, high = max(found.low, lowest - highest), min(found.high, highest - lowest)
+    seeds = tuple(len(tables[name].dropna(how="all")) for name in (variant, other))
+    return Comparison(measure, variant, other, found.mean, sd, low, high, p, pairs, seeds, family, corrections)
+
+
+def _comparable(tables: Mapping[str, pd.DataFrame], variant: str, other: str) -> bool:
+    """Whether two variants have two seeds in common, or two seeds each and none in common."""
+    ours, theirs, _ = _in_common(tables, variant, other)
+    return min(len(ours), len(theirs)) > 1
+
+
+def _in_common(tables: Mapping[str, pd.DataFrame], variant: str, other: str) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+    """Both variants' values of the seeds that they have in common, and how many those are; without any, all values and 0."""
+    ours, theirs = (tables[name].dropna(how="all") for name in (variant, other))
+    pairs = ours.index.intersection(theirs.index)
+    return (ours.loc[pairs], theirs.loc[pairs], len(pairs)) if len(pairs) else (ours, theirs, 0)

@@ -1,0 +1,458 @@
+"""Reads the directories of runs and studies into one long table of measurements: a row per number that a run has measured."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.studies.study import COSTS
+from bertlab.studies.worker import NO_COSTS, from_scratch
+from bertlab.transfer.evaluations import MOST_FREQUENT, TEST_SPLIT, biases_of, read_evaluations
+
+X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
+TRANSFER_COSTS = ("flops", "seconds")
+COLUMNS = ("run", "stage", "task", "split", "metric", "value", "weight", "standard_error")
+
+
+class Measure(NamedTuple):
+    """What a number of the long table measures.
+
+    Attributes:
+        stage: "pretrain", "finetune", "evaluate" (of `bertlab evaluate`), "floor" (of `bertlab floor`), "transfer" (all
+            adaptations and fine-tunings together) or "most_frequent" (what always giving the most frequent answer scores).
+        task: The fine-tuning's directory; of minimal pairs their file; else "".
+        split: "valid" or "test"; "" for costs.
+        metric: Such as "accuracy", "mlm/loss" (nats), "bits_per_byte/pseudo", "mlm/floor" (nats), "tokens".
+    """
+
+    stage: str
+    task: str
+    split: str
+    metric: str
+
+    @property
+    def name(self) -> str:
+        """Without the split: "package/accuracy", "mlm/loss", "tokens", "transfer/flops", "most_frequent/package/accuracy"."""
+        stage = self.stage if self.stage in ("transfer", "most_frequent") else ""
+        return "/".join(part for part in (stage, self.task, self.metric) if part)
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether it counts effort: parameters, steps, tokens, FLOPs, seconds."""
+        return not self.split
+
+
+def cost(metric: str, stage: str = "pretrain") -> Measure:
+    """The measure of one of `COSTS`, or of `TRANSFER_COSTS` in the stage "transfer"."""
+    return Measure(stage, "", "", metric)
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Everything that was measured in a study or a single run.
+
+    Attributes:
+        path: The directory it was read from.
+        study: The content of study.json; for a single run the same keys, without axes. "settled" if the sweep stopped early.
+        runs: One row per run: `run` (its name), `variant` (its labels without the seed; the study's title if the runs differ
+            only in seeds), a column per axis, `trained` (its objectives, "mlm+nsp"), `status` ("finished", "failed",
+            "unfinished"), `error`, `data_hash`, `biases` (names from `BIASES`, separated by spaces).
+        measurements: One row per number: `run`, `stage`, `task`, `split`, `metric` (see `Measure`), `value`, `weight` (how many
+            tokens or pairs the value is a mean over; NaN if not recorded), `standard_error` (over those; NaN if not recorded).
+            A run whose fine-tunings all start from random values has no pretraining: only `parameters`, and costs of 0.
+        metrics: One row per number in metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`, `tokens`,
+            `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
+        data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
+        text_hashes: What evaluations were asked about: `run`, `measure`, `source`, `text_hash`.
+        environments: Run name -> its environment.json.
+        first_metrics: Downstream task -> the metric it is reported by.
+        configs: Run name -> the config.json of its pretraining.
+        token_objectives: Run name -> the objectives of its pretraining that predict tokens, from data.json.
+    """
+
+    path: Path
+    study: Mapping[str, Any]
+    runs: pd.DataFrame
+    measurements: pd.DataFrame
+    metrics: pd.DataFrame = field(default_factory=pd.DataFrame)
+    data_hashes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    text_hashes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    environments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    first_metrics: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    token_objectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the study's axes."""
+        return tuple(self.study["axes"])
+
+    @property
+    def seed_axes(self) -> tuple[str, ...]:
+        """Axes along which runs are repetitions of each other: "seed", or a config name that ends in ".seed"."""
+        return seed_axes(self.axes)
+
+    @property
+    def variants(self) -> list[str]:
+        """What is compared, in the study's order."""
+        return list(dict.fromkeys(self.runs["variant"]))
+
+    @property
+    def finished(self) -> pd.DataFrame:
+        """The rows of `runs` that are finished."""
+        return self.runs[self.runs["status"] == "finished"]
+
+    def measures(self, **wanted: str) -> list[Measure]:
+        """What was measured, in the order of the table; with `stage="finetune", split="test"` and the like only those."""
+        columns = self.measurements[list(Measure._fields)].drop_duplicates()
+        for name, value in wanted.items():
+            columns = columns[columns[name] == value]
+        return [Measure(*row) for row in columns.itertuples(index=False)]
+
+    def values(self, measure: Measure) -> pd.Series:
+        """The values of a measure by run name, in the order of `runs`; NaN for runs without one."""
+        return self._column(measure, "value")
+
+    def standard_errors(self, measure: Measure) -> pd.Series:
+        """The standard errors of the values, as `values`."""
+        return self._column(measure, "standard_error")
+
+    def find(self, name: str, split: str = "test") -> Measure:
+        """The measure called `name` (`Measure.name`); costs are the same in all splits.
+
+        Raises:
+            UserError: Nothing of that name was measured.
+        """
+        measures = [measure for measure in self.measures() if measure.split in ("", split)]
+        if found := [measure for measure in measures if measure.name == name]:
+            return found[0]
+        scores = ", ".join(measure.name for measure in measures if measure.stage == "finetune")
+        raise UserError(f"no run in {self.path} has '{name}' (split {split}); it has {scores or 'no downstream scores'}")
+
+    def wide(self, *names: str, split: str = "test") -> pd.DataFrame:
+        """`runs` with a column for each named measure, such as "package/accuracy", "mlm/loss" or "tokens".
+
+        Raises:
+            UserError: Nothing of one of these names was measured.
+        """
+        columns = {name: self.values(self.find(name, split)).to_numpy() for name in names}
+        return self.runs.assign(**columns)
+
+    def _column(self, measure: Measure, column: str) -> pd.Series:
+        table = self.measurements
+        rows = np.logical_and.reduce([table[name] == value for name, value in measure._asdict().items()])
+        return table.loc[rows].set_index("run")[column].reindex(self.runs["run"]).astype(float)
+
+
+def seed_axes(axes: Iterable[str]) -> tuple[str, ...]:
+    """Those axes along which runs are repetitions of each other."""
+    return tuple(axis for axis in axes if axis.split(".")[-1] == "seed")
+
+
+def load(path: str | os.PathLike) -> Results:
+    """Reads a study's directory or a single run's directory.
+
+    A last line of a metrics.jsonl that a kill cut off is left out. If a resumed run logged a step twice, the later line counts.
+
+    Raises:
+        UserError: The directory holds neither a study nor a run, or a file in it is damaged (file and line named).
+    """
+    path = Path(path)
+    study, directories = read_study(path)
+    single = list(directories.values()) == [path]  # its own pretraining counts, whatever its fine-tunings start from
+    seeds = seed_axes(study["axes"])
+    repetitions = bool(seeds) and len(seeds) == len(study["axes"])
+    runs, measured, curves, data_hashes, text_hashes, environments, configs, asked = [], [], [], [], [], {}, {}, {}
+    for run in study["runs"]:
+        name, directory = run["name"], directories[run["name"]]
+        pretraining = directories[run.get("shares", {}).get("pretrain", name)]
+        scratch = not single and discards_pretraining(directory, run)
+        labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
+        variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds)
+        identity = {"run": name, "variant": variant or (study["title"] if repetitions else name), **labels}
+        lines = [] if scratch else read_metrics(pretraining / "metrics.jsonl")
+        result = _read(pretraining / "result.json")
+        config = _read(pretraining / "config.json") or {}
+        evaluations = {} if scratch or not (file := pretraining / "evaluation.json").exists() else read_evaluations(file)
+        data_hash = "" if scratch or not result else result.get("data_hash") or ""
+        trained = "" if scratch else study.get("trained", {}).get(name, trained_objectives(config))
+        own = [
+            *_pretraining(result, lines, scratch),
+            *([] if scratch else _floors(_read(pretraining / "floor.json") or {})),
+            *_evaluations(evaluations),
+            *_finetunings(directory, run),
+        ]
+        measured += [{"run": name, **measure._asdict(), **numbers} for measure, numbers in own]
+        runs.append(
+            {
+                **identity,
+                "trained": trained,
+                **_status(directory, run, bool(result)),
+                "data_hash": data_hash,
+                "biases": " ".join(biases_of(evaluations.get("bits_per_byte", {}).get(TEST_SPLIT, {}).values())),
+            }
+        )
+        curves += [row for line in lines for row in _curve_rows(identity, line)]
+        hashes = {line["step"]: line["data_hash"] for line in lines if "data_hash" in line}
+        hashes |= {result["step"]: data_hash} if data_hash and result.get("step") is not None else {}
+        data_hashes += [{"run": name, "step": step, "data_hash": value} for step, value in hashes.items()]
+        text_hashes += [{"run": name, **row} for row in _text_hashes(evaluations)]
+        configs |= {name: config} if config else {}
+        asked |= {name: data["token_objectives"]} if not scratch and (data := _read(pretraining / "data.json")) else {}
+        environments |= {name: found} if (found := _read(pretraining / "environment.json")) else {}
+    if all(row["status"] == "finished" for row in runs):
+        study.pop("settled", None)  # the runs that were left out then were run since
+    results = Results(
+        path=path,
+        study=study,
+        runs=pd.DataFrame(runs),
+        measurements=pd.DataFrame(measured + _costs_of_averages(study["runs"], measured), columns=COLUMNS),
+        metrics=pd.DataFrame(
+            curves, columns=["run", "variant", *study["axes"], "step", "split", *X_AXES[1:], "metric", "value"]
+        ),
+        data_hashes=pd.DataFrame(data_hashes, columns=["run", "step", "data_hash"]),
+        text_hashes=pd.DataFrame(text_hashes, columns=["run", "measure", "source", "text_hash"]),
+        environments=environments,
+        first_metrics=read_first_metrics(directories.values(), study["downstream"]),
+        configs=configs,
+        token_objectives=asked,
+    )
+    for table, columns in ((results.measurements, COLUMNS[5:]), (results.metrics, (*X_AXES, "value"))):
+        for column in columns:
+            table[column] = pd.to_numeric(table[column])
+    return results
+
+
+def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+    """What study.json says, with "settled" if the sweep stopped early, and each run's directory; for a run the same keys.
+
+    Raises:
+        UserError: The directory holds neither a study nor a run.
+    """
+    if study := _read(path / "study.json"):
+        if settled := _read(path / "settled.json"):
+            study["settled"] = settled
+        return study, {run["name"]: path / run["name"] for run in study["runs"]}
+    if not ((path / "config.json").exists() or (path / "metrics.jsonl").exists()):
+        raise UserError(
+            f"{path} holds neither a study (study.json) nor a run (config.json, metrics.jsonl); "
+            "give the --workdir of a sweep or of a run"
+        )
+    tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
+    name = path.resolve().name
+    run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
+    described = {"name": name, "title": f"Run {name}", "question": "", "command": "", "axes": {}}
+    return described | {"downstream": tasks, "runs": [run]}, {name: path}
+
+
+def trained_objectives(config: Mapping[str, Any]) -> str:
+    """The objectives that are in a pretraining's loss, in alphabetical order: "mlm+nsp"."""
+    entries = config.get("objectives", {}).items()
+    return "+".join(sorted(name for name, entry in entries if entry.get("weight") or entry.get("final_weight")))
+
+
+def discards_pretraining(directory: Path, run: Mapping[str, Any]) -> bool:
+    """Whether all fine-tunings of a study's run start from random values; an average has the costs of what it averages.
+
+    A fine-tuning's config.json says what it started from; before it begins, the study's settings say it.
+    """
+    tasks = run["downstream"]
+    settings_of = tasks if isinstance(tasks, Mapping) else {}  # a list of names has no settings
+
+    def at_random(task: str) -> bool:
+        if config := _read(directory / "finetune" / task / "config.json"):
+            return bool(config.get("transfer", {}).get("random"))
+        return str(settings_of.get(task, {}).get("transfer.random")).lower() == "true"
+
+    return not run.get("averages") and from_scratch(map(at_random, tasks))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl in order of step; an unfinished last line is left out.
+
+    Raises:
+        UserError: Another line is not a JSON object with "step" and "split".
+    """
+    if not path.exists():
+        return []
+    lines = {}
+    raw_lines = path.read_bytes().split(b"\n")
+    for number, raw in enumerate(raw_lines, 1):
+        if not raw.strip():
+            continue
+        try:
+            line = json.loads(raw.decode("utf-8"))
+            lines[line["step"], line["split"]] = line
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(raw_lines):  # no newline after it: the writer was killed here
+                break
+            raise UserError(
+                f'{path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
+                "or delete the run's directory and run it again"
+            ) from error
+    return sorted(lines.values(), key=lambda line: line["step"])
+
+
+def read_first_metrics(directories: Iterable[Path], downstream: Sequence[str]) -> dict[str, str]:
+    """Task -> the metric it is reported by, taken from the first run whose fine-tuning says so."""
+    found = {}
+    for directory in directories:
+        for task in downstream:
+            metrics = (_read(directory / "finetune" / task / "config.json") or {}).get("metrics") or {}
+            found = ({task: next(iter(metrics.values()))} if metrics else {}) | found
+    return found
+
+
+def is_score(measure: Measure) -> bool:
+    """Whether it is a test score after fine-tuning of which more is better."""
+    return measure.stage == "finetune" and measure.split == "test" and not measure.metric.endswith(("loss", "perplexity"))
+
+
+def score_of_task(results: Results, task: str) -> Measure | None:
+    """The test score a task is reported by: its first metric; if the runs do not say, F1, then accuracy, then any."""
+    scores = [measure for measure in results.measures(stage="finetune", task=task, split="test") if is_score(measure)]
+    preferred = (results.first_metrics.get(task), "f1", "accuracy")
+    ranked = [m for metric in preferred for m in scores if metric and f"/{m.metric}".endswith(f"/{metric}")]
+    return next(iter(ranked + scores), None)
+
+
+def scores(results: Results) -> list[Measure]:
+    """The one test score of each downstream task that reports show."""
+    found = (score_of_task(results, task) for task in results.study["downstream"])
+    return [measure for measure in found if measure]
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """The lowest and highest value a score can have: shares and correlations have both, others neither."""
+    name = metric.rsplit("/", 1)[-1]
+    if name.endswith(("accuracy", "f1", "precision", "recall", "exact_match")):
+        return 0.0, 1.0
+    return (-1.0, 1.0) if name.endswith(("correlation", "matthews", "mcc", "pearson", "spearman")) else (-np.inf, np.inf)
+
+
+def _read(file: Path) -> Any:
+    """A JSON file's content; None if there is no file."""
+    return read_json(file) if file.exists() else None
+
+
+def _number(value: float | None, weight: float | None = None, standard_error: float | None = None) -> dict[str, Any]:
+    return {"value": value, "weight": weight, "standard_error": standard_error}
+
+
+Rows = list[tuple[Measure, dict[str, Any]]]
+
+
+def _pretraining(result: Mapping[str, Any] | None, lines: Sequence[Mapping[str, Any]], scratch: bool) -> Rows:
+    """Costs and held-out metrics of a pretraining; before it is finished, the costs of its last line."""
+    costs = {key: (result or {}).get(key) for key in COSTS} | (NO_COSTS if scratch else {})
+    if lines and costs["step"] is None:
+        costs |= {key: lines[-1].get(key) for key in X_AXES}
+    rows = [(cost(key), _number(value)) for key, value in costs.items() if value is not None]
+    metrics = {} if scratch else (result or {}).get("metrics", {})
+    return rows + [
+        (Measure("pretrain", "", split, metric), _number(value))
+        for split, values in metrics.items()
+        for metric, value in values.items()
+    ]
+
+
+def _floors(floors: Mapping[str, Mapping[str, Any]]) -> Rows:
+    """The floors of floor.json, and the nats above them."""
+    rows = []
+    for objective, floor in floors.items():
+        kind = "floor" if floor["exact"] else "lower_bound"
+        rows.append((Measure("floor", "", "test", f"{objective}/{kind}"), _number(floor["value"])))
+        above = _number(floor["above"], standard_error=floor["above_standard_error"])
+        rows.append((Measure("floor", "", "test", f"{objective}/above"), above))
+    return rows
+
+
+def _evaluations(evaluations: Mapping[str, Any]) -> Rows:
+    """Bits per byte of the test split and minimal pairs of every file, from evaluation.json."""
+    rows = [
+        (Measure("evaluate", "", "test", f"bits_per_byte/{kind}"), _number(of["value"], of["tokens"], of["standard_error"]))
+        for kind, of in evaluations.get("bits_per_byte", {}).get(TEST_SPLIT, {}).items()
+    ]
+    return rows + [
+        (
+            Measure("evaluate", source, "test", f"minimal_pairs/{kind}"),
+            _number(of["accuracy"], of["pairs"], of["standard_error"]),
+        )
+        for source, by_kind in evaluations.get("minimal_pairs", {}).items()
+        for kind, of in by_kind.items()
+    ]
+
+
+def _text_hashes(evaluations: Mapping[str, Any]) -> list[dict[str, str]]:
+    found = [
+        (measure, source, entry["text_hash"])
+        for measure, by_source in evaluations.items()
+        for source, by_kind in by_source.items()
+        if measure == "minimal_pairs" or source == TEST_SPLIT
+        for entry in by_kind.values()
+    ]
+    return [dict(zip(("measure", "source", "text_hash"), row)) for row in dict.fromkeys(found)]
+
+
+def _finetunings(directory: Path, run: Mapping[str, Any]) -> Rows:
+    """The scores of a run's fine-tunings, the scores of the most frequent answer, and what transfer has cost."""
+    rows: Rows = []
+    for task in run["downstream"]:
+        place = directory / "finetune" / task
+        metrics = (_read(place / "result.json") or {}).get("metrics", {})
+        most_frequent = _read(place / MOST_FREQUENT) if metrics else None
+        for stage, by_split in (("finetune", metrics), ("most_frequent", most_frequent or {})):
+            for split, values in by_split.items():
+                # A task's own loss ("package/loss") stands for the total ("loss"), which may hold other objectives.
+                own = {metric.removeprefix(f"{task}/"): value for metric, value in values.items()}
+                rows += [(Measure(stage, task, split, metric), _number(value)) for metric, value in own.items()]
+    if run.get("averages"):
+        return rows
+    adapted = directory.parent / run.get("shares", {}).get("adapt", directory.name) / "adapt"
+    stages = [stage / task for task in run["downstream"] for stage in (adapted, directory / "finetune")]
+    spent = [of for of in (_read(stage / "result.json") for stage in stages) if of and "flops" in of]
+    totals = {key: sum(of[key] for of in spent) for key in TRANSFER_COSTS if spent}
+    return rows + [(cost(key, "transfer"), _number(value)) for key, value in totals.items()]
+
+
+def _costs_of_averages(runs: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The costs of runs that average others' predictions: the sums of theirs, once all of them have costs."""
+    table = pd.DataFrame([row for row in measured if not row["split"]], columns=COLUMNS)
+    rows = []
+    for run in runs:
+        of = table[table["run"].isin(run.get("averages", ()))]
+        if len(of) and set(of.loc[of["metric"] == "step", "run"]) == set(run["averages"]):
+            sums = of.groupby(["stage", "metric"], sort=False)["value"].sum()
+            rows += [
+                {"run": run["name"], **cost(metric, stage)._asdict(), **_number(value)}
+                for (stage, metric), value in sums.items()
+            ]
+    return rows
+
+
+def _status(directory: Path, run: Mapping[str, Any], pretrained: bool) -> dict[str, str]:
+    """Whether a run is finished, with the reason if it failed."""
+    finetuned = all((directory / "finetune" / task / "result.json").exists() for task in run["downstream"])
+    if finetuned and (pretrained or run.get("averages")):
+        return {"status": "finished", "error": ""}
+    failed = directory / "failed.txt"
+    if failed.exists():
+        return {"status": "failed", "error": failed.read_text(encoding="utf-8").strip()}
+    return {"status": "unfinished", "error": ""}
+
+
+def _curve_rows(identity: Mapping[str, str], line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row of `Results.metrics` for each number of a line of metrics.jsonl."""
+    place = {"step": line["step"], "split": line["split"]} | {key: line.get(key) for key in X_AXES[1:]}
+    return [
+        {**identity, **place, "metric": key, "value": value}
+        for key, value in line.items()
+        if key not in place and isinstance(value, int | float)
+    ]

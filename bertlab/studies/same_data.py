@@ -1,0 +1,120 @@
+"""Whether the runs of a study read the same text, trained on the same pretraining, and were asked about the same texts."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from bertlab.studies.measurements import Results, cost
+from bertlab.transfer.evaluations import TEST_SPLIT
+
+BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that do not change what is read
+
+
+def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
+    """Whether runs with the same seed and the same data settings read the same tokens in the same order.
+
+    They are compared by their hash chains at the last step that all of them logged. Runs of zero steps are left out.
+
+    Returns:
+        The common hash where all runs agree (key: "seed 1", or "all runs" in a study without seeds, with the variants in
+        parentheses if data settings differ between variants), and a sentence for each disagreement.
+    """
+    same, problems = {}, []
+    for where, runs in _reading_alike(results):
+        chains = {
+            name: chain.drop_duplicates("step", keep="last").set_index("step")["data_hash"]
+            for name, chain in results.data_hashes.groupby("run", sort=False)
+            if name in set(runs["run"])
+        }
+        if not chains:
+            continue
+        common = set.intersection(*(set(chain.index) for chain in chains.values()))
+        if not common:
+            problems.append(f"{where}: the runs logged no common step, so their data cannot be compared")
+            continue
+        step = max(common)
+        hashes = {name: chain[step] for name, chain in chains.items()}
+        if len(set(hashes.values())) == 1:
+            same[where] = next(iter(hashes.values()))
+        else:
+            problems.append(f"{where}: data_hash at step {step:,} is {_listing(hashes)}")
+    return same, problems
+
+
+def compare_texts(results: Results) -> list[str]:
+    """A sentence for each source of bits per byte or minimal pairs whose texts differ between finished runs."""
+    problems = []
+    table = results.text_hashes[results.text_hashes["run"].isin(results.finished["run"])]
+    for (measure, source), rows in table.groupby(["measure", "source"], sort=False):
+        if rows["text_hash"].nunique() > 1:
+            what = {"bits_per_byte": "Bits per byte", "minimal_pairs": "Minimal pairs"}[measure]
+            of = "the test split" if source == TEST_SPLIT else source
+            listing = "; ".join(
+                f"{text_hash[:12]}… in {', '.join(group['run'])}" for text_hash, group in rows.groupby("text_hash", sort=False)
+            )
+            problems.append(f"{what} of {of} were measured on different texts and are not comparable: {listing}.")
+    return problems
+
+
+def curves(results: Results) -> pd.DataFrame:
+    """`Results.metrics` of finished runs (all runs of a variant without a finished one), each pretraining under one variant."""
+    finished = results.finished
+    kept = results.metrics[results.metrics["run"].isin(finished["run"]) | ~results.metrics["variant"].isin(finished["variant"])]
+    return kept[~kept["variant"].isin(shared_curves(results))]
+
+
+def shared_curves(results: Results) -> dict[str, str]:
+    """Variants whose pretrainings all belong to one other variant that is drawn -> that variant; the curves are the same.
+
+    Variants that start from random values are not among them.
+    """
+    variant_of = results.runs.set_index("run")["variant"]
+    owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
+    finished = _trained(results)
+    found = {}
+    for variant, runs in finished.groupby("variant", sort=False):
+        of = {owners[name] for name in runs["run"]}
+        drawn = set(finished["run"]) & of
+        if drawn == of and not of & set(runs["run"]) and len(others := set(variant_of[list(of)])) == 1:
+            found[variant] = others.pop()
+    return found
+
+
+def untrained(results: Results) -> list[str]:
+    """The variants whose finished runs took no pretraining step."""
+    steps = (
+        results.values(cost("step")).loc[results.finished["run"]].groupby(results.finished["variant"].to_numpy(), sort=False)
+    )
+    return [variant for variant, most in steps.max().items() if most == 0]
+
+
+def _trained(results: Results) -> pd.DataFrame:
+    """The finished runs that took a pretraining step."""
+    finished = results.finished
+    return finished[(results.values(cost("step")).loc[finished["run"]] > 0).to_numpy()]
+
+
+def _reading_alike(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Groups of trained runs with the same seed and data settings, each with its name."""
+    seeds, trained = list(results.seed_axes), _trained(results)
+    for labels, of_seed in trained.groupby(seeds, sort=False) if seeds else [((), trained)]:
+        where = ", ".join(f"{axis} {label}" for axis, label in zip(seeds, labels, strict=True)) or "all runs"
+        groups = of_seed.groupby([_data_settings(results.configs.get(name, {})) for name in of_seed["run"]], sort=False)
+        for _, runs in groups:
+            yield where if len(groups) == 1 else f"{where} ({', '.join(dict.fromkeys(runs['variant']))})", runs
+
+
+def _data_settings(config: Mapping[str, Any]) -> str:
+    """The part of a config that decides the text that is read, as one string."""
+    data = {key: value for key, value in config.get("data", {}).items() if key not in BOOKKEEPING}
+    return json.dumps(data, sort_keys=True)
+
+
+def _listing(hashes: Mapping[str, str]) -> str:
+    """ "0123… in a, b; 4567… in c" of run name -> hash."""
+    runs_of: dict[str, list[str]] = {}
+    for name, value in hashes.items():
+        runs_of.setdefault(value, []).append(name)
+    return "; ".join(f"{value[:12]}… in {', '.join(names)}" for value, names in runs_of.items())
