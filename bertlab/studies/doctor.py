@@ -1,8 +1,7 @@
-"""What `bertlab doctor RUN` says: whether a run looks right, from its log and directory alone.
+"""`bertlab doctor RUN`: whether a run looks right, judged from its log and its files.
 
-A check is a function of `Facts` that returns a `Finding` or None, and raises `CannotTell` where what it needs was not
-recorded. A new one is written below and named in `CHECKS`. Limits are chosen so that runs which did well stay silent;
-they are constants here, with what they were set against.
+A check is a function of `Facts`, registered under the statement that holds if it finds nothing. It returns a `Finding` or None,
+and raises `CannotTell` if the run did not record what it needs. Limits are chosen so that runs that did well stay silent.
 """
 
 import bisect
@@ -10,34 +9,35 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.studies import leaks
 from bertlab.studies.measurements import read_metrics
 from bertlab.train.phases import phase_configs, weights_of
 
 # Before that many updates a model may be expected to know little: a tiny BERT leaves the unigram entropy after about 150.
 MANY_STEPS = 300
 NEAR_UNIGRAM = 0.97  # of the unigram entropy
-NO_LOSS = 0.01  # nats a token; real text costs more, and so does a language with any noise in it
-STANDARD_ERRORS = 3
 PAIRS = 200  # the fewest of which an accuracy is judged: two standard errors are 0.07
 PADDING = 0.3  # pairs of segments from short documents are padded by a fifth and more
-DUPLICATE_SENTENCES, DUPLICATE_DOCUMENTS = 0.1, 0.01  # Python's documentation has 0.035 and 0
+DUPLICATES = {"documents": 0.01, "sentences": 0.1}  # Python's documentation has 0 and 0.035
 UNKNOWN, UNKNOWN_WORDS = 0.01, 0.05  # the Penn Treebank of language models has 0.048 of its words unknown
 APART, APART_NATS = 0.1, 0.1  # held-out above training loss: share and nats
 RISE, RISE_NATS = 0.02, 0.02  # above the lowest held-out loss: share and nats
 CLIPPED = 10  # times config.optimizer.clip_norm; two or three times are common in runs that do well
 EXPLODED = 10  # times the median gradient norm
 SLOWED = 3  # times slower than the median
-# Of runs from before data.json.
-_TOKEN_OBJECTIVES = ("mlm", "ltr", "rtl")
-LINES = 4  # the fewest log lines of which a course can be read
+LINES = 4  # the fewest log lines that show a trend
+_TOKEN_OBJECTIVES = ("mlm", "ltr", "rtl")  # of runs from before data.json
 _NOT_TRANSFORMERS = ("elmo", "awd_lstm", "static")
 
 
@@ -46,8 +46,8 @@ class Finding:
     """Something that looks wrong.
 
     Attributes:
-        seen: what was seen, with its numbers.
-        advice: what to do.
+        seen: What was seen, with its numbers.
+        advice: What to do.
     """
 
     seen: str
@@ -58,7 +58,17 @@ class Finding:
 
 
 class CannotTell(Exception):
-    """A check lacks what it needs; the message says what, as a clause."""
+    """The run did not record what a check needs; the message says what, as a clause."""
+
+
+Check = Callable[["Facts"], Finding | None]
+CHECKS: dict[str, Check] = {}
+"""Statement that holds if nothing is found -> its check."""
+
+
+def check(statement: str) -> Callable[[Check], Check]:
+    """Registers a check."""
+    return lambda function: CHECKS.setdefault(statement, function)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +76,12 @@ class Facts:
     """What a run directory holds.
 
     Attributes:
-        directory: of the run.
-        config: config.json, {} where there is none.
-        lines: of metrics.jsonl, in order of step.
-        result, data, floor: result.json, data.json and floor.json, None where there is none.
-        failure: the last line of failed.txt, "" where there is none.
-        imported: the weights were trained elsewhere.
+        directory: The run's.
+        config: config.json, {} if there is none.
+        lines: Of metrics.jsonl, in order of step.
+        result, data, floor: result.json, data.json and floor.json, None if there is none.
+        failure: The last line of failed.txt, "" if there is none.
+        imported: Whether the weights were trained elsewhere.
     """
 
     directory: Path
@@ -107,20 +117,27 @@ class Facts:
             raise CannotTell("there is no data.json, which `bertlab train` writes when a run begins")
         return self.data
 
+    def setting(self, name: str, default: Any = None) -> Any:
+        """A key of the config by its dotted name, such as "optimizer.clip_norm"."""
+        value = self.config
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return default if value is None else value
+
     @functools.cached_property
     def phases(self) -> list[tuple[int, dict[str, float]]]:
-        """(steps done at its end, the weight that each objective ends with) of each phase; [] where it was not recorded."""
+        """(steps done at its end, the weight that each objective ends with) of each phase; [] if not recorded."""
         if not self.config.get("objectives") or not self.config.get("train"):
             return []
         config = ConfigDict(self.config)
-        config.train.phases = self.config["train"].get("phases") or ""
+        config.train.phases = self.setting("train.phases", "")
         return [(end, {n: weights_of(e)[1] for n, e in phase.objectives.items()}) for end, phase in phase_configs(config)]
 
     @functools.cached_property
     def trained_since(self) -> dict[str, int]:
-        """The objectives that are trained where the last held-out line stands, with the step since which they are.
+        """The objectives that are in the loss at the last held-out line -> the step since which they are.
 
-        What is no longer trained may be forgotten by design.
+        An objective that is no longer trained may be forgotten by design.
         """
         if not self.phases:
             return {key.removesuffix("/loss"): 0 for key in self.held_out if key.endswith("/loss")}
@@ -132,42 +149,44 @@ class Facts:
                 break
         return since
 
-    def trained(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Of values by objective, those of objectives that are trained; raises CannotTell where none is left."""
-        kept = {name: value for name, value in values.items() if name in self.trained_since}
-        if not kept:
-            raise CannotTell(f"{_and(values)} had no weight in the loss at step {self.held_out['step']:,}")
+    def judged(self, names: Iterable[str], long: bool = False) -> list[str]:
+        """The objectives among `names` that are trained, or `long` enough that much can be expected.
+
+        Raises:
+            CannotTell: There is none.
+        """
+        step = self.held_out["step"]
+        trained = [name for name in names if name in self.trained_since]
+        if not trained:
+            raise CannotTell(f"{' and '.join(names)} had no weight in the loss at step {step:,}")
+        warmup = self.setting("optimizer.warmup_steps", 0)
+        least = {name: max(self.trained_since[name] + MANY_STEPS, 2 * warmup) for name in trained}
+        if not long:
+            return trained
+        if not (kept := [name for name in trained if step >= least[name]]):
+            wait = f"little can be expected of {' and '.join(trained)} at step {step:,}, before step {min(least.values()):,}"
+            raise CannotTell(wait)
         return kept
 
-    def long_trained(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Of values by objective, those of which much may be expected; raises CannotTell where none is left."""
-        step, warmup = self.held_out["step"], self.config.get("optimizer", {}).get("warmup_steps") or 0
-        least = {name: max(self.trained_since[name] + MANY_STEPS, 2 * warmup) for name in self.trained(values)}
-        kept = {name: values[name] for name in least if step >= least[name]}
-        if not kept:
-            raise CannotTell(f"little can be expected of {_and(least)} at step {step:,}, before step {min(least.values()):,}")
-        return kept
-
-    @property
-    def token_losses(self) -> dict[str, float]:
-        """Held-out loss by objective, of those that predict tokens and are trained."""
+    def token_losses(self, long: bool = False) -> dict[str, float]:
+        """Held-out loss by objective, of those that predict tokens and are `judged`."""
         names = _TOKEN_OBJECTIVES if self.data is None else self.data["token_objectives"]
         losses = {name: self.held_out[f"{name}/loss"] for name in names if f"{name}/loss" in self.held_out}
         if not losses:
             raise CannotTell("no objective of this run predicts tokens")
-        return self.trained(losses)
+        return {name: losses[name] for name in self.judged(losses, long)}
 
     @functools.cached_property
     def windows(self) -> list[tuple[int, dict[str, Any]]]:
-        """Training lines with the step at which each begins; without those cut short by the end of the run or of a phase."""
+        """Training lines with the step at which each begins, except those that the end of the run or a phase cut short."""
         begins = [0, *(line["step"] for line in self.train)]
         longest = max((line["step"] - begin for begin, line in zip(begins, self.train)), default=0)
         return [(begin, line) for begin, line in zip(begins, self.train) if line["step"] - begin >= longest / 2]
 
     def settled(self, key: str) -> list[list[tuple[int, dict[str, Any]]]]:
-        """`windows` with a number, by phase, since phases cost and weigh differently.
+        """`windows` with a number, by phase, because phases cost and weigh differently.
 
-        The first of a phase is left out: it holds caches that fill, and gradients of what was never trained.
+        The first of a phase is left out: caches fill then, and gradients of untrained parts are large.
         """
         ends, phases = [end for end, _ in self.phases], {}
         for begin, line in self.windows:
@@ -187,7 +206,7 @@ class Facts:
         return values
 
     def best_loss(self, name: str) -> float:
-        """The floor of an objective's loss in nats, 0 where it is not known."""
+        """The floor of an objective's loss in nats, 0 if unknown."""
         return (self.floor or {}).get(name, {}).get("value") or 0.0
 
 
@@ -195,18 +214,14 @@ def read_facts(directory: str | Path) -> Facts:
     """Reads a run directory.
 
     Raises:
-        UserError: it is none, or one of its files is damaged.
+        UserError: It is none, or one of its files is damaged.
     """
     directory = Path(directory)
-    if (directory / "study.json").exists():
-        runs = [run["name"] for run in read_json(directory / "study.json")["runs"]]
-        raise UserError(f"{directory} holds a study; give one of its runs, such as {directory / runs[0]}")
+    read = lambda name: read_json(directory / name) if (directory / name).exists() else None
+    if study := read("study.json"):
+        raise UserError(f"{directory} holds a study; give one of its runs, such as {directory / study['runs'][0]['name']}")
     if not any((directory / name).exists() for name in ("config.json", "metrics.jsonl")):
-        raise UserError(f"{directory} is no run: it has neither config.json nor metrics.jsonl; give the --workdir of a run")
-
-    def read(name):
-        return read_json(directory / name) if (directory / name).exists() else None
-
+        raise UserError(f"{directory} is not a run: it has neither config.json nor metrics.jsonl; give the --workdir of a run")
     failed = directory / "failed.txt"
     reasons = failed.read_text(encoding="utf-8").strip().splitlines() if failed.exists() else []
     return Facts(
@@ -221,116 +236,111 @@ def read_facts(directory: str | Path) -> Facts:
     )
 
 
+@check("run finished")
 def finished(facts: Facts) -> Finding | None:
     """The run came to its end."""
     if facts.imported:
         raise CannotTell("these weights were trained elsewhere")
     if facts.result is not None:
         return None
-    step = facts.lines[-1]["step"] if facts.lines else 0
-    steps = facts.config.get("train", {}).get("steps")
+    step, steps = facts.lines[-1]["step"] if facts.lines else 0, facts.setting("train.steps")
     where = f"at step {step:,}" + (f" of {steps:,}" if steps else "")
     if facts.failure:
-        return Finding(f"the run failed {where}: {facts.failure.rstrip('.')}", "mend that and run the same command again")
+        return Finding(f"the run failed {where}: {facts.failure.rstrip('.')}", "fix that and run the same command again")
     return Finding(
         f"there is no result.json: the run stands {where}",
-        "if it is not still running, the same `bertlab train` command goes on from its last checkpoint",
+        "if it is not still running, the same `bertlab train` command continues from its last checkpoint",
     )
 
 
+@check("learned more than token frequencies")
 def unigram(facts: Facts) -> Finding | None:
     """A loss at the entropy of the token frequencies: nothing else was learned."""
     entropy = facts.recorded["corpus"]["unigram_entropy"]
-    losses, near = facts.long_trained(facts.token_losses), NEAR_UNIGRAM * entropy
-    # Where even the best loss is so near, there is no more to learn.
+    losses, near = facts.token_losses(long=True), NEAR_UNIGRAM * entropy
+    # If even the best loss is that near, there is no more to learn.
     stuck = {name: loss for name, loss in losses.items() if loss >= near > facts.best_loss(name)}
     if not stuck:
         return None
-    family = facts.config.get("model", {}).get("family")
     stddev = "a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), "
     return Finding(
         f"after {facts.held_out['step']:,} steps the held-out loss of {_values(stuck)} is no better than the unigram entropy of"
-        f" the training text, {entropy:.3f} nats: little but token frequencies was learned",
-        f"try {'' if family in _NOT_TRANSFORMERS else stddev}another config.optimizer.learning_rate, or more steps",
+        f" the training text, {entropy:.3f} nats: the model learned little more than token frequencies",
+        f"try {'' if facts.setting('model.family') in _NOT_TRANSFORMERS else stddev}another config.optimizer.learning_rate, or"
+        " more steps",
     )
 
 
+@check("pair labels learned beyond lengths")
 def pair_labels(facts: Facts) -> Finding | None:
-    """NSP or SOP at chance, or no better than a look at the segments' lengths."""
+    """NSP or SOP at chance, or no better than the segments' lengths."""
     of_pairs = {name: facts.recorded["batches"]["valid"].get(name) for name in ("nsp", "sop")}
     asked = {name: pairs for name, pairs in of_pairs.items() if pairs and f"{name}/accuracy" in facts.held_out}
     if not asked:
         raise CannotTell("no objective of this run predicts the label of a pair")
-    asked = facts.long_trained(asked)
+    asked = {name: asked[name] for name in facts.judged(asked, long=True)}
     if (fewest := min(pairs["rows"] for pairs in asked.values())) < PAIRS:
-        raise CannotTell(f"{fewest} held-out pairs are few, and {PAIRS} are needed (config.train.eval_batches)")
+        raise CannotTell(f"{fewest} held-out pairs are too few; {PAIRS} are needed (config.train.eval_batches)")
     for name, pairs in asked.items():
-        accuracy, majority, rule = (
-            facts.held_out[f"{name}/accuracy"],
-            max(pairs["share"], 1 - pairs["share"]),
-            pairs["length_rule"],
-        )
-        # Where even the best loss is that of a guess, there is nothing to learn.
+        accuracy, rows, rule = facts.held_out[f"{name}/accuracy"], pairs["rows"], pairs["length_rule"]
+        majority = max(pairs["share"], 1 - pairs["share"])
+        # If even the best loss is that of a guess, there is nothing to learn.
         if facts.best_loss(name) >= NEAR_UNIGRAM * _entropy(majority):
             continue
-        seen = f"{name} has a held-out accuracy of {accuracy:.1%} on {pairs['rows']:,} pairs, "
-        if accuracy <= majority + 2 * _standard_error(majority, pairs["rows"]):
+        seen = f"{name} has a held-out accuracy of {accuracy:.1%} on {rows:,} pairs"
+        if accuracy <= majority + 2 * _standard_error(majority, rows):
             return Finding(
-                seen + f"and always saying the commoner label has {majority:.1%}: it is at chance",
+                f"{seen}, and always giving the commoner label has {majority:.1%}: it is at chance",
                 f"train longer, raise config.objectives.{name}.weight, or leave {name} out",
             )
-        if accuracy <= rule + 2 * _standard_error(rule, pairs["rows"]):
+        if accuracy <= rule + 2 * _standard_error(rule, rows):
             return Finding(
-                seen + f"and a table of the two segments' lengths has {rule:.1%}: lengths may be all that it uses",
-                "train longer, and let lengths say less with config.data.segment_pair.force_random_if_single=False",
+                f"{seen}, and a table of the two segments' lengths has {rule:.1%}: the model may use only lengths",
+                "train longer, and make lengths less telling with config.data.segment_pair.force_random_if_single=False",
             )
     return None
 
 
+@check("little padding")
 def padding(facts: Facts) -> Finding | None:
     """A large share of the positions is padding."""
     batches = facts.recorded["batches"]["valid"]
     share = 1 - batches["tokens"] / batches["positions"]
-    data = facts.config.get("data", {})
-    if share <= PADDING or data.get("buckets"):  # which held-out rows are not cut to
+    if share <= PADDING or facts.setting("data.buckets"):  # held-out rows are not cut to buckets
         return None
-    if data.get("pack_length"):
-        advice = "raise config.data.pack_examples, or config.data.pack_length: longer rows hold more examples, and fuller"
-    elif data.get("format") == "full_sentences":
+    if facts.setting("data.pack_length"):
+        advice = "raise config.data.pack_examples, or config.data.pack_length: longer rows hold more examples and are fuller"
+    elif facts.setting("data.format") == "full_sentences":
         advice = "raise config.data.seq_len: whole sentences fill long rows better than short ones"
     else:
-        advice = "set config.data.pack_length, which packs several rows into one, or config.data.buckets, or lower seq_len"
+        advice = "set config.data.pack_length to pack several rows into one, or config.data.buckets, or lower seq_len"
     return Finding(
-        f"{share:.0%} of the positions of held-out rows are padding, which is computed and teaches nothing"
-        f" (config.data.format={data.get('format')!r}, seq_len={data.get('seq_len')})",
+        f"{share:.0%} of the positions of held-out rows are padding, which costs compute and teaches nothing"
+        f" (config.data.format={facts.setting('data.format')!r}, seq_len={facts.setting('data.seq_len')})",
         advice,
     )
 
 
+@check("little repeated text")
 def duplicates(facts: Facts) -> Finding | None:
     """Text that occurs more than once."""
-    if facts.config.get("data", {}).get("corpus") == "synthetic":
+    if facts.setting("data.corpus") == "synthetic":
         raise CannotTell("short sentences of the synthetic language repeat by chance")
     for split, counts in facts.recorded["corpus"]["splits"].items():
-        for unit, limit in (("documents", DUPLICATE_DOCUMENTS), ("sentences", DUPLICATE_SENTENCES)):
-            if not counts[unit]:
-                continue
-            share = counts[f"duplicate_{unit}"] / counts[unit]
-            if share > limit:
-                return Finding(
-                    f"{share:.1%} of the {counts[unit]:,} {unit} of the {split} split repeat an earlier one",
-                    f"remove repeated {unit} from the corpus before it is prepared",
-                )
-            share = counts.get(f"{unit}_in_train", 0) / counts[unit]
-            if share > limit:
-                return Finding(
-                    f"{share:.1%} of the {counts[unit]:,} {unit} of the {split} split stand in the train split too, so that"
-                    " held-out numbers reward memory",
-                    f"remove repeated {unit} from the corpus before it is prepared",
-                )
+        for unit, limit in DUPLICATES.items():
+            for count, what in (
+                (counts[f"duplicate_{unit}"], "repeat an earlier one"),
+                (counts.get(f"{unit}_in_train", 0), "stand in the train split too, so that held-out numbers reward memory"),
+            ):
+                if count > limit * counts[unit]:
+                    return Finding(
+                        f"{count / counts[unit]:.1%} of the {counts[unit]:,} {unit} of the {split} split {what}",
+                        f"remove repeated {unit} from the corpus before it is prepared",
+                    )
     return None
 
 
+@check("few unknown tokens")
 def unknown_tokens(facts: Facts) -> Finding | None:
     """Many tokens are [UNK]."""
     corpus = facts.recorded["corpus"]
@@ -339,10 +349,9 @@ def unknown_tokens(facts: Facts) -> Finding | None:
     split = max(shares, key=shares.get)
     if shares[split] <= limit:
         return None
-    if facts.config.get("data", {}).get("tokenizer", {}).get("path"):
-        advice = "take another tokenizer than that of config.data.tokenizer.path, which does not fit this text"
-    else:
-        advice = "raise config.data.tokenizer.vocab_size, or take kind='unigram' or 'bpe', which know every byte"
+    advice = "raise config.data.tokenizer.vocab_size, or use kind='unigram' or 'bpe', which know every byte"
+    if facts.setting("data.tokenizer.path"):
+        advice = "use another tokenizer than that of config.data.tokenizer.path, which does not fit this text"
     return Finding(
         f"{shares[split]:.1%} of the tokens of the {split} split are [UNK], with {corpus['vocab_size']:,} pieces of kind"
         f" {corpus['tokenizer']!r}",
@@ -350,76 +359,81 @@ def unknown_tokens(facts: Facts) -> Finding | None:
     )
 
 
+@check("loss not below its floor")
 def floor(facts: Facts) -> Finding | None:
     """A loss below what any model can reach: something shows the answer."""
     if facts.floor is None:
-        raise CannotTell("there is no floor.json; floors are known for config.data.corpus='synthetic' alone")
-    leaks = {}
-    for name, entry in facts.floor.items():
-        above = entry.get("above")
-        error = entry.get("above_standard_error") or entry.get("standard_error") or 0.0
-        # The smallest number keeps rounding of an exact floor from looking like a leak.
-        if above is not None and above < -max(STANDARD_ERRORS * error, 1e-4):
-            leaks[name] = f"{name} ({-above:.4f} nats below, standard error {error:.4f})"
-    if not leaks:
+        raise CannotTell("there is no floor.json; only config.data.corpus='synthetic' has known floors")
+    above = {
+        name: (entry["above"], entry.get("above_standard_error") or entry.get("standard_error") or 0.0)
+        for name, entry in facts.floor.items()
+        if entry.get("above") is not None
+    }
+    found = leaks.below_floor(above)
+    if not found:
         return None
+    listed = [f"{of.objective} ({of.below:.4f} nats below, standard error {of.standard_error:.4f})" for of in found]
     return Finding(
-        f"the test loss is below its floor for {', '.join(leaks.values())}, which no model can reach that sees only what it"
-        " should",
-        "look for a leak: the causal and document masks, the objective's view, and the positions that it is scored at",
+        f"the test loss is below its floor for {', '.join(listed)}, and no model can do that without seeing the answer",
+        "look for a leak: the causal and document masks, the objective's view, and the positions at which it is scored",
     )
 
 
+@check("loss not next to nothing")
 def no_loss(facts: Facts) -> Finding | None:
     """A loss of next to nothing."""
-    losses = {name: loss for name, loss in facts.token_losses.items() if loss < NO_LOSS}
-    if not losses:
+    found = leaks.next_to_nothing(facts.token_losses())
+    if not found:
         return None
+    losses = _values({leak.objective: leak.loss for leak in found})
     return Finding(
-        f"the held-out loss of {_values(losses)} is next to nothing, which text does not allow",
+        f"the held-out loss of {losses} is next to nothing, and real text costs more",
         "look for a leak: a label among the inputs, a broken mask, or held-out text that stands in the train split",
     )
 
 
+@check("held-out loss near training loss")
 def train_and_held_out(facts: Facts) -> Finding | None:
     """Held-out loss well above training loss."""
-    if facts.config.get("data", {}).get("format") == "cooccurrence":
-        raise CannotTell("words stand together less often in held-out text, which is shorter")
+    if facts.setting("data.format") == "cooccurrence":
+        raise CannotTell("words co-occur less often in held-out text, which is shorter")
     held_out = facts.held_out
-    # The last held-out line of a run that goes on may be older than the last training line.
+    # In a run that goes on, the last held-out line may be older than the last training line.
     lines = [line for _, line in facts.windows if line["step"] <= held_out["step"]]
     names = [key.removesuffix("/loss") for key in held_out if key.endswith("/loss") and lines and key in lines[-1]]
     if facts.result is None:
         # Held-out text is masked at the final rate from the beginning.
-        names = [n for n in names if not facts.config.get("objectives", {}).get(n, {}).get("final_rate")]
+        names = [name for name in names if not facts.setting(f"objectives.{name}.final_rate")]
     if not names:
         raise CannotTell("metrics.jsonl has no training line to set beside the last held-out one")
-    last, apart = lines[-1], {}
-    for name, loss in facts.long_trained({name: held_out[f"{name}/loss"] for name in names}).items():
-        of_train = last[f"{name}/loss"]
-        if loss - of_train > max(APART_NATS, APART * of_train):
-            apart[name] = f"{loss:.3f} against {of_train:.3f}"
+    losses = {name: (held_out[f"{name}/loss"], lines[-1][f"{name}/loss"]) for name in facts.judged(names, long=True)}
+    apart = [
+        f"{name} {valid:.3f} against {train:.3f}"
+        for name, (valid, train) in losses.items()
+        if valid - train > max(APART_NATS, APART * train)
+    ]
     if not apart:
         return None
-    seen = "held-out loss is well above training loss: " + ", ".join(f"{name} {values}" for name, values in apart.items())
+    seen = f"held-out loss is well above training loss: {', '.join(apart)}"
     tokens = facts.data and facts.data["corpus"]["splits"]["train"]["tokens"]
-    epochs = last.get("tokens", 0) / tokens if tokens else math.nan
+    epochs = lines[-1].get("tokens", 0) / tokens if tokens else math.nan
     if epochs < 2:
         return Finding(
-            f"{seen}, though the text was read {epochs:.1f} times only",
-            "see whether the held-out documents are of another kind than the others (config.data.valid_fraction picks them)",
+            f"{seen}, though the text was read only {epochs:.1f} times",
+            "check whether the held-out documents differ in kind from the others (config.data.valid_fraction picks them)",
         )
     read = "" if math.isnan(epochs) else f", after {epochs:.1f} readings of the text"
     return Finding(seen + read, "use more text, fewer steps, a smaller model, or more config.model.dropout")
 
 
+@check("held-out loss not rising")
 def rising(facts: Facts) -> Finding | None:
     """Held-out loss that rose again before the end."""
     courses = {
         name: {
             v["step"]: v[f"{name}/loss"] for v in facts.valid if v["step"] > facts.trained_since[name] and f"{name}/loss" in v
         }
-        for name in facts.long_trained(facts.token_losses)
+        for name in facts.token_losses(long=True)
     }
     if (most := max(map(len, courses.values()))) < 3:
         raise CannotTell(f"{most} held-out measurement(s) after training began, and 3 are needed")
@@ -434,6 +448,7 @@ def rising(facts: Facts) -> Finding | None:
     return None
 
 
+@check("learning rate past its warm-up")
 def warm_up(facts: Facts) -> Finding | None:
     """A learning rate that never got past its warm-up, or was zero."""
     rates = facts.course("learning_rate")
@@ -441,32 +456,33 @@ def warm_up(facts: Facts) -> Finding | None:
         return Finding("the learning rate was 0 in every log line", "set config.optimizer.learning_rate")
     if facts.result is None or rates[-1] <= max(rates[:-1]):
         return None
-    warmup = facts.config.get("optimizer", {}).get("warmup_steps")
     return Finding(
         f"the learning rate was still rising at the end (step {facts.train[-1]['step']:,}, {rates[-1]:.2g}), in"
-        f" config.optimizer.warmup_steps={warmup}",
+        f" config.optimizer.warmup_steps={facts.setting('optimizer.warmup_steps')}",
         "lower warmup_steps to a tenth of the steps or less, or train longer",
     )
 
 
+@check("gradients not always clipped")
 def clipping(facts: Facts) -> Finding | None:
     """Gradients far above the clipping norm all along."""
-    norms, optimizer = facts.course("gradient_norm"), facts.config.get("optimizer", {})
-    if not (clip := optimizer.get("clip_norm")):
+    norms, clip_norm = facts.course("gradient_norm"), facts.setting("optimizer.clip_norm")
+    if not clip_norm:
         raise CannotTell("gradients are not clipped (config.optimizer.clip_norm)")
-    clip /= optimizer.get("gradient_scale") or 1.0
-    late = norms[len(norms) // 2 :]
-    if min(late) <= CLIPPED * clip:
+    clip = clip_norm / (facts.setting("optimizer.gradient_scale") or 1.0)
+    lowest = min(norms[len(norms) // 2 :])
+    if lowest <= CLIPPED * clip:
         return None
     return Finding(
-        f"in the second half of the run the gradient norm never fell below {min(late):.3g}, {min(late) / clip:.0f} times what"
-        f" config.optimizer.clip_norm={optimizer['clip_norm']} lets through",
+        f"in the second half of the run the gradient norm never fell below {lowest:.3g}, {lowest / clip:.0f} times what"
+        f" config.optimizer.clip_norm={clip_norm} lets through",
         "raise clip_norm, or lower config.optimizer.learning_rate and see whether the norm falls",
     )
 
 
+@check("gradients not exploding")
 def exploding(facts: Facts) -> Finding | None:
-    """A gradient norm that grew out of all proportion."""
+    """A gradient norm out of all proportion."""
     for lines in facts.settled("gradient_norm"):
         usual = statistics.median(line["gradient_norm"] for _, line in lines)
         _, worst = max(lines, key=lambda window: window[1]["gradient_norm"])
@@ -479,83 +495,57 @@ def exploding(facts: Facts) -> Finding | None:
     return None
 
 
+@check("steady throughput")
 def throughput(facts: Facts) -> Finding | None:
-    """Training that went much slower for a while."""
+    """Training that was much slower for a while."""
     for lines in facts.settled("tokens_per_second"):
         usual = statistics.median(line["tokens_per_second"] for _, line in lines)
         begin, slowest = min(lines, key=lambda window: window[1]["tokens_per_second"])
         rate = slowest["tokens_per_second"]
         if SLOWED * rate < usual:
             return Finding(
-                f"between steps {begin:,} and {slowest['step']:,} training went at {rate:,.0f} tokens a second,"
+                f"between steps {begin:,} and {slowest['step']:,} training ran at {rate:,.0f} tokens a second,"
                 f" and at {usual:,.0f} in the median line",
-                "see what else ran on the machine, and whether reading the data keeps up",
+                "check what else ran on the machine, and whether reading the data keeps up",
             )
     return None
 
 
-CHECKS: dict[str, Callable[[Facts], Finding | None]] = {
-    "run finished": finished,
-    "learned more than token frequencies": unigram,
-    "pair labels learned beyond lengths": pair_labels,
-    "little padding": padding,
-    "little repeated text": duplicates,
-    "few unknown tokens": unknown_tokens,
-    "loss not below its floor": floor,
-    "loss not next to nothing": no_loss,
-    "held-out loss near training loss": train_and_held_out,
-    "held-out loss not rising": rising,
-    "learning rate past its warm-up": warm_up,
-    "gradients not always clipped": clipping,
-    "gradients not exploding": exploding,
-    "steady throughput": throughput,
-}
-"""By what is so when nothing is found."""
-
-
 def examine(facts: Facts) -> dict[str, Finding | CannotTell | None]:
-    """What every check of `CHECKS` finds: None where all is well."""
+    """Statement of `CHECKS` -> what was found: None if it holds."""
     found: dict[str, Finding | CannotTell | None] = {}
-    for title, check in CHECKS.items():
+    for statement, function in CHECKS.items():
         try:
-            found[title] = check(facts)
+            found[statement] = function(facts)
         except CannotTell as reason:
-            found[title] = reason
+            found[statement] = reason
     return found
 
 
-def doctor(directory: str | Path, console=None) -> int:
-    """Examines a run and prints what is found.
+def doctor(directory: str | Path, console: Console | None = None) -> int:
+    """Examines a run and prints findings first, then the statements that hold, then what could not be checked.
 
     Args:
-        directory: of the run.
-        console: a rich Console; default the terminal.
+        directory: Of the run.
+        console: Where to print; default the terminal.
 
     Returns:
         The number of findings.
 
     Raises:
-        UserError: `directory` is no run, or one of its files is damaged.
+        UserError: `directory` is not a run, or one of its files is damaged.
     """
-    return print_examination(examine(read_facts(directory)), console)
-
-
-def print_examination(found: Mapping[str, Finding | CannotTell | None], console=None) -> int:
-    """Prints findings first, then what is right, then what cannot be told; returns the number of findings."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    found = examine(read_facts(directory))
     if console is None:
         console = Console()
         console = console if console.is_terminal else Console(width=140)
     findings = [str(outcome) for outcome in found.values() if isinstance(outcome, Finding)]
-    passed = [title for title, outcome in found.items() if outcome is None]
+    passed = [statement for statement, outcome in found.items() if outcome is None]
     reasons: dict[str, list[str]] = {}
-    for title, outcome in found.items():
+    for statement, outcome in found.items():
         if isinstance(outcome, CannotTell):
-            reasons.setdefault(str(outcome), []).append(title)
-    not_checked = [f"not checked, since {reason}: {', '.join(titles)}" for reason, titles in reasons.items()]
+            reasons.setdefault(str(outcome), []).append(statement)
+    not_checked = [f"not checked, because {reason}: {', '.join(statements)}" for reason, statements in reasons.items()]
     table = Table.grid(padding=(0, 1))
     for mark, style, texts in (("✗", "bold red", findings), ("✓", "green", passed), ("–", "dim", not_checked)):
         for text in texts:
@@ -570,10 +560,6 @@ def print_examination(found: Mapping[str, Finding | CannotTell | None], console=
 
 def _values(losses: Mapping[str, float]) -> str:
     return ", ".join(f"{name} ({loss:.3f} nats)" for name, loss in losses.items())
-
-
-def _and(names: Mapping[str, Any]) -> str:
-    return " and ".join(names)
 
 
 def _entropy(share: float) -> float:

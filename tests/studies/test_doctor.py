@@ -195,7 +195,7 @@ CASES = [
     (
         "learned more than token frequencies",
         together(THROUGHOUT(0.975 * ENTROPY), lambda facts: facts.config.update(model={"family": "awd_lstm"})),
-        "was learned; try another config.optimizer.learning_rate",
+        "token frequencies; try another config.optimizer.learning_rate",
         together(THROUGHOUT(0.975 * ENTROPY), phases("", mlm={"weight": 0.0})),
     ),
     (
@@ -287,7 +287,7 @@ CASES = [
     (
         "few unknown tokens",
         together(recorded("corpus.splits.valid.unknown", 2200), configured("data.tokenizer", {"path": "vocab.txt"})),
-        "; take another tokenizer than that of config.data.tokenizer.path",
+        "; use another tokenizer than that of config.data.tokenizer.path",
         together(),
     ),
     (
@@ -312,7 +312,7 @@ CASES = [
     (
         "held-out loss near training loss",
         together(at_end(train_nsp__loss=0.39), at_end(train_tokens=300_000)),
-        "nsp 0.500 against 0.390, though the text was read 1.5 times only",
+        "nsp 0.500 against 0.390, though the text was read only 1.5 times",
         at_end(train_nsp__loss=0.41),
     ),
     # A last window of ten steps is noise.
@@ -383,14 +383,14 @@ CASES = [
     (
         "steady throughput",
         in_line(5, tokens_per_second=1600.0),
-        "between steps 500 and 600 training went at 1,600",
+        "between steps 500 and 600 training ran at 1,600",
         in_line(5, tokens_per_second=1700.0),
     ),
     # The first window fills caches, and the last may be a single step.
     (
         "steady throughput",
         in_line(1, tokens_per_second=800.0),
-        "between steps 100 and 200 training went at 800",
+        "between steps 100 and 200 training ran at 800",
         in_line(0, tokens_per_second=800.0),
     ),
     (
@@ -529,7 +529,7 @@ def test_what_is_printed_and_the_exit_code(tmp_path, capsys):
         assert findings == 1 and words.startswith(
             "✗ 10.0% of the tokens of the train split are [UNK], with 8,192 pieces of kind 'unigram'"
         )
-        assert "✓ steady throughput" in words and "– not checked, since there is no floor.json" in words
+        assert "✓ steady throughput" in words and "– not checked, because there is no floor.json" in words
         assert max(map(len, text.splitlines())) <= width
     with pytest.raises(SystemExit):
         main(["doctor", "--help"])
@@ -543,7 +543,7 @@ def test_runs_as_they_are_found(tmp_path, capsys):
     assert "there is no result.json: the run stands at step 1,500 of 1,500" in " ".join(printed(tmp_path / "begun")[1].split())
     (tmp_path / "begun" / "failed.txt").write_text("Traceback\n\nDiverged: mlm/loss is not finite.\n")
     findings, text = printed(tmp_path / "begun", 200)
-    assert findings == 1 and "the run failed at step 1,500 of 1,500: Diverged: mlm/loss is not finite; mend" in text
+    assert findings == 1 and "the run failed at step 1,500 of 1,500: Diverged: mlm/loss is not finite; fix" in text
     imported = tmp_path / "imported"
     imported.mkdir()
     write_json(imported / "config.json", {"model": {"family": "bert"}})
@@ -559,10 +559,10 @@ def test_runs_as_they_are_found(tmp_path, capsys):
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="absent is not a run"):
         read_facts(tmp_path / "absent")
     assert main(["doctor", str(tmp_path)]) == 2
-    assert "is no run: it has neither config.json nor metrics.jsonl" in capsys.readouterr().err
+    assert "is not a run: it has neither config.json nor metrics.jsonl" in capsys.readouterr().err
     study = write_study(tmp_path / "study", objectives_study((1,), ("MLM",)))
     with pytest.raises(UserError, match=r"holds a study; give one of its runs, such as .*mlm-seed=1"):
         read_facts(study)
