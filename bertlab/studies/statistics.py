@@ -12,7 +12,7 @@ Tests come from scipy and power from statsmodels. Neither has the multi-bootstra
 import bisect
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -288,8 +288,22 @@ def multi_bootstrap(
     _check_sizes(sizes, names, "pretraining seed", paired)
     scores = [_known(table.loc[of]) for table, of in zip(tables, labels)]
 
+    mean, low, high, percentiles = stretched_interval(scores, paired, level, draws, seed)
+    finetunings = sum(int(np.isfinite(of).sum()) for of in scores)
+    missing = sum(table.size for table in tables) - finetunings
+    return BootstrapInterval(mean, low, high, percentiles, sizes, finetunings, missing, paired)
+
+
+def stretched_interval(
+    scores: Sequence[Float[np.ndarray, "seeds finetunings"]],
+    paired: bool,
+    level: float = 0.95,
+    draws: int = 10_000,
+    seed: int = 0,
+) -> tuple[float, float, float, tuple[float, float]]:
+    """`multi_bootstrap` of arrays: mean, low, high and percentiles of one variant, or of the difference of two."""
     rng = np.random.default_rng(seed)
-    rows = [rng.integers(size, size=(draws, size)) for size in sizes]
+    rows = [rng.integers(len(of), size=(draws, len(of))) for of in scores]
     drawn = [_draw(of, rows[0] if paired else rows_of, rng) for of, rows_of in zip(scores, rows)]
     means = [np.nanmean(of, axis=1) for of in scores]
     mean = float(means[0].mean() - sum(of.mean() for of in means[1:]))
@@ -300,10 +314,7 @@ def multi_bootstrap(
     low, high, _ = _student(samples, max(map(_largest, scores)), level)
     normal = scipy.stats.norm.ppf(tails[1]) * totals.std()
     low, high = mean + (percentiles - mean) * ((high - low) / 2 / normal if normal else math.nan)
-    finetunings = sum(int(np.isfinite(of).sum()) for of in scores)
-    missing = sum(table.size for table in tables) - finetunings
-    ends = (float(percentiles[0]), float(percentiles[1]))
-    return BootstrapInterval(mean, float(low), float(high), ends, sizes, finetunings, missing, paired)
+    return mean, float(low), float(high), (float(percentiles[0]), float(percentiles[1]))
 
 
 def power(pairs: int, difference: float, sd: float, alpha: float = 0.05) -> float:

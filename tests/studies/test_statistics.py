@@ -15,13 +15,16 @@ from bertlab.errors import UserError
 from bertlab.studies.statistics import (
     compare_variants,
     failure_rate,
+    look_threshold,
     mean_over_seeds,
     multi_bootstrap,
+    paired_p,
     permutation_test,
     power,
     seeds_needed,
     settled,
     smallest_p,
+    stretched_interval,
 )
 
 BIG = pd.Series([0.71, 0.74, 0.70, 0.78], index=[1, 2, 3, 4])
@@ -244,6 +247,12 @@ def test_what_varies_by_rounding_alone_has_no_interval():
     assert multi_bootstrap(first, by_name).paired, "seed 1 is seed '1'"
 
 
+def covers(scores, paired=False):
+    """Whether the interval holds the truth, 0; and whether the percentiles do."""
+    _, low, high, percentiles = stretched_interval(scores, paired, draws=200)
+    return low <= 0 <= high, percentiles[0] <= 0 <= percentiles[1]
+
+
 def test_the_multi_bootstraps_interval_covers_as_stated():
     """Within 3 standard errors (3.3 points) of 95 % in every cell, and of all cells together (1.3 points)."""
     rng = np.random.default_rng(0)
@@ -251,13 +260,8 @@ def test_the_multi_bootstraps_interval_covers_as_stated():
     for pretraining, finetuning, design in CELLS:
         shape = (REPETITIONS, pretraining, finetuning)
         shared = 3 * rng.normal(size=(*shape[:2], 1)) if design == "paired" else 0  # must cancel
-        ours, theirs = (shared + rng.normal(size=(*shape[:2], 1)) + rng.normal(size=shape) for _ in range(2))
-        hits = []
-        for first, second in zip(ours, theirs):
-            other = pd.DataFrame(second, index=np.arange(pretraining) + 50 * (design == "unpaired"))
-            found = multi_bootstrap(pd.DataFrame(first), None if design == "mean" else other, draws=200)
-            hits.append((found.low <= 0 <= found.high, found.percentiles[0] <= 0 <= found.percentiles[1]))
-        covered[pretraining, finetuning, design] = np.mean(hits, axis=0)
+        both = [shared + rng.normal(size=(*shape[:2], 1)) + rng.normal(size=shape) for _ in range(1 if design == "mean" else 2)]
+        covered[pretraining, finetuning, design] = np.mean([covers(of, design == "paired") for of in zip(*both)], axis=0)
     ours, percentiles = np.array(list(covered.values())).T
     assert np.abs(ours - 0.95).max() <= binomial_tolerance(0.95, REPETITIONS), covered
     assert abs(ours.mean() - 0.95) <= binomial_tolerance(0.95, REPETITIONS * len(CELLS)), covered
@@ -269,8 +273,7 @@ def test_ignoring_the_nesting_under_covers():
     scores = 3 * rng.normal(size=(REPETITIONS, 5, 1)) + rng.normal(size=(REPETITIONS, 5, 3))
     flat = scipy.stats.ttest_1samp(scores.reshape(REPETITIONS, 15), 0, axis=1).confidence_interval(0.95)
     ignoring = np.mean((flat.low <= 0) & (flat.high >= 0))
-    found = [multi_bootstrap(pd.DataFrame(table), draws=200) for table in scores]
-    nested = np.mean([interval.low <= 0 <= interval.high for interval in found])
+    nested = np.mean([covers([of])[0] for of in scores])
     assert ignoring < 0.8 and abs(nested - 0.95) <= binomial_tolerance(0.95, REPETITIONS)
 
 
@@ -392,29 +395,35 @@ def test_what_cannot_be_looked_at_is_refused():
             settled({"f1": SEPARATE}, max_seeds=8, first_look=first_look)
 
 
-def stops(scores, first_look):
-    """After how many seeds the sweep of these scores (seeds, variants) stops; None if never."""
-    table = pd.DataFrame(scores)
-    looks = range(first_look, len(table) + 1)
-    return next((n for n in looks if settled({"score": table[:n]}, len(table), first_look=first_look).settled), None)
+def stops(sweeps, first_look=3):
+    """After how many seeds each sweep (sweeps, seeds, variants) stops by the rule of `settled`; 0 if never."""
+    seeds, stopped = sweeps.shape[1], np.zeros(len(sweeps), int)
+    for look in range(first_look, seeds + 1):
+        pairs = itertools.combinations(np.moveaxis(sweeps[:, :look], 2, 0), 2)
+        decided = np.all([paired_p(*pair) <= look_threshold(seeds, first_look) for pair in pairs], axis=0)
+        stopped[decided & (stopped == 0)] = look
+    return stopped
 
 
 def test_a_sweep_seldom_stops_with_a_pair_that_does_not_differ():
     """Two variants alike, one far off: 5 % may stop, 3.1 % are known to, and 14.6 % without a correction for six looks."""
     rng = np.random.default_rng(3)
-    sweeps = rng.normal(size=(800, 8, 1)) + rng.normal(size=(800, 8, 3)) + np.array([0, 0, 50])
-    assert 0.005 < np.mean([stops(scores, first_look=3) is not None for scores in sweeps]) <= 0.05
+    sweeps = rng.normal(size=(8000, 8, 1)) + rng.normal(size=(8000, 8, 3)) + np.array([0, 0, 50])
+    assert np.mean(stops(sweeps) > 0) == pytest.approx(0.031, abs=binomial_tolerance(0.031, 8000))
 
 
 def test_nor_where_scores_move_in_steps():
     """0.5 % of these sweeps are known to stop; 2.4 % would, were a difference certain as soon as it does not vary."""
     rng = np.random.default_rng(4)
-    sweeps = np.round(0.5 * rng.normal(size=(1000, 6, 2)))  # differences are mostly -1, 0 or 1 test examples
-    assert np.mean([stops(scores, first_look=3) is not None for scores in sweeps]) <= 0.005 + binomial_tolerance(0.005, 1000)
+    sweeps = np.round(0.5 * rng.normal(size=(8000, 6, 2)))  # differences are mostly -1, 0 or 1 test examples
+    assert np.mean(stops(sweeps) > 0) == pytest.approx(0.005, abs=binomial_tolerance(0.005, 8000))
 
 
-def test_a_true_difference_stops_a_sweep_early():
+def test_a_true_difference_stops_a_sweep_early_and_settled_says_the_same_at_each_look():
     rng = np.random.default_rng(5)
     sweeps = rng.normal(size=(50, 10, 1)) + 0.3 * rng.normal(size=(50, 10, 2)) + np.array([0, 1.5])
-    stopped = [stops(scores, first_look=3) for scores in sweeps]
-    assert None not in stopped and np.mean(stopped) < 7
+    stopped = stops(sweeps)
+    assert stopped.all() and stopped.mean() < 7
+    for scores, at in zip(sweeps[:5], stopped):
+        table = pd.DataFrame(scores)
+        assert [settled({"score": table[:look]}, 10).settled for look in range(3, at + 1)] == [False] * (at - 3) + [True]
