@@ -1,5 +1,6 @@
 """Reads the directories of runs and studies into one long table of measurements: a row per number that a run has measured."""
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,10 +112,7 @@ class Results:
 
     def measures(self, **wanted: str) -> list[Measure]:
         """What was measured, in the order of the table; with `stage="finetune", split="test"` and the like only those."""
-        columns = self.measurements[list(Measure._fields)].drop_duplicates()
-        for name, value in wanted.items():
-            columns = columns[columns[name] == value]
-        return [Measure(*row) for row in columns.itertuples(index=False)]
+        return [of for of in self._by_measure if all(getattr(of, name) == value for name, value in wanted.items())]
 
     def values(self, measure: Measure) -> pd.Series:
         """The values of a measure by run name, in the order of `runs`; NaN for runs without one."""
@@ -145,10 +143,15 @@ class Results:
         columns = {name: self.values(self.find(name, split)).to_numpy() for name in names}
         return self.runs.assign(**columns)
 
+    @functools.cached_property
+    def _by_measure(self) -> dict[Measure, pd.DataFrame]:
+        by_measure = self.measurements.groupby(list(Measure._fields), sort=False)
+        return {Measure(*key): rows.set_index("run") for key, rows in by_measure}
+
     def _column(self, measure: Measure, column: str) -> pd.Series:
-        table = self.measurements
-        rows = np.logical_and.reduce([table[name] == value for name, value in measure._asdict().items()])
-        return table.loc[rows].set_index("run")[column].reindex(self.runs["run"]).astype(float)
+        rows = self._by_measure.get(measure)
+        known = pd.Series(dtype=float) if rows is None else rows[column]
+        return known.reindex(self.runs["run"]).astype(float)
 
 
 def seed_axes(axes: Iterable[str]) -> tuple[str, ...]:

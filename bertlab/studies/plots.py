@@ -1,5 +1,6 @@
 """Figures of a study's results: matplotlib figures, with one style for a variant in all of them."""
 
+import functools
 import itertools
 import math
 import re
@@ -366,6 +367,7 @@ def score_number(value: float, metric: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
+@functools.lru_cache(maxsize=10_000)
 def text_width(text: str) -> float:
     """The width in inches of the longest line of `text` in the figures' font."""
     font = FontProperties(family=FONT, size=FONT_SIZE)

@@ -20,8 +20,8 @@ def summarise(results: Results) -> pd.DataFrame:
     finished = results.finished.set_index("run")
     table = results.measurements[np.isfinite(results.measurements["value"]) & results.measurements["run"].isin(finished.index)]
     of_measure = ["variant", *Measure._fields]
-    place = {"variant": finished["variant"], "seed": _labels(finished, outer)}
-    table = table.assign(**{name: of.loc[table["run"]].to_numpy() for name, of in place.items()})
+    seeds = dict(zip(finished.index, _labels(finished, outer), strict=True))
+    table = table.assign(variant=table["run"].map(finished["variant"]), seed=table["run"].map(seeds))
     by_measure = table.groupby(of_measure, sort=False)["value"]
     means = table.groupby([*of_measure, "seed"], sort=False)["value"].mean().groupby(of_measure, sort=False)
     found = {"mean": means.mean(), "sd": means.std(), "seeds": means.count(), "runs": by_measure.count()}
@@ -54,8 +54,12 @@ def by_seed(runs: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
     known = values.loc[runs["run"]].to_numpy()
     known = np.where((runs["status"] == "finished") & np.isfinite(known), known, np.nan)
     rows = _labels(runs, outer) if outer else [str(run) for run in range(len(runs))]
-    table = pd.DataFrame({"row": list(rows), "column": list(_labels(runs, nested)), "value": known})
-    return table.pivot(index="row", columns="column", values="value")
+    (place, seeds), (across, finetunings) = (
+        pd.factorize(np.array(of, object), sort=True) for of in (rows, _labels(runs, nested))
+    )
+    table = np.full((len(seeds), len(finetunings)), np.nan)
+    table[place, across] = known
+    return pd.DataFrame(table, index=seeds, columns=finetunings)
 
 
 def seed_counts(results: Results) -> dict[str, tuple[int, int]]:
@@ -80,6 +84,6 @@ def pretraining_seeds(columns: Iterable[str]) -> list[str]:
     return [axis for axis in seed_axes(columns) if not axis.startswith("finetune.")]
 
 
-def _labels(runs: pd.DataFrame, axes: list[str]) -> pd.Series:
+def _labels(runs: pd.DataFrame, axes: list[str]) -> list[str]:
     """One string of labels per run; "" without axes."""
-    return pd.Series([" ".join(labels) for labels in runs[axes].itertuples(index=False)], index=runs.index, dtype=object)
+    return [" ".join(labels) for labels in runs[axes].itertuples(index=False)]
