@@ -127,13 +127,9 @@ def _add_training(add) -> None:
 
 
 def _add_grid(command: argparse.ArgumentParser, selection: str = "") -> None:
-    command.add_argument("--seeds", help="several, as 1,2,3: a study, whose report has mean, deviation and interval")
-    command.add_argument("--rates", help=f"several learning rates, as 1e-4,3e-4: a study{selection}")
-    command.add_argument("--jobs", type=int, default=1, help="runs of such a study at a time (default 1)")
-    command.add_argument(
-        "--together", default="auto", choices=("auto", "yes", "no"),
-        help="such a study as one vectorised program: auto is yes on an accelerator, no on CPU, where processes are faster",
-    )  # fmt: skip
+    command.add_argument("--seeds", help="several seeds, such as 1,2,3: runs a study and reports mean, deviation and interval")
+    command.add_argument("--rates", help=f"several learning rates, such as 1e-4,3e-4: runs a study{selection}")
+    command.add_argument("--jobs", type=int, default=1, help="number of the study's runs at a time (default 1)")
 
 
 def _add_studies(add) -> None:
@@ -306,23 +302,20 @@ def _add_weights(add) -> None:
     add("models", _models, "print the families, their sizes and parameter counts", "bertlab models")
 
 
-_TOGETHER = {"auto": None, "yes": True, "no": False}
-
-
 def _asks_for_a_grid(given, overrides: list[str]) -> bool:
-    """Whether several seeds or rates are asked for.
+    """Whether the command names several seeds or rates.
 
     Raises:
-        UserError: an option would have no effect.
+        UserError: an option has no effect.
     """
     lists = {"seeds": ("seed", given.seeds), "rates": ("optimizer.learning_rate", given.rates)}
     for name, (key, values) in lists.items():
         if values is not None and any(a.startswith(f"--config.{key}=") for a in overrides):
-            raise UserError(f"--{name}={values} and --config.{key} set the same key; leave one of them out")
+            raise UserError(f"--{name}={values} and --config.{key} set the same key; omit one of them")
     if given.seeds is not None or given.rates is not None:
         return True
-    if given.together != "auto" or given.jobs != 1:
-        raise UserError("--together and --jobs are of several runs; add --seeds=1,2,3 or --rates=1e-4,3e-4, or leave them out")
+    if given.jobs != 1:
+        raise UserError(f"--jobs={given.jobs} needs several runs; add --seeds=1,2,3 or --rates=1e-4,3e-4, or omit it")
     return False
 
 
@@ -338,8 +331,7 @@ def _train(given, overrides: list[str]) -> int | None:
         from bertlab.studies.grid import pretraining_grid
 
         processes.refuse()
-        together = _TOGETHER[given.together]
-        return pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs, together)
+        return pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
     processes.join()
     with processes.company():
         config = begun_from(load_config(given.config, argv=overrides))
@@ -362,10 +354,7 @@ def _finetune(given, overrides: list[str]) -> int | None:
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
     values = {name: value for name, _, value in pairs}
     if _asks_for_a_grid(given, overrides):
-        together = _TOGETHER[given.together]
-        return grid(
-            given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs, together
-        )  # fmt: skip
+        return grid(given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs)
     result = finetune(given.run, given.task, given.workdir, values, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
     print(f"finished: {given.workdir / 'result.json'}; test: {scores}")

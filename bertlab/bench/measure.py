@@ -135,8 +135,6 @@ def rivals_of(workload: Workload, against: str) -> tuple[str, ...]:
     """The sides to measure beside ours. Reading rows has no rival; only training steps gain from torch.compile."""
     if workload.positions or workload.kind in ("rows", "rows-apart"):
         return ()
-    if workload.kind == "replicas":
-        return ("apart",)
     sides = SIDES[against] if workload.kind == "step" else SIDES[against][:1]
     return tuple(side for side in sides if side != "gathered" or workload.recipe.startswith("bert"))
 

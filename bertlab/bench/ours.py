@@ -7,11 +7,9 @@ import json
 import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +18,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.bench.workloads import LEARNING_RATE, REPLICAS, SEEDS, Runner, Workload
+from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Runner, Workload
 from bertlab.data.batches import train_batches
 from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import prepare
@@ -137,64 +135,26 @@ class FineTunings(Runner):
 
     settings: ClassVar = {"data.buckets": (16, 32, 64), "optimizer.learning_rate": LEARNING_RATE}
 
-    def __init__(self, workload: Workload, given: str, side: str):
+    def __init__(self, workload: Workload, given: str, *_):
         """Args: given: the directory that `write_task` filled."""
         super().__init__()
-        self.given, self.side = Path(given), side
+        self.given = Path(given)
 
     def round(self, steps: int) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as directory:
             began = time.perf_counter()
-            seeds = self.train(Path(directory))
+            self._train(Path(directory))
             seconds = time.perf_counter() - began
             results = [json.loads(file.read_text()) for file in Path(directory).glob("*/finetune/*/result.json")]
-        if len(results) != seeds:
-            raise UserError(f"{seeds - len(results)} of {seeds} fine-tunings did not finish")
-        score = statistics.mean(of["metrics"]["test"]["the/accuracy"] for of in results)
-        return {"seconds": self.counted(seconds, results), "score": score}
+        if len(results) != SEEDS:
+            raise UserError(f"{SEEDS - len(results)} of {SEEDS} fine-tunings did not finish")
+        return {"seconds": seconds, "score": statistics.mean(of["metrics"]["test"]["the/accuracy"] for of in results)}
 
-    def counted(self, seconds: float, results: Sequence[dict]) -> float:
-        """The seconds of a round that count: all."""
-        del results
-        return seconds
-
-    def train(self, directory: Path) -> int:
-        """Trains in this directory; returns the number of seeds."""
-        self.study(directory, SEEDS, jobs=len(os.sched_getaffinity(0)))
-        return SEEDS
-
-    def study(self, directory: Path, seeds: int, jobs: int = 1, together: bool = False) -> None:
-        """Runs the study of `bertlab finetune --seeds --jobs --together`."""
+    def _train(self, directory: Path) -> None:
         from bertlab.studies.grid import grid  # imports pandas and SciPy, which training steps do not need
 
-        listed = ",".join(map(str, range(1, seeds + 1)))
-        grid(self.given / "run", str(self.given / "task.py"), directory, listed, None, self.settings, "bert", jobs, together)
-
-
-class Replicas(FineTunings):
-    """Sixteen seeds in one vectorised program or, for the side "apart", in sixteen processes that share the device.
-
-    Only training counts, not starting and compiling. The processes train at the same time, so the longest one counts.
-    """
-
-    settings: ClassVar = {"data.seq_len": 64, "optimizer.learning_rate": LEARNING_RATE, "mesh.data": 1}
-
-    def counted(self, seconds: float, results: Sequence[dict]) -> float:
-        del seconds
-        # In one program each seed reports its share of the time.
-        return (sum if self.side == "ours" else max)(of["seconds"] for of in results)
-
-    def train(self, directory: Path) -> int:
-        if self.side == "ours":
-            self.study(directory, REPLICAS, together=True)
-            return REPLICAS
-        command = [sys.executable, "-m", "bertlab.cli", "finetune", f"--run={self.given}/run", f"--task={self.given}/task.py"]
-        command += ["--recipe=bert", *(f"--config.{key}={value}" for key, value in self.settings.items())]
-        of_seed = lambda seed: [*command, f"--config.seed={seed}", f"--workdir={directory}/{seed}/finetune/the"]
-        processes = [subprocess.Popen(of_seed(seed), stdout=subprocess.DEVNULL) for seed in range(1, REPLICAS + 1)]
-        for process in processes:
-            process.wait()
-        return REPLICAS
+        seeds, jobs = ",".join(map(str, range(1, SEEDS + 1))), len(os.sched_getaffinity(0))
+        grid(self.given / "run", str(self.given / "task.py"), directory, seeds, None, self.settings, "bert", jobs)
 
 
 def environment() -> dict:
@@ -282,7 +242,7 @@ def _write_facts(shape, directory: str | Path) -> dict:
     return facts
 
 
-WRITERS = {"prepare": write_text, "finetune": write_task, "replicas": write_task}
+WRITERS = {"prepare": write_text, "finetune": write_task}
 """What writes the data of both sides, by kind; `write_examples` for other kinds."""
 RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "rows-apart": RowsApart, "prepare": Preparation}
-RUNNERS |= {"finetune": FineTunings, "replicas": Replicas}
+RUNNERS |= {"finetune": FineTunings}

@@ -2,7 +2,7 @@
 
     python -m bertlab.bench.worker SIDE WORKLOAD GIVEN [SETTINGS]
 
-SIDE is "ours", "apart" (ours in many processes), a side of the rival ("eager", "compiled", "gathered"), or "examples": that
+SIDE is "ours", a side of the rival ("eager", "compiled", "gathered"), or "examples": that
 writes GIVEN, the data of both sides, and ends. SETTINGS is a JSON object of config keys that replace the workload's. The
 process prints a line of JSON when it is ready. It answers each line "N" on standard input with a line about a round of N
 steps, and the end of input with a last line.
@@ -37,7 +37,7 @@ def serve(say: Callable[[dict], None], side: str, name: str, given: str, setting
     """Does the work of `main`, and answers with `say`."""
     workload = next(workload for workload in WORKLOADS if workload.name == name)
     workload = dataclasses.replace(workload, settings={**workload.settings, **settings})
-    if side in ("ours", "apart", "examples"):
+    if side in ("ours", "examples"):
         from bertlab.bench import ours as of_side
     else:
         from bertlab.bench import rival as of_side

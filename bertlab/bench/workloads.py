@@ -21,7 +21,7 @@ class Workload:
         suite: "cpu" or "gpu", the machine it is for.
         kind: "step" (training steps of the loop), "start" (a new process up to its first step), "rows" (the input pipeline),
             "rows-apart" (the same, with one process for each of `data.shards`), "prepare" (text to rows, up to the first
-            batch), "finetune" (eight seeds on a task) or "replicas" (sixteen seeds in one program, against sixteen processes).
+            batch), or "finetune" (eight seeds on a task).
         recipe: file under experiments/pretrain, with its arguments.
         settings: config keys that differ from the recipe.
         dtype: of the computation; if it is not float32, the rival uses autocast.
@@ -75,7 +75,7 @@ class Runner(contextlib.ExitStack):
 # The kinds measured in tokens per second; a round of the others does all of the work.
 RATES = ("step", "rows", "rows-apart")
 # Of the fine-tunings, for both sides.
-SEEDS, REPLICAS, LEARNING_RATE = 8, 16, 5e-4
+SEEDS, LEARNING_RATE = 8, 5e-4
 
 # As many pieces as BERT's uncased vocabulary, learnt from this machine's Python documentation.
 _BERT = {
@@ -142,10 +142,6 @@ WORKLOADS = (
     Workload(
         "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "gpu", "step", "awd_lstm.py:size=original",
         {"data.stream.vary_length": False, "train.steps": 1_000_000, **_ONE}, "float32", 1.0,
-    ),
-    Workload(
-        "replicas", "BERT-Mini on 2,500 examples, sixteen seeds, together and apart", "gpu", "replicas", _PAIRS.format("mini"),
-        _BERT | _ONE | {"train.steps": 0, "train.eval_batches": 1}, target=5.0,
     ),
 )  # fmt: skip
 

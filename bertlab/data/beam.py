@@ -33,7 +33,7 @@ import tensorflow_datasets as tfds
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import GlobalWindows
 
-from bertlab.data.corpora import Corpus, PartedCorpus
+from bertlab.data.documents import Corpus, PartedCorpus
 from bertlab.data.duplicates import UNITS, number_in, number_of_parts, number_repeated
 from bertlab.data.encode import HASH, encode_documents
 from bertlab.data.prepare import (

@@ -26,7 +26,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow_datasets as tfds
 
-from bertlab.data.corpora import Corpus, Document, open_corpus
+from bertlab.data.corpora import open_corpus
+from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
 from bertlab.data.parallel import ordered_map

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertlab.data.corpora import Document
+from bertlab.data.documents import Document
 from bertlab.data.parallel import ordered_map
 from bertlab.data.prose import paragraphs
 from bertlab.errors import UserError

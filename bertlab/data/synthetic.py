@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertlab.data.corpora import Document
+from bertlab.data.documents import Document
 from bertlab.errors import UserError
 
 # Changed with every change of the code that changes the text.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zstandard
 
-from bertlab.data.corpora import Document, documents_of_parts, make_document
+from bertlab.data.documents import Document, documents_of_parts, make_document
 from bertlab.errors import UserError
 
 _COMPRESSIONS = (".gz", ".xz", ".zst")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from bertlab.data.corpora import Document, documents_of_parts, make_document
+from bertlab.data.documents import Document, documents_of_parts, make_document
 from bertlab.errors import UserError
 
 _EXAMPLES_PER_PART = 1 << 14

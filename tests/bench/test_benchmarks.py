@@ -285,18 +285,3 @@ def test_memory_is_that_of_children_too():
             alone = psutil.Process().memory_full_info().pss
             child.stdin.close()
     assert peak.bytes > alone + 55_000_000
-
-
-def test_replicas_are_the_same_fine_tunings_together_and_apart(workload, tmp_path, monkeypatch):
-    """Two of them: in one program, and in processes of their own; their numbers differ by rounding."""
-    monkeypatch.setattr(ours, "REPLICAS", 2)
-    monkeypatch.setattr(ours.Replicas, "settings", {"data.seq_len": 16, "train.steps": 3, "mesh.data": 1})
-    work = dataclasses.replace(workload, kind="replicas", settings={**workload.settings, "train.steps": 0})
-    ours.write_task(work, str(tmp_path), train=40, held_out=10)
-    scores = [ours.Replicas(work, str(tmp_path), side).round(1)["score"] for side in ("ours", "apart")]
-    assert scores[0] == scores[1]
-    took = [ours.Replicas(work, "", side).counted(99.0, [{"seconds": 1.0}, {"seconds": 3.0}]) for side in ("ours", "apart")]
-    assert took == [4.0, 3.0], "training alone, not starting and compiling: shares of one program's, the longest of processes'"
-    monkeypatch.setattr(ours.Replicas, "train", lambda self, directory: 2)
-    with pytest.raises(UserError, match="2 of 2"):
-        ours.Replicas(work, str(tmp_path), "apart").round(1)

@@ -23,7 +23,12 @@ LAYERS = (
     ("results", "bench"),
     ("cli",),
 )
-ONLY_IN = {"flax": ("models", "objectives", "transfer"), "orbax": ("train",), "tensorflow_datasets": ("data",), "grain": ("data",)}
+ONLY_IN = {
+    "flax": ("models", "objectives", "transfer"),
+    "orbax": ("train",),
+    "tensorflow_datasets": ("data",),
+    "grain": ("data",),
+}
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -33,7 +38,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def imported(file: Path) -> set[str]:
-    """Every name that a file imports, at its top or inside a function: "a.b" for `import a.b`, "a.b.c" for `from a.b import c`."""
+    """Every name that a file imports, inside functions too: "a.b" for `import a.b`, "a.b.c" for `from a.b import c`."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -68,7 +73,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def part(module: str) -> str:
     """The part of the package that a module belongs to: "train" of "bertlab.train.loop"."""
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def parts_graph(graph: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -113,6 +118,8 @@ if __name__ == "__main__":
     print("\n".join(f'  {name}["{name}<br>{lines}"]' for name, lines in sizes.items() if name != "(package)"))
     between = parts_graph(graph)
     below = lambda name: set().union(*(between[other] | below(other) for other in between[name]))
-    # An arrow that follows from two others is left out.
-    print("\n".join(f"  {a} --> {b}" for a in between for b in sorted(between[a]) if not any(b in below(c) | between[c] for c in between[a] - {b})))
+    for name, others in between.items():
+        # An arrow that follows from two others is left out.
+        direct = [other for other in sorted(others) if not any(other in below(third) for third in others)]
+        print("\n".join(f"  {name} --> {other}" for other in direct))
     print("```")

@@ -13,7 +13,7 @@ import jax
 import matplotlib.pyplot as plt
 import pytest
 
-from bertlab.data.corpora import make_document
+from bertlab.data.documents import make_document
 from bertlab.data.pydocs import Module, PydocsCorpus
 from bertlab.files import read_json
 from bertlab.studies import launchers, worker
