@@ -258,21 +258,19 @@ def add_objectives(config: ConfigDict, names: str) -> None:
 
     Args:
         config: changed in place.
-        names: registry names, `bilm` (half ltr, half rtl: ELMo's loss) or `module:Class`, joined by "+".
+        names: for `bertlab.objectives.members`: registry names, `bilm` or `module:Class`, joined by "+".
 
     Raises:
         UserError: for an unknown name.
     """
     from bertlab import objectives
 
-    for name in names.split("+"):
-        members = {"ltr": 0.5, "rtl": 0.5} if name == "bilm" else {name: 1.0}
-        for member, weight in members.items():
-            key, settings = objectives.describe(member)
-            if key in config.objectives:
-                raise UserError(f"objectives={names}: '{key}' is named twice; two classes of your own need two names")
-            final_weight = config_dict.placeholder(float)  # where it ends, changed linearly over the run; None: `weight`
-            config.objectives[key] = ConfigDict({"weight": weight, "final_weight": final_weight, **settings})
+    for name, weight in objectives.members(names).items():
+        key, settings = objectives.describe(name)
+        if key in config.objectives:
+            raise UserError(f"objectives={names}: '{key}' is named twice; give your two classes different names")
+        final_weight = config_dict.placeholder(float)  # where it ends, changed linearly over the run; None: `weight`
+        config.objectives[key] = ConfigDict({"weight": weight, "final_weight": final_weight, **settings})
 
 
 def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: list[str] | None = None) -> ConfigDict:

@@ -16,7 +16,7 @@ from bertlab.cli import main
 from bertlab.config import base_config, load_config
 from bertlab.data.synthetic import Language, sample_document
 from bertlab.data.synthetic import language as make_language
-from bertlab.objectives import Vocabulary
+from bertlab.objectives import Corruption, NoFloor, Vocabulary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.objectives.electra import TASKS, ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
@@ -255,6 +255,17 @@ class Case:
         assert not np.delete(nats, self.places, axis=1).any()
 
 
+def masking(vocabulary, mask_share, random_share, count=None, rate=0.0) -> Corruption:
+    """BERT's."""
+    draws = np.full(vocabulary.size, random_share / vocabulary.size)
+    draws[vocabulary.mask_id] += mask_share
+    return Corruption(draws, 1 - mask_share - random_share, count, rate)
+
+
+def floor_of(objective, view, batch, chain, vocabulary, relations, shown_by=None):
+    return floors.floor(objective, floors.ExactOracle(chain, batch, vocabulary, relations, view, shown_by))
+
+
 def bert(mask_share, random_share):
     """P(shown | original, chosen) of BERT's channel."""
 
@@ -270,7 +281,7 @@ def bert(mask_share, random_share):
 @pytest.mark.parametrize("shares", [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.3, 0.0)])
 def test_masked(kind, count, shares, language, chain):
     case = Case(kind, count, bert(*shares))
-    channel = floors.masking(VOCABULARY, *shares, case.counts(), case.rate)
+    channel = masking(VOCABULARY, *shares, case.counts(), case.rate)
     nats = floors.corrupted_nats(chain, case.batch, VOCABULARY, case.relations, case.view, channel, "word", known=True)
     case.check(nats, language, lambda text, r, i: text[i], known=True)
 
@@ -282,7 +293,7 @@ def test_masked(kind, count, shares, language, chain):
 def test_replaced(kind, count, ask, known, language, chain):
     """ELECTRA's four tasks: which word, or whether it is the original, at the chosen positions or at all."""
     case = Case(kind, count, lambda now, _: DRAWS[now])
-    channel = floors.Channel(0.0, DRAWS, case.counts(), case.rate)
+    channel = Corruption(DRAWS, count=case.counts(), rate=case.rate)
     nats = floors.corrupted_nats(chain, case.batch, VOCABULARY, case.relations, case.view, channel, ask, known)
     event = {"word": lambda text, r, i: text[i], "original": lambda text, r, i: text[i] == case.shown[r, i]}[ask]
     case.check(nats, language, event, known)
@@ -294,7 +305,7 @@ def test_documents_of_a_row_share_its_count_and_see_themselves(known, language, 
     token = bert(0.5, 0.3) if known else lambda now, _: DRAWS[now]
     case = Case("next", 2, token)
     batch = case.batch | {"documents": case.batch["documents"] + (case.batch["segments"] == 1)}
-    channel = floors.masking(VOCABULARY, 0.5, 0.3, case.counts()) if known else floors.Channel(0.0, DRAWS, case.counts())
+    channel = masking(VOCABULARY, 0.5, 0.3, case.counts()) if known else Corruption(DRAWS, count=case.counts())
     nats = floors.corrupted_nats(chain, batch, VOCABULARY, {"follows": 1.0}, case.view, channel, "word", known)
     world, checked = World(language, 2), 0
     for r, first in itertools.product(range(case.rows), (0, 2)):
@@ -318,7 +329,7 @@ def test_documents_of_a_row_share_its_count_and_see_themselves(known, language, 
 @pytest.mark.parametrize("count", [2, None, "clean"])
 def test_relations(kind, count, language, chain):
     case = Case(kind, 0 if count == "clean" else count, bert(0.5, 0.3))
-    channel = None if count == "clean" else floors.masking(VOCABULARY, 0.5, 0.3, case.counts(), case.rate)
+    channel = None if count == "clean" else masking(VOCABULARY, 0.5, 0.3, case.counts(), case.rate)
     world = World(language, case.size, case.relations.items(), case.cut)
     for truth in case.relations:
         nats = floors.relation_nats(chain, case.batch, VOCABULARY, case.relations, [truth] * case.rows, case.view, channel)
@@ -372,7 +383,7 @@ def by_token(nats, positions, weights, length: int):
 def test_mlm_on_its_own_view(name, asked, language, chain):
     texts, batch, views = asked
     objective, view = OBJECTIVES[name], views[name]
-    nats, weights = floors.floor(objective, view, batch, chain, VOCABULARY, RELATIONS["next"][0])
+    nats, weights = floor_of(objective, view, batch, chain, VOCABULARY, RELATIONS["next"][0])
     np.testing.assert_array_equal(weights, view["masked_weights"])
     case = corrupted_case(view, texts, 2 if objective.exact else None, bert(0.4, 0.4))
     placed = by_token(nats, view["masked_positions"], weights, batch["tokens"].shape[1])
@@ -383,7 +394,7 @@ def test_mlm_on_its_own_view(name, asked, language, chain):
 def test_nsp_on_the_view_of_mlm(asked, language, chain):
     texts, batch, views = asked
     relations = RELATIONS["next"][0]
-    nats, weights = floors.floor(NextSentence(), views["mlm"], batch, chain, VOCABULARY, relations, OBJECTIVES["mlm"])
+    nats, weights = floor_of(NextSentence(), views["mlm"], batch, chain, VOCABULARY, relations, OBJECTIVES["mlm"])
     case = corrupted_case(views["mlm"], texts, 2, bert(0.4, 0.4))
     world = World(language, 4, relations.items(), cut=2)
     np.testing.assert_array_equal(weights[:, 0], [1] * 8 + [0])
@@ -397,21 +408,21 @@ def test_sop_on_the_view_of_electra(asked, language, chain):
     relations, view = RELATIONS["order"][0], views["electra"]
     batch = batch | {"order_label": batch["pair_label"]}
     given = (view, batch, chain, VOCABULARY, relations, OBJECTIVES["electra"])
-    nats, _ = floors.floor(SentenceOrder(), *given)
+    nats, _ = floor_of(SentenceOrder(), *given)
     case = dataclasses.replace(corrupted_case(view, texts, 2, lambda now, _: DRAWS[now]), kind="order")
     world = World(language, 4, relations.items(), cut=2)
     for r in range(8):
         truth = ["follows", "swapped"][batch["order_label"][r]]
         np.testing.assert_allclose(nats[r, 0], case.relation_nats(world, r, truth), rtol=1e-10)
-    with pytest.raises(floors.NoFloor, match="random"):
-        floors.floor(NextSentence(), *given)
+    with pytest.raises(NoFloor, match="random"):
+        floor_of(NextSentence(), *given)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_electra_on_its_own_view(task, asked, language, chain):
     texts, batch, views = asked
     view, objective = views["electra"], dataclasses.replace(OBJECTIVES["electra"], task=task)
-    nats, weights = floors.floor(objective, view, batch, chain, VOCABULARY, RELATIONS["next"][0])
+    nats, weights = floor_of(objective, view, batch, chain, VOCABULARY, RELATIONS["next"][0])
     known = task in ("discriminate_masked", "replace_mlm")
     np.testing.assert_array_equal(weights, view["masked_weights"] if known else batch["documents"] > 0)
     case = corrupted_case(view, texts, 2, lambda now, _: DRAWS[now])
@@ -430,13 +441,13 @@ def test_orders_on_their_own_views(asked, language, chain):
     forward = floors.forward_nats(chain, batch, VOCABULARY, relations)
     real = batch["documents"] > 0
     for objective, backward in ((LeftToRight(), False), (RightToLeft(), True)):
-        nats, weights = floors.floor(objective, batch, batch, chain, VOCABULARY, relations)
+        nats, weights = floor_of(objective, batch, batch, chain, VOCABULARY, relations)
         np.testing.assert_allclose(nats, floors.forward_nats(chain, batch, VOCABULARY, relations, backward))
         assert not weights[~real].any() and weights.sum() == 8 * 6, "every token but the first, or the last"
         assert (weights[:8, 6 if backward else 0] == 0).all()
 
     view = views["prefix"]
-    nats, weights = floors.floor(OBJECTIVES["prefix"], view, batch, chain, VOCABULARY, relations)
+    nats, weights = floor_of(OBJECTIVES["prefix"], view, batch, chain, VOCABULARY, relations)
     assert weights.sum() == (view["prefix_targets"] >= 0).sum() < 8 * 6
     np.testing.assert_allclose(nats, np.where(weights, forward, 0))
     for row, asked_row, tokens in zip(view["prefix_targets"], weights, batch["tokens"]):
@@ -446,7 +457,7 @@ def test_orders_on_their_own_views(asked, language, chain):
     for in_order in (True, False):
         objective = PermutationLanguageModel(predict_one_in=2, context_in_order=in_order)
         view = jax.device_get(objective.in_order(jax.tree.map(jax.numpy.asarray, batch), ranks, VOCABULARY))
-        nats, weights = floors.floor(objective, view, batch, chain, VOCABULARY, relations)
+        nats, weights = floor_of(objective, view, batch, chain, VOCABULARY, relations)
         np.testing.assert_array_equal(weights, view["permutation_weights"])
         assert weights.sum() == 8 * 3
         for r, text in enumerate(texts):
@@ -463,7 +474,7 @@ def test_masked_next_token_on_its_own_view(asked, language, chain):
     view, relations = views["masked_next_token"], RELATIONS["next"][0]
     causal, length = view["causal"], batch["tokens"].shape[1]
     assert 0 < causal[:8].sum() < 8, "rows of both kinds"
-    nats, weights = floors.floor(OBJECTIVES["masked_next_token"], view, batch, chain, VOCABULARY, relations)
+    nats, weights = floor_of(OBJECTIVES["masked_next_token"], view, batch, chain, VOCABULARY, relations)
     np.testing.assert_array_equal(weights[:, 1:], view["next_token_targets"][:, :-1] >= 0)
     forward = floors.forward_nats(chain, batch, VOCABULARY, relations)
     np.testing.assert_allclose(nats[causal], forward[causal])
@@ -484,11 +495,11 @@ def test_masked_next_token_counts_chosen_tokens_that_begin_a_document(chain):
     objective = MaskedNextToken(causal_share=0.0, rate=0.4, **SHARES)
     view = jax.device_get(Program(None, {"hybrid": objective}, VOCABULARY).views(batch, jax.random.key(1))["hybrid"])
     given = (batch, chain, VOCABULARY, {"follows": 1.0})
-    nats, weights = floors.floor(objective, view, *given)
+    nats, weights = floor_of(objective, view, *given)
     assert view["masked"][:, [0, 3]].any() and not weights[:, [0, 3]].any()
     positions = np.array([np.flatnonzero(row) for row in view["masked"]])
     mlm = {"tokens": view["tokens"], "masked_positions": positions, "masked_weights": np.ones_like(positions, bool)}
-    theirs = by_token(*floors.floor(objective.masking, mlm, *given)[:1], positions, np.ones_like(positions), 6)
+    theirs = by_token(*floor_of(objective.masking, mlm, *given)[:1], positions, np.ones_like(positions), 6)
     np.testing.assert_allclose(nats[weights > 0], theirs[weights > 0], rtol=1e-12)
 
 
@@ -497,7 +508,7 @@ def test_a_wrong_channel_is_noticed(asked, language, chain):
     texts, batch, views = asked
     view = views["mlm"]
     case = corrupted_case(view, texts, 2, bert(0.4, 0.4))
-    right = floors.masking(VOCABULARY, 0.4, 0.4, np.array([2] * 8))
+    right = masking(VOCABULARY, 0.4, 0.4, np.array([2] * 8))
     words_only = dataclasses.replace(right, draws=np.array([0, 0, 0, 0, 0.4, *[0.4 / 3] * 3]))
     for wrong in (
         words_only,
@@ -508,8 +519,8 @@ def test_a_wrong_channel_is_noticed(asked, language, chain):
         with pytest.raises(AssertionError):
             case.check(nats, language, lambda text, r, i: text[i], known=True)
     unmasked = {**view, "tokens": batch["tokens"]}
-    with pytest.raises(ValueError, match="another channel"):
-        floors.floor(MaskedLanguageModel(mask_share=1.0, random_share=0.0), unmasked, batch, chain, VOCABULARY, case.relations)
+    with pytest.raises(ValueError, match="corruption is not theirs"):
+        floor_of(MaskedLanguageModel(mask_share=1.0, random_share=0.0), unmasked, batch, chain, VOCABULARY, case.relations)
 
 
 def test_more_context_is_never_worse():
@@ -523,10 +534,10 @@ def test_more_context_is_never_worse():
     shown = batch["tokens"].copy()
     np.put_along_axis(shown, at, MASK, axis=1)
     given = (chain, batch, vocabulary, {"follows": 1.0})
-    masks = floors.masking(vocabulary, 1.0, 0.0, np.ones(400, int))
+    masks = masking(vocabulary, 1.0, 0.0, np.ones(400, int))
     masked = np.take_along_axis(floors.corrupted_nats(*given, shown, masks, "word", known=True), at, axis=1)
     before, after = (np.take_along_axis(floors.forward_nats(*given, backward=b), at, axis=1) for b in (False, True))
-    kept = floors.corrupted_nats(*given, batch["tokens"], floors.masking(vocabulary, 0.0, 0.5, np.ones(400, int)), "word", True)
+    kept = floors.corrupted_nats(*given, batch["tokens"], masking(vocabulary, 0.0, 0.5, np.ones(400, int)), "word", True)
     states = np.einsum("ts,sv->v", chain.start, chain.emission)
     unigram = -np.log(states[np.take_along_axis(batch["tokens"], at, axis=1)])
     for less, more in ((unigram, before), (unigram, after), (before, masked), (after, masked)):
@@ -543,7 +554,7 @@ def test_long_rows_do_not_underflow():
     batch = rows_of([sample_document(model, np.random.default_rng(0)).words + 5])
     vocabulary, chain = Vocabulary(35, PAD, UNK, CLS, SEP, MASK), floors.chain_of(model, 35, np.arange(5, 35))
     given = (chain, batch, vocabulary, {"follows": 1.0})
-    channel = floors.Channel(0.0, np.append(np.zeros(5), np.full(30, 1 / 30)), np.array([60]))
+    channel = Corruption(np.append(np.zeros(5), np.full(30, 1 / 30)), count=np.array([60]))
     for nats in (
         floors.forward_nats(*given),
         floors.forward_nats(*given, backward=True),
@@ -564,19 +575,19 @@ def test_what_has_no_floor_says_why(asked, chain):
         (NextSentence(), batch, None, "random"),
         (SkipGram(), batch, None, "not known"),
     ):
-        with pytest.raises(floors.NoFloor, match=reason):
-            floors.floor(objective, view, rows, chain, VOCABULARY, one, shown_by)
-    with pytest.raises(floors.NoFloor, match="PrefixLanguageModel"):
-        floors.floor(NextSentence(), views["prefix"], batch, chain, VOCABULARY, RELATIONS["next"][0], OBJECTIVES["prefix"])
+        with pytest.raises(NoFloor, match=reason):
+            floor_of(objective, view, rows, chain, VOCABULARY, one, shown_by)
+    with pytest.raises(NoFloor, match="PrefixLanguageModel"):
+        floor_of(NextSentence(), views["prefix"], batch, chain, VOCABULARY, RELATIONS["next"][0], OBJECTIVES["prefix"])
     # Where all that is chosen is seen to be, neither spans nor documents matter.
     masked = np.where(np.isin(np.arange(8), view["masked_positions"][0]) & (batch["tokens"] > 4), MASK, batch["tokens"])
     view = {"tokens": masked, "masked_positions": np.argwhere(masked[0] == MASK).T.repeat(9, 0)}
     view["masked_weights"] = np.repeat(batch["documents"][:, :1] > 0, 2, axis=1)
     only_masks = MaskedLanguageModel(unit="span", mask_share=1.0, random_share=0.0)
-    nats, _ = floors.floor(only_masks, view, two_documents, chain, VOCABULARY, one)
+    nats, _ = floor_of(only_masks, view, two_documents, chain, VOCABULARY, one)
     assert nats[:8].all()
     view["span_place"] = np.array([[1, 2]]).repeat(9, 0)
-    deep, weights = floors.floor(SpanBoundary(places=1), view, two_documents, chain, VOCABULARY, one, only_masks)
+    deep, weights = floor_of(SpanBoundary(places=1), view, two_documents, chain, VOCABULARY, one, only_masks)
     np.testing.assert_array_equal(deep, nats * [1, 0])
     assert weights.sum() == 8
 
@@ -610,7 +621,7 @@ def test_relations_of_segments():
         (pairs | {"seq_len": 20}, "seq_len to 27"),
         (pairs | {"sentence_pair__force_random_if_single": True}, "force_random_if_single=False"),
     ):
-        with pytest.raises(floors.NoFloor, match=reason):
+        with pytest.raises(NoFloor, match=reason):
             floors.relations_of(data_config(**changes))
 
 

@@ -1,35 +1,30 @@
-"""What a run notes about its text and its batches when it begins, in data.json, so that they can be judged afterwards."""
+"""Facts about a run's text and batches, recorded in data.json when it starts, so that `bertlab doctor` can judge it
+afterwards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bertlab.data.formats import NEGATIVES
 from bertlab.data.prepared import Prepared
-
-# Batch field of the labels, by the objective that predicts them.
-LABELS = {"nsp": "pair_label", "sop": "order_label"}
 
 _BINS = 4  # of each segment's length: held-out rows are few, and 16 cells share them
 
 
-def data_facts(
-    prepared: Prepared, evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]], token_objectives: Sequence[str]
-) -> dict[str, Any]:
-    """What data.json says.
+def data_facts(prepared: Prepared, evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> dict[str, Any]:
+    """Facts about the text and the held-out batches.
 
     Args:
         prepared: the corpus.
         evaluations: held-out batches by split.
-        token_objectives: names of the objectives whose loss is that of predicted tokens.
 
     Returns:
-        `corpus` (see `corpus_facts`), `batches` (for each split, see `batch_facts`) and `token_objectives`.
+        `corpus` (see `corpus_facts`) and `batches` (for each split, see `batch_facts`).
     """
     return {
         "corpus": corpus_facts(prepared),
         "batches": {split: batch_facts(batches) for split, batches in evaluations.items()},
-        "token_objectives": list(token_objectives),
     }
 
 
@@ -62,28 +57,28 @@ def batch_facts(batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         batches: with `documents` [B, L] (0: padding), and for pairs `segments` [B, L] and labels [B], or [B, n] of packed
             pairs (−1: none).
 
-    Returns:
-        `rows`, `positions`, `tokens` (positions that are no padding), and where there are labels for `nsp` or `sop` under
-        that name `rows` (pairs with a label), `share` (of label 1) and `length_rule` (see `length_rule_accuracy`).
+    Returns: `rows`, `positions`, `tokens` (positions without padding) and, for each label field of pairs (`pair_label`,
+        `order_label`), a dict of `rows` (pairs with a label), `share` (of label 1) and `length_rule` (see
+        `length_rule_accuracy`).
     """
     fields = {name for batch in batches for name in batch}
     joined = {
         name: np.concatenate([batch[name] for batch in batches])
-        for name in ("documents", "segments", *LABELS.values())
+        for name in ("documents", "segments", *NEGATIVES.values())
         if name in fields
     }
     real = joined["documents"].any(axis=1)
     joined = {name: values[real] for name, values in joined.items()}
     is_token = joined["documents"] > 0
     facts = {"rows": len(is_token), "positions": is_token.size, "tokens": int(is_token.sum())}
-    for objective, name in LABELS.items():
+    for name in NEGATIVES.values():
         if name not in joined or not (joined[name] >= 0).any():
             continue
         of_row = joined[name].reshape(len(is_token), -1)
         row, pair = np.nonzero(of_row >= 0)
         labels, own = of_row[row, pair], joined["documents"][row] == pair[:, None] + 1
         lengths = [(own & (joined["segments"][row] == side)).sum(axis=1) for side in (0, 1)]
-        facts[objective] = {
+        facts[name] = {
             "rows": len(labels),
             "share": float(labels.mean()),
             "length_rule": length_rule_accuracy(labels, np.stack(lengths, axis=1)),

@@ -22,11 +22,8 @@ from bertlab.data.synthetic import language
 from bertlab.errors import UserError
 from bertlab.files import read_config
 from bertlab.floors.chain import Batch, chain_of, words_of
-from bertlab.floors.objectives import NoFloor, floor, relations_of
-from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
-from bertlab.objectives.base import Objective, Vocabulary
-from bertlab.objectives.masked_next_token import MaskedNextToken
-from bertlab.objectives.prefix import PrefixLanguageModel
+from bertlab.floors.oracle import COUNT, SPECIAL_TOKENS, ExactOracle, floor, relations_of
+from bertlab.objectives.base import NoFloor, Vocabulary
 from bertlab.objectives.program import Program
 from bertlab.train.build import Experiment, build_pretraining
 from bertlab.train.checkpoint import load_params
@@ -84,7 +81,7 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
     chain = chain_of(model, program.vocabulary.size, experiment.tokenizer.encode_words(model.words)[0])
     make_views = jax.jit(program.views)
     row_losses = jax.jit(functools.partial(_row_losses, program))
-    found = {name: [] for name in names}
+    found, caveats = {name: [] for name in names}, {name: set() for name in names}
     for index, batch in enumerate(batches):
         views = make_views(batch, jax.random.fold_in(jax.random.key(0), index))  # as build_eval_step's
         losses = None if params is None else jax.device_get(row_losses(params, views))
@@ -93,10 +90,10 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
             for name in members:
                 if isinstance(found[name], str):
                     continue
+                shown_by = names.get(view_name) if view_name != name else None
+                oracle = ExactOracle(chain, batch, program.vocabulary, relations, views[view_name], shown_by, caveats[name])
                 try:
-                    nats, weights = floor(
-                        names[name], views[view_name], batch, chain, program.vocabulary, relations, names.get(view_name)
-                    )
+                    nats, weights = floor(names[name], oracle)
                 except NoFloor as reason:
                     found[name] = str(reason)
                     continue
@@ -108,8 +105,14 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
                 found[name].append(rows)
     documents = np.concatenate([batch["example_id"][:, 0] for batch in batches])
     alike, packed = _alike(batches, program.vocabulary), any((batch["documents"] > 1).any() for batch in batches)
-    return {name: rows if isinstance(rows, str) else _summary(names[name], np.concatenate(rows), documents, alike, packed)
-            for name, rows in found.items()}  # fmt: skip
+    notes = {
+        name: "" if alike else SPECIAL_TOKENS if SPECIAL_TOKENS in of else COUNT if packed and COUNT in of else ""
+        for name, of in caveats.items()
+    }
+    return {
+        name: rows if isinstance(rows, str) else _summary(np.concatenate(rows), documents, notes[name])
+        for name, rows in found.items()
+    }
 
 
 def _row_losses(program: Program, params, views):
@@ -124,14 +127,9 @@ def _alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
     return bool((layouts == layouts[:1]).all())
 
 
-def _summary(objective: Objective, rows: Float[np.ndarray, "R n"], documents: np.ndarray, alike: bool, packed: bool) -> Floor:
+def _summary(rows: Float[np.ndarray, "R n"], documents: np.ndarray, note: str) -> Floor:
     nats, weights = rows[:, 0], rows[:, 1]
     value, error = ratio(nats, weights, documents)
-    note = ""
-    if not alike and isinstance(objective, (LeftToRight, RightToLeft, PrefixLanguageModel, MaskedNextToken)):
-        note = "rows differ in length: special tokens count as known"
-    elif not alike and packed and getattr(objective, "exact", False) and getattr(objective, "mask_share", 0) < 1:
-        note = "rows differ in length: how many positions are chosen in a row counts as known to its documents"
     run = {}
     if rows.shape[1] == 3:
         above, above_standard_error = ratio(rows[:, 2] - nats, weights, documents)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.data.tokenizers import WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
@@ -232,7 +233,7 @@ def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
             f"only config.model.family='static' has a vector for each word, and this run is a {run.config.model.family!r}"
         )
     vectors = np.asarray(run.params["body"]["token_embedding"], np.float32)
-    if "glove" in run.config.objectives:
+    if any("counts" in objective.needs for objective in objectives.build(run.config.objectives).values()):  # GloVe's
         vectors = vectors + np.asarray(run.params["body"]["output"]["kernel"], np.float32)
     pieces = run.tokenizer.pieces()
     rows = [i for i, piece in enumerate(pieces) if piece not in SPECIALS]

@@ -7,7 +7,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import SIDES
 from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
-from bertlab.objectives.base import Bound, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Bound, Corruption, NoFloor, Objective, Oracle, Scoring, Vocabulary, cross_entropy
 from bertlab.objectives.blame import blamed, line_in, said
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
@@ -40,10 +40,50 @@ REGISTRY: dict[str, type[Objective]] = {
 # Of an entry of `config.objectives`, what is not a setting of its class.
 _OF_THE_CONFIG = ("weight", "final_weight", "implementation")
 
-# Names of views, and of what `sees` may say.
-_OF_A_VIEW = ("clean", "own", "any", *SIDES)
+ASKS = ("tokens", "positions", "pairs", "other")
 
-__all__ = ["REGISTRY", "Bound", "Objective", "Vocabulary", "build", "cross_entropy", "describe", "find"]
+# Names of views, and of what `sees` may say.
+_OF_A_VIEW = ("clean", "own", "shared", "any", *SIDES)
+
+# Names that stand for several objectives, with their weights: ELMo's loss is the mean of its two directions.
+TOGETHER = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
+
+__all__ = [
+    "REGISTRY",
+    "Bound",
+    "Corruption",
+    "NoFloor",
+    "Objective",
+    "Oracle",
+    "Scoring",
+    "Vocabulary",
+    "build",
+    "cross_entropy",
+    "describe",
+    "find",
+    "members",
+    "scoring_objectives",
+]
+
+
+def members(names: str) -> dict[str, float]:
+    """The objectives of "mlm+nsp" with their default weights; a name such as `bilm` stands for several.
+
+    Raises:
+        UserError: an objective is named twice.
+    """
+    found = {}
+    for name in names.split("+"):
+        for member, weight in TOGETHER.get(name, {name: 1.0}).items():
+            if member in found:
+                raise UserError(f"objectives={names}: '{member}' is named twice")
+            found[member] = weight
+    return found
+
+
+def scoring_objectives() -> list[str]:
+    """Registry names of the objectives whose models can score texts."""
+    return [name for name, kind in REGISTRY.items() if kind().scoring().ways]
 
 
 def find(name: str) -> type[Objective]:
@@ -57,7 +97,8 @@ def find(name: str) -> type[Objective]:
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UserError(
-            f"objective '{name}' is not known; choose from {', '.join(REGISTRY)}, bilm, or name your own as module:Class"
+            f"objective '{name}' is not known; choose from {', '.join([*REGISTRY, *TOGETHER])}, or name your own as"
+            " module:Class"
         )
     found = getattr(_imported(name, module), attribute, None)
     if found is None:
@@ -92,8 +133,10 @@ def _check_class(name: str, found) -> None:
     if found.reads not in (*SIDES, "any") or not isinstance(found.sees, str):
         raise UserError(
             f"objective '{name}': reads={found.reads!r}, sees={found.sees!r}; reads is one of {', '.join(SIDES)}, any,"
-            " and sees one of clean, own, any, or the name of the objective whose view it shares"
+            " and sees one of clean, own, shared, any, or the name of the objective whose view it shares"
         )
+    if found.asks not in ASKS:
+        raise UserError(f"objective '{name}': asks={found.asks!r} must be one of {', '.join(ASKS)}")
     if not isinstance(found.needs, tuple):
         raise UserError(f"objective '{name}': needs={found.needs!r} must be a tuple of batch fields, as in ('pair_label',)")
     if found.loss is Objective.loss:

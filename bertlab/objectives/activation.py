@@ -18,7 +18,7 @@ class ActivationRegularisation(Objective):
 
     reads: ClassVar[str] = "any"
     sees: ClassVar[str] = "any"
-    predicts_tokens: ClassVar[bool] = False
+    asks: ClassVar[str] = "other"
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Sum of squares and number of coordinates, padding left out."""
@@ -32,7 +32,7 @@ class TemporalActivationRegularisation(Objective):
 
     reads: ClassVar[str] = "any"
     sees: ClassVar[str] = "any"
-    predicts_tokens: ClassVar[bool] = False
+    asks: ClassVar[str] = "other"
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Sum of squared differences and number of coordinates."""

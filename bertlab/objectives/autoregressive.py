@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Vocabulary, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,13 @@ class OneDirection(Objective):
         if model.deterministic or not self.negatives:
             return model.token_loss(hidden, self.reads, labels, weights)
         return self._sampled(model, hidden, labels, weights)
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """By the chain rule, of every token but the first (backward: the last) of a document."""
+        backward, documents = self.reads == "backward", batch["documents"]
+        asked = (np.roll(documents, -1 if backward else 1, axis=1) == documents) & (documents > 0)
+        asked[:, -1 if backward else 0] = False
+        return oracle.chain_rule(backward), asked
 
     def _sampled(self, model: Bound, hidden: Float[Array, "B L D"], labels: Int[Array, "B L"], weights) -> Metrics:
         self.check(model.vocabulary)

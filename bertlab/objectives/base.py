@@ -1,18 +1,21 @@
-"""The contract of an objective: what the model is shown, and what it is asked.
+"""The contract of an objective: what the model is shown, what it is asked, and how it can be judged.
 
-An objective is a frozen dataclass; its fields are its settings, which appear with their defaults as
-`config.objectives.NAME.FIELD`. It says which side of the hidden states it reads, so that it can never see
-what it must predict, and returns every loss and metric as (weighted sum, weight), to be divided once, after
-all micro-batches, devices and hosts have been added.
+An objective is a frozen dataclass. Its fields are its settings; they appear with their defaults as
+`config.objectives.NAME.FIELD`. It declares which side of the hidden states it reads, so it can never see what it must predict.
+It returns every loss and metric as (weighted sum, weight), to be divided once after all micro-batches, devices and hosts have
+been added. No code outside this package asks for an objective's name or type: how a text is scored, what the floor is and what
+guessing costs are its own methods.
 """
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
@@ -89,29 +92,108 @@ class Bound:
         return self.shown()
 
 
+WAYS = ("forward", "backward", "in order", "at the mask", "before the mask")
+"""How a trained model can predict a token of a text: from the states of one side; from states that see both sides if the tokens
+are shown in order; from the state of the [MASK] in its place; or from the state one position before that [MASK]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+    """How texts can be scored by a model that was trained with an objective.
+
+    Attributes:
+        ways: some of WAYS; () if the model predicts no tokens of a text.
+        lacks: why these settings rule out a way, completing "this model cannot be scored: ..."; "" if they rule out none.
+    """
+
+    ways: tuple[str, ...] = ()
+    lacks: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Corruption:
+    """What an objective's view does to the words it chooses.
+
+    Attributes:
+        draws: [V] probability that a chosen word becomes each id.
+        keep_share: probability that it stays as it is; with `draws` it sums to 1.
+        count: [R] number of words chosen in each row; None: each word is chosen independently, with `rate`.
+        rate: only used if `count` is None.
+    """
+
+    draws: np.ndarray
+    keep_share: float = 0.0
+    count: np.ndarray | None = None
+    rate: float = 0.0
+
+
+class NoFloor(Exception):
+    """An objective has no exact floor here; the message says why."""
+
+
+class Oracle(Protocol):
+    """The best possible model of a language with known probabilities, as an objective's floor sees it.
+
+    R rows, L length. Every method returns −log of the right answer's probability in nats, given what a model sees and nothing
+    else.
+
+    Attributes:
+        shared: the corruption of the view, if the objective shares another one's; None if the view is the clean batch.
+        vocabulary: size and special ids.
+    """
+
+    shared: Corruption | None
+    vocabulary: Vocabulary
+
+    def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
+        """Of every word, given all words before it (backward: after it)."""
+
+    def visible(self, target: Int[np.ndarray, "R P"], seen: Bool[np.ndarray, "R P L"]) -> Float[np.ndarray, "R P"]:
+        """Of the words at the target positions, given the clean words at the positions that each of them sees."""
+
+    def corrupted(
+        self, shown: Int[np.ndarray, "R L"], corruption: Corruption, ask: str = "word", known: bool = True
+    ) -> Float[np.ndarray, "R L"]:
+        """Of every word of the corrupted rows, or with ask="original" of whether the word shown is the original.
+
+        `known`: only chosen positions are asked, so it is known that they were chosen; other positions have no meaning.
+        """
+
+    def relation(self, other: str, labels: Int[np.ndarray, "R"], shown: Int[np.ndarray, "R L"]) -> Float[np.ndarray, "R"]:
+        """Of each pair's label: 0 where B follows A, 1 where B is the `other` ("random", "swapped").
+
+        Raises:
+            NoFloor: the format makes no such pairs.
+        """
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """Base of all objectives.
+    """Base of all objectives: what a model is shown, what it is asked, and how it can be judged.
 
     Class attributes:
-        reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for whichever is widest.
-        sees: "clean" (the batch as it is), "own" (its own `view`), "any" (mlm's where there is mlm, else the batch as
-            it is), or the name of the objective whose view it shares.
-        needs: batch fields without which it cannot be asked (`pair_label`: a format with sentence pairs; `order_label`: one
-            with negatives="swapped").
-        families: the model families that it makes sense for; () for all.
-        predicts_tokens: each unit of its loss's weight is one supervised position and costs one row of logits.
-        asks_positions: each unit of its loss's weight is one supervised position, of which something else is asked.
-        orders: its own view has an `order`, which hides some of a document (`bertlab.models.base.View`).
+        reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for the widest one.
+        sees: "clean" (the batch as it is), "own" (its own `view`), "shared" (its own `view`, which objectives that see "any"
+            share), "any" (such a shared view if there is one, else the batch as it is), or the name of the objective whose view
+            it shares.
+        asks: what each unit of its loss's weight is: "tokens" (a supervised position, at the cost of a row of logits),
+            "positions" (a supervised position of another kind), "pairs" (a label of two segments, from the pooled vector), or
+            "other".
+        needs: batch fields that it needs (`pair_label`: a format with sentence pairs; `order_label`: one with
+            negatives="swapped"; `counts`: pairs of words).
+        families: the model families it works with; () for all.
     """
 
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "clean"
+    asks: ClassVar[str] = "tokens"
     needs: ClassVar[tuple[str, ...]] = ()
     families: ClassVar[tuple[str, ...]] = ()
-    predicts_tokens: ClassVar[bool] = True
-    asks_positions: ClassVar[bool] = False
-    orders: ClassVar[bool] = False
+
+    @property
+    def has_view(self) -> bool:
+        """Whether it shows the model a view of its own."""
+        return self.sees in ("own", "shared")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """What the model is shown. Called on the whole batch, so that micro-batches see the same corruption.
@@ -157,7 +239,7 @@ class Objective(abc.ABC):
         Args:
             shape: the body's config.
         """
-        return shape.flops_per_prediction() if self.predicts_tokens else 0.0
+        return shape.flops_per_prediction() if self.asks == "tokens" else 0.0
 
     @abc.abstractmethod
     def loss(self, model: Bound, view: View) -> Metrics:
@@ -167,6 +249,75 @@ class Objective(abc.ABC):
         """What an evaluation keeps of every row, arrays [B, ...] by name: a task head's logits; nothing in pretraining."""
         del model, view
         return {}
+
+    def scoring(self) -> Scoring:
+        """How a model trained with it can score a text; by default by the chain rule if it predicts tokens from one side."""
+        one_sided = self.asks == "tokens" and not self.has_view and self.reads in ("forward", "backward")
+        return Scoring((self.reads,) if one_sided else ())
+
+    def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
+        """What its view does to the words it chooses, for floors.
+
+        Args:
+            view: its view of some rows, NumPy arrays.
+            vocabulary: size and special ids.
+
+        Raises:
+            NoFloor: the corruption has no such form.
+        """
+        raise NoFloor(f"the corruption of {type(self).__name__} is not known")
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """The loss of the best possible model at every position that the loss supervises.
+
+        Args:
+            oracle: the best possible model on these rows.
+            view: what the model is shown, NumPy arrays.
+            batch: the clean rows.
+
+        Returns:
+            [R, P] nats and [R, P] whether each position is supervised.
+
+        Raises:
+            NoFloor: the floor is not known.
+        """
+        raise NoFloor("not known for this objective")
+
+    def guessing(self, counts: np.ndarray | None, batches: Sequence[View]) -> float | None:
+        """The loss in nats of a model that only knows how often each answer occurs; None if that is not known.
+
+        Args:
+            counts: [V] how often each id occurs in the training text, or None.
+            batches: held-out batches, NumPy arrays.
+        """
+        if self.asks == "tokens" and counts is not None:
+            return entropy(counts)
+        if self.asks == "pairs":
+            labels = np.concatenate(
+                [batch[field].ravel() for batch in batches for field in self.needs if field in batch] or [[]]
+            )
+            return entropy(np.array([(labels == 0).sum(), (labels == 1).sum()])) if (labels >= 0).any() else None
+        return None
+
+    @functools.cached_property
+    def has_order(self) -> bool:
+        """Whether its own view has the field `order`, which hides part of a document (`bertlab.models.base.View`)."""
+        if not self.has_view:
+            return False
+        whole, row = jax.ShapeDtypeStruct((2, 8), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
+        batch = dict.fromkeys(("tokens", "segments", "documents", "positions"), whole)
+        batch |= dict.fromkeys(("pair_label", "order_label", "visit"), row) | {
+            "example_id": jax.ShapeDtypeStruct((2, 2), jnp.int32)
+        }
+        vocabulary = Vocabulary(8, 0, 1, 2, 3, 4, counts=(1,) * 8)
+        view = jax.eval_shape(lambda batch, key: self.view(batch, key, vocabulary, jnp.float32(0)), batch, jax.random.key(0))
+        return "order" in view
+
+
+def entropy(counts: np.ndarray) -> float:
+    """−Σ p log p in nats, with p in proportion to `counts` [n]."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 def check_share(name: str, value: float) -> None:

@@ -27,7 +27,7 @@ from bertlab.models.base import (
     rows_apart,
 )
 from bertlab.models.transformer import Transformer, TransformerConfig
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Vocabulary, cross_entropy
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.word_vectors import draw_words
 
@@ -70,8 +70,7 @@ class ReplacedTokenDetection(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("bert", "modern")
-    predicts_tokens: ClassVar[bool] = False  # rows of logits are in `extra_flops`: how many depends on task and generator
-    asks_positions: ClassVar[bool] = True
+    asks: ClassVar[str] = "positions"  # rows of logits are in `extra_flops`: how many depends on task and generator
 
     task: str = "discriminate"
     generator: str = "small"
@@ -142,6 +141,22 @@ class ReplacedTokenDetection(Objective):
         if self.task == "replace_mlm" and not self._trains_generator:
             return None
         return _Head(body, self)
+
+    def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
+        """Chosen words are replaced by draws from the training text's counts."""
+        if self._trains_generator:
+            raise NoFloor("its generator learns; with generator=unigram there is a floor")
+        count = view["masked_weights"].sum(axis=1) if self.exact else None
+        return Corruption(unigram_probabilities(vocabulary), count=count, rate=self.rate)
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """Of the original word, or of whether each word is the original, at all positions or at the chosen ones."""
+        ask = "original" if self._discriminates else "word"
+        known = not self._asks_all
+        nats = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary), ask, known)
+        if known:
+            return np.take_along_axis(nats, view["masked_positions"], axis=1), view["masked_weights"]
+        return nats, batch["documents"] > 0
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """The loss; the generator's and the body's own ones in nats per position; and how many tokens were replaced.

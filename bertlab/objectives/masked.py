@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share
+from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Scoring, Vocabulary, check_share
 from bertlab.objectives.choosing import (
     choose_spans,
     choose_tokens,
@@ -57,7 +58,7 @@ class MaskedLanguageModel(Objective):
     """
 
     reads: ClassVar[str] = "both"
-    sees: ClassVar[str] = "own"
+    sees: ClassVar[str] = "shared"
 
     rate: float = 0.15
     final_rate: float = 0.0
@@ -161,6 +162,32 @@ class MaskedLanguageModel(Objective):
         hidden = model.encoded.output("both")
         chosen = jnp.take_along_axis(hidden, view["masked_positions"][:, :, None], axis=1)
         return model.token_loss(chosen, "both", view["masked_labels"], view["masked_weights"])
+
+    def scoring(self) -> Scoring:
+        """By masking each token in turn."""
+        if not self.mask_share:
+            return Scoring(lacks="mask_share=0 never shows the model a [MASK], which pseudo scores put in")
+        return Scoring(("at the mask",))
+
+    def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
+        """[MASK], a random token of the whole vocabulary, or the same one; `masked_weights` counts the chosen positions."""
+        draws = np.full(vocabulary.size, self.random_share / vocabulary.size)
+        draws[vocabulary.mask_id] += self.mask_share
+        keep_share, count = 1 - self.mask_share - self.random_share, view["masked_weights"].sum(axis=1)
+        if draws[vocabulary.mask_id] == 1:  # the model sees which are chosen, however they were
+            return Corruption(draws, keep_share, count)
+        if self.unit == "span" or (self.unit == "whole_word" and any(vocabulary.continues or ())):
+            raise NoFloor(f"with unit={self.unit} pieces are not corrupted independently; with mask_share=1 there is a floor")
+        if self.exact:
+            return Corruption(draws, keep_share, count)
+        if 0 < self.max_predictions < view["tokens"].shape[1]:
+            raise NoFloor("max_predictions cuts off independent choices; set it to 0")
+        return Corruption(draws, keep_share, rate=self.final_rate or self.rate)  # evaluation is where the rate ends
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """Of each chosen word, given the corrupted row."""
+        nats = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary))
+        return np.take_along_axis(nats, view["masked_positions"], axis=1), view["masked_weights"]
 
     def _rate(self, progress: Float[Array, ""]) -> Float[Array, ""]:
         return (1 - progress) * self.rate + progress * (self.final_rate or self.rate)

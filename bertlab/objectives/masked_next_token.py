@@ -5,12 +5,14 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bertlab.models.base import View
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary, check_share, cross_entropy
 from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.prefix import predicted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,6 @@ class MaskedNextToken(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
-    orders: ClassVar[bool] = True
 
     causal_share: float = 0.5
     rate: float = 0.15
@@ -95,3 +96,15 @@ class MaskedNextToken(Objective):
             "causal_loss": total("loss", causal),
             "masked_loss": total("loss", ~causal),
         }
+
+    def scoring(self) -> Scoring:
+        """By the chain rule as its causal rows, and by masking each token in turn as its masked rows."""
+        in_order, masked = self.causal_share > 0, self.causal_share < 1 and self.mask_share > 0
+        lacks = "" if self.mask_share else "mask_share=0 never shows the model a [MASK], which pseudo scores put in"
+        return Scoring(("in order",) * in_order + ("before the mask",) * masked, lacks)
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """By the chain rule in causal rows, as mlm's in masked ones."""
+        corruption = self.masking.corruption({"masked_weights": view["masked"]}, oracle.vocabulary)
+        masked, in_order = oracle.corrupted(view["tokens"], corruption), oracle.chain_rule()
+        return np.where(view["causal"][:, None], in_order, masked), predicted(view["next_token_targets"] >= 0)

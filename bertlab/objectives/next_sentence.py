@@ -4,10 +4,11 @@ import dataclasses
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bertlab.models.base import Dense, View
-from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +23,9 @@ class NextSentence(Objective):
 
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "any"
+    asks: ClassVar[str] = "pairs"
     needs: ClassVar[tuple[str, ...]] = ("pair_label",)
-    predicts_tokens: ClassVar[bool] = False
+    other: ClassVar[str] = "random"  # what B is where the label is 1
 
     def head(self, body: nn.Module) -> nn.Module:
         """Two classes from the pooled vector."""
@@ -36,3 +38,8 @@ class NextSentence(Objective):
         pairs = label.shape[1] if label.ndim == 2 else None
         logits = model.head(model.pool(pairs)).astype(jnp.float32)
         return cross_entropy(logits, jnp.maximum(label, 0), label >= 0)
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """By likelihood ratio of the two relations, given the row as it is shown."""
+        (field,) = self.needs
+        return oracle.relation(self.other, batch[field], view["tokens"])[:, None], batch[field][:, None] >= 0

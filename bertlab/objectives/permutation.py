@@ -5,11 +5,12 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary
 
 # Later in an order than anything: what is shown then is shown to nobody.
 _NEVER = jnp.iinfo(jnp.int32).max
@@ -36,7 +37,6 @@ class PermutationLanguageModel(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
-    orders: ClassVar[bool] = True
 
     predict_one_in: int = 6
     context_in_order: bool = True
@@ -113,3 +113,14 @@ class PermutationLanguageModel(Objective):
         labels = view["permutation_labels"]
         queries = model.encoded.output("both")[:, -labels.shape[1] :]
         return model.token_loss(queries, "both", labels, view["permutation_weights"])
+
+    def scoring(self) -> Scoring:
+        """Not at all so far."""
+        return Scoring(lacks="its predictions come from a query stream that scoring does not run")
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """Of each target, given the tokens up to its rank in the order."""
+        length = batch["tokens"].shape[1]
+        rank = view["order"][:, length:, None]  # of the last token that a query sees
+        shown_at = view["shown_at"][:, None, :length]
+        return oracle.visible((shown_at == rank + 1).argmax(axis=-1), shown_at <= rank), view["permutation_weights"]

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, check_share
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary, check_share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,6 @@ class PrefixLanguageModel(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
-    orders: ClassVar[bool] = True
 
     min_share: float = 0.0
     max_share: float = 1.0
@@ -63,6 +63,21 @@ class PrefixLanguageModel(Objective):
         """Cross-entropy and accuracy of the tokens after the prefix."""
         targets = view["prefix_targets"]
         return model.token_loss(model.encoded.output("both"), "both", jnp.maximum(targets, 0), targets >= 0)
+
+    def scoring(self) -> Scoring:
+        """By the chain rule, with the tokens shown in order, if it has been asked for the first tokens of a text."""
+        if self.min_share:
+            return Scoring(lacks=f"min_share={self.min_share} never asks for the first tokens of a text")
+        return Scoring(("in order",))
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """By the chain rule, of every token after the prefix."""
+        return oracle.chain_rule(), predicted(view["prefix_targets"] >= 0)
+
+
+def predicted(predicting: np.ndarray) -> np.ndarray:
+    """[R, L] where tokens are predicted, from where the states are that predict the next token."""
+    return np.pad(predicting[:, :-1], ((0, 0), (1, 0)))
 
 
 def place_in_document(documents: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:

@@ -31,17 +31,19 @@ def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> 
     """
     groups = {}
     for name, objective in objectives.items():
-        if objective.sees in ("clean", "own"):
-            shared = objective.reads if stream and objective.reads in ("forward", "backward") else "clean"
-            groups.setdefault(shared if objective.sees == "clean" else name, []).append(name)
+        if objective.has_view or objective.sees == "clean":
+            clean = objective.reads if stream and objective.reads in ("forward", "backward") else "clean"
+            groups.setdefault(name if objective.has_view else clean, []).append(name)
     for name, objective in objectives.items():
         if objective.sees in objectives:
             groups[objective.sees].append(name)
     riders = [name for name, objective in objectives.items() if objective.sees == "any"]
     if riders:
+        shared = [name for name, objective in objectives.items() if objective.sees == "shared"]
+        if len(shared) > 1:
+            raise UserError(f"{' and '.join(shared)} both offer a view to {', '.join(riders)}; drop one of them")
         directions = [view for view in groups if stream and view in ("forward", "backward")]
-        # Not whichever comes first: a third objective must not change what these see.
-        groups.setdefault("mlm" if "mlm" in groups else (*directions, "clean")[0], []).extend(riders)
+        groups.setdefault((*shared, *directions, "clean")[0], []).extend(riders)
     return {view: tuple(names) for view, names in groups.items()}
 
 

@@ -15,3 +15,4 @@ class SentenceOrder(NextSentence):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("order_label",)
+    other: ClassVar[str] = "swapped"

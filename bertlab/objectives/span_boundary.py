@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Norm, View, param, truncated_normal
-from bertlab.objectives.base import Bound, Metrics, Objective
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,11 @@ class SpanBoundary(Objective):
         place = view["span_place"]
         asked = view["masked_weights"] & (place <= self.places)
         return model.token_loss(model.head(left, right, place), "both", view["masked_labels"], asked)
+
+    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
+        """As mlm's: the states beside the span have seen all that is shown."""
+        nats = np.take_along_axis(oracle.corrupted(view["tokens"], oracle.shared), view["masked_positions"], axis=1)
+        return nats, view["masked_weights"] & (view["span_place"] <= self.places)
 
 
 class _FromBoundaries(nn.Module):

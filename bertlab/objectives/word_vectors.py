@@ -28,7 +28,7 @@ class _NegativeSampling(Objective):
     reads: ClassVar[str] = "both"
     sees: ClassVar[str] = "own"
     families: ClassVar[tuple[str, ...]] = ("static",)
-    predicts_tokens: ClassVar[bool] = False  # a few products a position, no row of logits
+    asks: ClassVar[str] = "other"  # a few products a position, no row of logits
 
     window: int = 5  # words to each side at most; each centre draws its own from 1 to this
     negatives: int = 5
@@ -220,7 +220,7 @@ class Glove(Objective):
     reads: ClassVar[str] = "both"
     needs: ClassVar[tuple[str, ...]] = ("counts",)
     families: ClassVar[tuple[str, ...]] = ("static",)
-    predicts_tokens: ClassVar[bool] = False  # one product a pair, no row of logits
+    asks: ClassVar[str] = "other"  # one product a pair, no row of logits
 
     x_max: float = 100.0
     power: float = 0.75

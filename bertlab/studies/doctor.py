@@ -37,7 +37,6 @@ CLIPPED = 10  # times config.optimizer.clip_norm; two or three times are common 
 EXPLODED = 10  # times the median gradient norm
 SLOWED = 3  # times slower than the median
 LINES = 4  # the fewest log lines that show a trend
-_TOKEN_OBJECTIVES = ("mlm", "ltr", "rtl")  # of runs from before data.json
 _NOT_TRANSFORMERS = ("elmo", "awd_lstm", "static")
 
 
@@ -168,9 +167,16 @@ class Facts:
             raise CannotTell(wait)
         return kept
 
+    @property
+    def objectives(self) -> Mapping[str, Mapping[str, Any]]:
+        """What data.json says of each objective: what it asks, its labels and its loss at guessing."""
+        if "objectives" not in self.recorded:
+            raise CannotTell("data.json is from an older version and says nothing about the objectives")
+        return self.recorded["objectives"]
+
     def token_losses(self, long: bool = False) -> dict[str, float]:
         """Held-out loss by objective, of those that predict tokens and are `judged`."""
-        names = _TOKEN_OBJECTIVES if self.data is None else self.data["token_objectives"]
+        names = [name for name, objective in self.objectives.items() if objective["asks"] == "tokens"]
         losses = {name: self.held_out[f"{name}/loss"] for name in names if f"{name}/loss" in self.held_out}
         if not losses:
             raise CannotTell("no objective of this run predicts tokens")
@@ -257,9 +263,10 @@ def finished(facts: Facts) -> Finding | None:
 def unigram(facts: Facts) -> Finding | None:
     """A loss at the entropy of the token frequencies: nothing else was learned."""
     entropy = facts.recorded["corpus"]["unigram_entropy"]
-    losses, near = facts.token_losses(long=True), NEAR_UNIGRAM * entropy
+    losses = facts.token_losses(long=True)
+    near = {name: NEAR_UNIGRAM * (facts.objectives[name]["guessing"] or math.inf) for name in losses}
     # If even the best loss is that near, there is no more to learn.
-    stuck = {name: loss for name, loss in losses.items() if loss >= near > facts.best_loss(name)}
+    stuck = {name: loss for name, loss in losses.items() if loss >= near[name] > facts.best_loss(name)}
     if not stuck:
         return None
     stddev = "a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), "
@@ -274,7 +281,8 @@ def unigram(facts: Facts) -> Finding | None:
 @check("pair labels learned beyond lengths")
 def pair_labels(facts: Facts) -> Finding | None:
     """NSP or SOP at chance, or no better than the segments' lengths."""
-    of_pairs = {name: facts.recorded["batches"]["valid"].get(name) for name in ("nsp", "sop")}
+    batches = facts.recorded["batches"]["valid"]
+    of_pairs = {name: batches.get(of["labels"]) for name, of in facts.objectives.items() if of["asks"] == "pairs"}
     asked = {name: pairs for name, pairs in of_pairs.items() if pairs and f"{name}/accuracy" in facts.held_out}
     if not asked:
         raise CannotTell("no objective of this run predicts the label of a pair")

@@ -54,7 +54,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
             share = (begin / config.train.steps, phase.end / config.train.steps)
             flops = mean_cost(phase, "flops", config.seed, share, batches=1)
         else:  # every position is asked
-            asked = [o for o in phase.program.objectives.values() if o.predicts_tokens]
+            asked = [o for o in phase.program.objectives.values() if o.asks == "tokens"]
             flops = phase.flops_per_step() + tokens * sum(o.flops_per_prediction(program.body.config) for o in asked)
         steps, begin = phase.end - begin, phase.end
         total += Cost(steps * tokens, steps * flops)

@@ -66,7 +66,7 @@ def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
         asked = ", ".join(experiment.program.objectives)
         raise UserError(
             f"config.train.budget={experiment.config.train.budget!r}: {asked} asks for no such thing; choose another unit, or"
-            " set predicts_tokens or asks_positions in an objective of your own"
+            " set asks='positions' in your own objective"
         )
     return max(1, round(amount / total))
 

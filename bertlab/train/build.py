@@ -109,7 +109,7 @@ class Phase:
     def supervised(self, metrics: Mapping[str, tuple]) -> float:
         """Positions at which something was asked in one step."""
         trained = [(n, o) for n, o in self.program.objectives.items() if any(self.weights[n])]
-        return sum(float(metrics[f"{n}/loss"][1]) for n, o in trained if o.predicts_tokens or o.asks_positions)
+        return sum(float(metrics[f"{n}/loss"][1]) for n, o in trained if o.asks in ("tokens", "positions"))
 
     def flops(self, metrics: Mapping[str, tuple], length: int) -> float:
         """Forward and backward FLOPs of one step with its predictions, `length` positions a row."""
@@ -195,9 +195,9 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
                     f"objective {name} needs {field}, which config.data.{kind}.negatives={config.data[kind].negatives!r} does"
                     f" not make; set config.data.{kind}.negatives={wanted!r}"
                 )
-        if objective.sees not in ("clean", "own", "any"):
+        if not objective.has_view and objective.sees not in ("clean", "any"):
             shown = built.get(objective.sees)
-            if shown is None or shown.sees != "own":
+            if shown is None or not shown.has_view:
                 raise UserError(
                     f"objective {name} shares the view of {objective.sees}, which is not there; add it: objectives="
                     f"{objective.sees}+{name} after the config's colon"
@@ -223,7 +223,9 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     shape = model_shape(config.model, vocab_size=1)
     check_data_fields(config, built)
     check_shape(config, shape)
-    if config.model.attention == "pallas" and all(o.orders for o in built.values() if o.sees in ("own", "clean", "any")):
+    if config.model.attention == "pallas" and all(
+        o.has_order for o in built.values() if o.has_view or o.sees in ("clean", "any")
+    ):
         raise UserError(
             f"config.model.attention='pallas' does not know what objective {next(iter(built))} hides of a document; set"
             " attention='auto'"
@@ -257,7 +259,7 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
         if not data.characters:
             raise UserError("config.model.token_encoder='characters' reads characters; set config.data.characters=True")
         for name, objective in built.items():
-            if objective.sees == "own":
+            if objective.has_view:
                 raise UserError(
                     f"objective {name} changes tokens, and config.model.token_encoder='characters' would still see their"
                     " characters; set config.model.token_encoder='ids'"
@@ -270,7 +272,7 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
             f" {model.family} and {data.format!r}"
         )
     for name, objective in built.items():
-        if objective.reads == "both" or objective.sees == "own":
+        if objective.reads == "both" or objective.has_view:
             raise UserError(
                 f"objective {name} needs both directions or its own view, and a stateful stream gives one direction at a"
                 " time; set config.model.stateful=False"
@@ -385,9 +387,23 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         phases=build_phases(config, program, lambda data: train_batches(prepared, data, process)),
         tokenizer=prepared.tokenizer,
         evaluations=evaluations,
-        data_facts=data_facts(prepared, evaluations, [name for name, o in built.items() if o.predicts_tokens]),
+        data_facts=data_facts(prepared, evaluations) | {"objectives": objective_facts(built, prepared, evaluations)},
         warm_start=(lambda fresh: warm_start(fresh, Path(config.init_from).expanduser())) if config.init_from else None,
     )
+
+
+def objective_facts(built: Mapping[str, objectives.Objective], prepared, evaluations) -> dict[str, dict[str, Any]]:
+    """What data.json says of each objective: what it `asks`, its `labels` if it reads any, and the loss of `guessing` in
+    nats."""
+    batches = evaluations["valid"]
+    return {
+        name: {
+            "asks": objective.asks,
+            "labels": next((field for field in objective.needs if field in NEGATIVES.values()), None),
+            "guessing": objective.guessing(prepared.counts, batches),
+        }
+        for name, objective in built.items()
+    }
 
 
 def build_phases(config: ConfigDict, program: Program, batches: Callable[[ConfigDict], Shards]) -> tuple[Phase, ...]:

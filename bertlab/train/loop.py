@@ -274,7 +274,7 @@ class Session:
     def observe(self, means: dict[str, float]) -> None:
         """Tells the optimiser the language model's held-out loss, which may change its course (NT-ASGD)."""
         objectives = self.experiment.program.objectives
-        watched = next((name for name, o in objectives.items() if o.predicts_tokens), next(iter(objectives)))
+        watched = next((name for name, o in objectives.items() if o.asks == "tokens"), next(iter(objectives)))
         value = means[f"{watched}/loss"]
         self.state = dataclasses.replace(self.state, opt_state=observe(self.state.opt_state, value))
 

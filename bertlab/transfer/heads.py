@@ -100,7 +100,7 @@ class TaskHead(Objective):
     """
 
     reads: ClassVar[str] = "any"
-    predicts_tokens: ClassVar[bool] = False
+    asks: ClassVar[str] = "other"
 
     layers: str = "last"
     mix_penalty: float = 0.0
@@ -409,7 +409,6 @@ class AuxiliaryLanguageModel(Objective):
     texts: int = 1
 
     reads: ClassVar[str] = "any"
-    predicts_tokens: ClassVar[bool] = True
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy of the next token (right to left: of the one before), a mean a text."""

@@ -1,27 +1,27 @@
-"""How likely a model finds a text, in each of the ways that its objectives allow, and all of them on one scale: bits per byte.
+"""How likely a model finds a text, in every way that its objectives allow, and all of them on one scale: bits per byte.
 
-A text of T pieces x_1 … x_T stands between the special tokens that the tokenizer puts around it: [CLS] x_1 … x_T [SEP] for
-BERT, nothing for GPT-2. What is added up (KINDS) is:
+A text of T pieces x_1 … x_T stands between the special tokens that the tokenizer adds: [CLS] x_1 … x_T [SEP] for BERT, none for
+GPT-2. A score adds up (KINDS):
 
-- "left-to-right": Σ log p(token | all before it), of every token but the first: in BERT's frame of x_1 … x_T and [SEP];
-  without a frame of x_2 … x_T, so that x_1 is free. It is a code length: its exponential is the probability of the text (up
-  to a free x_1), that it ends there included where a [SEP] says so. Models of `prefix` and `masked_next_token`, which can see
-  both sides, are shown the tokens in order; one of prefixes has learnt a text's first tokens only from short prefixes, and not
-  at all where `min_share` is above 0, so that it has no such score.
-- "right-to-left": the same from the other end: of x_T … x_1 and [CLS]; without a frame x_T is free.
+- "left-to-right": Σ log p(token | all tokens before it), of every token but the first. In BERT's frame these are x_1 … x_T and
+  [SEP]; without a frame x_2 … x_T, so x_1 is free. This is a code length: its exponential is the probability of the text (given
+  a free x_1), including that it ends where a [SEP] says so. Models of `prefix` and `masked_next_token` can see both sides; they
+  are shown the tokens in order. A prefix model with `min_share` above 0 never learns the first tokens of a text and has no such
+  score.
+- "right-to-left": the same from the other end: x_T … x_1 and [CLS]; without a frame x_T is free.
 - "both directions": the mean of the two, for models that have both (biLM).
 - "pseudo": pseudo-log-likelihood, Σ log p(x_t | the text with [MASK] in place of x_t) over the T pieces; special tokens are
-  neither masked nor scored (Salazar et al. 2020, section 2). It is no probability of the text: each piece is predicted with
-  both sides in sight, and is in sight when they are predicted; over all texts the exponentials do not add up to 1. As a rule
-  it is nearer to 0 than a left-to-right score, which does not make the model better. It is biased towards words of several
-  pieces, which give each other away. Of `masked_next_token` the state before a masked token predicts it, so without a frame
-  x_1 is free here too. A model that has never been shown [MASK] (`mask_share=0`) has no pseudo score.
-- "pseudo-within-word": the same with the later pieces of x_t's own word masked too (PLL-word-l2r, Kauf and Ivanova 2023),
-  which removes that bias; it is no probability either. A word is what the tokenizer's `continues` says; where that is not
-  known each piece is one, and the two pseudo kinds are equal.
+  neither masked nor scored (Salazar et al. 2020, section 2). It is not a probability: each piece is predicted from both sides
+  and is visible when the others are predicted, so the exponentials do not sum to 1 over all texts. It is usually closer to 0
+  than a left-to-right score, which does not make the model better. It favours words of several pieces, which reveal each other.
+  `masked_next_token` predicts a masked token from the state before it, so without a frame x_1 is free here too. A model that
+  never saw [MASK] (`mask_share=0`) has no pseudo score.
+- "pseudo-within-word": the same with the later pieces of x_t's word masked too (PLL-word-l2r, Kauf and Ivanova 2023). That
+  removes the bias; it is not a probability either. The tokenizer's `continues` says what a word is; if it is not known, each
+  piece is a word and the two pseudo kinds are equal.
 
-So bits per byte of one kind compare models, whatever their tokenizers; left-to-right and right-to-left compare with each
-other; pseudo compares with pseudo alone. Only what was trained counts: an objective without a weight has taught nothing.
+Bits per byte of one kind compare models with different tokenizers. Compare left-to-right with right-to-left, and pseudo only
+with pseudo. Untrained objectives (without a weight) do not count.
 
 Letters: B rows, L length of a row, D width, V vocabulary.
 """
@@ -38,12 +38,9 @@ from bertlab.data.text_rows import TextRow
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
+from bertlab.objectives import scoring_objectives
+from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Objective
-from bertlab.objectives.masked import MaskedLanguageModel
-from bertlab.objectives.masked_next_token import MaskedNextToken
-from bertlab.objectives.permutation import PermutationLanguageModel
-from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.transfer.rows import Compiled, batches, padded_length, power_of_two, stacked
 
@@ -98,37 +95,17 @@ class BitsPerByte:
     lowercase: bool
 
 
-def predictions_of(objectives: Mapping[str, Objective]) -> frozenset[str]:
-    """How a model of these objectives has learnt to predict a token of a text.
-
-    Returns:
-        Of "forward" and "backward", by the states of that side; "in order", by states that see both sides, shown the tokens
-        in order; "at the mask", by the state of a [MASK] in its place; "before the mask", by the state one position earlier.
-    """
-    return frozenset(learnt for objective in objectives.values() for learnt in _predictions(objective))
-
-
-def _predictions(objective: Objective) -> list[str]:
-    if isinstance(objective, LeftToRight):
-        return ["forward"]
-    if isinstance(objective, RightToLeft):
-        return ["backward"]
-    if isinstance(objective, PrefixLanguageModel) and not objective.min_share:
-        return ["in order"]
-    if isinstance(objective, MaskedLanguageModel) and objective.mask_share:
-        return ["at the mask"]
-    if isinstance(objective, MaskedNextToken):
-        masked = objective.causal_share < 1 and objective.mask_share > 0
-        return ["in order"] * (objective.causal_share > 0) + ["before the mask"] * masked
-    return []
+def ways_of(objectives: Mapping[str, Objective]) -> frozenset[str]:
+    """How a model of these objectives has learned to predict a token of a text: some of `bertlab.objectives.base.WAYS`."""
+    return frozenset(way for objective in objectives.values() for way in objective.scoring().ways)
 
 
 def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
-    """The kinds that trained objectives allow, the default first; () where none of them is of use."""
-    learnt = predictions_of(objectives)
-    pseudo = learnt & {"at the mask", "before the mask"}
-    both, forward = learnt >= {"forward", "backward"}, learnt & {"forward", "in order"}
-    allowed = (both, forward, "backward" in learnt, pseudo, pseudo)
+    """The kinds that trained objectives allow, the default first; () if they allow none."""
+    learned = ways_of(objectives)
+    pseudo = learned & {"at the mask", "before the mask"}
+    both, forward = learned >= {"forward", "backward"}, learned & {"forward", "in order"}
+    allowed = (both, forward, "backward" in learned, pseudo, pseudo)
     return tuple(kind for kind, is_allowed in zip(KINDS, allowed) if is_allowed)
 
 
@@ -141,41 +118,33 @@ def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: C
         trained: names of those that had a weight.
 
     Raises:
-        UserError: there is no such kind, or the model was not trained for it.
+        UserError: the kind is unknown, or the model was not trained for it.
     """
     if kind is not None and kind not in KINDS:
         raise UserError(f"kind={kind!r} is not known; choose one of {', '.join(KINDS)}")
     kinds = kinds_of({name: objectives[name] for name in trained})
-    reasons = [reason for name, objective in objectives.items() if (reason := _lacks(name, objective, name in trained))]
+    reasons = [f"{name}: {reason}" for name, o in objectives.items() if (reason := _lacks(o, name in trained))]
     names = ", ".join(objectives) or "none"
-    if not kinds and reasons:
-        raise UserError(
-            f"this model cannot be scored: {'; '.join(reasons)}; train ltr, prefix or mlm beside it, or compare it on a task"
-            " (bertlab finetune)"
-        )
     if not kinds:
+        why = "; ".join(reasons) or f"none of its objectives ({names}) predicts the tokens of a text"
         raise UserError(
-            f"this model predicts no tokens (its objectives: {names}); score() needs ltr, rtl, mlm, prefix or masked_next_token"
+            f"this model cannot be scored: {why}; train one of {', '.join(scoring_objectives())} with it, or compare models on"
+            " a task (bertlab finetune)"
         )
     if kind is not None and kind not in kinds:
         raise UserError(
-            f"kind={kind!r}: this model was not trained for it ({'; '.join([f'its objectives: {names}', *reasons])}); choose"
+            f"kind={kind!r}: this model was not trained for it ({'; '.join([f'objectives: {names}', *reasons])}); choose"
             f" {' or '.join(kinds)}"
         )
     return kind or kinds[0]
 
 
-def _lacks(name: str, objective: Objective, trained: bool) -> str:
-    """Why an objective gives fewer kinds than it might; "" where it does not."""
+def _lacks(objective: Objective, trained: bool) -> str:
+    """Why an objective allows fewer kinds than it might; "" if it allows all."""
+    scoring = objective.scoring()
     if not trained:
-        return f"{name} had no weight in training" if _predictions(objective) else ""
-    if isinstance(objective, PermutationLanguageModel):
-        return "it was trained by permutation, whose predictions come from a query stream that score() does not run"
-    if isinstance(objective, MaskedLanguageModel | MaskedNextToken) and not objective.mask_share:
-        return f"{name} with mask_share=0 has never shown it the [MASK] that pseudo scores put in"
-    if isinstance(objective, PrefixLanguageModel) and objective.min_share:
-        return f"{name} with min_share={objective.min_share} has never asked it for a text's first tokens"
-    return ""
+        return "it had no weight in training" if scoring.ways else ""
+    return scoring.lacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,13 +155,13 @@ class Scorer:
         compiled: program and parameters.
         tokenizer: what makes the rows.
         longest: positions of the model.
-        learnt: `predictions_of` its trained objectives.
+        learned: `ways_of` its trained objectives.
     """
 
     compiled: Compiled
     tokenizer: Tokenizer
     longest: int
-    learnt: frozenset[str]
+    learned: frozenset[str]
 
     def score(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
         """The score of each row; `kind` is one of `kinds_of` the trained objectives."""
@@ -200,7 +169,7 @@ class Scorer:
             return self._masked(rows, kind)
         directions = {"left-to-right": ["forward"], "right-to-left": ["backward"]}.get(kind, ["forward", "backward"])
         # Without ltr it is a body that sees both sides, and is shown the tokens in the order in which they stand.
-        ordered = kind == "left-to-right" and "forward" not in self.learnt
+        ordered = kind == "left-to-right" and "forward" not in self.learned
         scores = {}
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
             view = view | {"order": view["positions"]} if ordered else view
@@ -212,7 +181,7 @@ class Scorer:
     def _masked(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
         """One masked copy for each piece of each row; copies of about the same length are worked through together."""
         # Masked-next-token prediction names a masked token one position before it: without [CLS] the first is free.
-        shift = 0 if "at the mask" in self.learnt else 1
+        shift = 0 if "at the mask" in self.learned else 1
         continues = self.tokenizer.continues() if kind == "pseudo-within-word" else None
         copies = [
             (index, place, end)

@@ -27,13 +27,12 @@ from bertlab.files import read_config
 from bertlab.models.base import Encoded, View, sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
-from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.inputs import vocabulary_size
-from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, predictions_of
+from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
 from bertlab.transfer.rows import Compiled, batches
 
 if TYPE_CHECKING:
@@ -182,12 +181,11 @@ class Pretrained:
         """
         if pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r} is not known; choose one of {', '.join(POOLINGS)}")
-        readers = [name for name, objective in self.program.objectives.items() if isinstance(objective, NextSentence)]
+        readers = [name for name, objective in self.program.objectives.items() if objective.asks == "pairs"]
         untrained = readers and not any(name in self._trained for name in readers)
         if pooling == "pooler" and ("pooler" not in self.params["body"] or untrained):
-            raise UserError(
-                "pooling='pooler': this model's pooler was never trained (nsp and sop do); choose mean, cls, last or max"
-            )
+            others = " or ".join(name for name in POOLINGS if name != "pooler")
+            raise UserError(f"pooling='pooler': this model's pooler was never trained (nsp and sop train it); choose {others}")
 
     def lengths(self, texts: Sequence[str] | Sequence[Sequence[str]], pretokenized: bool = False) -> list[int]:
         """Positions that each text takes, special tokens included; those beyond `longest` cannot be encoded."""
@@ -264,7 +262,7 @@ class Pretrained:
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        return Scorer(self._compiled, self.tokenizer, self.longest, predictions_of(self._trained))
+        return Scorer(self._compiled, self.tokenizer, self.longest, ways_of(self._trained))
 
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:

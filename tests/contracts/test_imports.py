@@ -27,7 +27,7 @@ ONLY_IN = {
     "flax": ("models", "objectives", "transfer"),
     "orbax": ("train",),
     "tensorflow_datasets": ("data",),
-    "grain": ("data",),
+    "grain": ("data", "train", "transfer"),
 }
 
 

@@ -83,7 +83,7 @@ def test_combination_that_can_be(family, direction, name, packed_batch):
     )
 
     views = jax.eval_shape(program.views, batch, jax.random.key(0))
-    assert REGISTRY[name].orders == any("order" in view for view in views.values())
+    assert program.objectives[name].has_order == any("order" in view for view in views.values())
 
     def loss(params, batch):
         metrics = program.metrics(params, program.views(batch, jax.random.key(0)))
@@ -92,12 +92,12 @@ def test_combination_that_can_be(family, direction, name, packed_batch):
     gradient = quick_jit(jax.grad(loss, has_aux=True))
     grads, metrics = gradient(params, batch)
     assert f"{name}/loss" in metrics
-    assert f"{name}/accuracy" in metrics or not REGISTRY[name].predicts_tokens
+    assert f"{name}/accuracy" in metrics or REGISTRY[name].asks != "tokens"
     for metric, pair in metrics.items():
         assert [(x.shape, x.dtype) for x in pair] == [((), np.dtype("float32"))] * 2, metric
         assert np.isfinite(pair).all() and float(pair[1]) > 0, metric
     loss_sum, weight = map(float, metrics[f"{name}/loss"])
-    if REGISTRY[name].predicts_tokens or name in ("nsp", "sop"):
+    if REGISTRY[name].asks in ("tokens", "pairs"):
         assert 0.3 < loss_sum / weight < 2 * np.log(program.vocabulary.size), (
             "fresh parameters know nothing, and are not far off"
         )
@@ -158,4 +158,4 @@ def test_objectives_are_hashable_values_with_settings(name):
     kind = REGISTRY[name]
     assert kind() == kind() and hash(kind()) == hash(kind())
     assert objectives.find(name) is kind and kind.__doc__
-    assert kind.reads in ("any", *SIDES) and kind.sees in ("clean", "own", "any", *REGISTRY)
+    assert kind.reads in ("any", *SIDES) and kind.sees in ("clean", "own", "shared", "any", *REGISTRY)

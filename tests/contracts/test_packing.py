@@ -103,7 +103,9 @@ def first_body(name) -> tuple[str, str]:
     )
 
 
-@pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind.sees == "own" and "counts" not in kind.needs])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in REGISTRY.items() if kind.sees in ("own", "shared") and "counts" not in kind.needs]
+)
 def test_what_an_objective_shows_keeps_examples_apart(name, batches):
     program = body(*first_body(name), name)
     view = views_of(program, batches[0])[name]

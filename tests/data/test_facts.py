@@ -33,12 +33,12 @@ def test_batches_are_described_without_rows_of_padding():
         "rows": 3,
         "positions": 36,
         "tokens": 22,
-        "nsp": {"rows": 2, "share": 0.5, "length_rule": pytest.approx(0.5, abs=0.5)},
+        "pair_label": {"rows": 2, "share": 0.5, "length_rule": pytest.approx(0.5, abs=0.5)},
     }
     plain = {"documents": np.array([[1, 1, 0, 0], [1, 2, 2, 2]])}
     assert batch_facts([plain]) == {"rows": 2, "positions": 8, "tokens": 6}
     only_order = pairs([-1, -1], [3, 4], [3, 4]) | {"order_label": np.array([1, 1])}
-    assert set(batch_facts([only_order])) == {"rows", "positions", "tokens", "sop"}
+    assert set(batch_facts([only_order])) == {"rows", "positions", "tokens", "order_label"}
 
 
 def test_packed_pairs_are_described_as_pairs():
@@ -51,8 +51,8 @@ def test_packed_pairs_are_described_as_pairs():
         "order_label": np.full((3, 2), -1),
     }
     found, expected = batch_facts([packed]), batch_facts([apart])
-    assert found == {"rows": 2, "positions": 24, "tokens": 19, "nsp": expected["nsp"]}
-    assert expected["nsp"]["rows"] == 3
+    assert found == {"rows": 2, "positions": 24, "tokens": 19, "pair_label": expected["pair_label"]}
+    assert expected["pair_label"]["rows"] == 3
 
 
 def test_length_rule():
@@ -77,11 +77,11 @@ def test_facts_of_a_run_are_json(small_config):
     config = small_config("bert")
     prepared = prepare(config.data)
     batches = {"valid": eval_batches(prepared, config.data, "valid", 0)}
-    facts = json.loads(json.dumps(data_facts(prepared, batches, ["mlm"])))
-    assert facts["token_objectives"] == ["mlm"] and facts["corpus"]["splits"] == prepared.statistics
+    facts = json.loads(json.dumps(data_facts(prepared, batches)))
+    assert facts["corpus"]["splits"] == prepared.statistics
     labels = np.concatenate([batch["pair_label"] for batch in batches["valid"]])
     held_out = facts["batches"]["valid"]
-    assert held_out["nsp"]["share"] == pytest.approx((labels == 1).sum() / (labels >= 0).sum())
+    assert held_out["pair_label"]["share"] == pytest.approx((labels == 1).sum() / (labels >= 0).sum())
     assert held_out["tokens"] == sum(int((batch["documents"] > 0).sum()) for batch in batches["valid"])
     assert held_out["rows"] * config.data.seq_len == held_out["positions"]
     assert 0 < facts["corpus"]["unigram_entropy"] < math.log(prepared.tokenizer.vocab_size)

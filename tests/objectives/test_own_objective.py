@@ -28,7 +28,7 @@ class Own(Objective):
 
     reads = "both"
     sees = "own"
-    predicts_tokens = False
+    asks = "positions"
 
     def view(self, batch, key, vocabulary, progress):
         even = batch["tokens"] % 2

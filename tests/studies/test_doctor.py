@@ -34,9 +34,12 @@ DATA = {
         "splits": {"train": SPLIT, "valid": SPLIT | {"sentences_in_train": 200, "documents_in_train": 0}},
     },
     "batches": {
-        "valid": {"rows": 640, "positions": 1000, "tokens": 800, "nsp": {"rows": 640, "share": 0.5, "length_rule": 0.6}}
+        "valid": {"rows": 640, "positions": 1000, "tokens": 800, "pair_label": {"rows": 640, "share": 0.5, "length_rule": 0.6}}
     },
-    "token_objectives": ["mlm"],
+    "objectives": {
+        "mlm": {"asks": "tokens", "labels": None, "guessing": ENTROPY},
+        "nsp": {"asks": "pairs", "labels": "pair_label", "guessing": 0.693},
+    },
 }
 
 
@@ -168,15 +171,15 @@ CASES = [
     ),
     (
         "pair labels learned beyond lengths",
-        recorded("batches.valid.nsp.share", 0.26),
+        recorded("batches.valid.pair_label.share", 0.26),
         "74.0%",
-        recorded("batches.valid.nsp.share", 0.31),
+        recorded("batches.valid.pair_label.share", 0.31),
     ),
     (
         "pair labels learned beyond lengths",
-        recorded("batches.valid.nsp.length_rule", 0.74),
+        recorded("batches.valid.pair_label.length_rule", 0.74),
         "74.0%",
-        recorded("batches.valid.nsp.length_rule", 0.7),
+        recorded("batches.valid.pair_label.length_rule", 0.7),
     ),
     # What is no longer trained may be forgotten, whether a phase or the weights say so.
     (
@@ -237,9 +240,9 @@ CASES = [
     ),
     (
         "pair labels learned beyond lengths",
-        together(at_end(valid_nsp__accuracy=0.53), recorded("batches.valid.nsp.rows", 200)),
+        together(at_end(valid_nsp__accuracy=0.53), recorded("batches.valid.pair_label.rows", 200)),
         "on 200 pairs",
-        together(at_end(valid_nsp__accuracy=0.53), recorded("batches.valid.nsp.rows", 199)),
+        together(at_end(valid_nsp__accuracy=0.53), recorded("batches.valid.pair_label.rows", 199)),
     ),
     ("little padding", recorded("batches.valid.tokens", 690), "31% of the positions", recorded("batches.valid.tokens", 710)),
     (
@@ -463,8 +466,8 @@ def test_what_was_not_recorded_is_not_judged():
 
 def test_a_run_of_no_words_and_no_pairs_has_less_to_check():
     facts = healthy()
-    recorded("token_objectives", [])(facts)
-    del facts.data["batches"]["valid"]["nsp"]
+    recorded("objectives", {})(facts)
+    del facts.data["batches"]["valid"]["pair_label"]
     configured("optimizer.clip_norm", 0.0)(facts)
     for line in facts.lines:
         line["glove/loss"] = line.pop("mlm/loss")

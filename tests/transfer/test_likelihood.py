@@ -187,29 +187,27 @@ def test_kinds_that_a_model_was_not_trained_for_are_refused(masked):
 @pytest.mark.parametrize(
     ("objective", "weight", "reason"),
     [
-        (MaskedLanguageModel(mask_share=0.0), 1.0, r"own name with mask_share=0 has never shown it the \[MASK\]"),
-        (MaskedNextToken(mask_share=0.0, causal_share=0.0), 1.0, r"own name with mask_share=0 has never shown it the \[MASK\]"),
-        (PrefixLanguageModel(min_share=0.2), 1.0, r"own name with min_share=0.2 has never asked it for a text's first tokens"),
-        (MaskedLanguageModel(), 0.0, "own name had no weight in training"),
-        (PrefixLanguageModel(), 0.0, "own name had no weight in training"),
+        (MaskedLanguageModel(mask_share=0.0), 1.0, "own name: mask_share=0"),
+        (MaskedNextToken(mask_share=0.0, causal_share=0.0), 1.0, "own name: mask_share=0"),
+        (PrefixLanguageModel(min_share=0.2), 1.0, "own name: min_share=0.2"),
+        (MaskedLanguageModel(), 0.0, "own name: it had no weight"),
+        (PrefixLanguageModel(), 0.0, "own name: it had no weight"),
     ],
 )
 def test_what_was_never_learnt_gives_no_score_and_the_reason(objective, weight, reason):
     model = model_of(objective, weights={"own name": weight})
     assert model.kinds == ()
     for asked in (model.score, model.bits_per_byte):
-        with pytest.raises(UserError, match=f"this model cannot be scored: {reason}.*; train ltr, prefix or mlm beside it"):
+        with pytest.raises(UserError, match=f"{reason}.*ltr, .*mlm"):
             asked(TEXTS)
 
 
 def test_a_kind_that_another_objective_never_taught_is_refused_with_the_reason():
     objectives = {"prefix": PrefixLanguageModel(min_share=0.5), "mlm": MaskedLanguageModel()}
     assert likelihood.check_kind(None, objectives, ["prefix", "mlm"]) == "pseudo"
-    with pytest.raises(
-        UserError, match=r"objectives: prefix, mlm; prefix with min_share=0.5 has .*\); choose pseudo or pseudo-"
-    ):
+    with pytest.raises(UserError, match=r"prefix, mlm; prefix: min_share=0.5 .* pseudo or pseudo-"):
         likelihood.check_kind("left-to-right", objectives, ["prefix", "mlm"])
     unmasked = {"own": MaskedNextToken(mask_share=0.0)}
     assert likelihood.kinds_of(unmasked) == ("left-to-right",)
-    with pytest.raises(UserError, match=r"own with mask_share=0 .*\); choose left-to-right"):
+    with pytest.raises(UserError, match=r"own: mask_share=0 .*left-to-right"):
         likelihood.check_kind("pseudo", unmasked, unmasked)

@@ -227,7 +227,7 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
 
 def test_a_model_that_predicts_no_tokens_gives_no_scores(small_config, tmp_path):
     fresh_run(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=nsp"), tmp_path / "run")
-    with pytest.raises(UserError, match=r"predicts no tokens \(its objectives: nsp\); score\(\) needs ltr, rtl, mlm, "):
+    with pytest.raises(UserError, match=r"\(nsp\).*mlm, ltr, rtl, "):
         bertlab.load(tmp_path / "run").score(["x"])
 
 

@@ -1,8 +1,9 @@
 """Exact inference from corrupted rows: a channel P(shown | word) between the language and what the model sees.
 
-Where exactly n positions of a row are chosen, their choices depend on each other; [MASK]s are seen, so how many others were
-chosen is known, and the messages count them: K counts 0 to K − 1 of positions so far that were chosen without becoming [MASK].
-Of the other documents of a row nothing is seen; they share its count, so any of their words may have been chosen.
+If exactly n positions of a row are chosen, the choices depend on each other. The model sees every [MASK], so it knows how many
+other positions were chosen. The messages count them: K counts, 0 to K − 1, of positions so far that were chosen without
+becoming [MASK]. A document sees nothing of the row's other documents, which share its count, so any of their words may have
+been chosen.
 
 Letters as in `bertlab.floors.chain`.
 """
@@ -14,23 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bertlab.floors.chain import Chain, evidence_of, mixed_nats, read, words_of
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Channel:
-    """How positions are chosen among a row's words, and what a chosen word becomes.
-
-    Attributes:
-        keep_share: probability that a chosen word stays, whatever else would be drawn.
-        draws: probability that it becomes each id; with `keep_share` they sum to 1.
-        count: how many are chosen in each row; None: each word by itself, with `rate`.
-        rate: used where `count` is None.
-    """
-
-    keep_share: float
-    draws: Float[np.ndarray, "V"]
-    count: Int[np.ndarray, "R"] | None = None
-    rate: float = 0.0
+from bertlab.objectives.base import Corruption
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,18 +37,11 @@ class Corrupted:
     counts: Int[np.ndarray, "R"] | None
 
 
-def masking(vocabulary, mask_share: float, random_share: float, count=None, rate: float = 0.0) -> Channel:
-    """BERT's channel; a random token is drawn from the whole vocabulary, special ids included."""
-    draws = np.full(vocabulary.size, random_share / vocabulary.size)
-    draws[vocabulary.mask_id] += mask_share
-    return Channel(1 - mask_share - random_share, draws, count, rate)
-
-
 def observe(
     chain: Chain,
     words: Bool[np.ndarray, "R L"],
     shown: Int[np.ndarray, "R L"],
-    channel: Channel,
+    corruption: Corruption,
     visible: Bool[np.ndarray, "R L"] | None = None,
 ) -> Corrupted:
     """What the rows shown say of the states behind them.
@@ -72,67 +50,67 @@ def observe(
         chain: the language.
         words: the positions among which some were chosen.
         shown: the corrupted tokens.
-        channel: how they were corrupted.
+        corruption: how they were corrupted.
         visible: the words that are seen at all; None: all of them. Others may have been chosen, too.
     """
     unseen = np.zeros_like(words) if visible is None else words & ~visible
-    own, drawn = chain.emission.T[shown], channel.draws[shown][..., None]
+    own, drawn = chain.emission.T[shown], corruption.draws[shown][..., None]
     certain = words & ~unseen & ~own.any(axis=-1)
     says = (words & ~unseen & ~certain)[..., None]  # what is surely drawn says nothing
-    if channel.count is None:
-        mixed = (1 - channel.rate) * own + channel.rate * (channel.keep_share * own + drawn)
+    if corruption.count is None:
+        mixed = (1 - corruption.rate) * own + corruption.rate * (corruption.keep_share * own + drawn)
         return Corrupted(own, drawn, certain, np.where(says, mixed, 1.0), None, None)
-    counts = channel.count - certain.sum(axis=1)
+    counts = corruption.count - certain.sum(axis=1)
     if (counts < 0).any():
         raise ValueError("more words are seen to be replaced than were chosen")
-    chosen = np.where(says, channel.keep_share * own + drawn, unseen[..., None].astype(float))
+    chosen = np.where(says, corruption.keep_share * own + drawn, unseen[..., None].astype(float))
     return Corrupted(own, drawn, certain, np.where(says, own, 1.0), chosen, counts)
 
 
 def corrupted_nats(
-    chain, batch, vocabulary, relations, shown: Int[np.ndarray, "R L"], channel: Channel, ask: str, known: bool
+    chain, batch, vocabulary, relations, shown: Int[np.ndarray, "R L"], corruption: Corruption, ask: str, known: bool
 ) -> Float[np.ndarray, "R L"]:
     """−log of the right answer's probability at every word of corrupted rows; 0 at special tokens.
 
     Args:
         batch: the clean rows.
         shown: the corrupted tokens.
-        channel: how they were corrupted.
+        corruption: how they were corrupted.
         ask: "word", or "original": whether the word is the one shown.
         known: only positions that were chosen are asked, so it is known that they were; elsewhere the numbers mean nothing.
     """
     words, documents = words_of(batch, vocabulary), batch["documents"]
-    if channel.count is None:
-        return _corrupted_nats(chain, batch, vocabulary, relations, shown, channel, ask, known, words)
+    if corruption.count is None:
+        return _corrupted_nats(chain, batch, vocabulary, relations, shown, corruption, ask, known, words)
     nats = np.zeros(words.shape)
     # Each document sees itself alone, and shares the row's count with the others.
     for document in range(1, documents.max(initial=1) + 1):
         visible = words & (documents == document)
-        nats += _corrupted_nats(chain, batch, vocabulary, relations, shown, channel, ask, known, visible)
+        nats += _corrupted_nats(chain, batch, vocabulary, relations, shown, corruption, ask, known, visible)
     return nats
 
 
-def _corrupted_nats(chain, batch, vocabulary, relations, shown, channel: Channel, ask: str, known: bool, visible):
+def _corrupted_nats(chain, batch, vocabulary, relations, shown, corruption: Corruption, ask: str, known: bool, visible):
     """`corrupted_nats` at the words that are visible, given these alone."""
     words, tokens = words_of(batch, vocabulary), batch["tokens"]
-    seen = observe(chain, words, shown, channel, visible)
+    seen = observe(chain, words, shown, corruption, visible)
     same, label = shown == tokens, chain.emission.T[tokens]
     parts = []
     for reading in read(batch, vocabulary, relations):
         messages = reading.infer(chain, seen.evidence, seen.chosen, seen.counts)
         states = reading.as_row(messages.states())
         if seen.counts is None:
-            unchosen, chosen = states * (1 - channel.rate), states * channel.rate
+            unchosen, chosen = states * (1 - corruption.rate), states * corruption.rate
         else:
             counted = reading.as_row(messages.states(counted=1))
             unchosen, chosen = states, np.where(seen.certain[..., None], states, counted)
         unchosen = (unchosen * (0.0 if known else seen.own)).sum(-1)  # jointly with what is shown, not chosen
         if ask == "word":
-            likelihood = channel.keep_share * same + seen.drawn[..., 0]  # P(shown | label, chosen)
+            likelihood = corruption.keep_share * same + seen.drawn[..., 0]  # P(shown | label, chosen)
             right = unchosen * same + (chosen * label).sum(-1) * likelihood
-            every = unchosen + (chosen * (channel.keep_share * seen.own + seen.drawn)).sum(-1)
+            every = unchosen + (chosen * (corruption.keep_share * seen.own + seen.drawn)).sum(-1)
         else:
-            stays = unchosen + (chosen * seen.own * (channel.keep_share + seen.drawn)).sum(-1)
+            stays = unchosen + (chosen * seen.own * (corruption.keep_share + seen.drawn)).sum(-1)
             leaves = (chosen * (1 - seen.own) * seen.drawn).sum(-1)
             right, every = np.where(same, stays, leaves), stays + leaves
         parts.append((np.log(reading.prior) + reading.as_row(messages.scale), right, every))
@@ -140,7 +118,7 @@ def _corrupted_nats(chain, batch, vocabulary, relations, shown, channel: Channel
 
 
 def relation_nats(
-    chain, batch, vocabulary, relations, truth: Sequence[str], shown: Int[np.ndarray, "R L"], channel: Channel | None
+    chain, batch, vocabulary, relations, truth: Sequence[str], shown: Int[np.ndarray, "R L"], corruption: Corruption | None
 ) -> Float[np.ndarray, "R"]:
     """−log p(relation | the rows shown), by likelihood ratio.
 
@@ -149,13 +127,13 @@ def relation_nats(
         relations: their prior probabilities.
         truth: the relation of each row.
         shown: the tokens that are seen.
-        channel: how they were corrupted; None: not at all.
+        corruption: how they were corrupted; None: not at all.
     """
     words = words_of(batch, vocabulary)
-    if channel is None:
+    if corruption is None:
         evidence = (evidence_of(chain, shown, words), None, None)
     else:
-        seen = observe(chain, words, shown, channel)
+        seen = observe(chain, words, shown, corruption)
         evidence = (seen.evidence, seen.chosen, seen.counts)
     names, readings = list(relations), read(batch, vocabulary, relations)
     totals = [np.log(reading.prior) + reading.infer(chain, *evidence).total for reading in readings]
