@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
     ("recipe", "settings"),
     [
         ("bert.py:objectives=mlm+nsp", {}),
-        ("bert.py:objectives=electra", {"data__format": "full_sentences"}),
-        ("elmo.py", {}),
         ("awd_lstm.py", {}),
-        ("static.py:objectives=skip_gram", {}),
+        pytest.param("bert.py:objectives=electra", {"data__format": "full_sentences"}, marks=pytest.mark.slow),
+        pytest.param("elmo.py", {}, marks=pytest.mark.slow),
+        pytest.param("static.py:objectives=skip_gram", {}, marks=pytest.mark.slow),
     ],
 )
 def test_an_estimate_is_near_what_training_counts(recipe, settings, small_config, tmp_path):

@@ -87,7 +87,16 @@ def key_of(run, stage):
     return json.dumps([stage.kind, stage.task, run.config, run.overrides, run.adapt, run.downstream.get(stage.task)])
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+# One study of each way to pretrain or transfer is trained by `make test`, the others by `make test-slow`.
+QUICK = ("bert_table5", "ulmfit_table6", "elmo_layers", "layers_by_task")
+
+
+def studies(quick):
+    """All studies; those that are not named are slow."""
+    return [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem not in quick)) for path in STUDIES]
+
+
+@pytest.mark.parametrize("path", studies(QUICK))
 def test_a_study_trains(path, corpus, cache, tasks, trained, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     study = load_study(f"{path}:scale=tiny,seeds=1,steps=2,task_steps=2")
@@ -110,7 +119,7 @@ def test_a_study_trains(path, corpus, cache, tasks, trained, tmp_path, monkeypat
         assert report(tmp_path, console=Console(quiet=True)).exists()
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", studies(["bert_table7"]))
 def test_a_study_says_what_it_would_cost(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     out = io.StringIO()

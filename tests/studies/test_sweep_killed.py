@@ -62,6 +62,7 @@ def saved(stage):
     return any(path.name.isdigit() for path in (stage / "checkpoints").glob("*"))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_ends_with_the_same_results(small_overrides, words_task, tmp_path):
     overrides = small_overrides | {
         "model.layers": 1,

@@ -43,7 +43,7 @@ def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys
     assert "heads_nsp/kernel" in out and "token_embedding" not in out
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2"])
+@pytest.mark.parametrize("kind", ["roberta", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bert", "gpt2"))])
 def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
     import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "imported")
     recipe = {"bert": "bert", "gpt2": "gpt", "roberta": f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm"}[kind]

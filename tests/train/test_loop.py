@@ -187,7 +187,7 @@ def test_flops_are_those_of_the_directions_that_are_read(small_config):
 # What a config asks for reaches the loss.
 
 
-@pytest.mark.parametrize("recipe", ["bert", "gpt"])
+@pytest.mark.parametrize("recipe", ["bert", pytest.param("gpt", marks=pytest.mark.slow)])
 def test_logits_in_parts_or_all_at_once_train_the_same(recipe, small_config, tmp_path):
     found, shapes = {}, {}
     for rows in (0, 8):
@@ -203,7 +203,9 @@ def test_logits_in_parts_or_all_at_once_train_the_same(recipe, small_config, tmp
     np.testing.assert_allclose(found[0], found[8], rtol=1e-5)
 
 
-@pytest.mark.parametrize("recipe", ["bert", "gpt", "modern", "elmo", "awd_lstm"])
+@pytest.mark.parametrize(
+    "recipe", ["modern", "awd_lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "gpt", "elmo"))]
+)
 def test_bfloat16_trains_float32_parameters_and_moments_to_the_same_losses(recipe, small_config, tmp_path):
     losses = {}
     for dtype in ("float32", "bfloat16"):

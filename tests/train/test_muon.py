@@ -160,7 +160,9 @@ def test_families_are_all_there():
     assert MUONS.keys() == FAMILIES.keys()
 
 
-@pytest.mark.parametrize(("case", "meshes"), [("bert", MESHES), ("elmo", ["data+fsdp+tensor"])])
+@pytest.mark.parametrize(
+    ("case", "meshes"), [("elmo", ["data+fsdp+tensor"]), pytest.param("bert", MESHES, marks=pytest.mark.slow)]
+)
 def test_eight_devices_are_one_device(case, meshes, packed_batch):
     batch = test_sharding.batch_of(case, packed_batch)
     muon = dict(name="muon", learning_rate=0.01)

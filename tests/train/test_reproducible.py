@@ -11,7 +11,7 @@ from tests.train.test_resume import lines_of, state_of
 RECIPE = "experiments/pretrain/bert.py:objectives="
 
 
-@pytest.mark.parametrize("names", ["mlm+nsp", "electra"])
+@pytest.mark.parametrize("names", ["mlm+nsp", pytest.param("electra", marks=pytest.mark.slow)])
 def test_equal_seeds_give_equal_curves_bit_for_bit(names, small_config, tmp_path):
     config = small_config(RECIPE + names, train__steps=6, train__log_every=1)
     for run in ("first", "second"):

@@ -75,7 +75,9 @@ def break_at(config, workdir, step):
 KILLED_THE_HARD_WAY = ("bert", "elmo on characters", "awd_lstm")
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(r, marks=[pytest.mark.slow] * (r not in KILLED_THE_HARD_WAY)) for r in RECIPES]
+)
 def test_killed_run_resumes_bit_for_bit(recipe, small_config, tmp_path):
     config = small_config(recipe)
     if recipe == "awd_lstm":  # NT-ASGD begins to average between the checkpoint and the kill, and has to remember it
