@@ -1,12 +1,18 @@
-"""What `bertlab models` prints: every family and size with its published vocabulary and its exact number of parameters."""
+"""What `bertlab models` and `bertlab keys` print: published sizes with exact parameter counts, and every config key."""
 
 import dataclasses
+import fnmatch
 
 import jax
 import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from bertlab import objectives
 from bertlab.config import base_config
+from bertlab.errors import UserError
+from bertlab.keys import KEYS
 from bertlab.models.presets import FAMILIES, build_body, model_direction, model_shape
 from bertlab.objectives.program import Program
 
@@ -103,9 +109,6 @@ def _describe(shape, direction: str) -> str:
 
 def print_models() -> None:
     """The catalogue as a table on standard output."""
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(title="config.model.family, config.model.size and exact parameter counts", title_justify="left")
     for column in ("family", "size", "layers x width, heads, hidden", "vocabulary"):
         table.add_column(column, no_wrap=True)
@@ -121,3 +124,58 @@ def print_models() -> None:
     console = Console()
     console = console if console.is_terminal else Console(width=140)
     console.print(table)
+
+
+def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
+    """(name, default, values, meaning) of every config key whose name or meaning contains the pattern or matches it as a glob.
+
+    The settings of each objective follow the table of keys; their meanings are in the docstrings of its class.
+    """
+    shown = lambda default: str(default) if isinstance(default, str) else repr(default)
+    keys = [key for key in KEYS if key.name != "objectives"]
+    rows = [(key.name, "" if key.unset else shown(key.default), key.values(), key.meaning) for key in keys]
+    rows += [("objectives.NAME.weight", "1.0", "number", "weight of the objective in the loss")]
+    rows += [("objectives.NAME.final_weight", "", "number", "its weight at the last step, reached linearly; unset: weight")]
+    for name, kind in objectives.REGISTRY.items():
+        summary = f"setting of {name}; see {kind.__module__.replace('.', '/')}.py"
+        for field in dataclasses.fields(kind):
+            rows.append((f"objectives.{name}.{field.name}", shown(field.default), type(field.default).__name__, summary))
+    asked = pattern.removeprefix("--").removeprefix("config.").lower()
+    fits = lambda text: asked in text.lower() or fnmatch.fnmatchcase(text.lower(), asked)
+    return [row for row in rows if fits(row[0]) or fits(row[3])]
+
+
+def print_keys(pattern: str = "", markdown: bool = False) -> None:
+    """Prints `key_table`: a table on a terminal, tab-separated lines elsewhere, or Markdown.
+
+    Raises:
+        UserError: no key matches.
+    """
+    rows = key_table(pattern)
+    if not rows:
+        raise UserError(f"no config key matches {pattern!r}; list all with: bertlab keys")
+    headings = ("Key", "Default", "Values", "Meaning")
+    if markdown:
+        print(KEYS_PAGE, end="")
+        code = lambda text: f"`{text}`".replace("|", "\\|") if text else "–"
+        lines = [headings, ["---"] * 4, *([code(name), code(default), *rest] for name, default, *rest in rows)]
+        print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        return
+    console = Console()
+    if not console.is_terminal:
+        print("\n".join("\t".join(row) for row in rows))
+        return
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading == "Key")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+KEYS_PAGE = """# Config keys
+
+Every key of a config, made by `bertlab keys --markdown`. Set one with `--config.KEY=VALUE`. A key without a default takes the
+value of the model's family and size (`bertlab/models/presets.py`), or the one its meaning names.
+
+"""

@@ -299,6 +299,12 @@ def _add_weights(add) -> None:
         " with --pooling; FILE.csv: a table",
     )
 
+    keys = add("keys", _keys, "list config keys with default, values and meaning", "bertlab keys 'optimizer.*'")
+    keys.add_argument(
+        "pattern", nargs="?", default="", help="only keys whose name or meaning has this text, or matches this glob"
+    )
+    keys.add_argument("--markdown", action="store_true", help="print the documentation's table")
+
     add("models", _models, "print the families, their sizes and parameter counts", "bertlab models")
 
 
@@ -323,7 +329,8 @@ def _train(given, overrides: list[str]) -> int | None:
     from bertlab.config import load_config
     from bertlab.data.prepare import prepare
     from bertlab.train import processes
-    from bertlab.train.build import begun_from, check_config, check_devices
+    from bertlab.train.build import begun_from
+    from bertlab.train.checks import check_config, check_devices
     from bertlab.train.loop import finished
     from bertlab.transfer.pretrain import pretrain
 
@@ -538,6 +545,12 @@ def _embed(given, _) -> None:
         special_tokens=given.special_tokens,
         pooling=given.pooling,
     )
+
+
+def _keys(given, _) -> None:
+    from bertlab.catalogue import print_keys
+
+    print_keys(given.pattern, given.markdown)
 
 
 def _models(given, _) -> None:

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 from bertlab.config import add_objectives, base_config, flatten, load_config, parse_arguments, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
-from bertlab.train.build import check_config
+from bertlab.train.checks import check_config
 from tests.conftest import ROOT
 
 RECIPES = sorted((ROOT / "experiments" / "pretrain").glob("*.py"))

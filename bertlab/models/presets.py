@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertlab.errors import UserError
-from bertlab.models.attention import BACKENDS
+from bertlab.keys import BY_NAME, KEYS
 from bertlab.models.awd_lstm import AwdLstm, AwdLstmConfig
-from bertlab.models.base import ACTIVATIONS, OutputConfig
+from bertlab.models.base import OutputConfig
 from bertlab.models.bilstm import Bilstm, BilstmConfig
 from bertlab.models.characters import PUBLISHED_FILTERS
 from bertlab.models.static import Static, StaticConfig
@@ -186,20 +186,6 @@ FAMILIES = {
     ),
 }
 DIRECTIONS = _LEFT_TO_RIGHT_FIRST
-_CHOICES = {
-    "remat": ("none", "dots", "full"),
-    "attention": ("auto", *BACKENDS),
-    "activation": tuple(ACTIVATIONS),
-    "norm": ("layer_norm", "rms_norm"),
-    "norm_placement": ("post", "pre"),
-    "position_encoding": ("learned", "rotary", "none"),
-    "token_encoder": ("ids", "characters"),
-    "output_init": ("zeros", "uniform"),
-}
-# Keys of config.model that say how it is computed, with what they are left at where a family has no such thing.
-_HOW = {"remat": "none", "scan_layers": None, "attention": "auto"}
-# Keys of config.model that are not values of every body's config.
-_NOT_SHAPE = ("family", "size", "direction", "dtype", "stateful", "output_transform", "tied", "output_bias", "output_rows")
 
 
 def family_of(model) -> Family:
@@ -227,18 +213,15 @@ def model_shape(model, vocab_size: int) -> Any:
     family, direction = family_of(model), model_direction(model)
     values = {**family.values, **_look_up(model.size, family.sizes, "config.model.size")}
     fields = {field.name for field in dataclasses.fields(family.shape)}
-    for key, value in model.items():
-        if key in _CHOICES and value is not None:
-            _look_up(value, dict.fromkeys(_CHOICES[key]), f"config.model.{key}")
-        if key in _HOW:
-            default = _HOW[key]
-            if key not in fields and value != default:
-                raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it {default}")
-            values |= {key: value} if key in fields else {}
-        elif value is not None and (key not in _NOT_SHAPE or key in values):
-            if key not in values:
-                raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
-            values[key] = tuple(map(tuple, value)) if key == "filters" else value
+    for key in (BY_NAME[f"model.{leaf}"] for leaf in model):
+        value, default = model[key.leaf], None if key.unset else key.default
+        key.check(value, {})
+        # What says how it is computed is no value of the family's, but a field of its shape.
+        known = key.leaf in (fields if key.on_resume else values)
+        if key.of_shape and value != default and not known:
+            raise UserError(f"config.model.{key.leaf}={value}: {model.family} has no {key.leaf}; leave it {default or 'unset'}")
+        if key.of_shape and known and (value is not None or key.on_resume):
+            values[key.leaf] = tuple(map(tuple, value)) if key.leaf == "filters" else value
     if values.get("attention") == "auto":
         values["attention"] = "xla"  # until `train.choice` has measured
     output = OutputConfig(
@@ -250,25 +233,11 @@ def model_shape(model, vocab_size: int) -> Any:
         _check_transformer(shape)
     if isinstance(shape, BilstmConfig):
         _check_bilstm(shape)
-    for key, (what, has_effect) in _ONLY_WITH.items():
-        if model.get(key) is not None and key in fields and not has_effect(shape):
-            raise UserError(f"config.model.{key}={model[key]} has no effect without {what}; leave it unset")
+    resolved = {name: getattr(shape, name) for name in fields}
+    for key in KEYS:
+        if key.group == "model" and key.leaf in fields:
+            key.check(model.get(key.leaf), resolved)
     return shape
-
-
-# What a key of config.model needs, so that an ablation of it is none of nothing.
-_ONLY_WITH = {
-    "max_positions": ("position_encoding='learned'", lambda shape: shape.position_encoding == "learned"),
-    "position_offset": ("position_encoding='learned'", lambda shape: shape.position_encoding == "learned"),
-    "rotary_base": ("position_encoding='rotary'", lambda shape: shape.position_encoding == "rotary"),
-    "rotary_base_local": (
-        "position_encoding='rotary' and a local_window",
-        lambda shape: shape.position_encoding == "rotary" and shape.local_window > 0,
-    ),
-    "global_every": ("a local_window", lambda shape: shape.local_window > 0),
-    "highway_layers": ("token_encoder='characters'", lambda shape: shape.token_encoder == "characters"),
-    "filters": ("token_encoder='characters'", lambda shape: shape.token_encoder == "characters"),
-}
 
 
 def _check_bilstm(shape: BilstmConfig) -> None:

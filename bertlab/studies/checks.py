@@ -16,7 +16,8 @@ from bertlab.errors import UserError
 from bertlab.files import read_config
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import adaptation, existing_run, finetuning
-from bertlab.train.build import begun_from, check_config
+from bertlab.train.build import begun_from
+from bertlab.train.checks import check_config
 from bertlab.train.layer_groups import freezes, has_factors, layer_plan
 from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.transfer.adapt import adaptation_config

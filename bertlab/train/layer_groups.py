@@ -27,7 +27,6 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.train.schedules import learning_rate
 
-THAWS = ("all", "head", "last", "gradual", "chain")
 _EMBEDDINGS = re.compile(r"body/(token_embedding$|position_embedding$|segment_embedding$|embedding_norm/|characters/)")
 STACKED = re.compile(r"body/(blocks|forward|backward)/")
 LAYER = re.compile(r"body/layer_(\d+)/")

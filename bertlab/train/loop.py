@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bertlab import keys
 from bertlab.config import base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
@@ -329,18 +330,11 @@ def itstime(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
-# What may change between a run and its continuation: none of it changes what is trained or logged. (On another mesh, or
-# computed in another way, sums are added in another order: the continuation is then equal to within rounding, not bit for bit.)
-FREE_KEYS = ("mesh.", "writers", "evaluate.", "data.directory", "data.workers", "train.checkpoint_every")
-FREE_KEYS += ("train.keep_checkpoints", "profile")
-FREE_KEYS += ("model.attention", "model.output_rows", "model.remat", "model.scan_layers")
-
-
 def finished(config, workdir: Path) -> dict | None:
     """The result of a run that is done, None for one that is not.
 
     Raises:
-        UserError: the directory holds a run whose config differs in more than FREE_KEYS.
+        UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`).
     """
     path = workdir / "config.json"
     if not path.exists():
@@ -349,8 +343,8 @@ def finished(config, workdir: Path) -> dict | None:
     old, new, default = flatten(json.loads(path.read_text())), as_read(config), as_read(base_config())
     # A run of before a key was there did what the key's default does.
     old = {key: value for key, value in default.items() if key in new} | old
-    free = (*FREE_KEYS, *(["train.steps"] if new["train.budget"] else []))  # which the budget sets
-    differ = [k for k in {**old, **new} if old.get(k) != new.get(k) and not k.startswith(free)]
+    free = lambda name: keys.has("on_resume", name) or (name == "train.steps" and new["train.budget"])  # which the budget sets
+    differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
         raise UserError(f"{workdir} holds a run whose config differs in {shown}; give another --workdir or the same config")

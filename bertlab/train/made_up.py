@@ -13,7 +13,7 @@ from bertlab.data.packing import packed
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary
 from bertlab.objectives.program import Program
-from bertlab.train.build import check_config
+from bertlab.train.checks import check_config
 from bertlab.train.lora import build_adapter
 
 

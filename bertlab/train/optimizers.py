@@ -27,11 +27,11 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 from optax.contrib import MuonDimensionNumbers
 
+from bertlab import keys
 from bertlab.errors import UserError
 from bertlab.train.layer_groups import (
     LAYER,
     STACKED,
-    THAWS,
     freezes,
     has_factors,
     layer_plan,
@@ -39,10 +39,6 @@ from bertlab.train.layer_groups import (
     parse_group_rates,
 )
 from bertlab.train.schedules import learning_rate
-
-NAMES = ("adam", "adagrad", "sgd", "lamb", "muon")
-CORRECTIONS = ("none", "moments", "rate")
-MUON_SCALES = ("rms", "spectral")
 
 
 class AdamState(NamedTuple):
@@ -417,22 +413,11 @@ def check_optimizer(optimizer) -> None:
     Raises:
         UserError: names the key and what it may be.
     """
-    for key, known in (("name", NAMES), ("bias_correction", CORRECTIONS), ("muon_scale", MUON_SCALES)):
-        if optimizer[key] not in known:
-            raise UserError(f"config.optimizer.{key}={optimizer[key]!r} is not known; choose {', '.join(known)}")
+    keys.check(optimizer, "optimizer")
     if optimizer.name in ("lamb", "muon") and optimizer.bias_correction == "rate":
         raise UserError(
             f"config.optimizer.bias_correction='rate' is GPT's, for name='adam'; set 'none' or 'moments' for {optimizer.name!r}"
         )
-    for key in ("b1", "b2", "muon_momentum"):
-        if not 0 <= optimizer[key] < 1:
-            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0 and below 1")
-    for key in ("epsilon", "weight_decay", "clip_norm", "average_after"):
-        if not optimizer[key] >= 0:
-            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0")
-    for key in ("initial_accumulator", "gradient_scale", "muon_rate"):
-        if not 0 < optimizer[key] < math.inf:
-            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be more than 0")
     if optimizer.average_after and (optimizer.name, optimizer.decay) != ("sgd", "constant"):
         raise UserError(
             f"config.optimizer.average_after={optimizer.average_after} averages SGD at a constant rate, not"
@@ -443,25 +428,12 @@ def check_optimizer(optimizer) -> None:
 
 def _check_groups(optimizer) -> None:
     """What can be said of rates by group and of stages before there is a model."""
-    if not 0 < optimizer.layer_decay < math.inf:
-        raise UserError(f"config.optimizer.layer_decay={optimizer.layer_decay} must be more than 0; 1 is off")
     if optimizer.group_rates:
         parse_group_rates(optimizer.group_rates)
         if optimizer.layer_decay != 1:
             raise UserError(
                 f"config.optimizer.layer_decay={optimizer.layer_decay} and group_rates={optimizer.group_rates!r} both set the"
                 " rates of groups; set layer_decay=1 or group_rates=''"
-            )
-    if optimizer.thaw not in THAWS:
-        raise UserError(f"config.optimizer.thaw={optimizer.thaw!r} is not known; choose {', '.join(THAWS)}")
-    for key in ("thaw_steps", "thaw_stages"):
-        if optimizer[key] < 0:
-            raise UserError(f"config.optimizer.{key}={optimizer[key]} must be at least 0")
-    for key in ("thaw_stages", "thaw_restarts"):
-        if optimizer[key] and optimizer.thaw not in ("gradual", "chain"):
-            raise UserError(
-                f"config.optimizer.{key}={optimizer[key]} is about stages, and thaw={optimizer.thaw!r} has none; set"
-                " thaw='gradual' or 'chain', or leave it out"
             )
     try:
         re.compile(optimizer.frozen)

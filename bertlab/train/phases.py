@@ -13,10 +13,11 @@ import re
 
 from ml_collections import ConfigDict
 
+from bertlab import keys
 from bertlab.config import parse_override, set_key
 from bertlab.errors import UserError
 
-_MAY_DIFFER = re.compile(r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.[^.]+\.(weight|final_weight)")
+_WEIGHT = re.compile(r"objectives\.[^.]+\.(weight|final_weight)")
 
 
 def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
@@ -40,9 +41,9 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
         of_phase = config.copy_and_resolve_references()
         for setting in settings:
             key, equals, value = setting.partition("=")
-            if not equals or not _MAY_DIFFER.fullmatch(key):
-                keys = "data.{seq_len,batch_size,pack_length,buckets}= or objectives.NAME.weight="
-                raise _mistake(text, f"{setting!r} must be {keys}")
+            if not equals or not (keys.has("in_phases", key) or _WEIGHT.fullmatch(key)):
+                known = ", ".join(f"{key.name}=" for key in keys.KEYS if key.in_phases)
+                raise _mistake(text, f"{setting!r} must be {known} or objectives.NAME.weight=")
             try:
                 set_key(of_phase, key, parse_override(config, key, value))  # a copy forgets types
             except UserError as error:

@@ -15,7 +15,8 @@ from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.files import read_config, write_text
 from bertlab.train import loop
-from bertlab.train.build import begun_from, check_config, check_model
+from bertlab.train.build import begun_from
+from bertlab.train.checks import check_config, check_model
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.recipes import SLANTED_ADAM
 from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task

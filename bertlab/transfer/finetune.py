@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, config_dict
 
+from bertlab import keys
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.data.batches import READ_HERE, Shards, pad_batch
 from bertlab.data.buckets import bucketed, check_buckets
@@ -28,16 +29,8 @@ from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import (
-    Experiment,
-    build_phases,
-    check_devices,
-    check_family,
-    check_numbers,
-    check_shape,
-    vocabulary_of,
-    warm_start,
-)
+from bertlab.train.build import Experiment, build_phases, warm_start
+from bertlab.train.checks import check_devices, check_family, check_shape, vocabulary_of
 from bertlab.train.layer_groups import layer_groups, layer_plan, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
@@ -190,7 +183,7 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
 def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> ConfigDict:
     """The config with what depends on the number of training examples: steps, warm-up, stages; and the order's seed."""
     config = config.copy_and_resolve_references()
-    check_numbers(config)
+    keys.check(config)
     if config.transfer.epochs < 0 or not 0 <= config.transfer.warmup < 1:
         raise UserError(
             f"config.transfer.epochs={config.transfer.epochs} must be at least 0 and config.transfer.warmup="

@@ -28,8 +28,8 @@ from bertlab.models.base import Encoded, View, sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
-from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
+from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of

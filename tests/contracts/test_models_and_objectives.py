@@ -13,7 +13,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import SIDES, sides_of
 from bertlab.models.presets import DIRECTIONS, FAMILIES, model_shape
 from bertlab.objectives import REGISTRY
-from bertlab.train.build import check_config
+from bertlab.train.checks import check_config
 from tests.references import initial, quick_jit, tiny_program
 
 

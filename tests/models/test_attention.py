@@ -15,7 +15,8 @@ from bertlab.models import attention
 from bertlab.models.attention import Sight, attend
 from bertlab.models.transformer import attention_mask
 from bertlab.train import choice
-from bertlab.train.build import build_pretraining, check_config
+from bertlab.train.build import build_pretraining
+from bertlab.train.checks import check_config
 from bertlab.train.sharding import build_mesh
 from tests.references import tiny_program, views_of
 

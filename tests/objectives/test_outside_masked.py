@@ -15,7 +15,7 @@ from bertlab.data.synthetic import language
 from bertlab.objectives import REGISTRY, Vocabulary, build
 from bertlab.objectives.program import Program
 from bertlab.studies.report import report
-from bertlab.train.build import check_config
+from bertlab.train.checks import check_config
 from bertlab.transfer.pretrain import pretrain
 from tests.objectives.cloze import Cloze
 

@@ -8,7 +8,8 @@ import pytest
 from bertlab.errors import UserError
 from bertlab.objectives import MaskedLanguageModel, find
 from bertlab.train import loop
-from bertlab.train.build import build_pretraining, check_config
+from bertlab.train.build import build_pretraining
+from bertlab.train.checks import check_config
 from bertlab.train.record import Diverged
 from tests.conftest import ROOT
 from tests.references import tiny_program

@@ -11,7 +11,7 @@ import pytest
 from bertlab.errors import UserError
 from bertlab.objectives import MaskedLanguageModel
 from bertlab.objectives.span_boundary import SpanBoundary
-from bertlab.train.build import check_config
+from bertlab.train.checks import check_config
 from tests.conftest import ROOT
 from tests.references import (
     assert_metrics,

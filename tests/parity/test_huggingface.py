@@ -15,7 +15,7 @@ from bertlab.interop.base import load_run, write
 from bertlab.interop.huggingface import bert_table, gpt1_table, gpt2_table, load, roberta_table, save
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
-from bertlab.train.build import vocabulary_of
+from bertlab.train.checks import vocabulary_of
 from tests.interop import published
 from tests.parity.record import RECORDED, compute, inputs_of, open_model
 from tests.references import quick_jit

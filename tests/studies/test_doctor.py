@@ -457,6 +457,8 @@ def test_what_was_not_recorded_is_not_judged():
         "little repeated text",
         "few unknown tokens",
         "loss not below its floor",
+        "loss not next to nothing",
+        "held-out loss not rising",
     ]
     assert "data.json" in missing["little padding"] and "floor.json" in missing["loss not below its floor"]
     # Overfitting is seen without it, though not how often the text was read.

@@ -5,7 +5,8 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.train import budget, loop
-from bertlab.train.build import build_pretraining, check_config
+from bertlab.train.build import build_pretraining
+from bertlab.train.checks import check_config
 
 MLM = "experiments/pretrain/bert.py:objectives=mlm"
 

@@ -7,7 +7,8 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.train import loop
-from bertlab.train.build import build_pretraining, check_config
+from bertlab.train.build import build_pretraining
+from bertlab.train.checks import check_config
 from bertlab.train.phases import phase_configs
 from bertlab.train.state import weights_at
 from tests.train.test_resume import break_at, lines_of, state_of

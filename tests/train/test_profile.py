@@ -7,7 +7,7 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.train import loop
-from bertlab.train.build import check_config
+from bertlab.train.checks import check_config
 from bertlab.train.profile import Trace
 from tests.train.test_resume import break_at, kill_at, lines_of
 

@@ -14,7 +14,7 @@ from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
-from bertlab.train.build import check_config
+from bertlab.train.checks import check_config
 from bertlab.transfer.finetune import finetune
 from tests.conftest import ROOT
 from tests.interop.published import write_tokenizer

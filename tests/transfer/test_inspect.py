@@ -11,7 +11,7 @@ from scipy.stats import ortho_group
 from bertlab.config import base_config
 from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
-from bertlab.train.build import vocabulary_of
+from bertlab.train.checks import vocabulary_of
 from bertlab.transfer.geometry import (
     anisotropy,
     cka,

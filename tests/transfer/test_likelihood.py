@@ -176,7 +176,7 @@ def test_without_a_frame_the_first_token_is_free_and_its_bytes_count(masked):
 def test_kinds_that_a_model_was_not_trained_for_are_refused(masked):
     with pytest.raises(UserError, match=r"kind='l2r' is not known; choose one of both directions, left-to-right, "):
         masked.score(TEXTS, "l2r")
-    with pytest.raises(UserError, match=r"not trained for it \(its objectives: mlm\); choose pseudo or pseudo-within-word"):
+    with pytest.raises(UserError, match=r"mlm.*pseudo or pseudo-within-word"):
         masked.bits_per_byte(TEXTS, "left-to-right")
     for kind in (None, "pseudo"):
         with pytest.raises(UserError, match=r"trained by permutation.* train ltr, prefix or mlm beside it"):
@@ -198,7 +198,7 @@ def test_what_was_never_learnt_gives_no_score_and_the_reason(objective, weight, 
     model = model_of(objective, weights={"own name": weight})
     assert model.kinds == ()
     for asked in (model.score, model.bits_per_byte):
-        with pytest.raises(UserError, match=f"{reason}.*ltr, .*mlm"):
+        with pytest.raises(UserError, match=f"{reason}.*mlm, ltr"):
             asked(TEXTS)
 
 

@@ -14,8 +14,8 @@ from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
-from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params, save_params
+from bertlab.train.checks import vocabulary_of
 from bertlab.train.layer_groups import parameter_name
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.state import TrainState, build_train_step
