@@ -19,6 +19,7 @@ from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RunSpec
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import build_phases
+from bertlab.train.cost import body_flops
 from bertlab.train.made_up import MadeUpRows, made_up_program
 
 # Of this machine's matrix products, what a small run reaches on one CPU core (bert-tiny in `make demo`: about a seventh).
@@ -55,7 +56,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
             flops = mean_cost(phase, "flops", config.seed, share, batches=1)
         else:  # every position is asked
             asked = [o for o in phase.program.objectives.values() if o.asks == "tokens"]
-            flops = phase.flops_per_step() + tokens * sum(o.flops_per_prediction(program.body.config) for o in asked)
+            flops = body_flops(phase) + tokens * sum(o.flops_per_prediction(program.body.config) for o in asked)
         steps, begin = phase.end - begin, phase.end
         total += Cost(steps * tokens, steps * flops)
     return total

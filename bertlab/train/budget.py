@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from bertlab.errors import UserError
+from bertlab.train.cost import step_flops, supervised_positions
 from bertlab.train.processes import gather
 
 UNITS = ("tokens", "supervised", "flops", "seconds")
@@ -90,5 +91,6 @@ def mean_cost(phase, unit: str, seed: int, share: tuple[float, float], batches: 
     costs = []
     for batch, key, share_done in zip(batches, keys, progress):
         asked = weights(params, batch, key, share_done)
-        costs.append(phase.supervised(asked) if unit == "supervised" else phase.flops(asked, batch["documents"].shape[1]))
+        length = batch["documents"].shape[1]
+        costs.append(supervised_positions(phase, asked) if unit == "supervised" else step_flops(phase, asked, length))
     return float(np.mean(costs))

@@ -15,11 +15,9 @@ from bertlab.data.batches import Shards, eval_batches, train_batches
 from bertlab.data.facts import data_facts
 from bertlab.data.formats import NEGATIVES
 from bertlab.data.prepare import prepare
-from bertlab.data.streams import row_length
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
-from bertlab.objectives.blame import blamed
 from bertlab.objectives.program import Program
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import check_config, check_devices, check_family, check_model, check_vocabulary, vocabulary_of
@@ -45,32 +43,6 @@ class Phase:
     program: Program
     weights: Mapping[str, tuple[float, float]]
     train: Shards
-
-    def flops_per_step(self, length: int | None = None) -> float:
-        """Forward and backward model FLOPs of the body's passes over one batch, attention counted in full, no logits.
-
-        Args:
-            length: positions of the batch's rows; None: the most that they can have.
-        """
-        length, shape, asked = length or row_length(self.data), self.program.body.config, self.program.objectives
-        sides = [{asked[name].reads for name in names} for names in self.program.groups.values()]
-        passes = length * sum(shape.flops_per_token(length, of_pass) for of_pass in sides)
-        extra = 0.0
-        for name, objective in asked.items():
-            with blamed(name, objective, "extra_flops"):
-                extra += objective.extra_flops(shape, length)
-        return self.data.batch_size * (passes + extra)
-
-    def supervised(self, metrics: Mapping[str, tuple]) -> float:
-        """Positions at which something was asked in one step."""
-        trained = [(n, o) for n, o in self.program.objectives.items() if any(self.weights[n])]
-        return sum(float(metrics[f"{n}/loss"][1]) for n, o in trained if o.asks in ("tokens", "positions"))
-
-    def flops(self, metrics: Mapping[str, tuple], length: int) -> float:
-        """Forward and backward FLOPs of one step with its predictions, `length` positions a row."""
-        shape, asked = self.program.body.config, self.program.objectives.items()
-        predicted = sum(float(metrics[f"{name}/loss"][1]) * o.flops_per_prediction(shape) for name, o in asked)
-        return self.flops_per_step(length) + predicted
 
 
 @dataclasses.dataclass(frozen=True)

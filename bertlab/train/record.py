@@ -9,6 +9,7 @@ import numpy as np
 from bertlab.errors import UserError
 from bertlab.objectives.blame import whereabouts
 from bertlab.train.build import Experiment, Phase
+from bertlab.train.cost import step_flops, supervised_positions
 from bertlab.train.metrics import MetricSums, Writer, first_bad_weight, first_not_finite
 
 
@@ -83,8 +84,8 @@ class Record:
         progress, metrics = self.progress, dict(metrics)
         progress.tokens += int(metrics.pop("tokens"))
         self._require_finite(metrics, step, example_ids)
-        progress.supervised += int(phase.supervised(metrics))
-        progress.flops += phase.flops(metrics, length)
+        progress.supervised += int(supervised_positions(phase, metrics))
+        progress.flops += step_flops(phase, metrics, length)
         self.sums.add(metrics)
 
     def log(self, step: int, data_hash: str) -> None:

@@ -10,6 +10,7 @@ from bertlab.objectives import MaskedLanguageModel, find
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checks import check_config
+from bertlab.train.cost import body_flops
 from bertlab.train.record import Diverged
 from tests.conftest import ROOT
 from tests.references import tiny_program
@@ -125,7 +126,7 @@ def test_a_mistake_before_the_first_batch_is_named_too(old, new, line, message, 
     number = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if line in text)
     with pytest.raises(UserError, match=message) as error:
         config = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives={path.stem}:Own")
-        build_pretraining(config).phases[0].flops_per_step()
+        body_flops(build_pretraining(config).phases[0])
     assert f"{path}, line {number}: " in str(error.value) and "\n" not in str(error.value)
 
 

@@ -7,8 +7,8 @@ import pytest
 from bertlab.cli import main
 from bertlab.config import flatten
 from bertlab.errors import UserError
+from bertlab.results import load, summarise
 from bertlab.studies.grid import grid, pretraining_grid
-from bertlab.studies.results import load, summarise
 from bertlab.studies.selection import selections
 from tests.references import write_config
 
@@ -32,8 +32,8 @@ def test_seeds_and_rates_of_a_pretraining_are_a_study(small_config, tmp_path, ca
         (1, 1, 2, 0.0),
         (2, 2, 2, 0.0),
     ]
-    summary = summarise(results.runs).query("metric == 'valid/mlm/loss'").set_index("variant")
-    assert summary.loc["0.001", "seeds"] == 2 and summary.loc["0.001", "sd"] > 0
+    summary = summarise(results).query("metric == 'mlm/loss' and split == 'valid' and variant == '0.001'")
+    assert summary["seeds"].tolist() == [2] and summary["sd"].item() > 0
 
 
 def test_valid_selects_the_rate_of_fine_tunings(bert_run, words_task, tmp_path):

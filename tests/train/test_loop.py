@@ -15,6 +15,7 @@ from bertlab.models.presets import FAMILIES
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
+from bertlab.train.cost import body_flops
 from bertlab.train.optimizers import decay_mask, evaluation_params, parameter_names
 from tests.conftest import ROOT
 from tests.references import quick_jit, tiny_program
@@ -176,7 +177,7 @@ def test_flops_are_those_of_the_directions_that_are_read(small_config):
     stream = dict(data__format="stream", data__stream__backward=True, model__stateful=True)
     one = f"{ROOT}/experiments/pretrain/elmo.py:objectives=ltr"
     packed, streamed, forward = (
-        build_pretraining(config).phases[0].flops_per_step()
+        body_flops(build_pretraining(config).phases[0])
         for config in (small_config("elmo"), small_config("elmo", **stream), small_config(one))
     )
     # 6 FLOPs for each of the 9·D·F weights of two layers' products.

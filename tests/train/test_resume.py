@@ -16,6 +16,7 @@ from bertlab.errors import UserError
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
+from bertlab.train.cost import body_flops
 from bertlab.train.record import Diverged
 from tests.conftest import RECIPES
 
@@ -125,7 +126,7 @@ def test_run_on_buckets_resumes_bit_for_bit(small_config, tmp_path, monkeypatch)
     )
     flops, asked = (np.diff([0, *(line[name] for line in lines)]) for name in ("flops", "supervised"))
     of_body = flops - asked * phase.program.objectives["mlm"].flops_per_prediction(phase.program.body.config)
-    short, long = (phase.flops_per_step(length) for length in (80, 128))
+    short, long = (body_flops(phase, length) for length in (80, 128))
     number = (5 * long - of_body) / (long - short)  # of short batches between two lines
     np.testing.assert_allclose(number, number.round(), atol=1e-6)
     assert {0 <= n <= 5 for n in number} == {True} and 0 < number.sum() < 20
