@@ -208,7 +208,7 @@ def load(path: str | os.PathLike) -> Results:
         data_hashes += [{"run": name, "step": step, "data_hash": value} for step, value in hashes.items()]
         text_hashes += [{"run": name, **row} for row in _text_hashes(evaluations)]
         configs |= {name: config} if config else {}
-        asked |= {name: data["token_objectives"]} if not scratch and (data := _read(pretraining / "data.json")) else {}
+        asked |= {name: _of_tokens(data)} if not scratch and (data := _read(pretraining / "data.json")) else {}
         environments |= {name: found} if (found := _read(pretraining / "environment.json")) else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since
@@ -338,6 +338,11 @@ def bounds(metric: str) -> tuple[float, float]:
     if name.endswith(("accuracy", "f1", "precision", "recall", "exact_match")):
         return 0.0, 1.0
     return (-1.0, 1.0) if name.endswith(("correlation", "matthews", "mcc", "pearson", "spearman")) else (-np.inf, np.inf)
+
+
+def _of_tokens(facts: Mapping[str, Any]) -> list[str]:
+    """The objectives that predict tokens, by data.json."""
+    return [name for name, objective in facts.get("objectives", {}).items() if objective["asks"] == "tokens"]
 
 
 def _read(file: Path) -> Any:

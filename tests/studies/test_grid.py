@@ -43,7 +43,7 @@ def test_valid_selects_the_rate_of_fine_tunings(bert_run, words_task, tmp_path):
     results = load(tmp_path / "grid")
     assert results.runs["status"].tolist() == ["finished"] * 4
     [row] = selections(results).to_dict("records")
-    assert row["chosen"].startswith("optimizer.learning_rate=") and (row["seeds"], row["metric"]) == (2, "words/accuracy")
+    assert row["chosen"].startswith("optimizer.learning_rate=") and (row["seeds"], row["metric"]) == (2, "accuracy")
 
 
 def test_a_study_is_not_written_into_a_run(small_config, tmp_path):

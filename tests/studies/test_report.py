@@ -438,7 +438,9 @@ def test_a_token_loss_next_to_nothing_is_a_leak_on_top(tmp_path):
         result = json.loads((directory / name / "result.json").read_text())
         result["metrics"]["valid"] |= {"mlm/loss": 0.009, "nsp/loss": 0.001, "ltr/loss": 0.011}
         (directory / name / "result.json").write_text(json.dumps(result))
-        (directory / name / "data.json").write_text(json.dumps({"token_objectives": ["mlm"] if "mlm" in name else ["ltr"]}))
+        (directory / name / "data.json").write_text(
+            json.dumps({"objectives": {"mlm" if "mlm" in name else "ltr": {"asks": "tokens"}}})
+        )
     [notice] = notices(load(directory))
     assert notice.startswith("The loss of mlm is next to nothing in mlm+nsp-seed=1.")
 

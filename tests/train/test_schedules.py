@@ -45,7 +45,7 @@ def test_constant_with_a_cooldown():
         ({"decay": "linear", "cooldown_steps": 5}, "cooldown_steps=5 .*decay=constant"),
         ({"decay": "constant", "cooldown_steps": 60, "warmup_steps": 50}, "cooldown_steps=60 and warmup_steps=50 are more"),
         ({"decay": "constant", "cooldown_steps": -1}, "cooldown_steps=-1"),
-        ({"decay": "slanted_triangular", "cooldown_steps": 5}, "set cooldown_steps=0"),
+        ({"decay": "slanted_triangular", "cooldown_steps": 5}, "cooldown_steps=5"),
     ],
 )
 def test_a_cooldown_that_cannot_be(changes, said):
