@@ -11,7 +11,7 @@ where transformers calls it unexpected.
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +23,20 @@ import safetensors.numpy
 from bertlab.data.tokenizers import Gpt1Tokenizer, Tokenizer
 from bertlab.errors import UserError
 from bertlab.files import write_json
-from bertlab.interop.base import Entry, Imported, body_shapes, flatten_tree, read, transposed, write
+from bertlab.interop.base import Entry, Imported, flatten_tree, write
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from bertlab.interop.transformer import (
-    fit_vocabulary,
-    joint_bias,
-    joint_kernel,
-    nsp_shapes,
-    out_kernel,
+    BERT_SIZES,
+    Style,
+    assembled,
+    bert_table,
+    gpt_table,
     read_count,
     read_dropout,
     read_float,
     read_object,
     read_tokenizer,
     require_directory,
-    three_biases,
-    three_kernels,
-    transformer_config,
 )
 from bertlab.models.presets import model_shape
 from bertlab.models.transformer import TransformerConfig
@@ -64,128 +61,57 @@ _ONLY = {
 }
 
 
-def _norm(theirs: str, ours: str) -> list[Entry]:
-    return [Entry((f"{theirs}.weight",), f"{ours}/scale"), Entry((f"{theirs}.bias",), f"{ours}/bias")]
-
-
-def _linear(theirs: str, ours: str) -> list[Entry]:
-    return [transposed(f"{theirs}.weight", f"{ours}/kernel"), Entry((f"{theirs}.bias",), f"{ours}/bias")]
-
-
-def _conv1d(theirs: str, ours: str) -> list[Entry]:
-    return [Entry((f"{theirs}.weight",), f"{ours}/kernel"), Entry((f"{theirs}.bias",), f"{ours}/bias")]
-
-
-def bert_table(heads: int, prefix: str = "bert", predictions: str = "cls.predictions") -> list[Entry]:
-    """BERT's tensors; RoBERTa's with its own names for encoder and masked-LM head.
-
-    Args:
-        heads: H, by which the attention kernels are split.
-        prefix: of the encoder.
-        predictions: of the masked-LM head: "cls.predictions" or "lm_head".
-    """
-    embeddings, layer, blocks = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{i}}", "body/blocks"
-    transform = ("transform.dense", "transform.LayerNorm") if prefix == "bert" else ("dense", "layer_norm")
-    return [
-        Entry((f"{embeddings}.word_embeddings.weight",), "body/token_embedding"),
-        Entry((f"{embeddings}.position_embeddings.weight",), "body/position_embedding"),
-        Entry((f"{embeddings}.token_type_embeddings.weight",), "body/segment_embedding"),
-        *_norm(f"{embeddings}.LayerNorm", "body/embedding_norm"),
-        three_kernels(f"{layer}.attention.self.{{part}}.weight", f"{blocks}/attention/qkv_kernel", heads, out_first=True),
-        three_biases(f"{layer}.attention.self.{{part}}.bias", f"{blocks}/attention/qkv_bias", heads),
-        out_kernel(f"{layer}.attention.output.dense.weight", f"{blocks}/attention/out_kernel", heads, out_first=True),
-        Entry((f"{layer}.attention.output.dense.bias",), f"{blocks}/attention/out_bias"),
-        *_norm(f"{layer}.attention.output.LayerNorm", f"{blocks}/attention_norm"),
-        *_linear(f"{layer}.intermediate.dense", f"{blocks}/up"),
-        *_linear(f"{layer}.output.dense", f"{blocks}/down"),
-        *_norm(f"{layer}.output.LayerNorm", f"{blocks}/feed_forward_norm"),
-        *_linear(f"{prefix}.pooler.dense", "body/pooler"),
-        *_linear(f"{predictions}.{transform[0]}", "body/output/transform"),
-        *_norm(f"{predictions}.{transform[1]}", "body/output/transform_norm"),
-        Entry((f"{predictions}.bias",), "body/output/bias"),
-        *(_linear("cls.seq_relationship", "heads_nsp") if prefix == "bert" else []),
-    ]
-
-
-def roberta_table(heads: int) -> list[Entry]:
-    """RoBERTa's tensors."""
-    return bert_table(heads, "roberta", "lm_head")
-
-
-def _gpt_table(heads: int, tokens: str, positions: str) -> list[Entry]:
-    layer, blocks = "transformer.h.{i}", "body/blocks"
-    return [
-        Entry((f"transformer.{tokens}.weight",), "body/token_embedding"),
-        Entry((f"transformer.{positions}.weight",), "body/position_embedding"),
-        joint_kernel(f"{layer}.attn.c_attn.weight", f"{blocks}/attention/qkv_kernel", heads),
-        joint_bias(f"{layer}.attn.c_attn.bias", f"{blocks}/attention/qkv_bias", heads),
-        out_kernel(f"{layer}.attn.c_proj.weight", f"{blocks}/attention/out_kernel", heads),
-        Entry((f"{layer}.attn.c_proj.bias",), f"{blocks}/attention/out_bias"),
-        *_norm(f"{layer}.ln_1", f"{blocks}/attention_norm"),
-        *_conv1d(f"{layer}.mlp.c_fc", f"{blocks}/up"),
-        *_conv1d(f"{layer}.mlp.c_proj", f"{blocks}/down"),
-        *_norm(f"{layer}.ln_2", f"{blocks}/feed_forward_norm"),
-    ]
-
-
-def gpt1_table(heads: int) -> list[Entry]:
-    """OpenAI GPT's tensors; its norms stand after the residual sums."""
-    return _gpt_table(heads, "tokens_embed", "positions_embed")
-
-
-def gpt2_table(heads: int) -> list[Entry]:
-    """GPT-2's tensors; its norms stand before attention and feed-forward, and one at the end."""
-    return [*_gpt_table(heads, "wte", "wpe"), *_norm("transformer.ln_f", "body/final_norm")]
+# torch's Linear is out × in; GPT's Conv1D is in × out.
+_LINEAR = Style(".", "weight", "bias", "weight", "bias", "weight", np.transpose, np.transpose)
+_CONV1D = dataclasses.replace(_LINEAR, to_matrix=lambda array: array, from_matrix=lambda array: array)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
-    """One model_type: its table, and how its files differ from the table's names.
+class Kind:
+    """One model_type.
 
     Attributes:
-        prefix: of the encoder, which files of the bare model leave out.
-        heads: prefixes of what is never under `prefix`.
+        table: its parameters, by the number of attention heads.
+        prefix: of the encoder; files of the bare model leave it out.
         ties: second names of tensors, with the first.
         buffers: pattern of names that hold no weights.
     """
 
-    table: Any
+    table: Callable[[int], list[Entry]]
     prefix: str
-    heads: tuple[str, ...]
     ties: Mapping[str, str]
     buffers: str
 
 
-_GPT_BUFFERS = r"transformer\.(h\.\d+\.attn\.(bias|masked_bias)|position_ids)"
-_KINDS = {
-    "bert": _Kind(
-        bert_table,
-        "bert.",
-        ("cls.",),
-        {
-            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
-        r"bert\.embeddings\.(position_ids|token_type_ids)",
-    ),
-    "roberta": _Kind(
-        roberta_table,
-        "roberta.",
-        ("lm_head.",),
-        {"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
-        r"roberta\.embeddings\.(position_ids|token_type_ids)",
-    ),
-    "openai-gpt": _Kind(
-        gpt1_table,
+def _bert(encoder: str, head: str, transform: str, norm: str, more: Sequence[Entry] = ()) -> Kind:
+    names = (encoder, f"{encoder}.encoder.layer.{{i}}", f"{head}.{transform}", f"{head}.{norm}")
+    bias = Entry((f"{head}.bias",), "body/output/bias")
+    return Kind(
+        lambda heads: [*bert_table(_LINEAR, heads, *names), bias, *more],
+        f"{encoder}.",
+        {f"{head}.decoder.weight": f"{encoder}.embeddings.word_embeddings.weight", f"{head}.decoder.bias": f"{head}.bias"},
+        rf"{encoder}\.embeddings\.(position_ids|token_type_ids)",
+    )
+
+
+def _gpt(tokens: str, positions: str, more: Sequence[Entry] = ()) -> Kind:
+    names = ("transformer.h.{i}", f"transformer.{tokens}", f"transformer.{positions}")
+    return Kind(
+        lambda heads: [*gpt_table(_CONV1D, heads, *names), *more],
         "transformer.",
-        ("lm_head.",),
-        {"lm_head.weight": "transformer.tokens_embed.weight"},
-        _GPT_BUFFERS,
+        {"lm_head.weight": f"transformer.{tokens}.weight"},
+        r"transformer\.(h\.\d+\.attn\.(bias|masked_bias)|position_ids)",
+    )
+
+
+KINDS = {
+    "bert": _bert(
+        "bert", "cls.predictions", "transform.dense", "transform.LayerNorm", _LINEAR.dense("cls.seq_relationship", "heads_nsp")
     ),
-    "gpt2": _Kind(
-        gpt2_table, "transformer.", ("lm_head.",), {"lm_head.weight": "transformer.wte.weight"}, _GPT_BUFFERS
-    ),
-}  # fmt: skip
+    "roberta": _bert("roberta", "lm_head", "dense", "layer_norm"),
+    "openai-gpt": _gpt("tokens_embed", "positions_embed"),
+    "gpt2": _gpt("wte", "wpe", _CONV1D.norm("transformer.ln_f", "body/final_norm")),
+}
 
 
 def load(source: Path) -> Imported:
@@ -201,9 +127,9 @@ def load(source: Path) -> Imported:
     path = source / "config.json"
     settings = read_object(path)
     model_type = settings.get("model_type")
-    if not isinstance(model_type, str) or model_type not in _KINDS:
-        raise UserError(f"{path}: model_type={model_type!r} is not one of {', '.join(_KINDS)}")
-    kind = _KINDS[model_type]
+    if not isinstance(model_type, str) or model_type not in KINDS:
+        raise UserError(f"{path}: model_type={model_type!r} is not one of {', '.join(KINDS)}")
+    kind = KINDS[model_type]
     tensors, files = read_safetensors(source)
     # The table takes the file's own names, which messages then give: the bare model's have no prefix, old norms another name.
     prefix = kind.prefix if any(name.startswith(kind.prefix) for name in tensors) else ""
@@ -214,16 +140,19 @@ def load(source: Path) -> Imported:
     next_sentence = any(name.startswith("cls.seq_relationship.") for name in tensors)
     model = _model_settings(settings, predicts, path)
     gpt = model_type in ("openai-gpt", "gpt2")
-    objectives = ["ltr"] if gpt else ["mlm"] * predicts + ["nsp"] * next_sentence
-    config = transformer_config("gpt" if gpt else "bert", model, "+".join(objectives))
-    vocab_size = read_count(settings, "vocab_size", path)
-    shapes = body_shapes(config, vocab_size, predicts=predicts or gpt, pools=pools)
-    if next_sentence:
-        shapes |= nsp_shapes(model["width"])
-    table = [_as_in_file(entry, "" if prefix else kind.prefix, old) for entry in kind.table(model["heads"])]
-    params = read(table, _canonical(tensors, kind, prefix, old, source), shapes, source)
-    tokenizer = fit_vocabulary(_read_tokenizer(source, model_type), vocab_size, source)
-    return Imported(config, params, tokenizer, ("config.json", *files), len(tensors))
+    imported = assembled(
+        "gpt" if gpt else "bert",
+        model,
+        [_as_in_file(entry, "" if prefix else kind.prefix, old) for entry in kind.table(model["heads"])],
+        _canonical(tensors, kind, prefix, old, source),
+        source,
+        _read_tokenizer(source, model_type),
+        read_count(settings, "vocab_size", path),
+        predicts=predicts or gpt,
+        pools=pools,
+        next_sentence=next_sentence,
+    )
+    return dataclasses.replace(imported, files=("config.json", *files), tensors=len(tensors))
 
 
 def _as_in_file(entry: Entry, cut: str, old: bool) -> Entry:
@@ -350,7 +279,7 @@ def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
     return tensors, files
 
 
-def _canonical(tensors: Mapping[str, np.ndarray], kind: _Kind, prefix: str, old: bool, source: Path) -> dict[str, np.ndarray]:
+def _canonical(tensors: Mapping[str, np.ndarray], kind: Kind, prefix: str, old: bool, source: Path) -> dict[str, np.ndarray]:
     """Tensors under the names of the table as `_as_in_file` makes it: no buffers, no second names or copies."""
     named, cut = {}, "" if prefix else kind.prefix
     for name, array in tensors.items():
@@ -418,10 +347,7 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
     # RoBERTa counts positions from the padding id + 1.
     offset = _padding_id(settings, path) + 1 if roberta else 0
     return shared | {
-        "layers": number("num_hidden_layers"),
-        "width": number("hidden_size"),
-        "heads": number("num_attention_heads"),
-        "hidden": number("intermediate_size"),
+        **{ours: number(theirs) for ours, theirs in BERT_SIZES.items()},
         "max_positions": number("max_position_embeddings") - offset,
         "epsilon": read_float(settings, "layer_norm_eps", path, 1e-12),
         "position_offset": offset,
@@ -453,7 +379,7 @@ def save(run: Imported, directory: Path) -> None:
     """
     shape = model_shape(run.config.model, run.tokenizer.vocab_size)
     kind, settings = describe(shape, run.params, run.tokenizer)
-    table = _KINDS[kind].table(shape.heads)
+    table = KINDS[kind].table(shape.heads)
     # A head of a task or of another objective has no name there; what it stands on goes out.
     places = {entry.ours.split("/")[0] for entry in table}
     left = [name for name in run.params if name.startswith("heads_") and name not in places]
@@ -463,7 +389,7 @@ def save(run: Imported, directory: Path) -> None:
     params = jax.tree.map(np.asarray, {name: tree for name, tree in run.params.items() if name not in left})
     tensors = write(table, params)
     if settings["architectures"] in (["BertModel"], ["RobertaModel"]):
-        tensors = {name.removeprefix(_KINDS[kind].prefix): array for name, array in tensors.items()}
+        tensors = {name.removeprefix(KINDS[kind].prefix): array for name, array in tensors.items()}
     safetensors.numpy.save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     write_json(directory / "config.json", settings)
     save_fast_tokenizer(run.tokenizer, directory, shape.max_positions, segments=shape.segments > 1)
@@ -558,10 +484,7 @@ def _describe_bert(shape: TransformerConfig, params: Mapping[str, Any], settings
     return kind, settings | {
         "architectures": [architecture],
         "model_type": kind,
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "intermediate_size": shape.hidden,
+        **{theirs: getattr(shape, ours) for ours, theirs in BERT_SIZES.items()},
         "hidden_act": activation,
         **dict.fromkeys(_BERT_DROPOUTS, shape.dropout),
         "max_position_embeddings": shape.max_positions + shape.position_offset,

@@ -1,10 +1,11 @@
 """OpenAI's first GPT (finetune-transformer-lm, its directory model/).
 
-params_0.npy to params_9.npy are ten parts of one flat array; params_shapes.json lists the shapes of what lies in it, in
-this order: position embeddings, token embeddings, then twelve arrays a layer. Its train.py builds heads of 64. The
-vocabulary is encoder_bpe_40000.json with vocab_40000.bpe. It goes out again as transformers' OpenAI GPT.
+params_0.npy to params_9.npy are ten parts of one flat array. params_shapes.json lists the shapes of the arrays in it: position
+embeddings, token embeddings, then twelve arrays for each layer. Attention heads are 64 wide, as in train.py. The vocabulary is
+encoder_bpe_40000.json with vocab_40000.bpe. Such a model is exported as transformers' OpenAI GPT.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,16 +13,8 @@ import numpy as np
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.interop.base import Entry, Imported, body_shapes, read
-from bertlab.interop.transformer import (
-    fit_vocabulary,
-    joint_bias,
-    joint_kernel,
-    out_kernel,
-    read_tokenizer,
-    require_directory,
-    transformer_config,
-)
+from bertlab.interop.base import Entry, Imported
+from bertlab.interop.transformer import Style, assembled, gpt_table, read_tokenizer, require_directory
 
 _HEAD_WIDTH = 64
 _LAYER = (
@@ -30,33 +23,19 @@ _LAYER = (
 )
 
 
+_STYLE = Style("/", "w", "b", "g", "b", "", lambda array: array[0], lambda array: array[None])
+
+
 def table(heads: int) -> list[Entry]:
-    """OpenAI's arrays, whose kernels are convolutions of width 1: [1, in, out]."""
-    layer, blocks = "h{i}", "body/blocks"
-    kernel = lambda theirs, ours: Entry((theirs,), ours, lambda arrays: arrays[0][0], lambda array: [array[None]])
-    return [
-        Entry(("positions",), "body/position_embedding"),
-        Entry(("tokens",), "body/token_embedding"),
-        joint_kernel(f"{layer}/attn/c_attn/w", f"{blocks}/attention/qkv_kernel", heads, axes_before=1),
-        joint_bias(f"{layer}/attn/c_attn/b", f"{blocks}/attention/qkv_bias", heads),
-        out_kernel(f"{layer}/attn/c_proj/w", f"{blocks}/attention/out_kernel", heads, axes_before=1),
-        Entry((f"{layer}/attn/c_proj/b",), f"{blocks}/attention/out_bias"),
-        Entry((f"{layer}/ln_1/g",), f"{blocks}/attention_norm/scale"),
-        Entry((f"{layer}/ln_1/b",), f"{blocks}/attention_norm/bias"),
-        kernel(f"{layer}/mlp/c_fc/w", f"{blocks}/up/kernel"),
-        Entry((f"{layer}/mlp/c_fc/b",), f"{blocks}/up/bias"),
-        kernel(f"{layer}/mlp/c_proj/w", f"{blocks}/down/kernel"),
-        Entry((f"{layer}/mlp/c_proj/b",), f"{blocks}/down/bias"),
-        Entry((f"{layer}/ln_2/g",), f"{blocks}/feed_forward_norm/scale"),
-        Entry((f"{layer}/ln_2/b",), f"{blocks}/feed_forward_norm/bias"),
-    ]
+    """OpenAI's arrays. Kernels are convolutions of width 1: [1, in, out]."""
+    return gpt_table(_STYLE, heads, "h{i}", "tokens", "positions")
 
 
 def load(source: Path) -> Imported:
     """Reads the directory model/ of finetune-transformer-lm.
 
     Raises:
-        UserError: a part is missing, or the parts are not as long or of such shapes as they must be.
+        UserError: a part is missing, or the parts do not have the listed sizes.
     """
     require_directory(source, "params_0.npy to params_9.npy, params_shapes.json and the vocabulary")
     parts = tuple(f"params_{part}.npy" for part in range(10))
@@ -64,7 +43,7 @@ def load(source: Path) -> Imported:
     shapes = _shapes(shapes_path)
     names = _names(len(shapes), shapes_path)
     if missing := [name for name in parts if not (source / name).is_file()]:
-        raise UserError(f"{source} lacks {', '.join(missing)}; the weights are the ten files params_0.npy to params_9.npy")
+        raise UserError(f"{source} lacks {', '.join(missing)}; download all ten files, params_0.npy to params_9.npy")
     flat = np.concatenate([_array(source / name).reshape(-1) for name in parts])
     sizes = [int(np.prod(shape)) for shape in shapes]
     if sum(sizes) != flat.size:
@@ -89,11 +68,9 @@ def load(source: Path) -> Imported:
         "norm_placement": "post",
         "final_norm": False,
     }
-    config = transformer_config("gpt", model, "ltr")
-    params = read(table(model["heads"]), tensors, body_shapes(config, vocab_size), source)
-    tokenizer = fit_vocabulary(read_tokenizer(source), vocab_size, source)
+    imported = assembled("gpt", model, table(model["heads"]), tensors, source, read_tokenizer(source), vocab_size)
     files = (*parts, "params_shapes.json", "encoder_bpe_40000.json", "vocab_40000.bpe")
-    return Imported(config, params, tokenizer, files, len(tensors))
+    return dataclasses.replace(imported, files=files, tensors=len(tensors))
 
 
 def _shapes(path: Path) -> list[tuple[int, ...]]:
@@ -115,7 +92,7 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _names(count: int, path: Path) -> Sequence[str]:
-    """A name for each array, in the order in which they lie."""
+    """A name for each array, in the order of the file."""
     layers, left = divmod(count - 2, len(_LAYER))
     if left or layers < 1:
         raise UserError(f"{path} lists {count} shapes; expected two embeddings and {len(_LAYER)} a layer")

@@ -1,12 +1,13 @@
-"""What the published transformers share: how their attention kernels lie, bertlab's config for one, and their files' checks.
+"""What the formats of transformers share: the tables of BERT and GPT, their configs, and the checks of their files.
 
 Letters: D model width, H heads, K head width; a matrix is in × out, or out × in where it comes from torch's Linear.
 """
 
+import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +20,180 @@ from bertlab.config import add_objectives, base_config
 from bertlab.data.tokenizers import Gpt1Tokenizer, JsonTokenizer, Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.interop.base import Entry
+from bertlab.interop.base import Entry, Imported, body_shapes, read
 from bertlab.models.presets import FAMILIES
 
-_QKV = ("query", "key", "value")
+BERT_SIZES = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+}
+"""Keys of config.model, and what Google's and transformers' BERT call them."""
 
 
-def three_kernels(theirs: str, ours: str, heads: int, out_first: bool) -> Entry:
-    """Query, key and value kernels [D, H·K] (or [H·K, D]) and ours, [D, 3, H, K]; `theirs` has "{part}"."""
-    turn = (lambda array: array.T) if out_first else (lambda array: array)
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """How a system names and lays out parameters. A name is written with "." between its parts.
 
-    def to_ours(arrays):
-        joined = np.stack([turn(array) for array in arrays], axis=1)
-        return joined.reshape(joined.shape[0], 3, heads, -1)
+    Attributes:
+        separator: what stands between the parts.
+        kernel, bias: last part of a dense layer's names.
+        scale, shift: last part of a norm's names.
+        embedding: last part of an embedding's name; "" for none.
+        to_matrix, from_matrix: a kernel as it lies there to in × out, and back.
+    """
 
-    def to_theirs(array):
-        return [turn(array[:, part].reshape(array.shape[0], -1)) for part in range(3)]
+    separator: str
+    kernel: str
+    bias: str
+    scale: str
+    shift: str
+    embedding: str = ""
+    to_matrix: Callable[[np.ndarray], np.ndarray] = lambda array: array
+    from_matrix: Callable[[np.ndarray], np.ndarray] = lambda array: array
 
-    return Entry(_parts(theirs), ours, to_ours, to_theirs)
+    def name(self, *parts: str) -> str:
+        """Joins the parts that are not empty."""
+        return ".".join(part for part in parts if part).replace(".", self.separator)
+
+    def table(self, theirs: str, ours: str) -> list[Entry]:
+        """An embedding table."""
+        return [Entry((self.name(theirs, self.embedding),), ours)]
+
+    def norm(self, theirs: str, ours: str) -> list[Entry]:
+        """A layer norm."""
+        names = {self.scale: "scale", self.shift: "bias"}
+        return [Entry((self.name(theirs, end),), f"{ours}/{name}") for end, name in names.items()]
+
+    def dense(self, theirs: str, ours: str) -> list[Entry]:
+        """A dense layer [D, F]."""
+        to_ours, to_theirs = lambda arrays: self.to_matrix(arrays[0]), lambda array: [self.from_matrix(array)]
+        kernel = Entry((self.name(theirs, self.kernel),), f"{ours}/kernel", to_ours, to_theirs)
+        return [kernel, Entry((self.name(theirs, self.bias),), f"{ours}/bias")]
+
+    def attention(self, theirs: Sequence[str], after: str, ours: str, heads: int) -> list[Entry]:
+        """Query, key and value, [D, 3, H, K] here, and the dense layer after them, [H, K, D] here.
+
+        Args:
+            theirs: the dense layers of query, key and value, or the one that has them side by side.
+            after: the dense layer after attention.
+            ours: path of both.
+            heads: H.
+        """
+        kernels, biases = (tuple(self.name(layer, end) for layer in theirs) for end in (self.kernel, self.bias))
+
+        def joined_kernel(arrays):
+            matrix = np.concatenate([self.to_matrix(array) for array in arrays], axis=1)
+            return matrix.reshape(len(matrix), 3, heads, -1)
+
+        def split_kernel(array):
+            return [self.from_matrix(part) for part in np.split(array.reshape(len(array), -1), len(theirs), axis=1)]
+
+        def after_kernel(arrays):
+            matrix = self.to_matrix(arrays[0])
+            return matrix.reshape(heads, -1, matrix.shape[-1])
+
+        return [
+            Entry(kernels, f"{ours}/qkv_kernel", joined_kernel, split_kernel),
+            Entry(
+                biases,
+                f"{ours}/qkv_bias",
+                lambda arrays: np.concatenate(arrays).reshape(3, heads, -1),
+                lambda array: np.split(array.reshape(-1), len(theirs)),
+            ),
+            Entry(
+                (self.name(after, self.kernel),),
+                f"{ours}/out_kernel",
+                after_kernel,
+                lambda array: [self.from_matrix(array.reshape(-1, array.shape[-1]))],
+            ),
+            Entry((self.name(after, self.bias),), f"{ours}/out_bias"),
+        ]
 
 
-def three_biases(theirs: str, ours: str, heads: int) -> Entry:
-    """Query, key and value biases [H·K] and ours, [3, H, K]; `theirs` has "{part}"."""
-    to_ours = lambda arrays: np.stack(arrays).reshape(3, heads, -1)
-    return Entry(_parts(theirs), ours, to_ours, lambda array: list(array.reshape(3, -1)))
+def bert_table(style: Style, heads: int, encoder: str, layer: str, transform: str, transform_norm: str) -> list[Entry]:
+    """BERT's parameters, without the output layer's bias and the next-sentence head.
+
+    Args:
+        style: of the names.
+        heads: H.
+        encoder: name of all but the heads.
+        layer: name of one layer, with "{i}".
+        transform, transform_norm: names of the dense layer and norm before the output layer.
+    """
+    embeddings, blocks = f"{encoder}.embeddings", "body/blocks"
+    three = [f"{layer}.attention.self.{part}" for part in ("query", "key", "value")]
+    return [
+        *style.table(f"{embeddings}.word_embeddings", "body/token_embedding"),
+        *style.table(f"{embeddings}.position_embeddings", "body/position_embedding"),
+        *style.table(f"{embeddings}.token_type_embeddings", "body/segment_embedding"),
+        *style.norm(f"{embeddings}.LayerNorm", "body/embedding_norm"),
+        *style.attention(three, f"{layer}.attention.output.dense", f"{blocks}/attention", heads),
+        *style.norm(f"{layer}.attention.output.LayerNorm", f"{blocks}/attention_norm"),
+        *style.dense(f"{layer}.intermediate.dense", f"{blocks}/up"),
+        *style.dense(f"{layer}.output.dense", f"{blocks}/down"),
+        *style.norm(f"{layer}.output.LayerNorm", f"{blocks}/feed_forward_norm"),
+        *style.dense(f"{encoder}.pooler.dense", "body/pooler"),
+        *style.dense(transform, "body/output/transform"),
+        *style.norm(transform_norm, "body/output/transform_norm"),
+    ]
 
 
-def joint_kernel(theirs: str, ours: str, heads: int, axes_before: int = 0) -> Entry:
-    """Query, key and value in one kernel [D, 3·H·K] (after `axes_before` axes of length 1) and ours, [D, 3, H, K]."""
-    before = (1,) * axes_before
-    to_ours = lambda arrays: arrays[0].reshape(arrays[0].shape[axes_before], 3, heads, -1)
-    return Entry((theirs,), ours, to_ours, lambda array: [array.reshape(*before, array.shape[0], -1)])
+def gpt_table(style: Style, heads: int, layer: str, tokens: str, positions: str) -> list[Entry]:
+    """GPT's parameters, without GPT-2's last norm.
+
+    Args:
+        style: of the names.
+        heads: H.
+        layer: name of one layer, with "{i}".
+        tokens, positions: names of the embeddings.
+    """
+    blocks = "body/blocks"
+    return [
+        *style.table(tokens, "body/token_embedding"),
+        *style.table(positions, "body/position_embedding"),
+        *style.attention([f"{layer}.attn.c_attn"], f"{layer}.attn.c_proj", f"{blocks}/attention", heads),
+        *style.norm(f"{layer}.ln_1", f"{blocks}/attention_norm"),
+        *style.dense(f"{layer}.mlp.c_fc", f"{blocks}/up"),
+        *style.dense(f"{layer}.mlp.c_proj", f"{blocks}/down"),
+        *style.norm(f"{layer}.ln_2", f"{blocks}/feed_forward_norm"),
+    ]
 
 
-def joint_bias(theirs: str, ours: str, heads: int) -> Entry:
-    """Query, key and value in one bias [3·H·K] and ours, [3, H, K]."""
-    return Entry((theirs,), ours, lambda arrays: arrays[0].reshape(3, heads, -1), lambda array: [array.reshape(-1)])
+def assembled(
+    family: str,
+    model: Mapping[str, Any],
+    table: Sequence[Entry],
+    tensors: Mapping[str, np.ndarray],
+    weights: Path,
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    *,
+    predicts: bool = True,
+    pools: bool = False,
+    next_sentence: bool = False,
+) -> Imported:
+    """A transformer from its tensors.
 
-
-def out_kernel(theirs: str, ours: str, heads: int, *, out_first: bool = False, axes_before: int = 0) -> Entry:
-    """The kernel after attention, [H·K, D] (or [D, H·K]; after `axes_before` axes of length 1), and ours, [H, K, D]."""
-    turn = (lambda array: array.T) if out_first else (lambda array: array)
-    before = (1,) * axes_before
-    to_ours = lambda arrays: turn(arrays[0]).reshape(heads, -1, turn(arrays[0]).shape[-1])
-    return Entry((theirs,), ours, to_ours, lambda array: [turn(array.reshape(*before, -1, array.shape[-1]))])
-
-
-def _parts(name: str) -> tuple[str, ...]:
-    return tuple(name.replace("{part}", part) for part in _QKV)
+    Args:
+        family: "bert" or "gpt".
+        model: keys of `config.model`, with all sizes.
+        table: of its parameters.
+        tensors: by their names in the table.
+        weights: where they were read from, for messages.
+        tokenizer: as it was read; `fit_vocabulary` completes it.
+        vocab_size: V.
+        predicts, pools, next_sentence: whether the tensors have the output layer, the pooler and the next-sentence head.
+    """
+    objectives = ["ltr"] if family == "gpt" else ["mlm"] * predicts + ["nsp"] * next_sentence
+    config = transformer_config(family, model, "+".join(objectives))
+    shapes = body_shapes(config, vocab_size, predicts=predicts, pools=pools)
+    if next_sentence:
+        shape = lambda *axes: jax.ShapeDtypeStruct(axes, np.float32)
+        shapes |= {"heads_nsp": {"kernel": shape(model["width"], 2), "bias": shape(2)}}
+    params = read(table, tensors, shapes, weights)
+    return Imported(config, params, fit_vocabulary(tokenizer, vocab_size, weights))
 
 
 def transformer_config(family: str, model: Mapping[str, Any], objectives: str) -> ConfigDict:
@@ -205,9 +332,3 @@ def _extended(tokenizer: Tokenizer, names: list[str]) -> JsonTokenizer:
         backend.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in names])
         backend.save(str(file))
         return load_tokenizer(folder)
-
-
-def nsp_shapes(width: int) -> dict:
-    """Shapes of the next-sentence head's parameters, with width D."""
-    shape = lambda *axes: jax.ShapeDtypeStruct(axes, np.float32)
-    return {"heads_nsp": {"kernel": shape(width, 2), "bias": shape(2)}}

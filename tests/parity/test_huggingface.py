@@ -12,7 +12,7 @@ import transformers
 from bertlab import objectives
 from bertlab.interop import export_weights, import_weights
 from bertlab.interop.base import load_run, write
-from bertlab.interop.huggingface import bert_table, gpt1_table, gpt2_table, load, roberta_table, save
+from bertlab.interop.huggingface import KINDS, load, save
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.checks import vocabulary_of
@@ -20,7 +20,7 @@ from tests.interop import published
 from tests.parity.record import RECORDED, compute, inputs_of, open_model
 from tests.references import quick_jit
 
-TABLES = {"bert": bert_table, "roberta": roberta_table, "openai-gpt": gpt1_table, "gpt2": gpt2_table}
+TABLES = {name: kind.table for name, kind in KINDS.items()}
 BASE = {"bert": "bert.", "roberta": "roberta.", "openai-gpt": "transformer.", "gpt2": "transformer."}
 
 
