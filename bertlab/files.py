@@ -62,25 +62,19 @@ def _remove_abandoned(root: Path, kind: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The config.json of a run directory, as plain dicts.
-
-    Raises:
-        UserError: the directory is no run.
-    """
-    if not (run / "config.json").is_file():
-        raise UserError(f"{run} has no config.json; give the --workdir of a `bertlab train` or `bertlab import`")
-    return read_json(run / "config.json")
-
-
 def read_json(path: Path) -> Any:
     """Reads a JSON file.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: it is missing, empty or damaged.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise UserError(f"{path} is empty; restore it, or delete it if it can be made again")
+        return json.loads(text)
+    except UserError:
+        raise
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path.parent} has no {path.name}") from None
     except IsADirectoryError:

@@ -20,7 +20,7 @@ from rich.table import Table
 from bertlab.config import flatten
 from bertlab.data.synthetic import language
 from bertlab.errors import UserError
-from bertlab.files import read_config
+from bertlab.run import Run
 from bertlab.floors.chain import Batch, chain_of, words_of
 from bertlab.floors.oracle import COUNT, SPECIAL_TOKENS, ExactOracle, floor, relations_of
 from bertlab.objectives.base import NoFloor, Vocabulary
@@ -172,7 +172,7 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
         UserError: neither is given, or the config is another than the run's.
     """
     if run is not None:
-        theirs = ConfigDict(read_config(run))
+        theirs = ConfigDict(Run(run).config.read())
         given = {} if config is None else flatten(json.loads(json.dumps(config.to_dict())))
         known = flatten(theirs)
         differ = [k for k, v in given.items() if k.startswith(("data.", "model.", "objectives.")) and known.get(k) != v]

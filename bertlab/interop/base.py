@@ -21,7 +21,6 @@ from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import read_config, write_json
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
 from bertlab.train.checkpoint import load_params, save_params
@@ -289,14 +288,15 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
         "parameters": sum(array.size for array in jax.tree.leaves(imported.params)),
     }
     with whole_directory(Path(workdir)) as directory:
-        write_json(directory / "config.json", imported.config.to_dict())
-        imported.tokenizer.save(directory / "tokenizer")
-        if load_tokenizer(directory / "tokenizer").pieces() != imported.tokenizer.pieces():
+        run = Run(directory)
+        run.config.write(imported.config.to_dict())
+        imported.tokenizer.save(run.tokenizer)
+        if load_tokenizer(run.tokenizer).pieces() != imported.tokenizer.pieces():
             raise UserError(
                 f"{source} has a vocabulary that does not come back as it was saved; look for line ends within words"
             )
         save_params(directory, imported.params)
-        write_json(directory / "imported.json", description)
+        run.imported.write(description)
     return description
 
 
@@ -306,8 +306,8 @@ def load_run(run: Path) -> Imported:
     Raises:
         UserError: it has no config or no checkpoint.
     """
-    config = ConfigDict(read_config(run))
-    return Imported(config, load_params(run), load_tokenizer(run / "tokenizer"))
+    config = ConfigDict(Run(run).config.read())
+    return Imported(config, load_params(run), load_tokenizer(Run(run).tokenizer))
 
 
 def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:

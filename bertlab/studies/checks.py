@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from bertlab.config import UnknownKey, base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import read_config
+from bertlab.run import Run
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from
@@ -37,7 +37,7 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
     given = existing_run(spec)
     if given or spec.startswith("average:"):
         if given:
-            read_config(given)
+            Run(given).config.read()
         if overrides:
             raise UserError(f"{spec} is not trained any more, so {next(iter(overrides))} has no effect; write finetune.KEY")
         config = base_config()
@@ -102,8 +102,8 @@ class _Checker:
     def transfers(self, run: RunSpec, config: ConfigDict) -> Transfers:
         """Of one run."""
         given = existing_run(run.config)
-        pretrained = read_config(given) if given else _as_saved(config)
-        path = given / "tokenizer" if given else config.data.tokenizer.path
+        pretrained = Run(given).config.read() if given else _as_saved(config)
+        path = Run(given).tokenizer if given else config.data.tokenizer.path
         tokenizer = self._tokenizer(Path(path)) if path else None
         found = {}
         for task in run.downstream:

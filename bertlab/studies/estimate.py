@@ -13,8 +13,8 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from bertlab.files import read_json
 from bertlab.models.presets import model_shape
+from bertlab.run import Run
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RunSpec
 from bertlab.train.budget import mean_cost
@@ -91,8 +91,8 @@ def flops_per_second(directories: list[Path], launcher: Launcher, at_a_time: int
     Runs that share this machine's cores share its rate; others each have that of one of its devices.
     """
     share = launcher.share(at_a_time)
-    done = [path for path in directories if (path / "result.json").exists()]
-    spent = [(read_json(path / "result.json"), _at_a_time(path) if share else 1) for path in done]
+    done = [run for run in map(Run, directories) if run.result.exists()]
+    spent = [(run.result.read(), run.job.get({}).get("jobs", 1) if share else 1) for run in done]
     spent = [(of["flops"] * jobs, of["seconds"]) for of, jobs in spent if of.get("flops") and of.get("seconds")]
     where = "" if launcher.is_here else ", a run at this machine's rate"
     if spent:
@@ -102,11 +102,6 @@ def flops_per_second(directories: list[Path], launcher: Launcher, at_a_time: int
     machine = f"{jax.devices()[0].platform}: {products / 1e9:,.0f} GFLOP/s in matrix products"
     source = f"roughly, at {100 * SHARE_OF_PRODUCTS:.0f} % of this machine ({machine}){where}"
     return SHARE_OF_PRODUCTS * products * (share or 1), source
-
-
-def _at_a_time(directory: Path) -> int:
-    """How many runs there were at a time when a run was begun."""
-    return read_json(directory / "job.json").get("jobs", 1) if (directory / "job.json").exists() else 1
 
 
 def schedule(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: int) -> float:

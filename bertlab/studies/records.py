@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec, sharing
 from bertlab.studies.worker import recorded, stage_settings
-
-# In a run's directory, what is not of its pretraining.
-_NOT_PRETRAINING = ("job.json", "log.txt", "run.lock", "slurm", "finetune", "adapt")
 
 
 def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
@@ -42,15 +39,15 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         UserError: the workdir is no directory, or a single run's; the study's name or axes differ; or settings of a stage
             that has something to lose; or the run is not in the study any more whose pretraining a run stands on.
     """
-    path = workdir / "study.json"
+    path = StudyDirectory(workdir).study
     for place in (workdir, *(workdir / run.name for run in runs)):
         if place.exists() and not place.is_dir():
             raise UserError(f"{place} is a file, and the directory of a study or run is expected; give another --workdir")
-    if (workdir / "config.json").exists():
+    if Run(workdir).config.exists():
         raise UserError(f"{workdir} holds a single run, and a study is to be written there; give another --workdir")
     if not path.exists():
         return
-    old = read_json(path)
+    old = path.read()
     if old["name"] != description["name"]:
         _refuse(path, [f'its name is "{old["name"]}", not "{description["name"]}"'])
     if list(old["axes"]) != list(description["axes"]):
@@ -66,7 +63,7 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
     for run in runs:
         directory = workdir / run.name
         begun = [key for key in recorded(directory) if has_something_to_lose(directory, key)]
-        before = read_json(directory / "job.json")["run"]["shares"].values() if begun else ()
+        before = Run(directory).job.read()["run"]["shares"].values() if begun else ()
         if gone := [owner for owner in before if owner not in names]:
             raise UserError(
                 f"{path}: run {run.name} stands on the pretraining of run {gone[0]}, which is not in this study any more; ask"
@@ -77,21 +74,17 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
 def clear_changed(workdir: Path, runs: Sequence[RunSpec]) -> None:
     """Removes what is left of stages that have other settings now and had nothing to lose."""
     for run, key, _, _ in list(_changes(workdir, runs)):
-        directory = workdir / run.name
-        if key != "pretrain":
-            shutil.rmtree(directory / key, ignore_errors=True)
-            continue
-        for path in [path for path in directory.glob("*") if path.name not in _NOT_PRETRAINING]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if key == "pretrain":
+            Run(workdir / run.name).delete_pretraining()
+        else:
+            shutil.rmtree(workdir / run.name / key, ignore_errors=True)
 
 
 def has_something_to_lose(directory: Path, key: str) -> bool:
     """Whether a run's stage has a result or a checkpoint of its own; for a run that was there already it is that run's."""
-    place = _directory(directory, key)
-    steps = (place / "checkpoints").glob("*")
-    result = place / "result.json"
-    own = result.exists() and (key != "pretrain" or "run" not in read_json(result))
-    return own or any(path.name.isdigit() for path in steps)
+    run = Run(_directory(directory, key))
+    own = run.result.exists() and (key != "pretrain" or "run" not in run.result.read())
+    return own or bool(run.steps())
 
 
 def _directory(directory: Path, key: str) -> Path:
@@ -108,7 +101,7 @@ def _changes(workdir: Path, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, 
                 yield run, key, before, now
 
 
-def _refuse(path: Path, differences: Sequence[str], place: Path | None = None) -> None:
+def _refuse(path: JsonFile, differences: Sequence[str], place: Path | None = None) -> None:
     more = f" (and {len(differences) - 1} more differences)" if len(differences) > 1 else ""
     delete = f", or delete {place} to lose what is there and begin it anew" if place else ""
     raise UserError(f"{path} holds another study: {differences[0]}{more}; give another --workdir{delete}")

@@ -22,7 +22,8 @@ from typing import Any
 from rich.console import Console
 
 from bertlab.errors import UserError
-from bertlab.files import is_running, read_json, write_json, write_text
+from bertlab.files import is_running
+from bertlab.run import Run, StudyDirectory
 from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.measurements import trained_objectives
 from bertlab.studies.ordering import FILE as SETTLED
@@ -102,7 +103,7 @@ def sweep(
         clear_changed(workdir, runs)
         if until_decided:
             fix_rule(workdir, study, until_decided)
-        write_json(workdir / "study.json", description)
+        StudyDirectory(workdir).study.write(description)
         pending = [run for run in runs if not is_finished(run, workdir / run.name)]
         print_line(
             console,
@@ -128,7 +129,7 @@ def sweep(
         finally:
             launcher.close()
     for name, error in failures.items():
-        log = workdir / name / "log.txt"
+        log = Run(workdir / name).log
         print_line(console, f"failed: {name}: {error}" + (f" (log: {log})" if log.exists() else ""), style="bold red")
     if failures:
         print_line(console, f"{len(failures)} of {len(runs)} runs failed; run the same command again to retry them")
@@ -188,12 +189,12 @@ def run_all(
                 error = failure(job)
                 if error:
                     failures[job.run.name] = error
-                    write_text(job.directory / "failed.txt", error + "\n")
+                    Run(job.directory).failed.write(error + "\n")
                 view.ended(job, error)
     for run in waiting:  # what they stand on has failed
         names = dict.fromkeys(name for name, stage in awaited(run, workdir) if not stage.finished)
         failures[run.name] = f"it waits for {', '.join(names)}"
-        (workdir / run.name / "failed.txt").unlink(missing_ok=True)  # of an earlier sweep: it was not begun, so has not failed
+        Run(workdir / run.name).failed.delete()  # of an earlier sweep: it was not begun, so has not failed
     return failures, unbegun
 
 
@@ -218,8 +219,8 @@ def start(run: RunSpec, workdir: Path, launcher: Launcher, runner: str, lock: in
     """Starts the worker of a run."""
     directory = workdir / run.name
     job = write_job(run, directory, runner, launcher.jobs)
-    (directory / "failed.txt").unlink(missing_ok=True)
-    log = directory / "log.txt"
+    Run(directory).failed.delete()
+    log = Run(directory).log
     log_start = log.stat().st_size if log.exists() else 0
     command = [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job.resolve())]
     return Job(run, directory, launcher.start(command, directory, lock), log_start, time.monotonic())
@@ -244,7 +245,7 @@ def failure(job: Job) -> str | None:
     status = job.process.poll()
     if status == 0 and is_finished(job.run, job.directory):
         return None
-    log = job.directory / "log.txt"
+    log = Run(job.directory).log
     text = log.read_bytes()[job.log_start :].decode("utf-8", "replace") if log.exists() else ""
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
@@ -319,8 +320,8 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
 
 def begun_before(workdir: Path) -> list[str]:
     """Names of the runs of the study that the workdir held, of those that have a directory."""
-    path = workdir / "study.json"
-    return [run["name"] for run in read_json(path)["runs"] if (workdir / run["name"]).is_dir()] if path.exists() else []
+    study = StudyDirectory(workdir).study.get({"runs": []})
+    return [run["name"] for run in study["runs"] if (workdir / run["name"]).is_dir()]
 
 
 def print_plan(
@@ -381,7 +382,7 @@ def lock_directory(workdir: Path, console: Console) -> Iterator[int]:
     Raises:
         UserError: another sweep has it; or workers that a killed one has left behind do not end; or it cannot be locked.
     """
-    with open(workdir / "sweep.lock", "a+", encoding="utf-8") as file:
+    with open(StudyDirectory(workdir).lock, "a+", encoding="utf-8") as file:
         deadline, told = time.monotonic() + ORPHAN_SECONDS, False
         while True:
             try:

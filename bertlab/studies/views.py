@@ -1,7 +1,5 @@
 """What a sweep shows on the terminal: a bar for each running run, or a line when one starts and ends."""
 
-import contextlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
-from bertlab.files import read_json
+from bertlab.run import Run
 from bertlab.studies.launchers import Process
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import stages
@@ -133,22 +131,9 @@ def progress(job: Job) -> tuple[str, int, int, int | None]:
     """(stage, its index, step, total steps or None while unknown) of a running run, from its files."""
     parts = stages(job.run, job.directory)
     index = next((i for i, stage in enumerate(parts) if not stage.finished), len(parts) - 1)
-    config = parts[index].directory / "config.json"
-    total = read_json(config)["train"]["steps"] if config.exists() else None
-    return parts[index].label, index, last_step(parts[index].directory / "metrics.jsonl"), total
-
-
-def last_step(path: Path) -> int:
-    """The step of the last whole line of a metrics.jsonl, which may be growing; 0 without one."""
-    if not path.exists():
-        return 0
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - 65536))
-        lines = file.read().split(b"\n")
-    for line in reversed(lines[:-1]):
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            return int(json.loads(line)["step"])
-    return 0
+    run = Run(parts[index].directory)
+    total = run.config.read()["train"]["steps"] if run.config.exists() else None
+    return parts[index].label, index, run.metrics.last_step(), total
 
 
 def print_line(console: Console, text: str, style: str | None = None) -> None:

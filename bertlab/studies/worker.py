@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.files import read_json
+from bertlab.run import Run
 from bertlab.studies.study import COSTS, RunSpec, data_of
-from bertlab.transfer.evaluations import MOST_FREQUENT
 
 RUNNER = "bertlab.studies.worker:execute"
 NO_COSTS = {key: 0 for key in COSTS if key != "parameters"}  # of a run that stands on no pretraining
@@ -56,8 +56,8 @@ class Stage:
     @property
     def finished(self) -> bool:
         """Whether it has its result, and for a pretraining what is measured after it."""
-        files = ("result.json", "measured.json") if self.kind == "pretrain" else ("result.json",)
-        return all((self.directory / file).exists() for file in files)
+        run = Run(self.directory)
+        return run.result.exists() and (self.kind != "pretrain" or run.measured.exists())
 
 
 def stages(run: RunSpec, directory: Path) -> list[Stage]:
@@ -201,12 +201,12 @@ def task_config(run: RunSpec, task: str) -> Any:
 
 def stand_on(given: Path, run: RunSpec, directory: Path) -> None:
     """Notes what the model of a run had cost that it does not train itself; nothing, if all its tasks begin at random."""
-    pretraining = read_json(given / "result.json") if (given / "result.json").exists() else {}
+    pretraining = Run(given).result.get({})
     costs = {key: pretraining[key] for key in COSTS if key in pretraining}
     if from_scratch(task_config(run, task).transfer.random for task in run.downstream):
         costs |= NO_COSTS
-    write_json(directory / "measured.json", {})
-    write_json(directory / "result.json", {"run": str(given), **costs, "metrics": {}})
+    Run(directory).measured.write({})
+    Run(directory).result.write({"run": str(given), **costs, "metrics": {}})
 
 
 def from_scratch(at_random: Iterable[bool]) -> bool:
@@ -219,11 +219,10 @@ def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
     from bertlab.transfer.average import average
 
     scores = {split: average(finetunings, split)["average"] for split in ("valid", "test")}
-    directory.mkdir(parents=True, exist_ok=True)
-    answered = finetunings[0] / MOST_FREQUENT  # of the same examples
+    run, answered = Run(directory), Run(finetunings[0]).most_frequent  # of the same examples
     if answered.exists():
-        write_json(directory / MOST_FREQUENT, read_json(answered))
-    write_json(directory / "result.json", {"averages": [str(path) for path in finetunings], "metrics": scores})
+        run.most_frequent.write(answered.read())
+    run.result.write({"averages": [str(path) for path in finetunings], "metrics": scores})
 
 
 def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1) -> Path:
@@ -237,15 +236,15 @@ def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1
     own = {stage.key: settings[stage.key] for stage in stages(run, directory)}
     before = {key: of for key, of in recorded(directory).items() if settings.get(key, of) == of}
     job = {"runner": runner, "run": dataclasses.asdict(run), "jobs": jobs, "stages": before | own}
-    write_json(directory / "job.json", job)
-    return directory / "job.json"
+    Run(directory).job.write(job)
+    return Run(directory).job.path
 
 
 def recorded(directory: Path) -> dict[str, dict[str, Any]]:
     """By `Stage.key` the settings with which a run's stages were begun, from its job.json."""
-    if not (directory / "job.json").exists():
+    job = Run(directory).job.get()
+    if job is None:
         return {}
-    job = read_json(directory / "job.json")
     return job["stages"] if "stages" in job else stage_settings(RunSpec(**job["run"]))  # of a sweep that did not note them yet
 
 
@@ -270,7 +269,7 @@ def lock(file: IO, wait: bool = False) -> None:
 @contextlib.contextmanager
 def alone(directory: Path) -> Iterator[None]:
     """Waits until no other process is at work on a run: one that a killed sweep has left behind, or on another machine."""
-    with open(directory / "run.lock", "a") as file:
+    with open(Run(directory).lock, "a") as file:
         try:
             lock(file)
         except BlockingIOError:
@@ -315,7 +314,7 @@ def write_to_log(directory: Path) -> None:
     """Sends this process's output to a run's log.txt from now on."""
     sys.stdout.flush()
     sys.stderr.flush()
-    with open(directory / "log.txt", "ab") as log:
+    with open(Run(directory).log, "ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
 

@@ -19,6 +19,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
+from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import check_config, check_devices, check_family, check_model, check_vocabulary, vocabulary_of
 from bertlab.train.lora import build_adapter
@@ -169,19 +170,19 @@ def begun_from(config: ConfigDict) -> ConfigDict:
     """
     if not config.init_from:
         return config
-    run = Path(config.init_from).expanduser()
-    if not (run / "config.json").is_file():
+    run = Run(Path(config.init_from).expanduser())
+    if not run.config.exists():
         raise UserError(
             f"config.init_from={config.init_from} has no config.json; give the --workdir of a `bertlab train` or `import`"
         )
-    theirs = ConfigDict(json.loads((run / "config.json").read_text())["model"])
+    theirs = ConfigDict(run.config.read()["model"])
     config = config.copy_and_resolve_references()
     check_family(config, theirs)
     config.model.size = theirs.size
     for key in [key for key, value in config.model.items() if value is None and theirs.get(key) is not None]:
         config.model[key] = theirs[key]
     check_model(config, theirs)
-    config.data.tokenizer.path = config.data.tokenizer.path or str(run / "tokenizer")
+    config.data.tokenizer.path = config.data.tokenizer.path or str(run.tokenizer)
     return config
 
 

@@ -1,7 +1,6 @@
 """Checkpoints through Orbax: training state, data position and progress of one step, saved together or not at all."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.train.lora import build_adapter
 
 
@@ -105,9 +105,9 @@ def _abstract(shapes, shardings):
 
 def save_params(run: Path, params) -> None:
     """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
-    with ocp.CheckpointManager((run / "checkpoints").absolute()) as manager:
+    with ocp.CheckpointManager(Run(run).checkpoints.absolute()) as manager:
         if not manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params}))):
-            raise UserError(f"{run}/checkpoints has a later step than 0, beside which parameters are not saved; delete it")
+            raise UserError(f"{Run(run).checkpoints} has a later step than 0, beside which parameters are not saved; delete it")
 
 
 def load_params(run: Path):
@@ -119,7 +119,7 @@ def load_params(run: Path):
     Raises:
         UserError: the run has no complete checkpoint, or a file of it is damaged or gone.
     """
-    directory = (run / "checkpoints").absolute()
+    directory = Run(run).checkpoints.absolute()
     if not directory.is_dir():
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")
     handlers = {
@@ -147,5 +147,5 @@ def load_params(run: Path):
     params = begun[0]["average"] if begun else restored["params"]
     if "lora" not in params:
         return params
-    adapter = build_adapter(ConfigDict(json.loads((run / "config.json").read_text())["lora"]))
+    adapter = build_adapter(ConfigDict(Run(run).config.read()["lora"]))
     return jax.device_get(adapter.merge(params))

@@ -16,7 +16,7 @@ from bertlab import keys
 from bertlab.config import base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.run import Run
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
@@ -57,9 +57,9 @@ def train(config, workdir) -> dict:
 
 def within_budget(experiment: Experiment, workdir: Path) -> Experiment:
     """The experiment with the steps that its budget buys, or, where the run has begun, with those that it began with."""
-    config, begun = experiment.config.copy_and_resolve_references(), workdir / "config.json"
+    config, begun = experiment.config.copy_and_resolve_references(), Run(workdir).config
     if begun.exists():
-        config.train.steps = read_json(begun)["train"]["steps"]
+        config.train.steps = begun.read()["train"]["steps"]
     else:
         config.train.steps = steps_within(experiment, lambda: seconds_per_step(experiment))
     print(f"config.train.budget={config.train.budget} is {config.train.steps} steps", flush=True)
@@ -91,7 +91,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         company(),
         StopSignal() as stop,
         contextlib.closing(Session(experiment, workdir)) as session,
-        contextlib.closing(Trace(config.profile, workdir / "profile", session.step, steps)) as trace,
+        contextlib.closing(Trace(config.profile, Run(workdir).profile, session.step, steps)) as trace,
         company(),  # again: what closes after it would wait for processes that are gone
     ):
         # 2. The run directory describes itself before anything is compiled.
@@ -139,17 +139,18 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         session.save()
         result = session.result(metrics)
     if is_first():
-        write_json(workdir / "result.json", result)
+        Run(workdir).result.write(result)
     return result
 
 
 def describe(experiment: Experiment, workdir: Path) -> None:
     """Writes what a run directory says of itself."""
-    write_json(workdir / "config.json", experiment.config.to_dict())
-    write_json(workdir / "environment.json", describe_environment())
+    directory = Run(workdir)
+    directory.config.write(experiment.config.to_dict())
+    directory.environment.write(describe_environment())
     if experiment.data_facts is not None:
-        write_json(workdir / "data.json", experiment.data_facts)
-    experiment.tokenizer.save(workdir / "tokenizer")
+        directory.data.write(experiment.data_facts)
+    experiment.tokenizer.save(directory.tokenizer)
 
 
 class Session:
@@ -161,7 +162,7 @@ class Session:
         self.mesh = build_mesh(config.mesh)
         self.optimizer = build_optimizer(config.optimizer, config.train.steps)
         self.example = next(iter(experiment.evaluations.values()))[0]
-        self.checkpoints = Checkpoints(workdir / "checkpoints", config.train.keep_checkpoints)
+        self.checkpoints = Checkpoints(Run(workdir).checkpoints, config.train.keep_checkpoints)
         self.seed = np.int32(config.seed)
         self.waiting: list = []  # (step, metrics on the device, example ids, length of rows) since the last fetch
 
@@ -336,11 +337,11 @@ def finished(config, workdir: Path) -> dict | None:
     Raises:
         UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`).
     """
-    path = workdir / "config.json"
-    if not path.exists():
+    directory = Run(workdir)
+    if not directory.config.exists():
         return None
     as_read = lambda value: flatten(json.loads(json.dumps(value.to_dict())))
-    old, new, default = flatten(json.loads(path.read_text())), as_read(config), as_read(base_config())
+    old, new, default = flatten(directory.config.read()), as_read(config), as_read(base_config())
     # A run of before a key was there did what the key's default does.
     old = {key: value for key, value in default.items() if key in new} | old
     free = lambda name: keys.has("on_resume", name) or (name == "train.steps" and new["train.budget"])  # which the budget sets
@@ -348,5 +349,4 @@ def finished(config, workdir: Path) -> dict | None:
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
         raise UserError(f"{workdir} holds a run whose config differs in {shown}; give another --workdir or the same config")
-    result = workdir / "result.json"
-    return json.loads(result.read_text()) if result.exists() else None
+    return directory.result.get()

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from bertlab.errors import UserError
+from bertlab.run import Run
 
 
 class MetricSums:
@@ -116,7 +117,7 @@ def writer_names(names: str) -> set[str]:
 
 def open_writers(names: str, workdir: Path, resumed_step: int | None, last_step: int) -> list[Writer]:
     """The writers of `config.writers` on a run directory; `resumed_step` is None for a run that begins."""
-    writers: list[Writer] = [JsonlWriter(workdir / "metrics.jsonl", resumed_step, last_step)]
+    writers: list[Writer] = [JsonlWriter(Run(workdir).metrics.path, resumed_step, last_step)]
     if "tensorboard" in writer_names(names):
-        writers.append(TensorboardWriter(workdir / "tensorboard", resumed_step))
+        writers.append(TensorboardWriter(Run(workdir).tensorboard, resumed_step))
     return writers

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
-from bertlab.files import read_config, write_text
+from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.train.checks import check_config, check_model
@@ -56,15 +56,15 @@ def adapt(
         UserError: as for training, or there is no such run, task or recipe.
     """
     run, workdir = Path(run).expanduser(), Path(workdir)
-    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, read_config(run))
+    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, Run(run).config.read())
     config = begun_from(config)
     check_config(config)
-    text = text_file(workdir)
+    text = Run(workdir).task_text
     lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
     written = "".join(json.dumps(line) + "\n" for line in lines)
     if not text.exists():
-        write_text(text, written)
-    elif text.read_text(encoding="utf-8") != written:
+        text.write(written)
+    elif text.read() != written:
         raise UserError(f"{text} holds other texts than those that are asked for now; give another --workdir")
     return loop.train(config, workdir)
 
@@ -96,7 +96,7 @@ def adaptation_config(
     config = base_config()
     config.update(ConfigDict({key: pretrained[key] for key in ("model", "data", "objectives", "optimizer")}))
     config.seed, config.init_from = pretrained["seed"], str(run)
-    config.data.corpus, config.data.tokenizer.path = f"text:{text_file(workdir)}", str(run / "tokenizer")
+    config.data.corpus, config.data.tokenizer.path = f"text:{Run(workdir).task_text}", str(Run(run).tokenizer)
     config.task, config.task_data = task, ConfigDict({**OPTIONS, "pretraining": pretraining_options(pretrained["data"])})
     settings = {**RECIPES[recipe], **(overrides or {})}
     for name, value in settings.items():
@@ -111,11 +111,6 @@ def adaptation_config(
     if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
         config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
     return config, examples
-
-
-def text_file(workdir: Path) -> Path:
-    """Where an adaptation keeps the texts that it reads."""
-    return workdir / "task_text.jsonl"
 
 
 def texts_of(example: Example) -> Iterator[str]:

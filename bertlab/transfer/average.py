@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.run import Run
 from bertlab.transfer.scoring import scores_of
 from bertlab.transfer.tasks import find_task, load_task
 
@@ -29,7 +29,7 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
     if len(runs) < 2:
         raise UserError("give at least two fine-tuned runs to average")
     lines = {run: read_predictions(run, split) for run in runs}
-    config = read_json(runs[0] / "config.json")
+    config = Run(runs[0]).config.read()
     if "+" in config["task"]:
         raise UserError(f"{runs[0]} was trained on several tasks ({config['task']}); average runs on one")
     task = find_task(config["task"])
@@ -59,9 +59,7 @@ def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
     Raises:
         UserError: there are none.
     """
-    path = run / "predictions" / f"{split}.jsonl"
-    if not path.is_file():
-        raise UserError(
-            f"{path}: there is no such file; give the --workdir of a finished `bertlab finetune`, and valid or test"
-        )
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    file = Run(run).predictions(split)
+    if not file.exists():
+        raise UserError(f"{file} is missing; give the --workdir of a finished `bertlab finetune`, and valid or test")
+    return [json.loads(line) for line in file.read().splitlines()]

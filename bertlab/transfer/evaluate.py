@@ -17,7 +17,8 @@ import numpy as np
 from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import split_of
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.files import write_json
+from bertlab.run import Run
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import BitsPerByte, Score
 from bertlab.transfer.pretrained import Pretrained, load
@@ -73,7 +74,7 @@ def evaluate(
     """
     if limit < 0:
         raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
-    out = out or run / "evaluation.json"
+    out = out or Run(run).evaluation.path
     if out.suffix != ".json":
         raise UserError(f"--out={out}: the file is JSON; give it a name that ends in .json")
     # Files are read first: a mistake in them is found before a model is compiled.
@@ -110,9 +111,9 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
     Raises:
         UserError: it is an imported directory, has no test split, or the corpus is gone.
     """
-    if (run / "imported.json").is_file():
+    if Run(run).imported.exists():
         raise UserError(f"{run} was imported, and has no held-out text of its own; give --text=FILE or --minimal_pairs=FILE")
-    data = read_json(run / "config.json")["data"]
+    data = Run(run).config.read()["data"]
     if not data["test_fraction"]:
         raise UserError(f"{run} was trained with config.data.test_fraction=0 and has no held-out text; give --text=FILE")
     kind = data["corpus"].partition(":")[0]

@@ -16,6 +16,7 @@ from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.run import Run
 
 MOST_FREQUENT = "most_frequent.json"
 """Split -> "TASK/METRIC" -> what always the most frequent answer scores; beside a fine-tuning's result.json."""
@@ -45,7 +46,7 @@ def read_evaluations(path: Path) -> dict[str, dict[str, dict[str, dict[str, Any]
     """
     found = read_json(path)
     if not isinstance(found, dict) or not all(key in MEASURES and _is_measure(key, found[key]) for key in found):
-        mend = "delete it and run `bertlab evaluate` again" if path.name == "evaluation.json" else "name another"
+        mend = "delete it and run `bertlab evaluate` again" if path == Run(path.parent).evaluation.path else "name another"
         raise UserError(f"{path}: this file holds something else than evaluations; {mend}")
     return found
 

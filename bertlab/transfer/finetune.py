@@ -24,10 +24,10 @@ from bertlab.data.formats import Row
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
-from bertlab.files import read_config
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
+from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import Experiment, build_phases, warm_start
 from bertlab.train.checks import check_devices, check_family, check_shape, vocabulary_of
@@ -105,7 +105,7 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     Raises:
         UserError: the directory is no run, or there is no such task or recipe.
     """
-    pretrained = read_config(run) if pretrained is None else pretrained
+    pretrained = Run(run).config.read() if pretrained is None else pretrained
     tasks = [find_task(name) for name in task.split("+")]
     settings = find_recipe(recipe, tasks[0].kind)
     config = base_config()
@@ -215,9 +215,9 @@ def build_finetuning(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskDat
         UserError: from any of the checks.
     """
     run = Path(config.init_from).expanduser()
-    tokenizer = load_tokenizer(run / "tokenizer")
+    tokenizer = load_tokenizer(Run(run).tokenizer)
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
-    _check(config, shape, tasks, read_config(run))
+    _check(config, shape, tasks, Run(run).config.read())
     if config.transfer.features:
         return _on_stored_states(config, tasks, tokenizer, workdir)
     inputs = _inputs(config, tasks, tokenizer)

@@ -6,8 +6,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.files import read_config, write_json
 from bertlab.floors import Floor, floors
+from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import train
 from bertlab.train.processes import is_first
@@ -37,11 +37,12 @@ def measure(run: Path) -> None:
     What cannot be measured is said in one line: the training before it is not lost. measured.json is written last, and says
     what is wanting.
     """
-    if (run / "measured.json").exists():
+    directory = Run(run)
+    if directory.measured.exists():
         return
-    config = ConfigDict(read_config(run))
+    config = ConfigDict(directory.config.read())
     wanting = {"evaluation": _evaluate(config, run), "floor": _find_floors(config, run)}
-    write_json(run / "measured.json", wanting)
+    directory.measured.write(wanting)
     for part, reason in wanting.items():
         if reason:
             print(f"no {part}: {reason}", flush=True)
@@ -49,7 +50,7 @@ def measure(run: Path) -> None:
 
 def _evaluate(config: ConfigDict, run: Path) -> str | None:
     """Writes to evaluation.json what the config asks for and is not there yet; why it could not be done."""
-    file, pairs = run / "evaluation.json", config.evaluate.minimal_pairs
+    file, pairs = Run(run).evaluation.path, config.evaluate.minimal_pairs
     try:
         done = read_evaluations(file) if file.exists() else {}
         if config.evaluate.sentences and TEST_SPLIT not in done.get("bits_per_byte", {}):
@@ -63,11 +64,11 @@ def _evaluate(config: ConfigDict, run: Path) -> str | None:
 
 def _find_floors(config: ConfigDict, run: Path) -> str | None:
     """Writes floor.json where the text is the synthetic language, and prints it; why it could not be done."""
-    if config.data.corpus != "synthetic" or (run / "floor.json").exists():
+    if config.data.corpus != "synthetic" or Run(run).floor.exists():
         return None
     try:
         found = floors(config, params=load_params(run))
-        write_json(run / "floor.json", {n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
+        Run(run).floor.write({n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
     except ValueError as error:  # a UserError too; a traceback here would have a sweep try this run for ever
         return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     for name, floor in found.items():

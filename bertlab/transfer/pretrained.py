@@ -23,11 +23,11 @@ from bertlab.config import base_config
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import read_config
 from bertlab.models.base import Encoded, View, sides_of
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
+from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import phase_configs, weights_of
@@ -339,12 +339,12 @@ def load(path: str | os.PathLike) -> Pretrained:
         UserError: it is neither.
     """
     run = Path(path).expanduser()
-    saved = read_config(run)
+    saved = Run(run).config.read()
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))
     config.seed = saved["seed"]
-    tokenizer = load_tokenizer(run / "tokenizer")
+    tokenizer = load_tokenizer(Run(run).tokenizer)
     # A fine-tuned run's objective is its task's head, of which there is nothing to ask here.
     asked = {} if "task" in saved or not config.objectives else objectives.build(config.objectives)
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from bertlab.files import write_json, write_text
-from bertlab.transfer.evaluations import MOST_FREQUENT
+from bertlab.run import Run
 from bertlab.transfer.heads import NO_LABEL
 from bertlab.transfer.scorers import best_threshold, score, span_f1_scores
 from bertlab.transfer.spans import Window, predict
@@ -69,8 +68,8 @@ class Scoring:
                 scores = scores_of(part.task, part.data.labels, most_frequent_answers(part.task, part.data, predictions))
                 without_reading |= {f"{part.name}/{name}": value for name, value in scores.items()}
         if self._workdir is not None:
-            write_json(self._workdir / MOST_FREQUENT, self._most_frequent)
-            write_text(self._workdir / "predictions" / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+            Run(self._workdir).most_frequent.write(self._most_frequent)
+            Run(self._workdir).predictions(split).write("".join(json.dumps(line) + "\n" for line in lines))
         return metrics
 
     def _thresholded(self, split: str, name: str, lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, float]]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from bertlab.run import Run
+
 
 class Process(Protocol):
     """One run in the hands of a worker, wherever it is."""
@@ -65,7 +67,7 @@ def start_worker(command: Sequence[str], directory: Path, **options: Any) -> sub
         directory: The run's directory, absolute where it is another machine that asks.
         **options: As `subprocess.Popen`'s.
     """
-    with open(directory / "log.txt", "ab") as log:
+    with open(Run(directory).log, "ab") as log:
         # A session of its own keeps the terminal's Ctrl-C from the worker, which is to save on our SIGTERM.
         return subprocess.Popen(
             [*command, "--stop_with_parent"],
@@ -99,11 +101,11 @@ def attend(process: subprocess.Popen) -> int:
 
 def append_line(directory: Path, text: str) -> None:
     """Adds to a run's log.txt."""
-    with open(directory / "log.txt", "a", encoding="utf-8") as log:
+    with open(Run(directory).log, "a", encoding="utf-8") as log:
         log.write(text + "\n")
 
 
 def log_size(directory: Path) -> int:
     """The length of a run's log.txt in bytes; it grows when the run has found a node."""
-    path = directory / "log.txt"
+    path = Run(directory).log
     return path.stat().st_size if path.exists() else 0

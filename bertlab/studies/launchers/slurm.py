@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError, require
+from bertlab.run import Run
 from bertlab.studies.launchers.base import append_line, attend, log_size, start_on_node
 
 QUEUE_SECONDS = 30  # between two questions to SLURM's controller, for all runs together
@@ -70,7 +71,7 @@ class Slurm:
         directory = directory.absolute()
         log_start = log_size(directory)
         try:
-            job = self.executor(directory / "slurm", str(directory)).submit(Submission(command, directory))
+            job = self.executor(Run(directory).slurm, str(directory)).submit(Submission(command, directory))
         except RuntimeError as error:  # submitit's, with sbatch's own message
             raise UserError(f"SLURM did not take {directory.name}: {str(error).splitlines()[0]}") from None
         self.queue.add(job.job_id)
@@ -144,7 +145,7 @@ class SlurmProcess:
         error = self.job.exception()
         if error is None:
             return self.job.result()
-        append_line(self.directory, f"{error}\nerror: SLURM job {self.job.job_id} failed; see {self.directory / 'slurm'}")
+        append_line(self.directory, f"{error}\nerror: SLURM job {self.job.job_id} failed; see {Run(self.directory).slurm}")
         return 1
 
     def gone(self) -> bool:

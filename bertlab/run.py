@@ -1,0 +1,236 @@
+"""A run's or a study's directory on disk: the name of every file in it, and how each is read and written.
+
+    run = Run("runs/mlm")
+    run.config.read()["train"]["steps"]      # a UserError names the file if it is missing, empty or damaged
+    run.result.get()                         # None if the run is not finished
+    run.metrics.read()                       # the lines of metrics.jsonl
+    run.stage("finetune", "sst2").result     # the result.json of a fine-tuning; it is a run as well
+
+Nothing is read until you ask for it, and nothing is kept: a file that another process writes is read as it is now. Files are
+replaced in one move, so a reader never sees half of one.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.files import read_json, write_json, write_text
+
+
+class TextFile:
+    """A UTF-8 text file that may be missing."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def exists(self) -> bool:
+        """Whether the file is there."""
+        return self.path.exists()
+
+    def read(self) -> str:
+        """The text."""
+        return self.path.read_text(encoding="utf-8")
+
+    def write(self, text: str) -> None:
+        """Replaces the file in one move; makes its directory."""
+        write_text(self.path, text)
+
+    def delete(self) -> None:
+        """Removes the file if it is there."""
+        self.path.unlink(missing_ok=True)
+
+
+class JsonFile(TextFile):
+    """A JSON object in a file.
+
+    Args:
+        path: Of the file.
+        remedy: What to do if it is missing, for the error.
+    """
+
+    def __init__(self, path: Path, remedy: str = ""):
+        super().__init__(path)
+        self._remedy = f"; {remedy}" if remedy else ""
+
+    def read(self) -> dict[str, Any]:
+        """The object.
+
+        Raises:
+            UserError: The file is missing, empty, damaged, or holds something else than an object.
+        """
+        if not self.exists():
+            raise UserError(f"{self.path.parent} has no {self.path.name}{self._remedy}")
+        value = read_json(self.path)
+        if not isinstance(value, dict):
+            raise UserError(f"{self.path}: expected a JSON object, found {type(value).__name__}; restore it, or delete it")
+        return value
+
+    def get(self, default: Any = None) -> Any:
+        """The object, or the default if the file is missing.
+
+        Raises:
+            UserError: The file is there, but empty or damaged.
+        """
+        return self.read() if self.exists() else default
+
+    def write(self, value: Any) -> None:
+        """Replaces the file in one move; makes its directory.
+
+        Raises:
+            ValueError: A number is not finite.
+        """
+        write_json(self.path, value)
+
+
+class MetricsFile(TextFile):
+    """metrics.jsonl: a flat JSON object a line, with at least "step" and "split"; it may be growing."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """The lines in order of step; [] without a file. Where a step was logged twice, the later line counts.
+
+        An unfinished last line is left out: its writer was killed, or is still at it.
+
+        Raises:
+            UserError: Another line is not a JSON object with "step" and "split".
+        """
+        if not self.exists():
+            return []
+        lines = {}
+        raw_lines = self.path.read_bytes().split(b"\n")
+        for number, raw in enumerate(raw_lines, 1):
+            if not raw.strip():
+                continue
+            try:
+                line = json.loads(raw.decode("utf-8"))
+                lines[line["step"], line["split"]] = line
+            except (ValueError, KeyError, TypeError) as error:
+                if number == len(raw_lines):  # no newline follows
+                    break
+                raise UserError(
+                    f'{self.path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
+                    "or the run's directory to run it again"
+                ) from error
+        return sorted(lines.values(), key=lambda line: line["step"])
+
+    def last_step(self) -> int:
+        """The step of the last whole line, from the end of the file only; 0 without one."""
+        if not self.exists():
+            return 0
+        with open(self.path, "rb") as file:
+            file.seek(max(0, self.path.stat().st_size - 65536))
+            lines = file.read().split(b"\n")
+        for line in reversed(lines[:-1]):
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                return int(json.loads(line)["step"])
+        return 0
+
+
+class Run:
+    """The directory of a pretraining, an adaptation, a fine-tuning or imported weights, or of a study's run.
+
+    A study's run keeps its adaptations and fine-tunings in `stage` directories below; a pretraining that it shares with another
+    run lies in that run's directory.
+
+    Attributes:
+        directory: The directory; it need not exist.
+        config: The whole config.
+        environment: Machine, packages and command.
+        data: Facts about the prepared corpus (`bertlab.data.facts`).
+        metrics: The log lines.
+        result: The final metrics and costs. It is written last: a run that has it is finished.
+        evaluation: What `bertlab evaluate` measured (`bertlab.transfer.evaluations`).
+        measured: What could not be measured after pretraining; written when that has been tried.
+        floor: Objective -> its exact floor on the synthetic language.
+        imported: Where imported weights came from.
+        most_frequent: Split -> what always giving the most frequent answer scores, of a fine-tuning.
+        job: What a sweep told its worker about the run.
+        failed: Why the last sweep could not finish the run.
+        task_text: The texts that an adaptation reads, a JSON object a line.
+        checkpoints: One folder a step (`bertlab.train.checkpoint`).
+        tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
+        log: The output of the run's worker.
+        lock: Held by the process at work on the run.
+        profile, tensorboard, slurm: Folders of what their names say.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.directory = at = Path(directory)
+        self.config = JsonFile(at / "config.json", "give the --workdir of a `bertlab train` or `bertlab import`")
+        self.environment = JsonFile(at / "environment.json")
+        self.data = JsonFile(at / "data.json")
+        self.metrics = MetricsFile(at / "metrics.jsonl")
+        self.result = JsonFile(at / "result.json", "let the run finish first")
+        self.evaluation = JsonFile(at / "evaluation.json")
+        self.measured = JsonFile(at / "measured.json")
+        self.floor = JsonFile(at / "floor.json")
+        self.imported = JsonFile(at / "imported.json")
+        self.most_frequent = JsonFile(at / "most_frequent.json")
+        self.job = JsonFile(at / "job.json")
+        self.failed = TextFile(at / "failed.txt")
+        self.task_text = TextFile(at / "task_text.jsonl")
+        self.checkpoints = at / "checkpoints"
+        self.tokenizer = at / "tokenizer"
+        self.log = at / "log.txt"
+        self.lock = at / "run.lock"
+        self.profile = at / "profile"
+        self.tensorboard = at / "tensorboard"
+        self.slurm = at / "slurm"
+
+    def __str__(self) -> str:
+        return str(self.directory)
+
+    def stage(self, kind: str, task: str = "") -> "Run":
+        """A part of a study's run: "adapt" or "finetune" with a task; "pretrain" is the run's own directory."""
+        return Run(self.directory / kind / task) if task else self
+
+    def tasks(self, kind: str) -> list[str]:
+        """The tasks that the run has begun to adapt or fine-tune to, sorted."""
+        return sorted(path.parent.name for path in self.directory.glob(f"{kind}/*/{self.config.path.name}"))
+
+    def predictions(self, split: str) -> TextFile:
+        """A fine-tuning's predictions for a split, a JSON object an example."""
+        return TextFile(self.directory / "predictions" / f"{split}.jsonl")
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+        return sorted(int(path.name) for path in self.checkpoints.glob("*") if path.name.isdigit())
+
+    def delete_pretraining(self) -> None:
+        """Removes what a pretraining wrote; leaves the adaptations, the fine-tunings and what the sweep's workers wrote."""
+        kept = {path.name for path in (self.job.path, self.log, self.lock, self.slurm)} | {"adapt", "finetune"}
+        for path in [path for path in self.directory.glob("*") if path.name not in kept]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def begun(self) -> bool:
+        """Whether the directory itself holds a pretraining, an adaptation or a fine-tuning."""
+        return self.config.exists() or self.metrics.exists()
+
+
+class StudyDirectory:
+    """The directory that a sweep fills.
+
+    Attributes:
+        directory: The directory; it need not exist.
+        study: The study and its runs.
+        settled: Why a sweep stopped early (`bertlab.studies.ordering`).
+        rule: What it may stop by; fixed before its first look.
+        lock: Held by the sweep at work.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.directory = at = Path(directory)
+        self.study = JsonFile(at / "study.json")
+        self.settled = JsonFile(at / "settled.json")
+        self.rule = JsonFile(at / "until_decided.json")
+        self.lock = at / "sweep.lock"
+
+    def run(self, name: str) -> Run:
+        """The directory of one of its runs."""
+        return Run(self.directory / name)
