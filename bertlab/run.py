@@ -115,7 +115,7 @@ class MetricsFile(TextFile):
                     break
                 raise UserError(
                     f'{self.path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
-                    "or the run's directory to run it again"
+                    "or delete the run's directory and run it again"
                 ) from error
         return sorted(lines.values(), key=lambda line: line["step"])
 
@@ -186,13 +186,17 @@ class Run:
     def __str__(self) -> str:
         return str(self.directory)
 
+    def beside(self, name: str) -> "Run":
+        """Another run of the same study."""
+        return Run(self.directory.parent / name)
+
     def stage(self, kind: str, task: str = "") -> "Run":
         """A part of a study's run: "adapt" or "finetune" with a task; "pretrain" is the run's own directory."""
         return Run(self.directory / kind / task) if task else self
 
     def tasks(self, kind: str) -> list[str]:
-        """The tasks that the run has begun to adapt or fine-tune to, sorted."""
-        return sorted(path.parent.name for path in self.directory.glob(f"{kind}/*/{self.config.path.name}"))
+        """The tasks that have a directory of an adaptation or a fine-tuning, sorted."""
+        return sorted(path.name for path in (self.directory / kind).glob("*") if path.is_dir())
 
     def predictions(self, split: str) -> TextFile:
         """A fine-tuning's predictions for a split, a JSON object an example."""

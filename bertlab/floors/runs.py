@@ -20,11 +20,11 @@ from rich.table import Table
 from bertlab.config import flatten
 from bertlab.data.synthetic import language
 from bertlab.errors import UserError
-from bertlab.run import Run
 from bertlab.floors.chain import Batch, chain_of, words_of
 from bertlab.floors.oracle import COUNT, SPECIAL_TOKENS, ExactOracle, floor, relations_of
 from bertlab.objectives.base import NoFloor, Vocabulary
 from bertlab.objectives.program import Program
+from bertlab.run import Run
 from bertlab.train.build import Experiment, build_pretraining
 from bertlab.train.checkpoint import load_params
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.run import StudyDirectory
 from bertlab.studies import statistics
 from bertlab.studies.measurements import Measure, Results, bounds, scores
-from bertlab.studies.ordering import FIRST_LOOK, RULE
+from bertlab.studies.ordering import FIRST_LOOK
 from bertlab.studies.seeds import mean_scores, seed_tables
 
 # Families of comparisons, each corrected for its own number.
@@ -126,8 +126,8 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
 
 def looks_of(results: Results) -> int:
     """How often a sweep that may stop early could have looked at the scores, whether it stopped or not; 1 for other sweeps."""
-    rule = results.path / RULE
-    return read_json(rule)["max_seeds"] - FIRST_LOOK + 1 if rule.exists() else 1
+    rule = StudyDirectory(results.path).rule.get()
+    return rule["max_seeds"] - FIRST_LOOK + 1 if rule else 1
 
 
 def _of_measure(results: Results, measure: Measure) -> list[Comparison]:

@@ -19,9 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.run import Run, StudyDirectory
 from bertlab.studies import leaks
-from bertlab.studies.measurements import read_metrics
 from bertlab.train.phases import phase_configs, weights_of
 
 # Before that many updates a model may be expected to know little: a tiny BERT leaves the unigram entropy after about 150.
@@ -223,22 +222,21 @@ def read_facts(directory: str | Path) -> Facts:
         UserError: It is none, or one of its files is damaged.
     """
     directory = Path(directory)
-    read = lambda name: read_json(directory / name) if (directory / name).exists() else None
-    if study := read("study.json"):
+    run = Run(directory)
+    if study := StudyDirectory(directory).study.get():
         raise UserError(f"{directory} holds a study; give one of its runs, such as {directory / study['runs'][0]['name']}")
-    if not any((directory / name).exists() for name in ("config.json", "metrics.jsonl")):
+    if not run.begun():
         raise UserError(f"{directory} is not a run: it has neither config.json nor metrics.jsonl; give the --workdir of a run")
-    failed = directory / "failed.txt"
-    reasons = failed.read_text(encoding="utf-8").strip().splitlines() if failed.exists() else []
+    reasons = run.failed.read().strip().splitlines() if run.failed.exists() else []
     return Facts(
         directory=directory,
-        config=read("config.json") or {},
-        lines=read_metrics(directory / "metrics.jsonl"),
-        result=read("result.json"),
-        data=read("data.json"),
-        floor=read("floor.json"),
-        failure=(reasons or ["failed.txt is empty"])[-1].strip() if failed.exists() else "",
-        imported=(directory / "imported.json").exists(),
+        config=run.config.get({}),
+        lines=run.metrics.read(),
+        result=run.result.get(),
+        data=run.data.get(),
+        floor=run.floor.get(),
+        failure=(reasons or ["failed.txt is empty"])[-1].strip() if run.failed.exists() else "",
+        imported=run.imported.exists(),
     )
 
 

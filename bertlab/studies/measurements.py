@@ -1,7 +1,6 @@
 """Reads the directories of runs and studies into one long table of measurements: a row per number that a run has measured."""
 
 import functools
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.run import Run, StudyDirectory
 from bertlab.studies.study import COSTS
 from bertlab.studies.worker import NO_COSTS, from_scratch
-from bertlab.transfer.evaluations import MOST_FREQUENT, TEST_SPLIT, biases_of, read_evaluations
+from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
 
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
 TRANSFER_COSTS = ("flops", "seconds")
@@ -169,7 +168,9 @@ def load(path: str | os.PathLike) -> Results:
     """
     path = Path(path)
     study, directories = read_study(path)
-    single = list(directories.values()) == [path]  # its own pretraining counts, whatever its fine-tunings start from
+    single = [run.directory for run in directories.values()] == [
+        path
+    ]  # its own pretraining counts, whatever its fine-tunings start from
     seeds = seed_axes(study["axes"])
     repetitions = bool(seeds) and len(seeds) == len(study["axes"])
     runs, measured, curves, data_hashes, text_hashes, environments, configs, asked = [], [], [], [], [], {}, {}, {}
@@ -180,15 +181,15 @@ def load(path: str | os.PathLike) -> Results:
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
         variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds)
         identity = {"run": name, "variant": variant or (study["title"] if repetitions else name), **labels}
-        lines = [] if scratch else read_metrics(pretraining / "metrics.jsonl")
-        result = _read(pretraining / "result.json")
-        config = _read(pretraining / "config.json") or {}
-        evaluations = {} if scratch or not (file := pretraining / "evaluation.json").exists() else read_evaluations(file)
+        lines = [] if scratch else pretraining.metrics.read()
+        result = pretraining.result.get()
+        config = pretraining.config.get({})
+        evaluations = {} if scratch or not (file := pretraining.evaluation).exists() else read_evaluations(file.path)
         data_hash = "" if scratch or not result else result.get("data_hash") or ""
         trained = "" if scratch else study.get("trained", {}).get(name, trained_objectives(config))
         own = [
             *_pretraining(result, lines, scratch),
-            *([] if scratch else _floors(_read(pretraining / "floor.json") or {})),
+            *([] if scratch else _floors(pretraining.floor.get({}))),
             *_evaluations(evaluations),
             *_finetunings(directory, run),
         ]
@@ -208,8 +209,8 @@ def load(path: str | os.PathLike) -> Results:
         data_hashes += [{"run": name, "step": step, "data_hash": value} for step, value in hashes.items()]
         text_hashes += [{"run": name, **row} for row in _text_hashes(evaluations)]
         configs |= {name: config} if config else {}
-        asked |= {name: _of_tokens(data)} if not scratch and (data := _read(pretraining / "data.json")) else {}
-        environments |= {name: found} if (found := _read(pretraining / "environment.json")) else {}
+        asked |= {name: _of_tokens(data)} if not scratch and (data := pretraining.data.get()) else {}
+        environments |= {name: found} if (found := pretraining.environment.get()) else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since
     results = Results(
@@ -233,26 +234,27 @@ def load(path: str | os.PathLike) -> Results:
     return results
 
 
-def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Path]]:
-    """What study.json says, with "settled" if the sweep stopped early, and each run's directory; for a run the same keys.
+def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
+    """What study.json says, with "settled" if the sweep stopped early, and the runs; of a single run the same keys.
 
     Raises:
         UserError: The directory holds neither a study nor a run.
     """
-    if study := _read(path / "study.json"):
-        if settled := _read(path / "settled.json"):
+    directory, single = StudyDirectory(path), Run(path)
+    if study := directory.study.get():
+        if settled := directory.settled.get():
             study["settled"] = settled
-        return study, {run["name"]: path / run["name"] for run in study["runs"]}
-    if not ((path / "config.json").exists() or (path / "metrics.jsonl").exists()):
+        return study, {run["name"]: directory.run(run["name"]) for run in study["runs"]}
+    if not single.begun():
         raise UserError(
             f"{path} holds neither a study (study.json) nor a run (config.json, metrics.jsonl); "
             "give the --workdir of a sweep or of a run"
         )
-    tasks = sorted(p.name for p in (path / "finetune").glob("*") if p.is_dir())
+    tasks = single.tasks("finetune")
     name = path.resolve().name
     run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
     described = {"name": name, "title": f"Run {name}", "question": "", "command": "", "axes": {}}
-    return described | {"downstream": tasks, "runs": [run]}, {name: path}
+    return described | {"downstream": tasks, "runs": [run]}, {name: single}
 
 
 def trained_objectives(config: Mapping[str, Any]) -> str:
@@ -261,7 +263,7 @@ def trained_objectives(config: Mapping[str, Any]) -> str:
     return "+".join(sorted(name for name, entry in entries if entry.get("weight") or entry.get("final_weight")))
 
 
-def discards_pretraining(directory: Path, run: Mapping[str, Any]) -> bool:
+def discards_pretraining(directory: Run, run: Mapping[str, Any]) -> bool:
     """Whether all fine-tunings of a study's run start from random values; an average has the costs of what it averages.
 
     A fine-tuning's config.json says what it started from; before it begins, the study's settings say it.
@@ -270,45 +272,19 @@ def discards_pretraining(directory: Path, run: Mapping[str, Any]) -> bool:
     settings_of = tasks if isinstance(tasks, Mapping) else {}  # a list of names has no settings
 
     def at_random(task: str) -> bool:
-        if config := _read(directory / "finetune" / task / "config.json"):
+        if config := directory.stage("finetune", task).config.get():
             return bool(config.get("transfer", {}).get("random"))
         return str(settings_of.get(task, {}).get("transfer.random")).lower() == "true"
 
     return not run.get("averages") and from_scratch(map(at_random, tasks))
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl in order of step; an unfinished last line is left out.
-
-    Raises:
-        UserError: Another line is not a JSON object with "step" and "split".
-    """
-    if not path.exists():
-        return []
-    lines = {}
-    raw_lines = path.read_bytes().split(b"\n")
-    for number, raw in enumerate(raw_lines, 1):
-        if not raw.strip():
-            continue
-        try:
-            line = json.loads(raw.decode("utf-8"))
-            lines[line["step"], line["split"]] = line
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(raw_lines):  # no newline after it: the writer was killed here
-                break
-            raise UserError(
-                f'{path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
-                "or delete the run's directory and run it again"
-            ) from error
-    return sorted(lines.values(), key=lambda line: line["step"])
-
-
-def read_first_metrics(directories: Iterable[Path], downstream: Sequence[str]) -> dict[str, str]:
+def read_first_metrics(directories: Iterable[Run], downstream: Sequence[str]) -> dict[str, str]:
     """Task -> the metric it is reported by, taken from the first run whose fine-tuning says so."""
     found = {}
     for directory in directories:
         for task in downstream:
-            metrics = (_read(directory / "finetune" / task / "config.json") or {}).get("metrics") or {}
+            metrics = directory.stage("finetune", task).config.get({}).get("metrics") or {}
             found = ({task: next(iter(metrics.values()))} if metrics else {}) | found
     return found
 
@@ -343,11 +319,6 @@ def bounds(metric: str) -> tuple[float, float]:
 def _of_tokens(facts: Mapping[str, Any]) -> list[str]:
     """The objectives that predict tokens, by data.json."""
     return [name for name, objective in facts.get("objectives", {}).items() if objective["asks"] == "tokens"]
-
-
-def _read(file: Path) -> Any:
-    """A JSON file's content; None if there is no file."""
-    return read_json(file) if file.exists() else None
 
 
 def _number(value: float | None, weight: float | None = None, standard_error: float | None = None) -> dict[str, Any]:
@@ -409,23 +380,23 @@ def _text_hashes(evaluations: Mapping[str, Any]) -> list[dict[str, str]]:
     return [dict(zip(("measure", "source", "text_hash"), row)) for row in dict.fromkeys(found)]
 
 
-def _finetunings(directory: Path, run: Mapping[str, Any]) -> Rows:
+def _finetunings(directory: Run, run: Mapping[str, Any]) -> Rows:
     """The scores of a run's fine-tunings, the scores of the most frequent answer, and what transfer has cost."""
     rows: Rows = []
     for task in run["downstream"]:
-        place = directory / "finetune" / task
-        metrics = (_read(place / "result.json") or {}).get("metrics", {})
-        most_frequent = _read(place / MOST_FREQUENT) if metrics else None
-        for stage, by_split in (("finetune", metrics), ("most_frequent", most_frequent or {})):
+        place = directory.stage("finetune", task)
+        metrics = place.result.get({}).get("metrics", {})
+        most_frequent = place.most_frequent.get({}) if metrics else {}
+        for stage, by_split in (("finetune", metrics), ("most_frequent", most_frequent)):
             for split, values in by_split.items():
                 # A task's own loss ("package/loss") stands for the total ("loss"), which may hold other objectives.
                 own = {metric.removeprefix(f"{task}/"): value for metric, value in values.items()}
                 rows += [(Measure(stage, task, split, metric), _number(value)) for metric, value in own.items()]
     if run.get("averages"):
         return rows
-    adapted = directory.parent / run.get("shares", {}).get("adapt", directory.name) / "adapt"
-    stages = [stage / task for task in run["downstream"] for stage in (adapted, directory / "finetune")]
-    spent = [of for of in (_read(stage / "result.json") for stage in stages) if of and "flops" in of]
+    adapted = directory.beside(run.get("shares", {}).get("adapt", directory.directory.name))
+    parts = [part for task in run["downstream"] for part in (adapted.stage("adapt", task), directory.stage("finetune", task))]
+    spent = [of for of in (part.result.get({}) for part in parts) if "flops" in of]
     totals = {key: sum(of[key] for of in spent) for key in TRANSFER_COSTS if spent}
     return rows + [(cost(key, "transfer"), _number(value)) for key, value in totals.items()]
 
@@ -445,14 +416,13 @@ def _costs_of_averages(runs: Sequence[Mapping[str, Any]], measured: Sequence[Map
     return rows
 
 
-def _status(directory: Path, run: Mapping[str, Any], pretrained: bool) -> dict[str, str]:
+def _status(directory: Run, run: Mapping[str, Any], pretrained: bool) -> dict[str, str]:
     """Whether a run is finished, with the reason if it failed."""
-    finetuned = all((directory / "finetune" / task / "result.json").exists() for task in run["downstream"])
+    finetuned = all(directory.stage("finetune", task).result.exists() for task in run["downstream"])
     if finetuned and (pretrained or run.get("averages")):
         return {"status": "finished", "error": ""}
-    failed = directory / "failed.txt"
-    if failed.exists():
-        return {"status": "failed", "error": failed.read_text(encoding="utf-8").strip()}
+    if directory.failed.exists():
+        return {"status": "failed", "error": directory.failed.read().strip()}
     return {"status": "unfinished", "error": ""}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.run import StudyDirectory
 from bertlab.studies import statistics
 from bertlab.studies.measurements import load, score_of_task, seed_axes
 from bertlab.studies.seeds import seed_tables
@@ -18,8 +18,6 @@ from bertlab.studies.study import RunSpec, Study
 
 FIRST_LOOK = 3
 ALL = "all"
-FILE = "settled.json"
-RULE = "until_decided.json"
 
 
 def check_until_decided(study: Study, task: str) -> None:
@@ -52,13 +50,13 @@ def fix_rule(workdir: Path, study: Study, task: str) -> None:
         UserError: An earlier sweep of the directory had another rule.
     """
     rule = {"task": task, "max_seeds": len(_seeds(study.runs(), study))}
-    path = workdir / RULE
-    if path.exists() and (before := read_json(path)) != rule:
+    file = StudyDirectory(workdir).rule
+    if (before := file.get(rule)) != rule:
         raise UserError(
-            f"{path}: this sweep stops by {before['task']} and {before['max_seeds']} seeds, not by {task} and"
+            f"{file}: this sweep stops by {before['task']} and {before['max_seeds']} seeds, not by {task} and"
             f" {rule['max_seeds']}; a second rule could find an order by chance, so ask for the same or give another --workdir"
         )
-    write_json(path, rule)
+    file.write(rule)
 
 
 def seed_by_seed(runs: Sequence[RunSpec], study: Study) -> list[RunSpec]:
@@ -95,7 +93,7 @@ def write_settled(workdir: Path, found: statistics.Settlement) -> str:
     """Records in the study's directory that it stopped early; returns that as a sentence."""
     orders = "; ".join(f"{metric}: {' > '.join(ranking)}" for metric, ranking in found.rankings.items())
     sentence = f"The order of the variants was settled after {found.seeds} of {found.max_seeds} seeds ({orders})"
-    write_json(workdir / FILE, {"seeds": found.seeds, "max_seeds": found.max_seeds, "sentence": sentence})
+    StudyDirectory(workdir).settled.write({"seeds": found.seeds, "max_seeds": found.max_seeds, "sentence": sentence})
     return sentence
 
 

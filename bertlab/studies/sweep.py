@@ -26,7 +26,6 @@ from bertlab.files import is_running
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.measurements import trained_objectives
-from bertlab.studies.ordering import FILE as SETTLED
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
 from bertlab.studies.records import check_same_study, clear_changed, with_owners
 from bertlab.studies.statistics import Settlement
@@ -114,7 +113,7 @@ def sweep(
             if pending:
                 prepare_data([configs[run.name] for run in pending], prepare or prepare_text, console)
             settled = functools.partial(look, workdir, study, until_decided) if until_decided else None
-            (workdir / SETTLED).unlink(missing_ok=True)
+            StudyDirectory(workdir).settled.delete()
             failures, unbegun = run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled)
         except KeyboardInterrupt:
             print_line(

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bertlab.config import flatten
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.run import Run
 from bertlab.studies.measurements import discards_pretraining
 from bertlab.studies.study import COSTS, RunSpec
 from bertlab.studies.text import MISSING, count_text, number, seconds_text
@@ -62,29 +62,35 @@ def stages(path: Path) -> dict[str, Path]:
         UserError: `path` is no run, or its pretraining is not where its job.json says.
     """
     found, adapted = {PRETRAINING: path}, path
-    if not (path / "config.json").exists():
-        if not (path / "job.json").exists():
+    given = Run(path)
+    if not given.config.exists():
+        if not given.job.exists():
             raise UserError(f"{path} is not a run (there is no config.json and no job.json); give two run directories")
-        run = RunSpec(**read_json(path / "job.json")["run"])
+        run = RunSpec(**given.job.read()["run"])
         if run.averages:
             raise UserError(
                 f"{path} averages the predictions of {', '.join(run.averages)} and trained nothing; give two runs that did"
             )
         found[PRETRAINING] = pretrained(run, path)
         adapted = path.parent / run.shares.get("adapt", path.name)
-        if not (found[PRETRAINING] / "config.json").exists():
+        if not Run(found[PRETRAINING]).config.exists():
             raise UserError(
                 f"the pretraining of {path} should stand in {found[PRETRAINING]}, where there is no config.json: it has not"
                 " begun, or was moved; finish it, or put it back"
             )
-    for kind, directory in (("adapt", adapted), ("finetune", path)):
-        found |= {f"{kind}.{file.parent.name}": file.parent for file in sorted(directory.glob(f"{kind}/*/config.json"))}
+    for kind, run in (("adapt", Run(adapted)), ("finetune", given)):
+        found |= {
+            f"{kind}.{task}": run.stage(kind, task).directory
+            for task in run.tasks(kind)
+            if run.stage(kind, task).config.exists()
+        }
     return found
 
 
 def from_random(path: Path) -> bool:
     """Whether a run of a study begins all its fine-tunings from random values, so that nothing of a pretraining counts."""
-    return (path / "job.json").exists() and discards_pretraining(path, read_json(path / "job.json")["run"])
+    job = Run(path).job.get()
+    return job is not None and discards_pretraining(Run(path), job["run"])
 
 
 def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
@@ -94,7 +100,7 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """
     rows = []
     for stage, ours, theirs in _pairs(first, second):
-        configs = [flatten(read_json(directory / "config.json")) for directory in (ours, theirs)]
+        configs = [flatten(Run(directory).config.read()) for directory in (ours, theirs)]
         # Where a fine-tuning begins is the pretraining or the adaptation, which are compared themselves.
         keys = [key for key in _differing(*configs) if stage == PRETRAINING or key != "init_from"]
         rows += [(_named(stage, key), *(_shown(config, key) for config in configs)) for key in keys]
@@ -105,8 +111,7 @@ def environment(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """The same of environment.json, but for the command; of a later stage only what differs otherwise than in pretraining."""
     rows, before = [], set()
     for stage, ours, theirs in _pairs(first, second):
-        files = [directory / "environment.json" for directory in (ours, theirs)]
-        found = [flatten(read_json(file)) if file.exists() else {} for file in files]
+        found = [flatten(Run(directory).environment.get({})) for directory in (ours, theirs)]
         entries = [(key, *(_shown(of, key) for of in found)) for key in _differing(*found) if key != "command"]
         rows += [(_named(stage, key), *values) for key, *values in entries if (key, *values) not in before]
         before |= set(entries) if stage == PRETRAINING else set()
@@ -124,7 +129,7 @@ def other_totals(first: Path, second: Path) -> list[str]:
     """The names of the total losses that are sums of other objectives, or with other weights, in one run than in the other."""
     names = []
     for stage, *directories in _pairs(first, second):
-        ours, theirs = (_weights(read_json(directory / "config.json")) for directory in directories)
+        ours, theirs = (_weights(Run(directory).config.read()) for directory in directories)
         if ours != theirs:
             task = stage.removeprefix("finetune.")
             names += ["valid/loss", "test/loss"] if stage == PRETRAINING else [f"{task}: test/loss"]
@@ -187,14 +192,14 @@ def _numbers(path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     pretraining = stages(path)[PRETRAINING]
     # A run on a pretraining that was there already has a result of its own, which says what of it counts.
-    files = dict.fromkeys(directory / "result.json" for directory in (pretraining, path))
-    results = [read_json(file) for file in files if file.exists()]
+    files = [Run(directory).result for directory in dict.fromkeys((pretraining, path))]
+    results = [file.read() for file in files if file.exists()]
     for result in results:
         found |= {key: result[key] for key in COSTS if result.get(key) is not None}
     found |= NO_COSTS if from_random(path) else _of_pretraining(pretraining, results)
-    for file in sorted(path.glob("finetune/*/result.json")):
-        metrics = read_json(file)["metrics"].get("test", {})
-        found |= {f"{file.parent.name}: test/{metric}": value for metric, value in metrics.items()}
+    for task in Run(path).tasks("finetune"):
+        metrics = Run(path).stage("finetune", task).result.get({"metrics": {}})["metrics"].get("test", {})
+        found |= {f"{task}: test/{metric}": value for metric, value in metrics.items()}
     return found
 
 
@@ -205,9 +210,8 @@ def _of_pretraining(pretraining: Path, results: Sequence[Mapping[str, Any]]) -> 
         found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
     for name, entry in _evaluations(pretraining).items():
         found[name] = entry["value"] if "value" in entry else entry["accuracy"]
-    if (pretraining / "floor.json").exists():
-        for objective, floor in read_json(pretraining / "floor.json").items():
-            found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
+    for objective, floor in Run(pretraining).floor.get({}).items():
+        found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
     return found
 
 
@@ -219,8 +223,8 @@ def _weights(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 def _evaluations(pretraining: Path) -> dict[str, Mapping[str, Any]]:
     """ "bits_per_byte/pseudo, test split" -> its entry in evaluation.json."""
-    file = pretraining / "evaluation.json"
-    measures = read_evaluations(file) if file.exists() else {}
+    file = Run(pretraining).evaluation
+    measures = read_evaluations(file.path) if file.exists() else {}
     return {
         f"{measure}/{kind}, {source}": entry
         for measure, by_source in measures.items()
@@ -231,8 +235,7 @@ def _evaluations(pretraining: Path) -> dict[str, Mapping[str, Any]]:
 
 def _same_batches(stage: str, first: Path, second: Path) -> str:
     where = f"{stage or 'Pretraining'}: "
-    results = [directory / "result.json" for directory in (first, second)]
-    ours, theirs = (read_json(file) if file.exists() else {} for file in results)
+    ours, theirs = (Run(directory).result.get({}) for directory in (first, second))
     if not (ours.get("data_hash") and theirs.get("data_hash")):
         return f"{where}whether they read the same batches is not known: what is not finished or read nothing has no data_hash."
     if ours["step"] != theirs["step"]:

@@ -1,7 +1,6 @@
 """From a config to what the loop runs: checks first, then data, model and objectives composed."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

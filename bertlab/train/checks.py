@@ -21,6 +21,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import family_of, model_direction, model_shape
 from bertlab.objectives.blame import blamed
+from bertlab.run import Run
 from bertlab.train.budget import parse_budget
 from bertlab.train.choice import check_attention
 from bertlab.train.lora import build_adapter
@@ -224,7 +225,7 @@ def vocabulary_of(tokenizer: Tokenizer, counts: np.ndarray | None = None) -> obj
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses a tokenizer that an objective cannot work with, or whose ids mean something else in `config.init_from`."""
     if config.init_from:
-        theirs = load_tokenizer(Path(config.init_from).expanduser() / "tokenizer")
+        theirs = load_tokenizer(Run(Path(config.init_from).expanduser()).tokenizer)
         if theirs.pieces() != tokenizer.pieces():
             raise UserError(
                 f"config.init_from={config.init_from} was trained with another vocabulary; set"

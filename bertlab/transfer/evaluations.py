@@ -4,8 +4,6 @@
 
 SOURCE is TEST_SPLIT or the path of a file as it was given, KIND one of `bertlab.transfer.likelihood.KINDS`. Every entry has a
 `text_hash`: equal ones were asked about the same texts, so that their numbers compare.
-
-Of fine-tunings here is only the name of the file of `bertlab.transfer.scoring.most_frequent_answers`' scores.
 """
 
 import hashlib
@@ -17,9 +15,6 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.run import Run
-
-MOST_FREQUENT = "most_frequent.json"
-"""Split -> "TASK/METRIC" -> what always the most frequent answer scores; beside a fine-tuning's result.json."""
 
 TEST_SPLIT = "test split"
 """SOURCE of the sample of a run's own held-out sentences."""

@@ -12,7 +12,7 @@ from conftest import PARAMETERS, objectives_study, write_json, write_run, write_
 
 from bertlab.errors import UserError
 from bertlab.studies.comparisons import difference
-from bertlab.studies.measurements import COLUMNS, Measure, cost, load, read_metrics, score_of_task
+from bertlab.studies.measurements import COLUMNS, Measure, cost, load, score_of_task
 from bertlab.studies.plots import learning_curves, line_styles
 from bertlab.studies.same_data import compare_data, curves, shared_curves, untrained
 from bertlab.studies.seeds import seed_tables, summarise
@@ -104,34 +104,6 @@ def test_a_single_run_and_a_fine_tuning_can_be_loaded(tmp_path):
     results = load(tmp_path / "x")
     assert results.axes == () and results.variants == ["x"]
     assert {"package/accuracy", "code_spans/f1"} <= {measure.name for measure in results.measures(stage="finetune")}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b'{"step": 1, "split": "train"}\n{"step": 2, "split": "tr', [1]),
-        (b'{"step": 1, "split": "train"}\n{"step": 2, "note": "\xc3', [1]),
-        (b'{"step": 1, "split": "train"}\n{"step": 2, "spl\n', None),
-        *(
-            (b'{"step": 1, "split": "train"}\n%s\n{"step": 3, "split": "train"}\n' % bad, None)
-            for bad in (b'{"step": 2, "split": "tr', b"[1]", b'{"step": 2}', b"\xff")
-        ),
-    ],
-)
-def test_a_line_cut_off_by_a_kill_is_left_out_and_any_other_bad_line_named(tmp_path, text, expected):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(text)
-    if expected:
-        assert [line["step"] for line in read_metrics(path)] == expected
-        return
-    with pytest.raises(UserError, match=r"metrics\.jsonl:2: "):
-        read_metrics(path)
-
-
-def test_steps_logged_again_after_a_resume_count_once(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {s}, "split": "train", "loss": {v}}}\n' for s, v in [(1, 1), (2, 2), (1, 9)]))
-    assert [(line["step"], line["loss"]) for line in read_metrics(path)] == [(1, 9), (2, 2)]
 
 
 def test_status_tells_finished_failed_and_unfinished_apart(tmp_path):

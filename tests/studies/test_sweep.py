@@ -26,7 +26,7 @@ from bertlab.studies import views
 from bertlab.studies.launchers import Local
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.sweep import sweep
-from bertlab.studies.views import Job, LineView, TerminalView, last_step, progress
+from bertlab.studies.views import Job, LineView, TerminalView, progress
 from bertlab.studies.worker import alone
 from tests.conftest import ROOT
 
@@ -598,12 +598,10 @@ def test_a_failed_run_without_a_log_is_not_said_to_have_one(tmp_path):
 
 
 def test_progress_reads_the_last_whole_line(tmp_path):
-    metrics = tmp_path / "metrics.jsonl"
-    assert last_step(metrics) == 0
-    metrics.write_text('{"step": 10, "split": "train"}\n{"step": 20, "split": "train"}\n{"step": 3')
-    assert last_step(metrics) == 20
     run = RunSpec("a", {}, "base.py", {}, {"package": {}})
     job = SimpleNamespace(directory=tmp_path, run=run)
+    assert progress(job) == ("pretrain", 0, 0, None)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 10, "split": "train"}\n{"step": 20, "split": "train"}\n{"step": 3')
     assert progress(job) == ("pretrain", 0, 20, None)
     (tmp_path / "config.json").write_text('{"train": {"steps": 100}}')
     assert progress(job) == ("pretrain", 0, 20, 100)
