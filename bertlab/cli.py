@@ -349,7 +349,7 @@ def _train(given, overrides: list[str]) -> int | None:
                 prepare(config.data, progress=progress)
         pretrain(config, given.workdir)
     if processes.is_first():
-        print(f"finished: {given.workdir / 'result.json'}; see it with: bertlab report {given.workdir}")
+        print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
 
 
 def _finetune(given, overrides: list[str]) -> int | None:
@@ -364,7 +364,7 @@ def _finetune(given, overrides: list[str]) -> int | None:
         return grid(given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs)
     result = finetune(given.run, given.task, given.workdir, values, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
-    print(f"finished: {given.workdir / 'result.json'}; test: {scores}")
+    print(f"finished: {Run(given.workdir).result}; test: {scores}")
 
 
 def _adapt(given, overrides: list[str]) -> None:
@@ -375,7 +375,7 @@ def _adapt(given, overrides: list[str]) -> None:
     pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
     values = {name: value for name, _, value in pairs}
     adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
-    print(f"finished: {given.workdir / 'result.json'}; next: bertlab finetune --run={given.workdir} --task={given.task}")
+    print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
 
 
 def _average(given, _) -> None:
