@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from bertlab.errors import UserError, require
+from bertlab.run import Run
 from bertlab.transfer.recipes import RECIPES
 
 

@@ -23,6 +23,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
+from bertlab.run import Run
 from bertlab.train.checkpoint import load_params, save_params
 
 IMPORTERS = {
