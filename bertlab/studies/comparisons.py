@@ -37,7 +37,7 @@ class Comparison:
         family: What it is corrected with: every two variants, every variant against the first, or every variant against the
             most frequent answer. "" if it stands by itself.
         corrections: The comparisons in the family, times the looks of a sweep that may stop early (Bonferroni).
-        flips: The permutation test of the pairs, uncorrected; only against the first variant.
+        flips: p of the pairs by sign flips, uncorrected; None except against the first variant.
     """
 
     measure: Measure
@@ -52,7 +52,7 @@ class Comparison:
     seeds: tuple[int, int]
     family: str = ""
     corrections: int = 1
-    flips: statistics.Permutation | None = None
+    flips: float | None = None
 
     @property
     def beyond_chance(self) -> bool:
@@ -142,7 +142,7 @@ def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
     for name in others:
         of = _compare(tables, measure, name, reference, **first)
         means = [tables[variant].mean(axis=1) for variant in (name, reference)]
-        flips = statistics.permutation_test(*means, (name, reference)) if of.pairs else None
+        flips = statistics.sign_flips(*means, (name, reference)) if of.pairs else None
         found.append(dataclasses.replace(of, flips=flips))
     answered = seed_tables(results, measure._replace(stage="most_frequent"))
     for name in scored:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 
+import scipy.stats
+
 from bertlab.studies import leaks, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, Comparison, find, of_family
 from bertlab.studies.measurements import Measure, Results, cost, scores
 from bertlab.studies.same_data import compare_data, compare_texts, untrained
 from bertlab.studies.seeds import mean_scores, seed_counts
-from bertlab.studies.statistics import failure_rate
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 
 
@@ -217,6 +218,6 @@ def runs_left_out(results: Results, status: str) -> str:
 
 
 def failed_share(failed: int, runs: int) -> str:
-    """The rate of failed runs among those that ended, with its interval: "20 %, 95 % interval 3 to 56 %"."""
-    found = failure_rate(failed, runs)
-    return f"{100 * found.rate:.0f} %, 95 % interval {100 * found.low:.0f} to {100 * found.high:.0f} %"
+    """The rate of failed runs with Clopper and Pearson's interval: "20 %, 95 % interval 3 to 56 %"."""
+    interval = scipy.stats.binomtest(failed, runs).proportion_ci(method="exact")
+    return f"{100 * failed / runs:.0f} %, 95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %"

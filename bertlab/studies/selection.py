@@ -11,7 +11,7 @@ import pandas as pd
 
 from bertlab.studies.measurements import Results, bounds, scores
 from bertlab.studies.seeds import by_seed
-from bertlab.studies.statistics import mean_over_seeds, multi_bootstrap
+from bertlab.studies.statistics import mean_interval, multi_bootstrap
 
 
 def selections(results: Results) -> pd.DataFrame:
@@ -64,8 +64,9 @@ def _interval(scores: pd.DataFrame, within: tuple[float, float]) -> tuple[float,
     """95 % interval of the mean of a variant's scores (`by_seed`), cut where scores end; NaN if there is none."""
     if len(scores) < 2:
         return math.nan, math.nan
-    found = multi_bootstrap(scores) if scores.shape[1] > 1 else mean_over_seeds(scores.iloc[:, 0])
-    return max(found.low, within[0]), min(found.high, within[1])
+    found = multi_bootstrap(scores) if scores.shape[1] > 1 else None
+    low, high = (found.low, found.high) if found else mean_interval(scores.iloc[:, 0])
+    return max(low, within[0]), min(high, within[1])
 
 
 def _groups(runs: pd.DataFrame, axes: list[str]) -> list[tuple[tuple[str, ...], pd.DataFrame]]:

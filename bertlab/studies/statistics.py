@@ -1,7 +1,7 @@
 """Statistics over seeds: intervals, tests, power, and the rule by which a sweep stops early.
 
 Scores are one variant's numbers in one metric: a pandas Series indexed by seed (a plain array's index is its position). Scores
-that are not finite come from failed runs: they are left out and counted. Two variants are compared seed by seed (paired) if
+that are not finite come from failed runs and are left out. Two variants are compared seed by seed (paired) if
 they have a seed in common, failed or not; otherwise as independent samples. If fine-tuning seeds are nested in pretraining
 seeds, scores are a DataFrame with a row per pretraining seed and a column per fine-tuning seed: fine-tunings of one pretrained
 model are not independent, so only `multi_bootstrap` takes them.
@@ -28,22 +28,6 @@ RESOLUTION = 1e-6
 
 
 @dataclass(frozen=True)
-class MeanOverSeeds:
-    """A variant's mean over `seeds` seeds with Student's interval; `sd` has ddof = 1; `missing` seeds have no score.
-
-    One seed has no `sd` and no interval (NaN); without a seed there is no mean. Equal scores have no interval either: an
-    interval of width zero would claim that the next seed's score is known.
-    """
-
-    mean: float
-    sd: float
-    low: float
-    high: float
-    seeds: int
-    missing: int
-
-
-@dataclass(frozen=True)
 class TTest:
     """First variant minus second in one metric: mean difference, interval, and two-sided p of no difference.
 
@@ -53,8 +37,6 @@ class TTest:
         low, high: The interval; NaN if nothing varies, because no spread can be estimated.
         p: Student's (paired) or Welch's; if nothing varies, see `compare_variants`.
         pairs: Seeds with a score of both; 0 for independent samples.
-        seeds: How many scores of the first and of the second variant were used.
-        missing: Seeds left out: pairs without both scores, or missing scores of independent samples.
     """
 
     mean: float
@@ -63,52 +45,16 @@ class TTest:
     high: float
     p: float
     pairs: int
-    seeds: tuple[int, int]
-    missing: int
 
 
 @dataclass(frozen=True)
-class BootstrapInterval:
-    """What `multi_bootstrap` found.
-
-    Attributes:
-        mean: Mean over pretraining seeds of the mean over fine-tunings; of two variants, the first's minus the second's.
-        low, high: The interval with the stated coverage.
-        percentiles: The percentile interval of the draws. It is too narrow with few pretraining seeds.
-        pretraining_seeds: How many were used of each variant.
-        finetunings: How many scores were used of both together.
-        missing: Cells of the tables without a score, and scores of pretraining seeds that the other variant lacks.
-        paired: Whether both variants were drawn with the same pretraining seeds.
-    """
+class Interval:
+    """A mean over pretraining seeds, or a difference of two, with its interval; `percentiles` are those of the draws."""
 
     mean: float
     low: float
     high: float
     percentiles: tuple[float, float]
-    pretraining_seeds: tuple[int, ...]
-    finetunings: int
-    missing: int
-    paired: bool
-
-
-@dataclass(frozen=True)
-class Permutation:
-    """p of a permutation test, the smallest p that this many seeds can give, and whether all permutations were tried."""
-
-    p: float
-    smallest_p: float
-    exact: bool
-
-
-@dataclass(frozen=True)
-class Rate:
-    """The share of `runs` that `failed`, with its Clopper-Pearson interval; 0 to 1."""
-
-    rate: float
-    low: float
-    high: float
-    failed: int
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -149,15 +95,15 @@ class Settlement:
         return [pair for pair in self.pairs if not pair.decided]
 
 
-def mean_over_seeds(scores: pd.Series, level: float = 0.95) -> MeanOverSeeds:
-    """Mean, standard deviation and Student's interval of the mean over seeds."""
+def mean_interval(scores: pd.Series, level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of the mean over seeds.
+
+    NaN for fewer than two scores and for equal scores: an interval of width zero would claim that the next score is known.
+    """
     _check_seeds(pd.Series(scores).index, "scores")
     known = _known(scores)
     values = known[~np.isnan(known)]
-    if not len(values):
-        return MeanOverSeeds(*[math.nan] * 4, 0, len(known))
-    low, high, _ = _student([values], _largest(values), level)
-    return MeanOverSeeds(float(values.mean()), _sd(values), low, high, len(values), len(known) - len(values))
+    return _student([values], _largest(values), level)[:2] if len(values) else (math.nan, math.nan)
 
 
 def compare_variants(first: pd.Series, second: pd.Series, names: tuple[str, str], level: float = 0.95) -> TTest:
@@ -189,35 +135,27 @@ def paired_p(first: Float[np.ndarray, "... seeds"], second: Float[np.ndarray, ".
     return p
 
 
-def permutation_test(
-    first: pd.Series, second: pd.Series, names: tuple[str, str], draws: int = 100_000, seed: int = 0
-) -> Permutation:
-    """Two-sided test of no difference without a normal distribution: sign flips of pairs, or relabelling of samples.
+def sign_flips(first: pd.Series, second: pd.Series, names: tuple[str, str], draws: int = 100_000, seed: int = 0) -> float:
+    """Two-sided p of no difference of pairs, without a normal distribution: the permutation test of their signs.
 
-    All permutations are tried if they are no more than `draws` (up to 16 pairs by default), else that many at random.
+    All sign flips are tried if they are no more than `draws` (up to 16 pairs by default), else that many at random.
     Few seeds cannot give a small p, however large the difference is: see `smallest_p`.
 
     Args:
         first: Scores by seed.
         second: Scores by seed.
         names: What the two variants are called, for the error.
-        draws: Permutations to try at most.
-        seed: Of the random permutations.
+        draws: Flips to try at most.
+        seed: Of the random flips.
 
     Raises:
-        UserError: As `compare_variants`.
+        UserError: There are fewer than two pairs.
     """
-    ours, theirs, paired, _ = _aligned(first, second, names)
-    arrangements = 2 ** len(ours) if paired else math.comb(len(ours) + len(theirs), len(ours))
-    found = scipy.stats.permutation_test(
-        (ours - theirs,) if paired else (ours, theirs),
-        np.mean if paired else lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis),
-        permutation_type="samples" if paired else "independent",
-        n_resamples=draws,
-        batch=10_000,
-        rng=np.random.default_rng(seed),
-    )
-    return Permutation(float(found.pvalue), 2 / min(arrangements, draws + 1), arrangements <= draws)
+    ours, theirs, paired = _aligned(first, second, names)
+    if not paired:
+        raise UserError(f"{names[0]} and {names[1]} have no seed in common, and only pairs can be flipped; run common seeds")
+    options = {"permutation_type": "samples", "n_resamples": draws, "batch": 10_000, "rng": np.random.default_rng(seed)}
+    return float(scipy.stats.permutation_test((ours - theirs,), np.mean, **options).pvalue)
 
 
 def smallest_p(first: int, second: int | None = None) -> float:
@@ -240,7 +178,7 @@ def multi_bootstrap(
     draws: int = 10_000,
     seed: int = 0,
     level: float = 0.95,
-) -> BootstrapInterval:
+) -> Interval:
     """Interval of one variant's mean, or of the difference of two, with fine-tuning seeds nested in pretraining seeds.
 
     The multi-bootstrap (Sellam et al. 2022, The MultiBERTs) with two nested levels: pretraining seeds are drawn with
@@ -280,28 +218,21 @@ def multi_bootstrap(
     for table, name in zip(tables, names):
         _check_seeds(table.index, name)
     paired = second is not None and _share_seeds(*tables)
-    known = [~np.isnan(_known(table)) for table in tables]
-    labels = [table.index[of.any(axis=1)] for table, of in zip(tables, known)]
+    labels = [table.index[~np.isnan(_known(table)).all(axis=1)] for table in tables]
     if paired:
         labels = [labels[0].intersection(labels[1], sort=False)] * 2
-    sizes = tuple(len(of) for of in labels)
-    _check_sizes(sizes, names, "pretraining seed", paired)
-    scores = [_known(table.loc[of]) for table, of in zip(tables, labels)]
-
-    mean, low, high, percentiles = stretched_interval(scores, paired, level, draws, seed)
-    finetunings = sum(int(np.isfinite(of).sum()) for of in scores)
-    missing = sum(table.size for table in tables) - finetunings
-    return BootstrapInterval(mean, low, high, percentiles, sizes, finetunings, missing, paired)
+    _check_sizes(tuple(map(len, labels)), names, "pretraining seed", paired)
+    return bootstrap_interval([_known(table.loc[of]) for table, of in zip(tables, labels)], paired, level, draws, seed)
 
 
-def stretched_interval(
+def bootstrap_interval(
     scores: Sequence[Float[np.ndarray, "seeds finetunings"]],
     paired: bool,
     level: float = 0.95,
     draws: int = 10_000,
     seed: int = 0,
-) -> tuple[float, float, float, tuple[float, float]]:
-    """`multi_bootstrap` of arrays: mean, low, high and percentiles of one variant, or of the difference of two."""
+) -> Interval:
+    """`multi_bootstrap` of arrays, of one variant or of the difference of two."""
     rng = np.random.default_rng(seed)
     rows = [rng.integers(len(of), size=(draws, len(of))) for of in scores]
     drawn = [_draw(of, rows[0] if paired else rows_of, rng) for of, rows_of in zip(scores, rows)]
@@ -310,11 +241,10 @@ def stretched_interval(
     totals = drawn[0] - sum(drawn[1:])
     tails = [(1 - level) / 2, (1 + level) / 2]
     percentiles = np.quantile(totals, tails)
-    samples = [means[0] - means[1]] if paired else means
-    low, high, _ = _student(samples, max(map(_largest, scores)), level)
+    low, high, _ = _student([means[0] - means[1]] if paired else means, max(map(_largest, scores)), level)
     normal = scipy.stats.norm.ppf(tails[1]) * totals.std()
     low, high = mean + (percentiles - mean) * ((high - low) / 2 / normal if normal else math.nan)
-    return mean, float(low), float(high), (float(percentiles[0]), float(percentiles[1]))
+    return Interval(mean, float(low), float(high), tuple(percentiles.tolist()))
 
 
 def power(pairs: int, difference: float, sd: float, alpha: float = 0.05) -> float:
@@ -360,18 +290,6 @@ def seeds_needed(difference: float, sd: float, power_wanted: float = 0.8, alpha:
         raise UserError(f"power_wanted is {power_wanted}; give a number between {alpha} and 1, such as 0.8")
     seeds = range(2, most + 1)
     return 2 + bisect.bisect_left(seeds, power_wanted, key=lambda pairs: power(pairs, difference, sd, alpha))
-
-
-def failure_rate(failed: int, runs: int, level: float = 0.95) -> Rate:
-    """Share of runs that failed, with Clopper and Pearson's interval, whose coverage is never below `level`.
-
-    Raises:
-        UserError: There are no runs, or more failed ones than runs.
-    """
-    if not 0 <= failed <= runs or runs == 0:
-        raise UserError(f"{failed} of {runs} runs failed: give at least one run, and no more failed ones than runs")
-    interval = scipy.stats.binomtest(failed, runs).proportion_ci(level, method="exact")
-    return Rate(failed / runs, float(interval.low), float(interval.high), failed, runs)
 
 
 def look_threshold(max_seeds: int, first_look: int, alpha: float = 0.05) -> float:
@@ -437,7 +355,7 @@ def settled(
         ranking = sorted(range(len(means)), key=lambda column: -means[column])
         rankings[metric] = [table.columns[column] for column in ranking]
         for (i, better), (j, worse) in itertools.combinations(enumerate(ranking), 2):
-            found = _t_test(*_pairs(values[:, better], values[:, worse]), level=1 - threshold)
+            found = _t_test(*_pairs(values[:, better], values[:, worse]), True, 1 - threshold)
             decided = found.pairs >= first_look and found.p <= threshold and direction * found.mean > 0
             pairs.append((j - i, PairDecision(metric, table.columns[better], table.columns[worse], found, decided)))
     pairs.sort(key=lambda pair: pair[0])
@@ -451,43 +369,42 @@ def _known(scores: pd.Series | pd.DataFrame) -> np.ndarray:
     return values
 
 
-def _aligned(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, bool, int]:
-    """Both variants' scores, whether they are pairs, and how many seeds were left out."""
+def _aligned(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Both variants' scores, and whether they are pairs."""
     first, second = (pd.Series(scores).rename(index=str) for scores in (first, second))  # seed 1 is seed "1"
     for scores, name in zip((first, second), names):
         _check_seeds(scores.index, name)
-    if _share_seeds(first, second):
+    if paired := _share_seeds(first, second):
         seeds = first.index.union(second.index, sort=False)
-        ours, theirs, paired, missing = _pairs(_known(first.reindex(seeds)), _known(second.reindex(seeds)))
+        ours, theirs = _pairs(_known(first.reindex(seeds)), _known(second.reindex(seeds)))
     else:
         ours, theirs = (values[~np.isnan(values)] for values in (_known(first), _known(second)))
-        paired, missing = False, len(first) + len(second) - len(ours) - len(theirs)
     _check_sizes((len(ours), len(theirs)), names, "seed", paired)
-    return ours, theirs, paired, missing
+    return ours, theirs, paired
 
 
 def _share_seeds(first: pd.Series | pd.DataFrame, second: pd.Series | pd.DataFrame) -> bool:
     return bool(first.index.isin(second.index).any())
 
 
-def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool, int]:
-    """As `_aligned`, of scores by position."""
+def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The scores at positions where both are known."""
     known = ~np.isnan(first) & ~np.isnan(second)
-    return first[known], second[known], True, int((~known).sum())
+    return first[known], second[known]
 
 
-def _t_test(ours: np.ndarray, theirs: np.ndarray, paired: bool, missing: int, level: float) -> TTest:
-    pairs, sizes = len(ours) * paired, (len(ours), len(theirs))
-    if min(sizes) == 0:
-        return TTest(*[math.nan] * 5, pairs, sizes, missing)
+def _t_test(ours: np.ndarray, theirs: np.ndarray, paired: bool, level: float) -> TTest:
+    if min(len(ours), len(theirs)) == 0:
+        return TTest(*[math.nan] * 5, pairs=0)
     samples, largest = [ours - theirs] if paired else [ours, theirs], max(_largest(ours), _largest(theirs))
     mean = float(ours.mean() - theirs.mean())
     low, high, p = _student(samples, largest, level)
     if paired and len(ours) > 1:
         p = float(paired_p(ours[None], theirs[None])[0])
-    elif math.isnan(p) and min(sizes) > 1:
-        p = smallest_p(*sizes) if abs(mean) > RESOLUTION * largest else 1.0
-    return TTest(mean, _sd(samples[0]) if paired else math.nan, low, high, p, pairs, sizes, missing)
+    elif math.isnan(p) and min(len(ours), len(theirs)) > 1:
+        p = smallest_p(len(ours), len(theirs)) if abs(mean) > RESOLUTION * largest else 1.0
+    sd = float(samples[0].std(ddof=1)) if paired and len(ours) > 1 else math.nan
+    return TTest(mean, sd, low, high, p, len(ours) * paired)
 
 
 def _student(samples: list[np.ndarray], largest: float, level: float) -> tuple[float, float, float]:
@@ -514,10 +431,6 @@ def _student(samples: list[np.ndarray], largest: float, level: float) -> tuple[f
 
 def _largest(scores: np.ndarray) -> float:
     return float(np.nanmax(np.abs(scores)))
-
-
-def _sd(values: np.ndarray) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
 def _draw(

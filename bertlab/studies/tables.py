@@ -195,16 +195,16 @@ def difference_table(compared: Sequence[Comparison]) -> pd.DataFrame:
     """A row for each task and variant beside the study's first variant, as text; empty without two seeds to pair."""
     rows = {}
     for found in of_family(compared, FIRST_VARIANT):
-        if not found.flips:
+        if found.flips is None:
             continue
-        metric, flips = found.measure.metric, found.flips
+        metric, smallest = found.measure.metric, statistics.smallest_p(found.pairs)
         factor, digits = plots.score_scale(metric)
         rows[f"{score_label(found.measure)}: {found.variant} − {found.other}"] = {
             ("", "seeds"): str(found.pairs),
             (DIFFERENCES, "difference"): number(factor * found.mean, digits, "+"),
             (DIFFERENCES, "95 % interval"): interval_text(found.low, found.high, metric),
             (DIFFERENCES, "p"): p_text(found.corrected_p),
-            (DIFFERENCES, "p by sign flips"): f"{p_text(flips.p)} ({p_text(flips.smallest_p)})",
+            (DIFFERENCES, "p by sign flips"): f"{p_text(found.flips)} ({p_text(smallest)})",
             (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(found) if factor == 100 else MISSING,
         }
     return pd.DataFrame.from_dict(rows, orient="index")
