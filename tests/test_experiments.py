@@ -13,7 +13,6 @@ from bertlab.models.transformer import TransformerConfig
 from bertlab.studies.checks import load_checked
 from bertlab.studies.settings import BERT_PAPER, SCALES, read_setting
 from bertlab.studies.study import load_study
-from bertlab.transfer.heads import OF_KIND
 from bertlab.transfer.tasks import find_task
 from tests.conftest import RECIPES, ROOT
 from tests.studies.golden import GOLDEN, STUDIES, described, label, of_finetuning, scales
@@ -65,7 +64,7 @@ def test_every_run_of_a_study_can_be(study, scale):
         config = load_checked(run.config, run.overrides | {"mesh.data": 1})
         assert scale != "paper" or config.data.tokenizer.vocab_size != base_config().data.tokenizer.vocab_size
         for task, settings in run.downstream.items():
-            head = OF_KIND[find_task(settings.get("task", task)).kind]
+            head = find_task(settings.get("task", task)).kind.head
             of_head = {key: value for key, value in of_finetuning(run, task).items() if key.startswith("head.")}
             head(**{key.removeprefix("head."): value for key, value in of_head.items()})
     if study.stem != "floors":

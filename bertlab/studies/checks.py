@@ -21,7 +21,8 @@ from bertlab.train.checks import check_config
 from bertlab.train.layer_groups import freezes, has_factors, layer_plan
 from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.transfer.adapt import adaptation_config
-from bertlab.transfer.finetune import check_finetuning, finetune_config, overridden, sized
+from bertlab.transfer.composition import check_finetuning
+from bertlab.transfer.finetune import finetune_config, overridden, sized
 from bertlab.transfer.tasks import load_tasks
 
 Transfers = dict[tuple[str, str], ConfigDict]

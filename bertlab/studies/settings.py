@@ -246,7 +246,7 @@ class Setting:
         """
         from bertlab.transfer.tasks import find_task
 
-        found = {name: self._settings(name) for name in self.tasks if not kinds or find_task(name).kind in kinds}
+        found = {name: self._settings(name) for name in self.tasks if not kinds or find_task(name).kind.name in kinds}
         if kinds and not found:
             raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs a task of {' or '.join(kinds)}; name one")
         return found

@@ -162,15 +162,15 @@ def _fits(key: str, task: str) -> bool:
     Raises:
         UserError: no head has it.
     """
-    from bertlab.transfer.heads import OF_KIND
+    from bertlab.transfer.kinds import KINDS
     from bertlab.transfer.tasks import find_task
 
     if not key.startswith("head."):
         return True
     name = key.removeprefix("head.")
-    if not any(hasattr(head, name) for head in OF_KIND.values()):
-        raise UserError(f"finetune.{key} is not a setting of any head; see bertlab/transfer/heads.py")
-    return any(hasattr(OF_KIND[find_task(of).kind], name) for of in task.split("+"))
+    if not any(name in kind.settings() for kind in KINDS.values()):
+        raise UserError(f"finetune.{key} is not a setting of any head; see bertlab/transfer/kinds")
+    return any(name in find_task(of).kind.settings() for of in task.split("+"))
 
 
 def adaptation(run: RunSpec, task: str) -> dict[str, Any]:

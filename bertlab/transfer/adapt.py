@@ -17,9 +17,10 @@ from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.train.checks import check_config, check_model
+from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.recipes import SLANTED_ADAM
-from bertlab.transfer.tasks import OPTIONS, Example, find_task, load_task
+from bertlab.transfer.tasks import OPTIONS, find_task, load_task
 
 _ULMFIT = SLANTED_ADAM | {
     "optimizer.name": "adam",

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.transfer.scoring import scores_of
@@ -39,18 +37,8 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
         if [(line["id"], line["gold"]) for line in lines[run]] != [(line["id"], line["gold"]) for line in first]:
             raise UserError(f"{run} predicts other examples than {runs[0]}; average runs on the same task and task_data")
     found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
-    together = [_mean([lines[run][i] for run in runs], labels, task.kind) for i in range(len(first))]
+    together = [task.kind.average(of_example, labels) for of_example in zip(*(lines[run] for run in runs), strict=True)]
     return found | {"average": scores_of(task, labels, together)}
-
-
-def _mean(of_runs: Sequence[dict[str, Any]], labels: Sequence[str], kind: str) -> dict[str, Any]:
-    first = of_runs[0]
-    if kind == "regression":
-        return {**first, "predicted": float(np.mean([line["predicted"] for line in of_runs]))}
-    if "probabilities" not in first:
-        raise UserError(f"predictions of a {kind} task have no probabilities to average; take one of classes or numbers")
-    best = int(np.argmax(np.mean([line["probabilities"] for line in of_runs], axis=0)))
-    return {**first, "predicted": labels[best] if labels else best}
 
 
 def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:

@@ -7,11 +7,8 @@ score 0. What emissions hold beyond the words, be it not finite, has no influenc
 Own code because of the libraries for JAX, optax has no CRF (a CTC only) and SynJax, which has, is in no package registry.
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.nn import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -96,17 +93,3 @@ def _words_first(emissions, mask):
     if emissions.dtype != jnp.float64:
         emissions = emissions.astype(jnp.float32)
     return emissions.transpose(1, 0, 2), mask.T
-
-
-def allowed_transitions(tags: Sequence[str]) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, "C"]]:
-    """Which tag may follow which, and which may be first: I-X only after B-X or I-X; every other tag anywhere (BIO, IOB2).
-
-    For decoding: what is not allowed scores `FORBIDDEN` (`jnp.where(allowed, transitions, FORBIDDEN)`, and so with start).
-    Training stays without, as data may break its own scheme.
-
-    Args:
-        tags: names by number, such as O, B-location, I-location.
-    """
-    inside = np.array([tag.startswith("I-") for tag in tags], bool)
-    goes_on = [[before in (f"B-{after[2:]}", after) for after in tags] for before in tags]
-    return np.array(goes_on, bool) | ~inside, ~inside

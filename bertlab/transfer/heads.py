@@ -1,14 +1,14 @@
 """Task heads as objectives: fine-tuning and feature-based transfer run through the same loop as pretraining.
 
-Every head reads a mix of the body's layers, runs a fresh biLSTM over it if it is asked to, and classifies: one vector a text
-(classification, regression, choice, words in context), every word (tagging) or every position (span). Which parameters are
-trained is the optimiser's business (`config.optimizer.thaw`, `frozen`), so that feature-based and fine-tuned use of a model
-differ in nothing else. A row may hold several texts as its documents 1 to n: the choices of a question, or both orders of
-a pair (Radford et al. 2018, section 3.3).
+Every head reads a mix of the body's layers, runs a new biLSTM over it if asked to, and classifies. `bertlab.transfer.kinds` has
+one head per kind of task. `config.optimizer` (`thaw`, `frozen`) says which parameters are trained; feature-based use and
+fine-tuning differ in nothing else. A row may hold several texts as its documents 1 to n: the choices of a question, or both
+orders of a pair (Radford et al. 2018, section 3.3).
 
 Letters: B rows, L positions, W words, D width, C classes, n texts of a row.
 """
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
@@ -26,13 +26,15 @@ from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, M
 
 NO_LABEL = -1
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
+DERIVED = ("classes", "texts", "word_types", "number")
+"""Fields of heads that follow from the task, so they are no settings."""
 
 
 class TaskModel(nn.Module):
-    """What stands on the body's layers: their mix, a biLSTM if there is one, and the classifier.
+    """The layers' mix, a biLSTM if there is one, and the classifier.
 
     Attributes:
-        head: the objective, whose settings say what is there.
+        head: the objective; its settings say which parts to build.
         classes: C, outputs of the classifier.
         word_types: size of the table of word vectors (tagging).
     """
@@ -46,13 +48,13 @@ class TaskModel(nn.Module):
         places = 2 if h.place == "input_output" else 1
         self.mixes = [LayerMix(h.layers, h.mix_penalty, h.mix_norm, h.mix_dropout) for _ in range(places)]
         self.encoder = BiLstmEncoder(h.bilstm, h.hidden, h.dropout, h.place) if h.bilstm else None
-        spelling = getattr(h, "spelling", False)
-        if spelling or self.word_types:
-            self.features = WordFeatures(self.word_types, getattr(h, "word_width", 0), filters=30 if spelling else 0)
-        if getattr(h, "crf", False):
+        self.features = None
+        if h.spelling or self.word_types:
+            self.features = WordFeatures(self.word_types, h.word_width, filters=30 if h.spelling else 0)
+        if h.crf:
             self.crf = Crf(self.classes)
-        elif getattr(h, "blocks", 0):
-            self.classifier = Mlp(self.classes, (h.blocks,), (h.dropout, 0.1))
+        elif h.blocks:
+            self.classifier = Mlp(self.classes, h.blocks, (h.dropout, 0.1))
         else:
             self.dense = Dense(self.classes, ("embed", None))
         self.drop = Dropout(h.dropout)
@@ -64,23 +66,23 @@ class TaskModel(nn.Module):
         deterministic: bool,
         view: View | None = None,
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers (after the biLSTM, where there is one) and the penalty on the mixes' weights.
+        """Mixed layers (after the biLSTM, if there is one) and the penalty on the mixes' weights.
 
         Args:
             layers: embeddings first; all of one length.
-            documents: 0 where a position holds nothing.
+            documents: 0 at empty positions.
             deterministic: no dropout.
-            view: holds `characters` and `word_ids`, where the head has features of its own.
+            view: holds `spelling` and `word_ids` if the head reads them.
         """
         mixed, penalties = zip(*(mix(layers, documents > 0, deterministic) for mix in self.mixes))
         if self.encoder is None:
             return mixed[0], penalties[0]
-        words = self.features(view.get("spelling"), view.get("word_ids")) if hasattr(self, "features") else None
+        words = self.features(view.get("spelling"), view.get("word_ids")) if self.features else None
         return self.encoder(words, mixed, documents, deterministic), sum(penalties)
 
     def scores(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
         """Logits in float32."""
-        if getattr(self.head, "blocks", 0):
+        if self.head.blocks:
             return self.classifier(x, deterministic)
         return self.dense(self.drop(x, deterministic)).astype(jnp.float32)
 
@@ -91,12 +93,12 @@ class TaskModel(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead(Objective):
-    """What all heads can be set to.
+    """The settings that all heads share.
 
-    `layers`: which of the body's (`LayerMix`: last, layer:K, sum_last_N, concat_last_N, weighted_sum, scalar_mix,
-    hypercolumns); `mix_penalty` ELMo's λ, `mix_norm` its layer norm, `mix_dropout`. `bilstm`: layers of a fresh biLSTM on
-    them (Devlin et al. 2018, table 5 and section 5.3), `hidden` wide each way, to which the mix goes at `place`. `dropout`:
-    before the classifier, and of the biLSTM's inputs. `number`: of the task, where several are trained together.
+    `layers`: which layers of the body are mixed, and how (`LayerMix`); `mix_penalty` ELMo's λ, `mix_norm` its layer norm,
+    `mix_dropout`. `bilstm`: layers of a new biLSTM on them (Devlin et al. 2018, table 5 and section 5.3), `hidden` wide each
+    way; the mix joins it at `place`. `dropout`: before the classifier, and of the biLSTM's inputs. `number`: of the task, where
+    several are trained together.
     """
 
     reads: ClassVar[str] = "any"
@@ -112,16 +114,23 @@ class TaskHead(Objective):
     dropout: float = 0.1
     number: int = 0
 
+    # Settings that some heads have; these stand for "off".
+    blocks: ClassVar[int] = 0
+    chunk: ClassVar[int] = 0
+    crf: ClassVar[bool] = False
+    spelling: ClassVar[bool] = False
+    word_width: ClassVar[int] = 0
+
     def __post_init__(self):
-        """Refuses settings that mean nothing."""
+        """Refuses settings without a meaning."""
         check_share("dropout", self.dropout)
         check_share("mix_dropout", self.mix_dropout)
         for name, least in (("mix_penalty", 0), ("bilstm", 0), ("hidden", 1), ("blocks", 0), ("chunk", 0), ("word_width", 0)):
-            if not getattr(self, name, least) >= least:
+            if not getattr(self, name) >= least:
                 raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
         if self.place not in PLACES:
             raise UserError(f"place={self.place!r} is not known; choose {', '.join(PLACES)}")
-        if self.place not in ("input", "input_output") and not self._has_features:
+        if self.place not in ("input", "input_output") and not self.has_features:
             raise UserError(
                 f"place={self.place!r} leaves the biLSTM without an input; set spelling=True (tagging), or place=input"
             )
@@ -129,11 +138,12 @@ class TaskHead(Objective):
             raise UserError(f"place={self.place!r} says where states join a biLSTM; set bilstm=2, or place='input'")
 
     @property
-    def _has_features(self) -> bool:
-        return getattr(self, "spelling", False) or getattr(self, "word_width", 0) > 0
+    def has_features(self) -> bool:
+        """Whether the biLSTM reads features of the words themselves."""
+        return self.spelling or self.word_width > 0
 
     def asked(self, view: View) -> Bool[Array, "B"]:
-        """Which rows are this task's; those that only fill a batch are none's."""
+        """Which rows belong to this task; rows that only fill a batch belong to none."""
         filled = (view["documents"] > 0).any(axis=1)
         return filled if "task" not in view else filled & (view["task"] == self.number)
 
@@ -159,7 +169,7 @@ class TextHead(TaskHead):
     texts: int = 1
 
     def __post_init__(self):
-        """Refuses an unknown pooling, and a pooler beside a mix of layers that it would not see."""
+        """Refuses an unknown pooling, and a pooler beside settings that it ignores."""
         super().__post_init__()
         if self.pooling not in POOLINGS:
             raise UserError(f"pooling={self.pooling!r} is not known; choose {', '.join(POOLINGS)}")
@@ -209,188 +219,26 @@ def pooled(x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backw
     return joined if pooling == "concat" else jnp.split(joined, 3, axis=-1)[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class Classification(TextHead):
-    """−log p(class | text or pair), for rows with `label` [B] ≥ 0; vectors of a row's texts are added (GPT's two orders)."""
+class LogitsHead(TextHead):
+    """−log p of the right one of several classes or choices, for rows with `label` [B] ≥ 0."""
 
-    classes: int = 2
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """The model on the layers."""
-        return TaskModel(self, self.classes)
+    @abc.abstractmethod
+    def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+        """Logits, and the penalty on the mix."""
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy."""
-        logits, penalty = self._logits(model, view)
+        logits, penalty = self.logits(model, view)
         known = (view["label"] >= 0) & self.asked(view)
         return penalised(cross_entropy(logits, jnp.maximum(view["label"], 0), known), penalty)
-
-    def _logits(self, model, view):
-        vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1), model.deterministic), penalty
 
     def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
         """`logits` [B, C]."""
-        return {"logits": self._logits(model, view)[0]}
-
-
-@dataclasses.dataclass(frozen=True)
-class Regression(TextHead):
-    """(value − target)², for rows with a finite `target` [B]."""
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """The model on the layers."""
-        return TaskModel(self, 1)
-
-    def loss(self, model: Bound, view: View) -> Metrics:
-        """Squared error."""
-        value, penalty = self._value(model, view)
-        known = jnp.isfinite(view["target"]) & self.asked(view)
-        error = jnp.where(known, value - jnp.where(known, view["target"], 0), 0)
-        return penalised({"loss": ((error**2).sum(), known.sum().astype(jnp.float32))}, penalty)
-
-    def _value(self, model, view):
-        vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1), model.deterministic)[:, 0], penalty
-
-    def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """`value` [B]."""
-        return {"value": self._value(model, view)[0]}
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice(TextHead):
-    """−log p(right choice), a softmax over one score for each of a row's texts (SWAG: Devlin et al. 2018, section 4.4)."""
-
-    texts: int = 4
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """The model on the layers."""
-        return TaskModel(self, 1)
-
-    def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy."""
-        logits, penalty = self._logits(model, view)
-        known = (view["label"] >= 0) & self.asked(view)
-        return penalised(cross_entropy(logits, jnp.maximum(view["label"], 0), known), penalty)
-
-    def _logits(self, model, view):
-        vectors, penalty = self.vectors(model, view)
-        there = inside_documents(view, self.texts).any(axis=1)
-        scores = model.head.scores(vectors, model.deterministic)[..., 0]
-        return jnp.where(there, scores, jnp.finfo(jnp.float32).min), penalty
-
-    def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """`logits` [B, n]."""
-        return {"logits": self._logits(model, view)[0]}
-
-
-@dataclasses.dataclass(frozen=True)
-class WordPair(Classification):
-    """Classes of [text vector; first word's state; second's]: words in context; `word_at` [B, 2] says where they are."""
-
-    def _logits(self, model, view):
-        layers = self.layers_of(model, view)
-        x, penalty = model.head.states(layers, view["documents"], model.deterministic, view)
-        words = jnp.take_along_axis(x, jnp.maximum(view["word_at"], 0)[..., None], axis=1).reshape(len(x), -1)
-        if self.pooling == "pooler":
-            text = model.pool(1)
-        else:
-            text = pooled(x, view, self.pooling, 1, self.reads_backward(model))
-        return model.head.scores(jnp.concatenate([text[:, 0], words], -1), model.deterministic), penalty
-
-
-@dataclasses.dataclass(frozen=True)
-class Tagging(TaskHead):
-    """Σ −log p(tag | word) over the words with `labels` [B, W] ≥ 0; a word's state is its labelled piece's (`word_at` [B, W]).
-
-    That piece is the first, as in Devlin et al. 2018, section 5.3, or, in a model that reads left to right, the last, before
-    which the word has not been seen. `crf`: one probability for all tags of a sentence (TagLM). `spelling`: a convolution over
-    the word's characters beside the states, `word_width`: a table of trained word vectors, for the biLSTM.
-    """
-
-    crf: bool = False
-    spelling: bool = False
-    word_width: int = 0
-    classes: int = 2
-    word_types: int = 0
-
-    def __post_init__(self):
-        """Refuses features of words without a biLSTM to read them."""
-        super().__post_init__()
-        if self._has_features and not self.bilstm:
-            raise UserError("spelling and word_width are the input of a biLSTM; set bilstm=2")
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """The model on the layers."""
-        return TaskModel(self, self.classes, self.word_types if self.word_width else 0)
-
-    def _words(self, model, view):
-        at = view["word_at"]
-        layers = tuple(
-            jnp.take_along_axis(layer, jnp.maximum(at, 0)[..., None], axis=1) for layer in self.layers_of(model, view)
-        )
-        return *model.head.states(layers, (at >= 0).astype(jnp.int32), model.deterministic, view), at >= 0
-
-    def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy a word; with a CRF its likelihood, per word, and no accuracy."""
-        x, penalty, there = self._words(model, view)
-        labels = jnp.where(there & self.asked(view)[:, None], view["labels"], NO_LABEL)
-        known = labels >= 0
-        if not self.crf:
-            logits = model.head.scores(x, model.deterministic)
-            return penalised(cross_entropy(logits, jnp.maximum(labels, 0), known), penalty)
-        x = model.head.drop(x, model.deterministic)
-        likelihood = model.head.crf(x, there & known.any(axis=1)[:, None], labels)
-        return penalised({"loss": (-likelihood.sum(), known.sum().astype(jnp.float32))}, penalty)
-
-    def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """`tags` [B, W], −1 beyond the words."""
-        x, _, there = self._words(model, view)
-        if self.crf:
-            return {"tags": model.head.crf.decode(x, there)}
-        tags = jnp.argmax(model.head.scores(x, model.deterministic), -1)
-        return {"tags": jnp.where(there, tags, NO_LABEL)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Span(TaskHead):
-    """(−log p(start) − log p(end)) / 2 over the positions of a window (Devlin et al. 2018, section 4.2).
-
-    `start`, `end` [B]: 0 ([CLS]) where the window does not hold the answer. run_squad.py's softmax goes over padding too, whose
-    states depend on the text there and mean nothing; here padding sees no text, and has no part in it.
-    """
-
-    dropout: float = 0.0
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """The model on the layers."""
-        return TaskModel(self, 2)
-
-    def _logits(self, model, view):
-        x, penalty = model.head.states(self.layers_of(model, view), view["documents"], model.deterministic, view)
-        logits = model.head.scores(x, model.deterministic)
-        logits = jnp.where((view["documents"] > 0)[..., None], logits, jnp.finfo(jnp.float32).min)
-        return logits[..., 0], logits[..., 1], penalty
-
-    def loss(self, model: Bound, view: View) -> Metrics:
-        """Mean of the two cross-entropies; accuracy: both right."""
-        start, end, penalty = self._logits(model, view)
-        known = (view["start"] >= 0) & self.asked(view)
-        first = cross_entropy(start, jnp.maximum(view["start"], 0), known)
-        last = cross_entropy(end, jnp.maximum(view["end"], 0), known)
-        both = (jnp.argmax(start, -1) == view["start"]) & (jnp.argmax(end, -1) == view["end"]) & known
-        loss = ((first["loss"][0] + last["loss"][0]) / 2, first["loss"][1])
-        return penalised({"loss": loss, "accuracy": (both.sum().astype(jnp.float32), loss[1])}, penalty)
-
-    def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """`start` and `end` logits, [B, L] each."""
-        start, end, _ = self._logits(model, view)
-        return {"start": start, "end": end}
+        return {"logits": self.logits(model, view)[0]}
 
 
 def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
-    """Metrics whose mean loss is higher by a penalty on parameters."""
+    """Adds a penalty on parameters to the mean loss."""
     total, weight = metrics["loss"]
     return {**metrics, "loss": (total + penalty * weight, weight)}
 
@@ -428,14 +276,3 @@ class AuxiliaryLanguageModel(Objective):
         count = asked.sum(axis=1)
         a_text = jnp.einsum("bl,blt->bt", loss, asked) / jnp.maximum(count, 1)
         return {"loss": (a_text.sum(), (count > 0).sum().astype(jnp.float32))}
-
-
-OF_KIND = {
-    "classification": Classification,
-    "regression": Regression,
-    "tagging": Tagging,
-    "choice": Choice,
-    "span": Span,
-    "word_pair": WordPair,
-}
-"""A task's kind to its head."""

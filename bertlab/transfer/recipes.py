@@ -5,9 +5,12 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertlab.errors import UserError
+
+if TYPE_CHECKING:
+    from bertlab.transfer.kinds import Kind
 
 SMALL = {
     "data.seq_len": 48,
@@ -29,13 +32,6 @@ BERT = {
     "train.steps": 0,
     "head.pooling": "pooler",
 }
-BERT_SPAN = {
-    "data.seq_len": 384,
-    "data.batch_size": 12,
-    "optimizer.learning_rate": 3e-5,
-    "transfer.epochs": 2.0,
-}  # run_squad.py
-BERT_CHOICE = {"data.batch_size": 16, "optimizer.learning_rate": 2e-5}  # section 4.4
 
 # openai/finetune-transformer-lm train.py; Radford et al. 2018, section 4.1.
 GPT = {
@@ -112,10 +108,9 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "taglm": TAGLM,
     "bert_features": BERT_FEATURES,
 }
-_OF_KIND = {("bert", "span"): BERT_SPAN, ("bert", "choice"): BERT_CHOICE}
 
 
-def find_recipe(name: str, kind: str) -> dict[str, Any]:
+def find_recipe(name: str, kind: "Kind") -> dict[str, Any]:
     """The overrides of a recipe for a kind of task.
 
     Raises:
@@ -123,4 +118,4 @@ def find_recipe(name: str, kind: str) -> dict[str, Any]:
     """
     if name not in RECIPES:
         raise UserError(f"recipe '{name}' is not known; choose one of {', '.join(RECIPES)}")
-    return {**RECIPES[name], **_OF_KIND.get((name, kind), {})}
+    return {**RECIPES[name], **kind.recipes.get(name, {})}

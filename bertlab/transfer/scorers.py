@@ -8,7 +8,6 @@ print percent). An item is
     gold: the texts that answer a question, () where it has no answer; predicted: a text, "" for none (exact_match, span_f1).
 """
 
-import dataclasses
 import math
 import re
 import string
@@ -18,43 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import scipy  # its parts are imported when they are first used
-
-from bertlab.errors import UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """A metric.
-
-    Attributes:
-        function: (gold, predicted) -> value; sequences of the same length, at least one item.
-        higher_is_better: which of two values is the better one.
-    """
-
-    function: Callable[[Sequence, Sequence], float]
-    higher_is_better: bool = True
-
-
-def score(metrics: Sequence[str], gold: Sequence, predicted: Sequence) -> dict[str, float]:
-    """Values of metrics by name.
-
-    Args:
-        metrics: names in `METRICS`.
-        gold, predicted: see the module; one item an example.
-
-    Raises:
-        UserError: a metric is not known, or there is nothing to score.
-        ValueError: gold and predicted are not of the same length.
-    """
-    for name in metrics:
-        if name not in METRICS:
-            raise UserError(f'metric "{name}" is unknown: use some of {", ".join(METRICS)}')
-    if len(gold) == 0:
-        raise UserError("there are no labelled examples to score: the split is empty or its labels are hidden")
-    if len(gold) != len(predicted):
-        raise ValueError(f"{len(gold)} gold items but {len(predicted)} predicted ones")
-    return {name: float(METRICS[name].function(gold, predicted)) for name in metrics}
-
 
 # Classes.
 
@@ -261,7 +223,7 @@ def best_threshold(
     Args:
         scores: of each question's `predicted` text (`exact_match_scores` or `span_f1_scores`).
         predicted: the best text that is an answer, for every question.
-        null_odds: how much rather no answer: `bertlab.transfer.spans.Prediction.null_odds`.
+        null_odds: how much rather no answer: `bertlab.transfer.windows.Prediction.null_odds`.
         has_answer: whether the question has one.
 
     Returns:
@@ -278,20 +240,8 @@ def best_threshold(
     return float(threshold), best / len(scores)
 
 
-METRICS: Mapping[str, Metric] = {
-    function.__name__: Metric(function)
-    for function in (
-        accuracy,
-        f1,
-        macro_f1,
-        matthews,
-        pearson,
-        spearman,
-        entity_f1,
-        entity_precision,
-        entity_recall,
-        exact_match,
-        span_f1,
-    )
-}
-"""By name."""
+ENTITY_METRICS = {function.__name__: function for function in (entity_f1, entity_precision, entity_recall)}
+"""These read the names of tags; of the others, those of classes read numbers."""
+_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, span_f1)
+METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = {of.__name__: of for of in _OTHERS} | ENTITY_METRICS
+"""Name -> (gold, predicted) -> value. Both sequences have the same length, at least 1. Higher is better."""

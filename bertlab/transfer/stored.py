@@ -21,14 +21,13 @@ from bertlab.data.text_rows import RowEncoder
 from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View
 from bertlab.models.presets import model_direction
+from bertlab.transfer.examples import Example
 from bertlab.transfer.features import Features, extract, model_digest, texts_digest
-from bertlab.transfer.inputs import Layout, label_of, words_of
+from bertlab.transfer.inputs import Layout
+from bertlab.transfer.offsets import piece_offsets
 from bertlab.transfer.pretrained import Pretrained
-from bertlab.transfer.spans import piece_offsets
 from bertlab.transfer.task_models import split_layers
-from bertlab.transfer.tasks import Example, Task
-
-KINDS = ("classification", "regression", "tagging")
+from bertlab.transfer.tasks import Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,16 +75,16 @@ def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: La
     Raises:
         UserError: the task is not one of single texts or of words.
     """
-    if task.kind not in KINDS or any(len(example.texts) > 1 for example in examples):
+    if not task.kind.is_plain or any(len(example.texts) > 1 for example in examples):
         raise UserError(
             f"config.transfer.features=True keeps states of single texts and of words, and task '{task.name}' has pairs,"
             " choices or contexts; set config.optimizer.frozen='^body/' instead, which trains the same head on a frozen body"
         )
     texts = [shown(model, example, layout) for example in examples]
-    key = json.dumps([model_digest(model), texts_digest(texts), task.kind])
+    key = json.dumps([model_digest(model), texts_digest(texts), task.kind.name])
     name = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
     directory = cache_directory(cache) / "features" / f"{task.name}-{name}"
-    return extract(model, texts, directory, pretokenized=task.kind == "tagging")
+    return extract(model, texts, directory, pretokenized=task.kind.of_words)
 
 
 def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str]:
@@ -108,8 +107,7 @@ def stored_rows(features: Features, task: Task, examples: Sequence[Example], lay
         size = min(features.lengths[number], layout.seq_len)
         nothing = np.zeros(size, np.int32)
         row = make_row(layout.seq_len, 0, nothing, nothing, nothing + 1, -1, (number, 0))
-        row |= words_of(example, np.arange(size), layout) if task.kind == "tagging" else label_of(task, example)
-        rows.append(row)
+        rows.append(row | task.kind.stored_fields(example, size, layout))
     return rows
 
 

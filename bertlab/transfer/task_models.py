@@ -57,12 +57,6 @@ def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
     return layers
 
 
-def mixed_width(kind: str, widths: Sequence[int]) -> int:
-    """Width of what `LayerMix` gives; arguments and errors as for `chosen_layers`."""
-    chosen = [widths[i] for i in chosen_layers(kind, widths)]
-    return sum(chosen) if _joins(kind) else chosen[0]
-
-
 def split_layers(features: Float[Array, "... n D"], widths: Sequence[int]) -> tuple[Float[Array, "..."], ...]:
     """Features as they are stored (`bertlab.transfer.features`) to one array a layer, each of its own width."""
     return tuple(features[..., i, :width] for i, width in enumerate(widths))
@@ -213,11 +207,9 @@ class Crf(nn.Module):
 
     Attributes:
         classes: C.
-        tags: their names, if tags that BIO does not allow shall not be decoded; training is the same.
     """
 
     classes: int
-    tags: tuple[str, ...] = ()
 
     def setup(self):
         self.dense = Dense(self.classes, ("embed", None))
@@ -231,11 +223,7 @@ class Crf(nn.Module):
 
     def decode(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"]) -> Int[Array, "B W"]:
         """The best tags, −1 beyond the words."""
-        transitions, start = self.transitions, self.start
-        if self.tags:
-            allowed, first = crf.allowed_transitions(self.tags)
-            transitions, start = jnp.where(allowed, transitions, crf.FORBIDDEN), jnp.where(first, start, crf.FORBIDDEN)
-        return crf.viterbi(self.dense(x), mask, transitions, start, self.end)[0]
+        return crf.viterbi(self.dense(x), mask, self.transitions, self.start, self.end)[0]
 
 
 class WordFeatures(nn.Module):
@@ -284,59 +272,45 @@ class WordFeatures(nn.Module):
 
 
 class Mlp(nn.Module):
-    """ULMFiT's classifier blocks (Howard and Ruder 2018, section 3.3): norm, dropout, dense and ReLU, the last without ReLU.
+    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): two blocks of norm, dropout and dense, with a ReLU between.
 
-    The published norm is batch normalisation; its running statistics are state beside the parameters, of which training here
-    has none. In its place is layer normalisation, or nothing.
+    The published norm is batch normalisation. Its running statistics are state beside the parameters, and training here has no
+    such state; layer normalisation takes its place.
 
     Attributes:
         classes: C.
-        hidden: widths between; (): a linear probe.
-        dropout: before each dense layer, one more than `hidden` (the released script: 0.4 and 0.1).
-        norm: "layer_norm" or "none".
+        hidden: width between the blocks.
+        dropout: of each block (the released script: 0.4 and 0.1).
     """
 
     classes: int
-    hidden: tuple[int, ...] = (50,)
-    dropout: tuple[float, ...] = (0.4, 0.1)
-    norm: str = "layer_norm"
+    hidden: int = 50
+    dropout: tuple[float, float] = (0.4, 0.1)
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
         """Logits in float32."""
-        if self.norm not in ("layer_norm", "none"):
-            raise UserError(f"norm={self.norm}: expected layer_norm or none")
-        if len(self.dropout) != len(self.hidden) + 1:
-            raise UserError(f"dropout={self.dropout}: expected {len(self.hidden) + 1} rates, one for each dense layer")
-        x = x.astype(jnp.float32)
-        for i, (width, rate) in enumerate(zip((*self.hidden, self.classes), self.dropout)):
-            if self.norm == "layer_norm":
-                x = Norm(1e-5, name=f"norm_{i}")(x)
-            x = Dropout(rate)(x, deterministic)
-            x = Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
-            x = jax.nn.relu(x) if i < len(self.hidden) else x
-        return x
+
+        def block(x, i, width):
+            x = Dropout(self.dropout[i])(Norm(1e-5, name=f"norm_{i}")(x), deterministic)
+            return Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
+
+        return block(jax.nn.relu(block(x.astype(jnp.float32), 0, self.hidden)), 1, self.classes)
 
 
 def concat_pool(
-    states: Float[Array, "B L D"],
-    filled: Bool[Array, "B L"],
-    last: Int[Array, "B"] | None = None,
-    last_n: int | None = None,
+    states: Float[Array, "B L D"], filled: Bool[Array, "B L"], last: Int[Array, "B"] | None = None
 ) -> Float[Array, "B D"]:
     """[h_last; highest; mean] over the filled positions, 3D wide (Howard and Ruder 2018, section 3.3); 0 for an empty row.
 
     Args:
         states: of the last layer.
-        filled: false at padding, which has no influence.
-        last: the position that was read last; default the last filled one, as it is left to right (right to left: the first).
-        last_n: pool over those fewer than so many positions from `last` alone (the released script: 20 · 70).
+        filled: false at padding; it has no influence.
+        last: the position that was read last; None: the last filled one (right to left, give the first).
     """
     places = jnp.arange(states.shape[1])
     if last is None:
         last = jnp.max(jnp.where(filled, places, 0), axis=1)
-    if last_n is not None:
-        filled = filled & (jnp.abs(places - last[:, None]) < last_n)
     inside, count = filled[:, :, None], filled.sum(axis=1)[:, None]
     states = jnp.where(inside, states, 0)
     lowest = jnp.finfo(states.dtype).min

@@ -17,7 +17,8 @@ import transformers
 
 from bertlab.interop import import_weights
 from bertlab.train import loop
-from bertlab.transfer.finetune import build_finetuning, finetune_config, overridden, resolved
+from bertlab.transfer.composition import build_finetuning
+from bertlab.transfer.finetune import finetune_config, overridden, resolved
 
 STEPS, WARMUP, LENGTH, RATE, DECAY, CLIP = 20, 4, 32, 5e-3, 0.1, 1.0
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmn" for vowel in "aeiou"]

@@ -17,7 +17,6 @@ from bertlab.studies import worker
 from bertlab.studies.settings import SCALES
 from bertlab.studies.study import RunSpec, load_study
 from bertlab.transfer.adapt import RECIPES as ADAPTATIONS
-from bertlab.transfer.heads import OF_KIND
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.tasks import find_task
 from tests.conftest import ROOT
@@ -146,7 +145,7 @@ def of_finetuning(run: RunSpec, task: str) -> dict[str, Any]:
     arguments = worker.finetuning(run, task)
     kind = find_task(arguments["task"]).kind
     settings = {**find_recipe(arguments["recipe"], kind), **arguments["overrides"]}
-    has = lambda key: not key.startswith("head.") or hasattr(OF_KIND[kind], key.removeprefix("head."))
+    has = lambda key: not key.startswith("head.") or key.removeprefix("head.") in kind.settings()
     return {key: value for key, value in settings.items() if has(key)}
 
 

@@ -63,7 +63,7 @@ def small(run, corpus, cache, tasks):
     """The run with small text and small tasks of the same kinds."""
     overrides = run.overrides if run.averages else run.overrides | SMALL | {"data.corpus": corpus, "data.directory": cache}
     settings = {"mesh.data": 1, "data.batch_size": 4}
-    file = {name: tasks[find_task(of.get("task", name)).kind] for name, of in run.downstream.items()}
+    file = {name: tasks[find_task(of.get("task", name)).kind.name] for name, of in run.downstream.items()}
     downstream = {name: of | settings | {"task": file[name]} for name, of in run.downstream.items()}
     return dataclasses.replace(run, overrides=overrides, downstream=downstream, adapt=run.adapt and run.adapt | SMALL)
 

@@ -150,7 +150,7 @@ def test_an_average_is_of_the_runs_beside_it():
 def test_a_study_reads_words_at_the_same_piece_in_all_rows(path):
     pieces = set()
     for run in load_study(f"{path}:scale=tiny,seeds=1").runs():
-        tagging = [of for task, of in run.downstream.items() if find_task(of.get("task", task)).kind == "tagging"]
+        tagging = [of for task, of in run.downstream.items() if find_task(of.get("task", task)).kind.name == "tagging"]
         model = load_config(run.config, run.overrides).model if tagging and not run.averages else None
         for of in tagging if model else ():
             direction = of.get("model.direction") or model_direction(model)

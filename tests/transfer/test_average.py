@@ -66,6 +66,7 @@ def test_what_cannot_be_averaged_is_refused(fine_tuned):
         average([run, fine_tuned("b", classes(FORWARD)[::-1])])
     with pytest.raises(UserError, match=r"predictions/valid.jsonl: there is no such file"):
         average([run, run], "valid")
-    tags = [{"id": "0", "gold": ["bad"], "predicted": ["bad"]}]
-    with pytest.raises(UserError, match="no probabilities to average"):
-        average([fine_tuned("c", tags), fine_tuned("d", tags)])
+    tags = [{"id": "0", "gold": ["bad", "bad"], "predicted": ["bad", "bad"]}]
+    (run.parent / "table.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\tbad good\n" for i in range(40)))
+    with pytest.raises(UserError, match="a tagging task have no probabilities"):
+        average([fine_tuned(name, tags, ', kind="tagging"') for name in "cd"])

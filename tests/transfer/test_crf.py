@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.transfer.crf import FORBIDDEN, allowed_transitions, log_likelihood, log_partition, viterbi
+from bertlab.transfer.crf import log_likelihood, log_partition, viterbi
 from tests.references import quick_jit
 
 LENGTHS = np.array([4, 1, 0, 3])
@@ -130,23 +130,3 @@ def test_long_rows_stay_exact_in_float32():
     zeros = np.zeros(9, np.float32)
     found = quick_jit(log_partition)(np.float32(emissions), np.ones((1, 500), bool), np.zeros((9, 9), np.float32), zeros, zeros)
     np.testing.assert_allclose(found[0], np.log(np.exp(emissions).sum(-1)).sum(), rtol=1e-5)
-
-
-def test_bio_tags_that_do_not_go_together_are_not_decoded():
-    tags = ["O", "B-person", "I-person", "B-place", "I-place", "B-I-x", "I-I-x"]
-    allowed, first = allowed_transitions(tags)
-    at = lambda before, after: allowed[tags.index(before), tags.index(after)]
-    assert not at("O", "I-person") and not at("B-place", "I-person") and not at("I-place", "I-person")
-    assert at("B-person", "I-person") and at("I-person", "I-person") and at("B-I-x", "I-I-x")
-    assert allowed[:, [tags.index(t) for t in ("O", "B-person", "B-place", "B-I-x")]].all()
-    assert [t for t, may in zip(tags, first) if not may] == ["I-person", "I-place", "I-I-x"]
-
-    # Words whose own best tags are I-person, I-person, I-place: the best allowed ones change as little as scores ask.
-    emissions = np.zeros((1, 3, len(tags)), np.float32)
-    emissions[0, :2, tags.index("I-person")] = emissions[0, 2, tags.index("I-place")] = 5
-    emissions[0, 0, tags.index("B-person")] = emissions[0, 2, tags.index("B-place")] = 4
-    zeros = np.zeros(len(tags), np.float32)
-    transitions = np.where(allowed, np.float32(0), np.float32(FORBIDDEN))
-    start = np.where(first, zeros, np.float32(FORBIDDEN))
-    best, score = quick_jit(viterbi)(emissions, np.ones((1, 3), bool), transitions, start, zeros)
-    assert [tags[i] for i in best[0]] == ["B-person", "I-person", "B-place"] and score[0] == 13

@@ -16,19 +16,14 @@ from bertlab.errors import UserError
 from bertlab.models.base import Encoded, summary
 from bertlab.objectives.program import Program
 from bertlab.train.state import weighted_total
-from bertlab.transfer.heads import (
-    OF_KIND,
-    POOLINGS,
-    AuxiliaryLanguageModel,
-    Choice,
-    Classification,
-    Regression,
-    Span,
-    Tagging,
-    WordPair,
-    pooled,
-)
-from bertlab.transfer.tasks.base import KINDS
+from bertlab.transfer.heads import POOLINGS, AuxiliaryLanguageModel, pooled
+from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds.choice import ChoiceHead as Choice
+from bertlab.transfer.kinds.classification import ClassificationHead as Classification
+from bertlab.transfer.kinds.regression import RegressionHead as Regression
+from bertlab.transfer.kinds.span import SpanHead as Span
+from bertlab.transfer.kinds.tagging import TaggingHead as Tagging
+from bertlab.transfer.kinds.word_pair import WordPairHead as WordPair
 from tests.references import VOCABULARY, dense, layer_norm, log_softmax, quick_jit, random_params, tiny_program
 
 
@@ -342,7 +337,7 @@ FIELDS = {
     "tagging": {"labels": np.maximum(TAGS, 0), "word_at": WORD_AT},
     "span": {"start": np.int32([1, 0, 1, 0]), "end": np.int32([1, 0, 1, 0])},
 }
-HEADS = {kind: OF_KIND[kind](number=1) for kind in KINDS if kind not in ("choice", "tagging")}
+HEADS = {name: kind.head(number=1) for name, kind in KINDS.items() if name not in ("choice", "tagging")}
 HEADS["choice"] = Choice(texts=2, number=1)
 HEADS["tagging"] = Tagging(classes=3, number=1)
 HEADS["tagging with a CRF"] = Tagging(crf=True, classes=3, number=1)
@@ -421,4 +416,4 @@ def test_dropout_is_of_training_alone():
 )
 def test_settings_that_mean_nothing_are_refused(kind, settings, message):
     with pytest.raises(UserError, match=message):
-        OF_KIND[kind](**settings)
+        KINDS[kind].head(**settings)

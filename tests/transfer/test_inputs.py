@@ -8,8 +8,9 @@ from bertlab.data.characters import boundary_ids as boundary
 from bertlab.data.tokenizers import WordsTokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.inputs import Inputs, Layout, shortened, vocabulary_size
-from bertlab.transfer.tasks.base import Answer, Example, Task
+from bertlab.transfer.kinds import KINDS, Choice, Classification, Span, Tagging
 from tests.hostile_text import hostile_texts
 
 NAMES = "." * 10 + "abcdefghijklmnopqrstuvwxyz"
@@ -44,17 +45,13 @@ class Unframed(LetterTokenizer):
     prefix_ids, suffix_ids = (), ()
 
 
-def task(kind, symmetric=False):
-    return Task("stub", kind, ("accuracy",), lambda directory, options: None, symmetric=symmetric)
-
-
 def example(*texts, **fields):
     return Example(id="0", where="stub.tsv:2", texts=texts, **fields)
 
 
 def rows_of(kind, *examples, tokenizer=None, layout="pair", seq_len=10, symmetric=False, **settings):
     inputs = Inputs(tokenizer or LetterTokenizer(), Layout(layout, seq_len, **settings))
-    return inputs.rows(task(kind, symmetric), examples)[0]
+    return KINDS[kind](symmetric=symmetric).encode(inputs, examples)[0]
 
 
 def row_of(kind, given, **settings):
@@ -175,7 +172,7 @@ def test_choices_are_the_documents_of_one_row(layout, shown):
 
 def test_questions_with_unequal_numbers_of_choices_are_refused():
     odd = Example(id="1", where="stub.tsv:3", texts=("a",), choices=("b",), label=0)
-    with pytest.raises(UserError, match=r"stub.tsv:3: 1 choices, and stub.tsv:2 has 2; give as many"):
+    with pytest.raises(UserError, match=r"stub.tsv:3: 1 choices.* stub.tsv:2 has 2"):
         rows_of("choice", example("a", choices=("b", "c"), label=0), odd)
 
 
@@ -270,8 +267,10 @@ def test_models_of_characters_read_every_word_and_special_ids_as_their_own():
     row = row_of("choice", example("the", choices=("cat", "dog"), label=0), tokenizer=WORDS, characters=True)
     np.testing.assert_array_equal(row["characters"][5:10], [begin, the, end, dog, end])
     spans = example("who", "the cat", answers=(Answer("cat", 4),))
-    with pytest.raises(UserError, match="spans are found in pieces, and this model reads characters"):
+    with pytest.raises(UserError, match="reads characters"):
         row_of("span", spans, tokenizer=WORDS, characters=True)
+    with pytest.raises(UserError, match="reads characters"):
+        row_of("word_pair", example("the", "cat", targets=((0, 3), (0, 3))), tokenizer=WORDS, characters=True)
 
 
 def test_a_span_task_has_a_row_for_every_window_of_every_question():
@@ -280,7 +279,7 @@ def test_a_span_task_has_a_row_for_every_window_of_every_question():
         Example("q", "f:2", texts=("r", "xyz"), answers=()),
     )
     layout = Layout("pair", 10, doc_stride=3, max_query=1)
-    rows, windows = Inputs(LetterTokenizer(), layout).rows(task("span"), questions)
+    rows, windows = Span().encode(Inputs(LetterTokenizer(), layout), questions)
     # [ q ] and the last ] leave six positions for the context: from a and from d; one for the second question.
     assert [spelled(row) for row in rows] == ["[q]abcdef]", "[q]defgh]", "[r]xyz]"]
     assert [row["example_id"].tolist() for row in rows] == [[0, 0], [0, 1], [1, 0]]
@@ -288,7 +287,7 @@ def test_a_span_task_has_a_row_for_every_window_of_every_question():
     np.testing.assert_array_equal(rows[1]["context"], [0, 0, 0, 1, 1, 1, 1, 1, 0, 0])
     np.testing.assert_array_equal(rows[1]["segments"], [0, 0, 0, 1, 1, 1, 1, 1, 1, 0])
     assert [window.id for window in windows] == ["p", "p", "q"]
-    delimited, _ = Inputs(LetterTokenizer(), Layout("delimited", 10, max_query=1)).rows(task("span"), questions[1:])
+    delimited, _ = Span().encode(Inputs(LetterTokenizer(), Layout("delimited", 10, max_query=1)), questions[1:])
     assert spelled(delimited[0]) == "(r/xyz)"
 
 
@@ -323,12 +322,12 @@ def test_hostile_texts_make_whole_rows(kind, frame, wordpiece):
     inputs = Inputs(wordpiece, Layout(kind, 16))
     for text, other in zip(texts, texts[1:] + texts[:1]):
         for given, symmetric in ((example(text, label=0), False), (example(text, other, label=0), True)):
-            (row,) = inputs.rows(task("classification", symmetric), [given])[0]
+            (row,) = Classification(symmetric).encode(inputs, [given])[0]
             orders = 2 if kind == "delimited" and symmetric else 1
             assert_whole(row, frame, orders, 16 * orders)
             separators = np.isin(row["tokens"], [wordpiece.sep_id, v + 1, v + 2]).sum()
             assert separators == orders * len(given.texts), "a text never brings a special id"
-        (row,) = inputs.rows(task("choice"), [example(text, choices=(other, text, ""), label=0)])[0]
+        (row,) = Choice().encode(inputs, [example(text, choices=(other, text, ""), label=0)])[0]
         assert_whole(row, frame, 3, 48)
 
 
@@ -338,7 +337,7 @@ def test_hostile_words_keep_their_places(wordpiece):
         inputs = Inputs(wordpiece, Layout("pair", 64, first_piece=first_piece, spelling=True, words={}))
         for begin in range(0, len(words), 12):
             some = words[begin : begin + 12]
-            (row,) = inputs.rows(task("tagging"), [Example("0", "f:1", words=some, label=tuple(range(len(some))))])[0]
+            (row,) = Tagging().encode(inputs, [Example("0", "f:1", words=some, label=tuple(range(len(some))))])[0]
             at, labels = row["word_at"][row["word_at"] >= 0], row["labels"][row["labels"] >= 0]
             assert_whole(row, (2, 3), 1, 64)
             np.testing.assert_array_equal(labels, np.arange(len(at)))

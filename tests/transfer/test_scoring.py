@@ -6,16 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertlab.transfer.scoring import Scoring, most_frequent_answers, predictions_of, scores_of
-from bertlab.transfer.spans import encode_question
-from bertlab.transfer.tasks.base import Answer, Example, Task, TaskData
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.scoring import Scoring, scores_of
+from bertlab.transfer.tasks.base import Task, TaskData
+from bertlab.transfer.windows import encode_question
 from tests.transfer.test_inputs import LetterTokenizer
 
 TRANSFER = SimpleNamespace(n_best=20, max_answer_length=30, null_threshold=0.0)
 
 
 def task_of(kind, *metrics, **fields):
-    return Task("stub", kind, metrics, lambda directory, options: None, **fields)
+    return Task("stub", KINDS[kind](**fields), metrics, lambda directory, options: None)
 
 
 def labelled(*labels, **fields):
@@ -23,8 +25,7 @@ def labelled(*labels, **fields):
 
 
 def predicted(task, names, examples, outputs, windows=(), transfer=TRANSFER):
-    data = TaskData(names, {"test": examples})
-    lines = predictions_of(task, data, examples, {k: np.asarray(v) for k, v in outputs.items()}, windows, transfer)
+    lines = task.kind.predict(examples, names, {k: np.asarray(v) for k, v in outputs.items()}, windows, transfer)
     return lines, scores_of(task, names, lines)
 
 
@@ -116,7 +117,7 @@ def squad2(threshold, tmp_path, picks=((5, 6), (3, 6)), nulls=(9, 12)):
     """Metrics of valid and of test, and test's predictions; both have the same two questions, the second without an answer."""
     task = task_of("span", "exact_match", "span_f1", may_lack_answer=True)
     scoring = Scoring(SimpleNamespace(**{**vars(TRANSFER), "null_threshold": threshold}), tmp_path)
-    data = TaskData((), {"valid": QUESTIONS, "test": QUESTIONS})
+    data = TaskData((), {"train": QUESTIONS, "valid": QUESTIONS, "test": QUESTIONS})
     for split in ("valid", "test"):
         scoring.expect(split, "q", task, data, len(WINDOWS), WINDOWS)
     valid = scoring("valid", [{"q": span_outputs(WINDOWS, picks, nulls)}])
@@ -221,11 +222,10 @@ def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
 )
 def test_the_most_frequent_answer_is_that_of_train_and_scored_on_what_is_asked(kind, names, train, test, expected):
     words = {"words": ("w", "w")} if kind == "tagging" else {}
-    data = TaskData(names, {"train": labelled(*train, **words), "test": labelled(*test, **words)})
     task = task_of(kind, *expected)
     known = [label if label is None or not names else [names[i] for i in label] if words else names[label] for label in test]
     made = [{"id": f"x{i}", "gold": gold, "predicted": ["-"] * 2 if words else "-"} for i, gold in enumerate(known)]
-    lines = most_frequent_answers(task, data, made)
+    lines = task.kind.most_frequent(labelled(*train, **words), names, made)
     assert scores_of(task, names, lines) == pytest.approx(expected)
 
 

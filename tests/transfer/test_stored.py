@@ -7,7 +7,8 @@ import bertlab
 from bertlab.errors import UserError
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer import stored
-from bertlab.transfer.finetune import build_finetuning, finetune, finetune_config, overridden, resolved
+from bertlab.transfer.composition import build_finetuning
+from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
 from bertlab.transfer.inputs import Layout
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -9,21 +9,9 @@ from flax import linen as nn
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
 from bertlab.models.base import unbox
-from bertlab.transfer import crf
-from bertlab.transfer.task_models import (
-    BiLstmEncoder,
-    Crf,
-    LayerMix,
-    Lstm,
-    Mlp,
-    WordFeatures,
-    chosen_layers,
-    concat_pool,
-    mixed_width,
-    split_layers,
-)
+from bertlab.transfer.task_models import BiLstmEncoder, LayerMix, Lstm, WordFeatures, chosen_layers, split_layers
 from tests.recurrent_references import walk
-from tests.references import dense, quick_jit, sigmoid
+from tests.references import quick_jit, sigmoid
 
 DOCUMENTS = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0], [0] * 6, [1] * 6], np.int32)
 FILLED = DOCUMENTS > 0
@@ -84,7 +72,7 @@ def test_a_mix_is_what_its_name_says(kind, expected):
     assert bool(params) == ("weighted" in kind or "scalar" in kind) and ("gamma" in params) == (kind == "scalar_mix")
     layers = layers.astype(np.float16).astype(np.float64)
     expected = expected(list(layers) if "concat" in kind else layers, weights, params.get("gamma"))
-    assert mixed.dtype == np.float32 and mixed.shape[-1] == mixed_width(kind, [3] * 5)
+    assert mixed.dtype == np.float32
     np.testing.assert_allclose(mixed, expected, atol=1e-6)
     np.testing.assert_allclose(penalty, 0.25 * np.sum(weights**2), rtol=1e-6)
 
@@ -132,7 +120,6 @@ def test_layers_of_several_widths_are_joined_but_not_added():
     mixed, _ = applied(LayerMix("hypercolumns"), {}, layers, FILLED, True)
     expected = np.concatenate([features[:, :, i, :width] for i, width in enumerate(widths)], -1)
     np.testing.assert_array_equal(mixed, expected)
-    assert mixed_width("concat_last_3", widths) == 16 and mixed_width("last", widths) == 4
     with pytest.raises(UserError, match=r"layers=sum_last_2: layers 2 to 3 are 6, 4 wide .* choose concat_last_N"):
         LayerMix("sum_last_2").init(jax.random.key(0), layers, FILLED, True)
 
@@ -261,25 +248,7 @@ def test_bilstms_that_cannot_be_are_refused(settings, x, count, message):
         module.init(jax.random.key(0), normal(ROWS, LENGTH, 3) if x else None, states, DOCUMENTS, True)
 
 
-# --- CRF module, word features, MLP, pooling
-
-
-def test_crf_module_scores_and_decodes_with_its_own_parameters():
-    tags = ("O", "B-x", "I-x")
-    x, labels = normal(ROWS, LENGTH, 4) * 5, np.where(FILLED, np.random.default_rng(2).integers(0, 3, FILLED.shape), -1)
-    free, bound = Crf(3), Crf(3, tags)
-    variables = random_variables(free, x, FILLED, labels)
-    p = variables["params"]
-    scores = np.float32(dense(np.float64(x), p["dense"])), FILLED
-    expected = quick_jit(crf.log_likelihood)(*scores, labels, p["transitions"], p["start"], p["end"])
-    for module in (free, bound):
-        np.testing.assert_allclose(applied(module, variables, x, FILLED, labels), expected, rtol=1e-5, atol=1e-5)
-    best = applied(free, variables, x, FILLED, method="decode")
-    np.testing.assert_array_equal(best, quick_jit(crf.viterbi)(*scores, p["transitions"], p["start"], p["end"])[0])
-    pairs = lambda found: {(a, b) for row in found for a, b in zip([0, *row[:-1]], row)}
-    assert (0, 2) in pairs(best), "left to itself it breaks the scheme"
-    assert (0, 2) not in pairs(applied(bound, variables, x, FILLED, method="decode"))
-    assert_finite_gradients(free, variables, x, FILLED, labels)
+# --- word features
 
 
 def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
@@ -300,39 +269,3 @@ def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
     )
     np.testing.assert_array_equal(only_words, found[:, :, 30:])
     assert_finite_gradients(module, variables, characters, words)
-
-
-def test_mlp_equals_numpy_and_a_linear_probe_is_one_dense_layer():
-    x = normal(5, 7)
-    module = Mlp(3, hidden=(6,), dropout=(0.4, 0.1))
-    variables = random_variables(module, x, True)
-    p = jax.tree.map(np.float64, variables["params"])
-    norm = lambda y, q: (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5) * q["scale"] + q["bias"]
-    h = np.maximum(dense(norm(np.float64(x), p["norm_0"]), p["dense_0"]), 0)
-    np.testing.assert_allclose(applied(module, variables, x, True), dense(norm(h, p["norm_1"]), p["dense_1"]), atol=1e-5)
-    probe = Mlp(3, hidden=(), dropout=(0.0,), norm="none")
-    variables = random_variables(probe, x, True)
-    assert set(variables["params"]) == {"dense_0"}
-    np.testing.assert_allclose(applied(probe, variables, x, True), dense(x, variables["params"]["dense_0"]), atol=1e-5)
-    with pytest.raises(UserError, match=r"dropout=\(0.4, 0.1\): expected 1 rates"):
-        Mlp(3, hidden=()).init(jax.random.key(0), x, True)
-    with pytest.raises(UserError, match="norm=batch: expected layer_norm or none"):
-        Mlp(3, norm="batch").init(jax.random.key(0), x, True)
-
-
-@pytest.mark.parametrize("last_n", [None, 2])
-@pytest.mark.parametrize("reads", ["forward", "backward"])
-def test_concat_pool_equals_numpy_and_ignores_padding(reads, last_n):
-    states = normal(ROWS, LENGTH, 3) - 4  # a maximum over zeros of padding would be seen
-    states[~FILLED] = 100
-    lengths = FILLED.sum(1)
-    last = None if reads == "forward" else np.zeros(ROWS, np.int32)
-    found = np.asarray(quick_jit(concat_pool, static_argnames="last_n")(states, FILLED, last, last_n=last_n))
-    for row, length in enumerate(lengths):
-        h = np.float64(states[row, :length])
-        pooled = h if last_n is None else h[-last_n:] if reads == "forward" else h[:last_n]
-        at = -1 if reads == "forward" else 0
-        expected = np.concatenate([h[at], pooled.max(0), pooled.mean(0)]) if length else np.zeros(9)
-        np.testing.assert_allclose(found[row], expected, rtol=1e-5)
-    gradient = quick_jit(jax.grad(lambda s: jnp.sum(concat_pool(s, FILLED, last, last_n) ** 2)))(states)
-    assert np.isfinite(gradient).all() and not np.any(np.asarray(gradient)[~FILLED])

@@ -20,8 +20,11 @@ from bertlab.train.layer_groups import parameter_name
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.state import TrainState, build_train_step
 from bertlab.transfer import tasks
-from bertlab.transfer.finetune import build_finetuning, finetune, finetune_config, overridden, resolved
-from bertlab.transfer.tasks import Example, Task, TaskData
+from bertlab.transfer.composition import build_finetuning
+from bertlab.transfer.examples import Example
+from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
+from bertlab.transfer.kinds import Classification, Tagging
+from bertlab.transfer.tasks import Task, TaskData
 from tests.references import quick_jit
 
 WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
@@ -84,19 +87,19 @@ def sentences(number, seed):
 def stub_tasks(monkeypatch):
     """Easy tasks: a sentence's half of the vocabulary; its words that end in a; the same half of a pair, without order."""
 
-    def task(name, kind, metric, make, **fields):
+    def task(name, kind, metric, make):
         split = lambda number, seed: [
             Example(id=str(i), where="stub", **make(words, label)) for i, (words, label) in enumerate(sentences(number, seed))
         ]
         data = TaskData(("x", "y"), {"train": split(90, 0), "valid": split(10, 1), "test": split(30, 2)})
-        monkeypatch.setitem(tasks.TASKS, name, Task(name, kind, (metric,), lambda directory, options: data, **fields))
+        monkeypatch.setitem(tasks.TASKS, name, Task(name, kind, (metric,), lambda directory, options: data))
 
     text = lambda words, label: {"texts": (" ".join(words),), "label": label}
     pair = lambda words, label: {"texts": (" ".join(words[:4]), " ".join(words[4:])), "label": label}
     tagged = lambda words, label: {"words": words, "label": tuple(int(word.endswith("a")) for word in words)}
-    task("half", "classification", "accuracy", text)
-    task("pairs", "classification", "accuracy", pair, symmetric=True)
-    task("endings", "tagging", "f1", tagged)
+    task("half", Classification(), "accuracy", text)
+    task("pairs", Classification(symmetric=True), "accuracy", pair)
+    task("endings", Tagging(), "f1", tagged)
 
 
 def config_of(run, task="half", recipe="small", **changes):
@@ -399,17 +402,17 @@ def test_a_recipe_s_settings_reach_the_heads_that_have_them(runs):
     ("model", "task", "changes", "message"),
     [
         ("bert", "half", {"transfer.layout": "gpt"}, r"config.transfer.layout='gpt' is not known; choose pair or delimited"),
-        ("bert", "half", {"transfer.layers": 3}, r"config.transfer.layers=3 must be 0 \(embeddings alone\) to 2"),
+        ("bert", "half", {"transfer.layers": 3}, r"config.transfer.layers=3 must be 0 .* to 2"),
         ("bert", "half", {"transfer.layers": -1}, r"config.transfer.layers=-1 must be 0"),
         (
             "bert",
             "half",
             {"head.chunk": 4},
-            r"config.objectives.half.chunk=4 cuts a recurrence .*family='bert' has none; set it",
+            r"config.objectives.half.chunk=4 .*family='bert'",
         ),
         ("bert", "half", {"recipe": "best"}, r"recipe 'best' is not known; choose one of small, bert, gpt, ulmfit"),
         ("bert", "half", {"head.crf": "true"}, r"head.crf: the heads of half have no setting 'crf'"),
-        ("bert", "half", {"data.batch_size": 91}, r"config.data.batch_size=91 is more than the 90 training rows there are"),
+        ("bert", "half", {"data.batch_size": 91}, r"config.data.batch_size=91 .* 90 training rows"),
         ("bert", "half+half", {}, r"config.task='half\+half' names one task twice"),
         ("bert", "endings", {"head.spelling": True}, r"config.objectives.endings.spelling and word_width are .* set bilstm=2"),
         ("bert", "half", {"recipe": "gpt"}, r"a language model needs a body that reads one way; leave language_model out"),

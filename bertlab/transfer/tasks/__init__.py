@@ -17,7 +17,7 @@ from pathlib import Path
 from bertlab.errors import UserError
 from bertlab.transfer.tasks import catalogue, glue, pydocs
 from bertlab.transfer.tasks.assemble import check_labels, check_task, draw
-from bertlab.transfer.tasks.base import KINDS, OPTIONS, SPLITS, Answer, Example, Task, TaskData
+from bertlab.transfer.tasks.base import OPTIONS, SPLITS, Task, TaskData
 from bertlab.transfer.tasks.conll import UPOS, XPOS, conll, conllu
 from bertlab.transfer.tasks.multiple_choice import multiple_choice
 from bertlab.transfer.tasks.squad import squad
@@ -25,14 +25,11 @@ from bertlab.transfer.tasks.table import labelled_lines, table
 from bertlab.transfer.tasks.word_in_context import word_in_context
 
 __all__ = [
-    "KINDS",
     "OPTIONS",
     "SPLITS",
     "TASKS",
     "UPOS",
     "XPOS",
-    "Answer",
-    "Example",
     "Task",
     "TaskData",
     "conll",

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.kinds import Kind
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.tasks.base import KINDS, METRICS_OF, SPLITS, Example, Task, TaskData
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 from bertlab.transfer.tasks.files import find_files
 
 Reader = Callable[[Path, str], Iterable[Example]]
@@ -25,29 +27,25 @@ MOST_VALID = 2000
 
 def file_task(
     name: str,
-    kind: str,
+    kind: Kind,
     metrics: str | tuple[str, ...],
     read: Reader,
     files: Mapping[str, str | tuple[str, ...]],
     *,
     folder: str = "",
     label_names: tuple[str, ...] = (),
-    may_lack_answer: bool = False,
-    symmetric: bool = False,
     stored: Callable[[str], Iterable[Example]] | None = None,
 ) -> Task:
     """A task whose examples are in files, one a split.
 
     Args:
         name: letters, digits, "_" and "-".
-        kind: one of `KINDS`.
-        metrics: names in `METRICS_OF[kind]`; the first selects.
+        kind: what the task asks.
+        metrics: of `kind.metrics`; the first selects. () for the kind's default metrics.
         read: one file's reader.
-        files: split -> names or patterns of its file; what has none is held out of train.
+        files: split -> names or patterns of its file. A split without one is held out of train.
         folder: see `find_files`.
-        label_names: the classes in their order; () for those of train, sorted.
-        may_lack_answer: span: whether a question may have no answer.
-        symmetric: the order of a pair means nothing.
+        label_names: the classes in order; () for those of train, sorted.
         stored: (split) -> examples, from TFDS.
 
     Raises:
@@ -55,7 +53,7 @@ def file_task(
     """
     if twice := [label for i, label in enumerate(label_names) if label in label_names[:i]]:
         raise UserError(f"task '{name}': label_names has '{twice[0]}' twice; name each class once")
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    metrics = ((metrics,) if isinstance(metrics, str) else tuple(metrics)) or kind.default_metrics
     wanted = {split: (names,) if isinstance(names, str) else tuple(names) for split, names in files.items() if names}
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
@@ -75,27 +73,25 @@ def file_task(
                 if not published[split]:
                     raise UserError(f"{path}: there are no examples in it; task '{name}' needs at least one")
         labels = ()
-        if kind in ("classification", "tagging", "word_pair"):
+        if kind.has_classes:
             labels, published = number_labels(published, label_names)
-        return TaskData(labels, divide(published, options, symmetric))
+        return TaskData(labels, divide(published, options, kind.symmetric))
 
-    return check_task(Task(name, kind, metrics, load, may_lack_answer, symmetric))
+    return check_task(Task(name, kind, metrics, load))
 
 
 def check_task(task: Task) -> Task:
     """The task itself.
 
     Raises:
-        UserError: no such kind, an impossible name, no metric, or one that is not known or not of the kind.
+        UserError: an impossible name, no metric, or a metric that is unknown or not of the kind.
     """
     where = f"task '{task.name}'"
-    if task.kind not in KINDS:
-        raise UserError(f"{where}: kind '{task.kind}' is not known; choose one of {', '.join(KINDS)}")
     if not re.fullmatch(r"\w[\w-]*", task.name):
         raise UserError(f"{where}: the name is a directory's and a config key's too; use letters, digits, '_' and '-'")
     if task.name == "language_model":
         raise UserError(f"{where}: the name is that of the objective beside a task (config.objectives); choose another")
-    known = METRICS_OF[task.kind]
+    known = task.kind.metrics
     if not task.metrics:
         raise UserError(f"{where} has no metrics; give it some of {', '.join(known)}")
     for metric in task.metrics:
@@ -104,7 +100,9 @@ def check_task(task: Task) -> Task:
             advice = f"the nearest is {near[0]}" if near else f"choose some of {', '.join(known)}"
             raise UserError(f"{where}: metric '{metric}' is not known; {advice}")
         if metric not in known:
-            raise UserError(f"{where}: metric '{metric}' is not one of kind '{task.kind}'; choose some of {', '.join(known)}")
+            raise UserError(
+                f"{where}: metric '{metric}' is not one of kind '{task.kind.name}'; choose some of {', '.join(known)}"
+            )
     return task
 
 

@@ -1,24 +1,13 @@
-"""What a task is, apart from any model: its examples, what it asks, and by what it is scored."""
+"""A task: its kind, its examples and its metrics, independent of any model."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-KINDS = ("classification", "regression", "tagging", "choice", "span", "word_pair")
-SPLITS = ("train", "valid", "test")
+from bertlab.transfer.examples import Example
+from bertlab.transfer.kinds import Kind
 
-_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
-_ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
-METRICS_OF = {
-    "classification": _CLASSES,
-    "regression": ("pearson", "spearman"),
-    "tagging": ("accuracy", "f1", "macro_f1", *_ENTITIES),
-    # f1 is of class 1, and the number of a choice is no class.
-    "choice": ("accuracy", "macro_f1", "matthews"),
-    "span": ("exact_match", "span_f1"),
-    "word_pair": _CLASSES,
-}
-"""Which of `bertlab.transfer.scorers.METRICS` go with a task's kind: they take what its predictions are."""
+SPLITS = ("train", "valid", "test")
 
 OPTIONS = {
     # The folder of the task's files; "tfds": the prepared TFDS dataset (GLUE); "" for tasks that read none.
@@ -45,47 +34,12 @@ OPTIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-    """An answer in a context: `context[start : start + len(text)] == text`, in characters."""
-
-    text: str
-    start: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """One example. What a kind does not use is left out.
-
-    Attributes:
-        id: as the file gives it, else its number; unique in its split.
-        where: "FILE:LINE", for messages.
-        texts: classification, regression: one text or a pair. choice: what stands before each choice. span: (question,
-            context). word_pair: two sentences. tagging: ().
-        label: classification, choice, word_pair: the class' or choice's number. regression: a number. tagging: one class'
-            number a word. None: not known (a hidden test set). span: always None.
-        words: tagging.
-        choices: choice.
-        answers: span; () where the question has none (SQuAD 2.0).
-        targets: word_pair: (start, end) of the word in each sentence, in characters.
-    """
-
-    id: str
-    where: str
-    texts: tuple[str, ...] = ()
-    label: int | float | tuple[int, ...] | None = None
-    words: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
-    targets: tuple[tuple[int, int], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class TaskData:
     """A task's examples.
 
     Attributes:
-        labels: class names (tagging: the tags), by number; () for regression, choice and span.
-        examples: by split; train and valid are labelled; test is labelled or not.
+        labels: names of the classes, by number; () for kinds without classes.
+        examples: by split. Train and valid have labels; test may lack them.
     """
 
     labels: tuple[str, ...]
@@ -98,17 +52,13 @@ class Task:
 
     Attributes:
         name: of its directory in results, and of its entry in `config.objectives`.
-        kind: one of KINDS.
-        metrics: names in `METRICS_OF[kind]`; the first is the one that selects and is reported.
-        load: (directory or None, options) -> TaskData; the directory holds its files in their published layout. Options
-            are `config.task_data`, all of `OPTIONS`' keys (`load_task` calls it so, and applies `limit`).
-        symmetric: the order of a pair means nothing (similarity, paraphrase).
-        may_lack_answer: span: whether questions may have no answer (SQuAD 2.0).
+        kind: what it asks.
+        metrics: of `kind.metrics`; the first selects and is reported.
+        load: (directory or None, options) -> TaskData; the directory holds the files in their published layout. Options are
+            `config.task_data` with all keys of `OPTIONS` (`load_task` completes them, and applies `limit`).
     """
 
     name: str
-    kind: str
+    kind: Kind
     metrics: tuple[str, ...]
     load: Callable[[Path | None, Mapping], TaskData]
-    may_lack_answer: bool = False
-    symmetric: bool = False

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.kinds import Tagging
 from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import read_lines
 
 UPOS, XPOS = 3, 4
@@ -53,7 +55,7 @@ def conll(
                 yield _example(str(number), f"{path}:{rows[0][0]}", words, [row[tag] for _, row in rows])
                 number += 1
 
-    return file_task(name, "tagging", metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
+    return file_task(name, Tagging(), metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
 
 
 def conllu(
@@ -106,7 +108,7 @@ def conllu(
             if words:
                 yield _example(own, where, words, tags)
 
-    return file_task(name, "tagging", metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
+    return file_task(name, Tagging(), metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
 
 
 def _blocks(path: Path, encoding: str) -> Iterator[list[tuple[int, str]]]:

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.kinds import Choice
 from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.table import read_rows
 
 
@@ -54,7 +56,7 @@ def multiple_choice(
                 label=_choice(row[label], where, len(choices)) if label in row else None,
             )
 
-    return file_task(name, "choice", metrics, read, {"train": train, "valid": valid, "test": test})
+    return file_task(name, Choice(), metrics, read, {"train": train, "valid": valid, "test": test})
 
 
 def _choice(field: str, where: str, choices: int) -> int:

@@ -12,8 +12,10 @@ from bertlab.data.prepare import cache_directory, split_of
 from bertlab.data.prose import paragraphs
 from bertlab.data.pydocs import PydocsCorpus, modules
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.kinds import Classification, Kind, Tagging
 from bertlab.transfer.tasks.assemble import check_task
-from bertlab.transfer.tasks.base import SPLITS, Example, Task, TaskData
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 
 # Changed with every change of the code below that changes the examples.
 VERSION = 5
@@ -32,20 +34,20 @@ Split = Callable[[str], str]
 
 
 def pydocs_task(
-    name: str, kind: str, metrics: tuple[str, ...], collect: Callable[[Split], tuple[list[str], list[Labelled]]]
+    name: str, kind: Kind, metrics: tuple[str, ...], collect: Callable[[Split], tuple[list[str], list[Labelled]]]
 ) -> Task:
     """A task whose examples are collected from the installed packages once, and kept beside the prepared corpora.
 
     A document is in the same split as in pretraining (`config.task_data.pretraining`), so that test examples were never read.
 
     Args:
-        name, kind, metrics: the task's; kind is "classification" or "tagging".
+        name, kind, metrics: the task's; kind is classification or tagging.
         collect: split -> (class names, labelled examples); what an example has of other documents is of the same split.
     """
     return check_task(Task(name, kind, metrics, functools.partial(_load, name, kind, collect)))
 
 
-def _load(name: str, kind: str, collect: Callable, directory: Path | None, options: Mapping) -> TaskData:
+def _load(name: str, kind: Kind, collect: Callable, directory: Path | None, options: Mapping) -> TaskData:
     """Raises: UserError: a directory is given, or a split has no examples."""
     if directory is not None or options["directory"]:
         raise UserError(f"config.task_data.directory='{options['directory']}': task '{name}' reads no files; leave it empty")
@@ -75,8 +77,8 @@ def _load(name: str, kind: str, collect: Callable, directory: Path | None, optio
     return TaskData(tuple(held["labels"]), examples)
 
 
-def _example(kind: str, id: str, document: str, texts: list[str], label: int | list[int]) -> Example:
-    if kind == "tagging":
+def _example(kind: Kind, id: str, document: str, texts: list[str], label: int | list[int]) -> Example:
+    if kind.of_words:
         return Example(id=id, where=document, words=tuple(texts), label=tuple(label))
     return Example(id=id, where=document, texts=tuple(texts), label=label)
 
@@ -200,8 +202,8 @@ def unmark(sentence: str) -> tuple[list[str], list[int]]:
 
 
 TASKS = (
-    pydocs_task("package", "classification", ("accuracy",), collect_packages),
-    pydocs_task("code_spans", "tagging", ("f1",), collect_code_spans),
-    pydocs_task("next_sentence", "classification", ("accuracy",), collect_next_sentences),
-    pydocs_task("sentence_order", "classification", ("accuracy",), collect_sentence_orders),
+    pydocs_task("package", Classification(), ("accuracy",), collect_packages),
+    pydocs_task("code_spans", Tagging(), ("f1",), collect_code_spans),
+    pydocs_task("next_sentence", Classification(), ("accuracy",), collect_next_sentences),
+    pydocs_task("sentence_order", Classification(), ("accuracy",), collect_sentence_orders),
 )

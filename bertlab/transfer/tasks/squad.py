@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.kinds import Span
 from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.base import Answer, Example, Task
+from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import read_text
 
 
@@ -51,7 +53,7 @@ def squad(
             yield Example(id=id, where=f"{path}: question {id}", texts=texts, answers=answers)
 
     files = {"train": train, "valid": valid, "test": test}
-    return file_task(name, "span", ("span_f1", "exact_match"), read, files, may_lack_answer=may_lack_answer)
+    return file_task(name, Span(may_lack_answer=may_lack_answer), (), read, files)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,20 +2,19 @@
 
 import csv
 import io
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.kinds import KINDS, Classification
 from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import read_lines, read_text
 
 Rows = Iterable[tuple[str, dict[str, str]]]
 """("FILE:LINE", field by column)."""
-
-_METRICS = {"classification": ("accuracy", "macro_f1"), "regression": ("pearson", "spearman"), "tagging": ("accuracy",)}
 
 
 def table(
@@ -67,9 +66,9 @@ def table(
         UserError: at once if the kind is not one of a table, the delimiter is no single character, or a text's column is the
             label's too; loading: whatever is wrong in a file, with its line.
     """
-    if kind not in _METRICS:
-        raise UserError(f"task '{name}': kind '{kind}' is not one of a table; choose one of {', '.join(_METRICS)}")
-    label_of = {"classification": _class, "regression": _number, "tagging": _tags}[kind]
+    if kind not in (plain := [name for name, of in KINDS.items() if of.is_plain]):
+        raise UserError(f"task '{name}': a table cannot hold kind '{kind}'; choose one of {', '.join(plain)}")
+    asked = KINDS[kind](symmetric=symmetric)
     texts = (text, pair) if pair else (text,)
     if label in texts:
         raise UserError(f"task '{name}': column '{label}' is both a text and the label; name two columns")
@@ -84,13 +83,13 @@ def table(
             own = row[id] if id else str(number)
             if (first := ids.setdefault(own, where)) != where:
                 raise UserError(f"{where}: the id '{own}' is that of {first} too; ids are all different")
-            words = tuple(row[text].split()) if kind == "tagging" else ()
+            words = tuple(row[text].split()) if asked.of_words else ()
             yield Example(
                 id=own,
                 where=where,
-                texts=() if kind == "tagging" else tuple(row[column] for column in texts),
+                texts=() if asked.of_words else tuple(row[column] for column in texts),
                 words=words,
-                label=label_of(row[label], where, words) if label in row else None,
+                label=asked.read_label(row[label], where, words) if label in row else None,
             )
 
     def read(path: Path, split: str) -> Iterator[Example]:
@@ -109,13 +108,12 @@ def table(
 
     return file_task(
         name,
-        kind,
-        metrics or _METRICS[kind],
+        asked,
+        metrics,
         read,
         {"train": train, "valid": valid, "test": test},
         folder=folder,
         label_names=label_names,
-        symmetric=symmetric,
         stored=stored and (lambda split: to_examples(stored(split))),
     )
 
@@ -144,10 +142,10 @@ def labelled_lines(
                 raise UserError(f"{path}:{number}: a line is a label, a space and a text; correct '{line[:40]}'")
             if line:
                 where = f"{path}:{number}"
-                yield Example(str(number - 1), where, (text,), _class(label.partition(":")[0], where))
+                yield Example(str(number - 1), where, (text,), Classification.read_label(label.partition(":")[0], where))
 
     files = {"train": train, "valid": valid, "test": test}
-    return file_task(name, "classification", metrics, read, files, label_names=label_names)
+    return file_task(name, Classification(), metrics, read, files, label_names=label_names)
 
 
 def read_rows(
@@ -216,28 +214,3 @@ def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple
             return
         if fields:
             yield line, fields
-
-
-def _class(field: str, where: str, words: tuple[str, ...] = ()) -> str:
-    del words
-    if not field.strip():
-        raise UserError(f"{where}: the label is empty; every example needs one")
-    return field.strip()
-
-
-def _number(field: str, where: str, words: tuple[str, ...]) -> float:
-    del words
-    try:
-        number = float(field)
-    except ValueError as error:
-        raise UserError(f"{where}: '{field}' is not a number; the label of a regression is one") from error
-    if not math.isfinite(number):
-        raise UserError(f"{where}: '{field}' is not finite; the label of a regression is a finite number")
-    return number
-
-
-def _tags(field: str, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    tags = tuple(field.split())
-    if not words or len(tags) != len(words):
-        raise UserError(f"{where}: there are {len(words)} words and {len(tags)} tags; every word needs one tag")
-    return tags

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.kinds import WordPair
 from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.base import Example, Task
+from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import read_lines
 
 _LABELS = ("F", "T")
@@ -35,7 +37,7 @@ def word_in_context(
             word.
     """
     files = {"train": train, "valid": valid, "test": test}
-    return file_task(name, "word_pair", metrics, _read, files, label_names=_LABELS)
+    return file_task(name, WordPair(), metrics, _read, files, label_names=_LABELS)
 
 
 def _read(path: Path, split: str) -> Iterator[Example]:

@@ -103,7 +103,7 @@ def test_metrics_are_the_benchmarks():
 
 
 def test_similarity_and_paraphrase_alone_have_no_order():
-    assert {name for name, task in TASKS.items() if task.symmetric} == {"stsb", "mrpc", "qqp"}
+    assert {name for name, task in TASKS.items() if task.kind.symmetric} == {"stsb", "mrpc", "qqp"}
 
 
 # Not registered: what is read is found by the registered builder of that name.

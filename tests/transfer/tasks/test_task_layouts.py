@@ -5,7 +5,8 @@ import json
 import pytest
 
 from bertlab.errors import UserError
-from bertlab.transfer.tasks import Answer, conll, find_task, load_task
+from bertlab.transfer.examples import Answer
+from bertlab.transfer.tasks import conll, find_task, load_task
 
 AS_PUBLISHED = {"dev": "valid"}
 
@@ -209,7 +210,7 @@ def test_squad2_questions_may_lack_an_answer(tmp_path):
         write_squad(tmp_path, (CONTEXT, [none, question("b", "?", ("Snake", 11), is_impossible=False)]), file=file)
     task = find_task("squad2")
     data = load_task(task, {"directory": str(tmp_path), **AS_PUBLISHED})
-    assert task.may_lack_answer and not find_task("squad1").may_lack_answer
+    assert task.kind.may_lack_answer and not find_task("squad1").kind.may_lack_answer
     assert [len(example.answers) for example in data.examples["train"]] == [0, 1]
     for bad in (question("c", "?", is_impossible=False), question("c", "?", ("Snake", 11), is_impossible=True)):
         write_squad(tmp_path, (CONTEXT, [bad]), file="train-v2.0.json")

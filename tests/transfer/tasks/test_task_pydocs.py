@@ -8,6 +8,7 @@ from bertlab.data.prepare import split_of
 from bertlab.data.prose import paragraphs
 from bertlab.data.pydocs import Module
 from bertlab.errors import UserError
+from bertlab.transfer.kinds import Classification, Tagging
 from bertlab.transfer.tasks import find_task, load_task, pydocs
 from bertlab.transfer.tasks.pydocs import pydocs_task, spread, unmark
 
@@ -47,7 +48,7 @@ def stub_task(monkeypatch):
         collected.append(1)
         return ["even", "odd"], [(f"document {i}", [f"document {i}"], i % 2) for i in range(300)]
 
-    return pydocs_task("stub", "classification", ("accuracy",), collect), collected
+    return pydocs_task("stub", Classification(), ("accuracy",), collect), collected
 
 
 def options(directory, **changes):
@@ -169,7 +170,7 @@ def test_a_pair_has_two_texts(paragraphs_of_three, monkeypatch, tmp_path):
 def test_a_tagging_example_has_a_label_a_word(monkeypatch, tmp_path):
     monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
     task = pydocs_task(
-        "stub", "tagging", ("f1",), lambda _: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)])
+        "stub", Tagging(), ("f1",), lambda _: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)])
     )
     examples = load_task(task, options(tmp_path)).examples["train"]
     assert {(example.words, example.label, example.texts) for example in examples} == {(("a", "b"), (0, i), ()) for i in (0, 1)}

@@ -7,10 +7,10 @@ from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.transfer import tasks
-from bertlab.transfer.scorers import METRICS, score
-from bertlab.transfer.tasks import KINDS, OPTIONS, TASKS, conll, find_task, load_task, multiple_choice, table
-from bertlab.transfer.tasks.assemble import MOST_VALID, divide, draw, file_task, hold_out
-from bertlab.transfer.tasks.base import METRICS_OF, Answer, Example
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.kinds import KINDS, Classification
+from bertlab.transfer.tasks import OPTIONS, TASKS, conll, find_task, load_task, multiple_choice, table
+from bertlab.transfer.tasks.assemble import MOST_VALID, divide, draw, hold_out
 
 SPLIT = {**OPTIONS}
 
@@ -122,7 +122,7 @@ def own(tmp_path):
 
 def test_a_users_own_task_finds_its_files_beside_it(own, monkeypatch):
     task = find_task(str(own / "own.py"))
-    assert (task.name, task.kind, task.metrics) == ("reviews", "classification", ("accuracy", "macro_f1"))
+    assert (task.name, task.kind, task.metrics) == ("reviews", Classification(), ("accuracy", "macro_f1"))
     data = load_task(task, {})
     assert [len(data.examples[split]) for split in ("train", "valid", "test")] == [18, 2, 2]
     monkeypatch.chdir(own)
@@ -159,7 +159,8 @@ def test_tasks_that_are_not_there(own):
         ("\nimport no_such_module\n", r"own\.py:2: .*\(ModuleNotFoundError: No module named 'no_such_module'\)"),
         (OWN.replace('"reviews"', '"my task"'), r"own\.py:2: task 'my task': the name is a directory's"),
         (
-            "from bertlab.transfer.tasks import Task\nTASK = Task('x', 'span', ('f1',), None)\n",
+            "from bertlab.transfer.kinds import Span\nfrom bertlab.transfer.tasks import *\n"
+            "TASK = Task('x', Span(), ('f1',), None)\n",
             r"own\.py: task 'x': metric 'f1' is not one of kind 'span'",
         ),
     ],
@@ -189,21 +190,10 @@ def test_the_catalogue():
         "code_spans",
     }
     assert glue | others <= set(TASKS)
-    assert all(task.kind in KINDS and task.metrics and find_task(name).name == name for name, task in TASKS.items())
-    assert {task.kind for task in TASKS.values()} == set(KINDS)
-    assert all(set(task.metrics) <= set(METRICS_OF[task.kind]) for task in TASKS.values())
+    assert all(task.metrics and find_task(name).name == name for name, task in TASKS.items())
+    assert {type(task.kind) for task in TASKS.values()} == set(KINDS.values())
+    assert all(set(task.metrics) <= set(task.kind.metrics) for task in TASKS.values())
     assert set(tasks.__all__) <= set(dir(tasks))
-
-
-def test_every_metric_goes_with_a_kind_and_can_score_it():
-    assert set(METRICS_OF) == set(KINDS) and set().union(*METRICS_OF.values()) == set(METRICS)
-    numbers, words = [0, 1, 1], [["B-x", "O"], ["O"], ["B-x"]]
-    gold = {"regression": [0.5, 1.0, 2.0], "tagging": [[0, 1], [1], [0]], "span": [("a",), ("b",), ()]}
-    for kind, metrics in METRICS_OF.items():
-        for metric in metrics:
-            items = words if metric.startswith("entity") else gold.get(kind, numbers)
-            predicted = ["a", "b", ""] if kind == "span" else items
-            assert score([metric], items, predicted)[metric] == pytest.approx(1), (kind, metric)
 
 
 @pytest.mark.parametrize(
@@ -214,12 +204,11 @@ def test_every_metric_goes_with_a_kind_and_can_score_it():
         (lambda: own_table(metrics=("accuracy", "entity_f1")), r"'entity_f1' is not one of kind 'classification'; choose"),
         (lambda: own_table(kind="regression", metrics=("accuracy",)), r"choose some of pearson, spearman"),
         (lambda: conll("own", train="a", metrics=("matthews",)), r"metric 'matthews' is not one of kind 'tagging'"),
-        (lambda: conll("own", train="a", metrics=()), r"task 'own' has no metrics; give it some of accuracy, f1, "),
         (
             lambda: multiple_choice("own", train="a", text="t", choices=("b", "c"), label="y", metrics=("f1",)),
             r"metric 'f1' is not one of kind 'choice'",
         ),
-        (lambda: file_task("own", "pictures", ("accuracy",), None, {}), r"kind 'pictures' is not known; choose one of class"),
+        (lambda: own_table(kind="pictures"), r"task 'own': .*'pictures'.*classification, regression, tagging"),
         (lambda: own_table(label_names=("a", "b", "a")), r"task 'own': label_names has 'a' twice; name each class once"),
         (lambda: own_table("my.task"), r"task 'my\.task': the name is a directory's and a config key's too"),
         (lambda: own_table("-own"), r"task '-own': the name is"),

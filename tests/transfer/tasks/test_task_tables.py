@@ -82,7 +82,7 @@ def test_tags_in_a_table(tmp_path):
     data = load_task(own, write(tmp_path, train_tsv="words\ttags\na b\tX Y\nc\tY\nd\tX\n"))
     whole = all_of(data)
     assert [(example.words, example.label) for example in whole] == [(("a", "b"), (0, 1)), (("c",), (1,)), (("d",), (0,))]
-    with pytest.raises(UserError, match=r"train\.tsv:3: there are 1 words and 2 tags; every word needs one tag"):
+    with pytest.raises(UserError, match=r"train\.tsv:3: 1 words but 2 tags"):
         load_task(own, write(tmp_path, train_tsv="words\ttags\na b\tX Y\nc\tY Y\n"))
 
 
@@ -167,7 +167,7 @@ def test_ids_are_all_different(tmp_path):
 
 
 def test_a_table_is_not_of_every_kind():
-    with pytest.raises(UserError, match=r"task 'own': kind 'span' is not one of a table; choose one of classification"):
+    with pytest.raises(UserError, match=r"task 'own': .*'span'.*classification, regression, tagging"):
         table("own", train="a.tsv", text="t", label="y", kind="span")
     with pytest.raises(UserError, match=r"task 'my task': the name is a directory's and a config key's too"):
         table("my task", train="a.tsv", text="t", label="y")

@@ -12,9 +12,10 @@ import pytest
 from bertlab.data.tokenizers import WordPieceTokenizer, WordsTokenizer, load_tokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS, bert_words
 from bertlab.errors import UserError
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.offsets import piece_offsets
 from bertlab.transfer.scorers import normalise_answer
-from bertlab.transfer.spans import Prediction, encode_question, piece_offsets, predict
-from bertlab.transfer.tasks.base import Answer, Example
+from bertlab.transfer.windows import Prediction, best_answers, encode_question
 from tests.hostile_text import hostile_texts
 from tests.tokenizer_files import plain_words, write_byte_level, write_gpt1
 
@@ -271,7 +272,7 @@ def test_predictions_equal_a_search_of_all_spans(tokenizers, n_best, longest, ti
     start, end = rng.normal(0, 3, (2, len(windows), 40)).astype(np.float32)
     if ties:
         start, end = np.round(start / 3), np.round(end / 3)
-    found = predict(windows, start, end, n_best=n_best, max_answer_length=longest)
+    found = best_answers(windows, start, end, n_best=n_best, max_answer_length=longest)
     expected = slow_predict(windows, start, end, n_best, longest)
     assert {id: (p.text, p.score, p.null_score) for id, p in found.items()} == expected
     assert list(found) == [f"q{i}" for i in range(9)]
@@ -279,7 +280,10 @@ def test_predictions_equal_a_search_of_all_spans(tokenizers, n_best, longest, ti
     # The windows of a question may come in any order, and many together.
     order = rng.permutation(len(windows))
     if not ties:
-        assert predict([windows[i] for i in order], start[order], end[order], n_best=n_best, max_answer_length=longest) == found
+        assert (
+            best_answers([windows[i] for i in order], start[order], end[order], n_best=n_best, max_answer_length=longest)
+            == found
+        )
 
 
 def test_no_answer_is_decided_by_the_least_null_score(tokenizers):
@@ -287,18 +291,18 @@ def test_no_answer_is_decided_by_the_least_null_score(tokenizers):
     start, end = gold_logits(windows, 32)
     start[:, 0], end[:, 0] = 9, 8
     start[-1, 0], end[-1, 0] = 5, 6
-    found = predict(windows, start, end)["q"]
+    found = best_answers(windows, start, end)["q"]
     assert (found.text, found.score, found.null_score, found.null_odds) == ("abc", 20, 11, -9)
     (window,) = encode_question(question(""), tokenizers["cased"])
-    empty = predict([window], np.zeros((1, 384)), np.zeros((1, 384)))["q"]
+    empty = best_answers([window], np.zeros((1, 384)), np.zeros((1, 384)))["q"]
     assert (empty.text, empty.null_odds) == ("", math.inf)
-    diverged = predict(windows, np.full_like(start, np.nan), end)["q"]
+    diverged = best_answers(windows, np.full_like(start, np.nan), end)["q"]
     assert (diverged.text, diverged.score) == ("", -math.inf)
     with pytest.raises(ValueError, match="logits are"):
-        predict(windows, start[:-1], end[:-1])
+        best_answers(windows, start[:-1], end[:-1])
     with pytest.raises(ValueError, match="logits are"):
-        predict(windows, start[:, :20], end[:, :20])
-    assert predict([], np.zeros((0, 8)), np.zeros((0, 8))) == {}
+        best_answers(windows, start[:, :20], end[:, :20])
+    assert best_answers([], np.zeros((0, 8)), np.zeros((0, 8))) == {}
 
 
 def words_of(context):
@@ -331,7 +335,7 @@ def test_answers_of_words_come_back_from_hostile_contexts(tokenizers, kind, size
                 question(context, [(a, b)], "a?"), tokenizers[kind], max_seq=sizes[0], doc_stride=sizes[1]
             )
             assert any(window.start for window in windows)
-            found = predict(windows, *gold_logits(windows, sizes[0]))["q"].text
+            found = best_answers(windows, *gold_logits(windows, sizes[0]))["q"].text
             assert plain(found) == plain(context[a:b])
             tried += 1
     assert tried > 80
@@ -346,7 +350,7 @@ def test_answers_inside_words_come_back(tokenizers, kind):
     for answer in answers:
         a = context.index(answer)
         windows = encode_question(question(context, [(a, a + len(answer))], "谁"), tokenizers[kind], max_seq=100, doc_stride=30)
-        found = predict(windows, *gold_logits(windows, 100))["q"].text
+        found = best_answers(windows, *gold_logits(windows, 100))["q"].text
         assert answer in found and len(found) <= len(answer) + 8
         exact += normalise_answer(found) == normalise_answer(answer)
     assert exact >= (len(answers) if "cased" in kind else len(answers) - 3)
@@ -357,5 +361,5 @@ def test_ten_thousand_questions_take_seconds(tokenizers):
     windows = (windows * 2000)[:4000]
     logits = np.random.default_rng(0).normal(size=(2, 4000, 128)).astype(np.float32)
     began = time.process_time()
-    predict(windows, *logits)
+    best_answers(windows, *logits)
     assert time.process_time() - began < 5  # about 0.2 here; loops over spans take a minute

@@ -13,11 +13,8 @@ Source: google-research/bert, run_squad.py; Devlin et al. 2019, sections 4.2 and
 """
 
 import dataclasses
-import functools
-import itertools
 import math
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -25,19 +22,11 @@ from jaxtyping import Bool, Float, Int
 from bertlab.data.formats import Row, make_row
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
-from bertlab.transfer.tasks.base import Example
-
-# Pieces that are decoded at once, about; decoding all from the first on would take quadratic time without spaces.
-_DECODED = 32
-
-# Words whose offsets are remembered; text has few kinds of words.
-_WORDS = 1 << 16
+from bertlab.transfer.examples import Example
+from bertlab.transfer.offsets import piece_offsets
 
 # Windows whose logits are looked at together: bounds memory.
 _WINDOWS = 512
-
-# Two tokenizers' repairs of typography (GPT-1's and ftfy's) that no Unicode normalisation knows.
-_PLAIN = str.maketrans("—–―´‘’“”", "---'''\"\"")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,131 +80,6 @@ class Prediction:
     def null_odds(self) -> float:
         """How much rather no answer than this one, in logits; run_squad's threshold is on it, minus the paper's tau."""
         return self.null_score - self.score
-
-
-# Characters of pieces.
-
-
-def _exact(character: str) -> str:
-    return "" if character.isspace() or character == "▁" else character
-
-
-@functools.cache
-def _loose(character: str) -> str:
-    """Without what normalisations change: case, accents, compatibility forms, control characters, typography."""
-    text = _letters(unicodedata.normalize("NFKD", character.translate(_PLAIN)))
-    return _letters(unicodedata.normalize("NFKD", text.casefold()))
-
-
-def _letters(text: str) -> str:
-    unseen = ("Cc", "Cf", "Mn", "Mc", "Me", "Zs", "Zl", "Zp")
-    return "".join(c for c in text if c != "▁" and unicodedata.category(c) not in unseen)
-
-
-def _ends(run: list[int], text: str, decode: Callable[[list[int]], str]) -> list[tuple[int, int]]:
-    """Where in `text`, which is what all of `run` decodes to, each piece begins and ends; at least one character each."""
-    places, before, base, at = [], 0, 0, 0  # run[base:] decodes to text[at:]
-    for number in range(len(run)):
-        part = decode(run[base : number + 1])
-        shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text[at : at + len(part)], part))
-        matches = text.startswith(part, at)
-        end = at + (len(part) if matches else len(list(shared)))
-        end = max(end, before) if number + 1 < len(run) else len(text)
-        if end > before:
-            places.append((before, end))
-        else:
-            # A part of a character, of which only the last piece makes it readable; else an accent of the one before.
-            only = before if part.endswith("\ufffd") else before - 1
-            only = min(max(only, places[-1][0] if places else 0), len(text) - 1)
-            places.append((only, only + 1))
-        before = end
-        if number - base >= _DECODED and matches and number + 1 < len(run):
-            # Only where the rest can be decoded alone: not before a "##ing" or within a character.
-            following = decode(run[number + 1 : number + 2])
-            if following and text.startswith(following, end):
-                base, at = number + 1, end
-    return places
-
-
-def _locate(word: str, ids: Sequence[int], tokenizer: Tokenizer, fold: Callable[[str], str]) -> list[tuple[int, int]] | None:
-    """Characters of each piece of a word, by what the pieces decode to; None if that is not the word after `fold`.
-
-    Unknown pieces are what lies between the known ones, together unless they are as many as the characters there.
-    """
-    folded = [fold(character) for character in word]
-    whole = "".join(folded)
-    if not whole:
-        return None
-    source = [index for index, part in enumerate(folded) for _ in part]
-    decode = lambda run: "".join(map(fold, tokenizer.decode(run)))
-    gap = lambda first, end, size: [(first + i, first + i + 1) if end - first == size else (first, end) for i in range(size)]
-    runs = [(known, list(run)) for known, run in itertools.groupby(ids, lambda index: index != tokenizer.unk_id)]
-    places, at, unknown = [], 0, 0
-    for number, (known, run) in enumerate(runs):
-        if not known:
-            unknown = len(run)
-            continue
-        text = decode(run)
-        begin = whole.find(text, at + unknown)
-        if number + 1 == len(runs):
-            begin = len(whole) - len(text) if whole.endswith(text) else -1
-        if not text or begin < at + unknown or (begin > at and not unknown):
-            return None
-        places += [*gap(at, begin, unknown), *((begin + a, begin + b) for a, b in _ends(run, text, decode))]
-        at, unknown = begin + len(text), 0
-    if (at < len(whole)) != (unknown > 0):
-        return None
-    places += gap(at, len(whole), unknown)
-    # Accents that `fold` has dropped belong to the letter before, or to the first; control characters to no piece.
-    visible = [bool(part) or unicodedata.category(c) not in ("Cc", "Cf") for part, c in zip(folded, word)]
-    found = []
-    for first, end in places:
-        first, last = source[first], source[end - 1]
-        following = source[end] if end < len(source) else len(word)
-        last = max((i for i in range(last, following) if visible[i]), default=last)
-        found.append((visible.index(True) if first == source[0] else first, last + 1))
-    return found
-
-
-@functools.lru_cache(maxsize=_WORDS)
-def _word_offsets(word: str, ids: tuple[int, ...], tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    if len(ids) == 1 and word.isalnum():
-        return [(0, len(word))]
-    for fold in (_exact, _loose):
-        if (found := _locate(word, ids, tokenizer, fold)) is not None:
-            return found
-    return [(0, len(word))] * len(ids)
-
-
-@functools.lru_cache(maxsize=16)
-def piece_offsets(text: str, tokenizer: Tokenizer) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P 2"]]:
-    """Pieces of a text, and the characters of it that each stands for.
-
-    The words between white space are tokenised one by one, as in run_squad. What the pieces of a word decode to is found in
-    the word: as it is, or after both lose case, accents, compatibility forms and control characters. A piece that cannot be
-    found so stands for its whole word. Where a character has several pieces, each stands for the character.
-
-    Args:
-        text: any text.
-        tokenizer: of any kind.
-
-    Returns:
-        ids, and [first, end) by piece; read-only, for the last texts are remembered: questions share contexts.
-    """
-    words = text.split()
-    ids, starts = tokenizer.encode_words(words)
-    offsets, at = [], 0
-    for word, first, end in zip(words, starts, [*starts[1:], len(ids)]):
-        at = text.index(word, at)
-        offsets += [(at + a, at + b) for a, b in _word_offsets(word, tuple(ids[first:end]), tokenizer)]
-        at += len(word)
-    arrays = np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2)
-    for array in arrays:
-        array.setflags(write=False)
-    return arrays
-
-
-# Windows.
 
 
 def _window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:
@@ -310,10 +174,7 @@ def encode_question(
     return windows
 
 
-# Predictions.
-
-
-def predict(
+def best_answers(
     windows: Sequence[Window],
     start_logits: Float[np.ndarray, "N L"],
     end_logits: Float[np.ndarray, "N L"],

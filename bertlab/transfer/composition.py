@@ -1,0 +1,319 @@
+"""What a fine-tuning is composed of: the tasks' rows, the pretrained body or its stored states, and new heads."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.data.batches import READ_HERE, Shards, pad_batch
+from bertlab.data.buckets import bucketed, check_buckets
+from bertlab.data.formats import Row
+from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
+from bertlab.data.vocabularies import SPECIALS
+from bertlab.errors import UserError
+from bertlab.models.base import sides_of
+from bertlab.models.presets import build_body, family_of, model_direction, model_shape
+from bertlab.objectives.program import Program
+from bertlab.run import Run
+from bertlab.train.build import Experiment, build_phases, warm_start
+from bertlab.train.checks import check_devices, check_family, check_shape, vocabulary_of
+from bertlab.train.layer_groups import layer_groups, layer_plan, parameter_name
+from bertlab.train.lora import build_adapter
+from bertlab.train.phases import weights_of
+from bertlab.transfer.heads import AuxiliaryLanguageModel
+from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout, vocabulary_size
+from bertlab.transfer.pretrained import load
+from bertlab.transfer.scoring import Scoring
+from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
+from bertlab.transfer.tasks import SPLITS, Task, TaskData
+
+Tasks = Mapping[str, tuple[Task, TaskData]]
+"""By the name of each task's objective."""
+
+FEW = 8  # examples of each task by which a fine-tuning is checked before its run exists
+WORD_PIECES = ("auto", "first", "last")
+
+
+def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = None) -> Experiment:
+    """Composes a fine-tuning.
+
+    Args:
+        config, tasks: from `bertlab.transfer.finetune.resolved`.
+        workdir: where predictions are written; None: nowhere.
+
+    Raises:
+        UserError: from any of the checks.
+    """
+    run = Path(config.init_from).expanduser()
+    tokenizer = load_tokenizer(Run(run).tokenizer)
+    shape = model_shape(config.model, vocabulary_size(config, tokenizer))
+    _check(config, shape, tasks, Run(run).config.read())
+    inputs, size = _inputs(config, tasks, tokenizer), config.data.batch_size
+    from_disk = config.transfer.features
+    model = load(config.init_from) if from_disk else None
+    rows, states, scoring = {}, {}, Scoring(config.transfer, workdir)
+    for split in SPLITS:
+        if from_disk:
+            [(name, (task, data))] = tasks.items()
+            states[split] = store(
+                model, task, data.examples[split], inputs[name].layout, config.task_data.pretraining.directory
+            )
+            parts = [(name, stored_rows(states[split], task, data.examples[split], inputs[name].layout), None)]
+        else:
+            parts = list(_encoded(tasks, inputs, split))
+        for name, made, about in parts if split != "train" else ():
+            scoring.expect(split, name, *tasks[name], len(made), about)
+        rows[split] = _alike([made for _, made, _ in parts], tasks)
+    body = stored_body(model, states["train"]) if from_disk else build_body(shape)
+    program = _program(config, body, tasks, inputs, tokenizer)
+    _check_rows(len(rows["train"]), config)
+    check_devices(config)
+    if not from_disk:
+        program = _with_fixed_body(program, config, pad_batch(rows["train"][:size], size))
+    add = {split: functools.partial(with_features, features=states[split]) if from_disk else None for split in SPLITS}
+    return Experiment(
+        config=config,
+        program=program,
+        phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data, add["train"])),
+        tokenizer=tokenizer,
+        evaluations={split: Batches(rows[split], size, add[split]) for split in ("valid", "test")},
+        warm_start=None if config.transfer.random or from_disk else (lambda fresh: begin(fresh, config, run)),
+        score=scoring,
+    )
+
+
+def check_finetuning(
+    config: ConfigDict, tasks: Tasks, pretrained: Mapping[str, Any], tokenizer: Tokenizer | None = None
+) -> None:
+    """Refuses what `build_finetuning` would refuse, as far as that is known before the pretrained run exists.
+
+    The model and its heads are composed on the rows of a few examples, without values and without a device.
+
+    Args:
+        config: from `bertlab.transfer.finetune.sized`.
+        tasks: from `load_tasks`.
+        pretrained: the run's config.
+        tokenizer: the run's; None: it is not trained yet, and a stand-in that knows no words takes its place.
+
+    Raises:
+        UserError: from any of the checks.
+    """
+    tokenizer = tokenizer or WordsTokenizer(SPECIALS, lowercase=False)
+    shape = model_shape(config.model, vocabulary_size(config, tokenizer))
+    _check(config, shape, tasks, pretrained)
+    if all(task.kind.one_row for task, _ in tasks.values()):
+        _check_rows(sum(len(data.examples["train"]) for _, data in tasks.values()), config)
+    few = {
+        name: (task, dataclasses.replace(data, examples={"train": data.examples["train"][:FEW]}))
+        for name, (task, data) in tasks.items()
+    }
+    inputs = _inputs(config, few, tokenizer)
+    rows = _alike([made for _, made, _ in _encoded(few, inputs, "train")], few)
+    program = _program(config, build_body(shape), few, inputs, tokenizer)
+    example = pad_batch(rows[:FEW], FEW)
+    params = jax.eval_shape(lambda: program.init(jax.random.key(0), example))
+    layer_plan(config.optimizer, config.train.steps, params)
+
+
+def _inputs(config: ConfigDict, tasks: Tasks, tokenizer: Tokenizer) -> dict[str, Inputs]:
+    return {name: Inputs(tokenizer, _layout(config, name, data)) for name, (_, data) in tasks.items()}
+
+
+def _layout(config: ConfigDict, name: str, data: TaskData) -> Layout:
+    """How the config's model is shown a task's examples."""
+    entry, words = config.objectives[name], None
+    if entry.get("word_width"):
+        seen = sorted({word for example in data.examples["train"] for word in example.words})
+        words = {word: number for number, word in enumerate(seen, 1)}
+    first_piece = config.transfer.word_piece == "first"
+    if config.transfer.word_piece == "auto":
+        first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
+    return Layout(
+        name=config.transfer.layout,
+        seq_len=config.data.seq_len,
+        first_piece=first_piece,
+        characters=config.data.characters,
+        double_separator=bool(config.model.position_offset),
+        doc_stride=config.transfer.doc_stride,
+        max_query=config.transfer.max_query,
+        spelling=entry.get("spelling", False),
+        words=words,
+    )
+
+
+def _encoded(tasks: Tasks, inputs: Mapping[str, Inputs], split: str) -> Iterator[tuple[str, list[Row], Any]]:
+    """(Name, rows, what `Kind.encode` says about them) of each task; with several tasks each row has its task's number."""
+    for number, (name, (task, data)) in enumerate(tasks.items()):
+        made, about = task.kind.encode(inputs[name], data.examples[split])
+        yield name, [row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made, about
+
+
+def _alike(parts: Sequence[list[Row]], tasks: Tasks) -> list[Row]:
+    """Rows of several tasks with the same fields and lengths; missing label fields are "unknown", other missing fields 0."""
+    if len(parts) == 1:
+        return parts[0]
+    longest = {}
+    for name, value in ((name, value) for part in parts for row in part[:1] for name, value in row.items()):
+        longest[name] = max(longest.get(name, value), value, key=np.size)
+    unknown = {field: value for task, _ in tasks.values() for field, value in task.kind.unknown.items()}
+    empty = {name: np.full_like(value, unknown.get(name, 0)) for name, value in longest.items()}
+
+    def whole(name: str, value: np.ndarray) -> np.ndarray:
+        if np.shape(value) == np.shape(empty[name]):
+            return value
+        filled = empty[name].copy()
+        filled[: len(value)] = value
+        return filled
+
+    return [{**empty, **{name: whole(name, value) for name, value in row.items()}} for part in parts for row in part]
+
+
+def _program(config: ConfigDict, body, tasks: Tasks, inputs: Mapping[str, Inputs], tokenizer: Tokenizer) -> Program:
+    """The body with the tasks' heads, and the language model beside them if there is one."""
+    built, most = {}, 1
+    for number, (name, (task, data)) in enumerate(tasks.items()):
+        layout = inputs[name].layout
+        texts = task.kind.texts(data.examples["train"], layout)
+        most = max(most, texts)
+        derived = {
+            "number": number,
+            "classes": len(data.labels),
+            "texts": texts,
+            "word_types": 1 + len(layout.words or {}),
+        }
+        fields = {field.name for field in dataclasses.fields(task.kind.head)}
+        settings = {key: config.objectives[name][key] for key in task.kind.settings()}
+        try:
+            built[name] = task.kind.head(**settings, **{key: derived[key] for key in derived if key in fields})
+        except UserError as error:
+            raise UserError(f"config.objectives.{name}.{error}") from None
+    if "language_model" in config.objectives and any(weights_of(config.objectives.language_model)):
+        built["language_model"] = AuxiliaryLanguageModel(texts=most)
+    return Program(body, built, vocabulary_of(tokenizer), adapter=build_adapter(config.lora))
+
+
+def _with_fixed_body(program: Program, config: ConfigDict, example: Row) -> Program:
+    """The program; if none of its body is ever trained, the body has no dropout, for its states are features then."""
+    if config.lora.rank:
+        return program
+    fixed = config.optimizer.thaw == "head"
+    if config.optimizer.frozen and not fixed:
+        params = jax.eval_shape(lambda: program.init(jax.random.key(0), example))
+        names = [parameter_name(path) for path, _ in jax.tree.leaves_with_path(params)]
+        fixed = all(re.search(config.optimizer.frozen, name) for name in names if name.startswith("body/"))
+    return dataclasses.replace(program, fixed_body=fixed)
+
+
+def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any]) -> None:
+    check_shape(config, shape)
+    check_buckets(config.data)
+    for key in ("budget", "phases"):
+        if config.train[key]:
+            raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
+    transfer = config.transfer
+    if not transfer.random:
+        check_family(config, ConfigDict(pretrained["model"]))
+    if transfer.layout not in LAYOUTS:
+        raise UserError(f"config.transfer.layout={transfer.layout!r} is not known; choose {' or '.join(LAYOUTS)}")
+    if transfer.word_piece not in WORD_PIECES:
+        raise UserError(f"config.transfer.word_piece={transfer.word_piece!r} is not known; choose {', '.join(WORD_PIECES)}")
+    if transfer.layout == "delimited" and config.model.token_encoder == "characters":
+        raise UserError("config.transfer.layout='delimited' adds tokens, but this model reads characters; set it to 'pair'")
+    if transfer.layers is not None and not 0 <= transfer.layers <= shape.layers:
+        raise UserError(f"config.transfer.layers={transfer.layers} must be 0 (only the embeddings) to {shape.layers}")
+    for name, (task, _) in tasks.items():
+        if config.metrics.get(name) not in task.metrics:
+            metrics = ", ".join(task.metrics)
+            raise UserError(f"config.metrics.{name}={config.metrics.get(name)!r} is not a metric of the task; choose {metrics}")
+        chunked = family_of(config.model).recurrent and model_direction(config.model) != "bidirectional"
+        if config.objectives[name].get("chunk") and not chunked:
+            raise UserError(
+                f"config.objectives.{name}.chunk={config.objectives[name].chunk} needs a recurrent model in one direction;"
+                f" set it to 0 for config.model.family={config.model.family!r}"
+            )
+    if transfer.features:
+        _check_stored(config, tasks)
+
+
+def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
+    if len(tasks) > 1 or config.transfer.random or config.transfer.layers is not None or "language_model" in config.objectives:
+        raise UserError(
+            "config.transfer.features=True trains one task's head on the run's own states; leave out other tasks, random,"
+            " layers and language_model"
+        )
+    if config.data.buckets:
+        raise UserError(
+            f"config.data.buckets={config.data.buckets} are for rows of tokens, but config.transfer.features=True reads states"
+            " from disk; set only one of them"
+        )
+    if config.transfer.word_piece != "auto":
+        raise UserError(
+            "config.transfer.features=True stores the state of the piece that config.transfer.word_piece='auto' selects, not"
+            f" {config.transfer.word_piece!r}; leave word_piece out, or replace features by config.optimizer.frozen='^body/'"
+        )
+
+
+def _check_rows(count: int, config: ConfigDict) -> None:
+    if count < config.data.batch_size:
+        raise UserError(f"config.data.batch_size={config.data.batch_size} exceeds the {count} training rows; lower it")
+
+
+def begin(fresh, config: ConfigDict, run: Path):
+    """Fresh parameters with the run's in their place: those of `config.transfer.layers`, or all that the run has.
+
+    Raises:
+        UserError: a parameter has another shape there.
+    """
+    delimited = config.transfer.layout == "delimited"
+    params = warm_start(fresh, run, lambda pretrained: _with_new_tokens(pretrained, fresh) if delimited else pretrained)
+    if config.transfer.layers is None:
+        return params
+    groups, names = layer_groups(params)
+    top = len(names) - 1
+    keep = lambda group, ours, new: np.where((group <= config.transfer.layers) & (group < top), ours, new).astype(ours.dtype)
+    return jax.tree.map(keep, groups, params, fresh)
+
+
+def _with_new_tokens(pretrained, fresh):
+    """A pretrained tree; its tables over the vocabulary end with the fresh rows of the delimited layout's tokens."""
+
+    def extend(path, leaf):
+        node = fresh
+        for key in path:
+            node = node.get(key.key) if isinstance(node, dict) else None
+        more = 0 if node is None or not leaf.ndim else node.shape[0] - leaf.shape[0]
+        is_table = more == len(NEW_TOKENS) and node.shape[1:] == leaf.shape[1:]
+        return np.concatenate([leaf, node[-more:]]) if is_table else leaf
+
+    return jax.tree_util.tree_map_with_path(extend, pretrained)
+
+
+class Batches(Sequence):
+    """Evaluation batches, made when they are asked for."""
+
+    def __init__(self, rows: list[Row], size: int, add: Callable[[Row], Row] | None = None):
+        """Args: rows: all of them; size: of a batch; add: gives a row what is read from disk."""
+        self._rows, self._size, self._add = rows, size, add or (lambda row: row)
+
+    def __len__(self) -> int:
+        return -(-len(self._rows) // self._size)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return pad_batch([self._add(row) for row in self._rows[index * self._size : (index + 1) * self._size]], self._size)
+
+
+def _train_batches(rows: list[Row], data: ConfigDict, add: Callable[[Row], Row] | None) -> Shards:
+    shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
+    read = (shuffled.map(add) if add else shuffled).to_iter_dataset(READ_HERE)
+    if data.buckets:
+        return Shards({0: bucketed(read, data, data.batch_size, len(rows[0]["tokens"]) // data.seq_len)})
+    return Shards({0: read.batch(data.batch_size, drop_remainder=True)})

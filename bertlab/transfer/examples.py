@@ -1,0 +1,38 @@
+"""One labelled example of a downstream task."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """An answer in a context: `context[start : start + len(text)] == text`, in characters."""
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One example. Fields that its kind of task does not use are left empty.
+
+    Attributes:
+        id: from the file, or its number; unique in its split.
+        where: "FILE:LINE", for error messages.
+        texts: classification, regression: one text or a pair. choice: the text before each choice. span: (question,
+            context). word_pair: two sentences. tagging: ().
+        label: classification, choice, word_pair: the number of the class or choice. regression: a number. tagging: one class
+            number per word. None: unknown (a hidden test set). span: always None.
+        words: tagging.
+        choices: choice.
+        answers: span; () where the question has none (SQuAD 2.0).
+        targets: word_pair: (start, end) of the word in each sentence, in characters.
+    """
+
+    id: str
+    where: str
+    texts: tuple[str, ...] = ()
+    label: int | float | tuple[int, ...] | None = None
+    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    targets: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,185 @@
+"""What a kind of task decides: its rows, its head, its metrics, and how outputs become predictions and scores."""
+
+import abc
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Int
+from scipy.special import softmax
+
+from bertlab.data.formats import Row
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import DERIVED, NO_LABEL, TaskHead
+from bertlab.transfer.inputs import Inputs, Layout
+
+Line = dict[str, Any]
+"""A prediction: `id`, `gold` (None if unknown), `predicted`, and the numbers that decided it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind(abc.ABC):
+    """A kind of task. By default an example is one text or a pair, with one label.
+
+    Class attributes:
+        name: in task files, results and error messages.
+        head: the objective that is trained.
+        metrics: names of `bertlab.transfer.scorers.METRICS` that can score its predictions.
+        default_metrics: those of a task that names none; the first selects and is reported.
+        unknown: the row fields of its labels, each with the value that stands for "unknown".
+        has_classes: labels are named classes.
+        of_words: an example is a list of words with one label each, not a text with one label.
+        is_plain: an example is no more than its texts or words and a label, so tables can hold it and its states can be stored.
+        one_row: each example is one row.
+        recipes: settings of recipes that differ for this kind, by recipe.
+
+    Attributes:
+        symmetric: the order of a pair means nothing (similarity, paraphrase).
+    """
+
+    symmetric: bool = False
+
+    name: ClassVar[str]
+    head: ClassVar[type[TaskHead]]
+    metrics: ClassVar[tuple[str, ...]]
+    default_metrics: ClassVar[tuple[str, ...]]
+    unknown: ClassVar[Mapping[str, float]]
+    has_classes: ClassVar[bool] = False
+    of_words: ClassVar[bool] = False
+    is_plain: ClassVar[bool] = False
+    one_row: ClassVar[bool] = True
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    @classmethod
+    def settings(cls) -> dict[str, Any]:
+        """The head's settings with their defaults, as `config.objectives.TASK` has them."""
+        return {field.name: field.default for field in dataclasses.fields(cls.head) if field.name not in DERIVED}
+
+    @classmethod
+    def read_label(cls, field: str, where: str, words: tuple[str, ...]) -> Any:
+        """The label that a table's field holds. Only plain kinds have this.
+
+        Args:
+            field: the text of the label's column.
+            where: "FILE:LINE".
+            words: the example's, if it has words.
+
+        Raises:
+            UserError: the field holds no label.
+        """
+        raise NotImplementedError(f"{cls.name} tasks are not read from tables")
+
+    def texts(self, examples: Sequence[Example], layout: Layout) -> int:
+        """How many texts a row holds: 2 for pairs that are shown in both orders, else 1."""
+        both = self.symmetric and layout.name == "delimited" and examples and len(examples[0].texts) == 2
+        return 2 if both else 1
+
+    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], Any]:
+        """The rows of a split, in order, and whatever `predict` needs to know about them.
+
+        Every row has `tokens`, `segments`, `documents`, `positions` [L], `example_id` (example, row of the example) and the
+        fields of `unknown`.
+        """
+        texts = self.texts(examples, inputs.layout)
+        return [self.row(inputs, number, example, texts) for number, example in enumerate(examples)], None
+
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+        """An example's row."""
+        orders = (example.texts, example.texts[::-1])[:texts]
+        return inputs.packed([inputs.document(order) for order in orders], texts, number) | self.label_fields(example)
+
+    def label_fields(self, example: Example) -> Row:
+        """The row's fields that hold the label."""
+        raise NotImplementedError
+
+    def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
+        """The fields beside an example's stored states, `size` of them."""
+        del size, layout
+        return self.label_fields(example)
+
+    @abc.abstractmethod
+    def predict(
+        self, examples: Sequence[Example], labels: Sequence[str], outputs: Mapping[str, np.ndarray], about: Any, settings
+    ) -> list[Line]:
+        """Predictions from the head's outputs, one line per example.
+
+        Args:
+            examples: a split's.
+            labels: names of the classes, by number.
+            outputs: of the head, one item per row.
+            about: from `encode`.
+            settings: `config.transfer`.
+        """
+
+    def finish(self, lines: list[Line], valid: list[Line] | None, settings) -> tuple[list[Line], dict[str, float]]:
+        """Predictions after whatever `valid` decides, and the numbers that it decided.
+
+        Args:
+            lines: from `predict`.
+            valid: the lines of the validation split, if they are known.
+            settings: `config.transfer`.
+        """
+        del valid, settings
+        return lines, {}
+
+    def most_frequent(self, train: Sequence[Example], labels: Sequence[str], lines: Sequence[Line]) -> list[Line]:
+        """The lines of a model that always gives the most frequent label of `train`; [] where labels are not classes."""
+        del train, labels, lines
+        return []
+
+    def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:
+        """One example's prediction from those of several runs.
+
+        Raises:
+            UserError: predictions of this kind have no average.
+        """
+        del lines, labels
+        raise UserError(
+            f"predictions of a {self.name} task have no probabilities to average; choose a task of classes or numbers"
+        )
+
+
+class OneClass(Kind):
+    """A kind whose label is the number of one class or choice; the head's `logits` [B, C] decide."""
+
+    unknown: ClassVar = {"label": NO_LABEL}
+
+    def label_fields(self, example: Example) -> Row:
+        """`label`."""
+        return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """The likeliest class by name, or choice by number, with all probabilities."""
+        lines = []
+        for example, logits in zip(examples, outputs["logits"], strict=True):
+            gold = None if example.label is None else named(example.label, labels)
+            shares = softmax(logits.astype(np.float64)).tolist()
+            lines.append(
+                {"id": example.id, "gold": gold, "predicted": named(np.argmax(logits), labels), "probabilities": shares}
+            )
+        return lines
+
+    def most_frequent(self, train, labels, lines) -> list[Line]:
+        """The most frequent class of `train` for every example."""
+        answer = named(Counter(example.label for example in train).most_common(1)[0][0], labels)
+        return [{"id": line["id"], "gold": line["gold"], "predicted": answer} for line in lines]
+
+    def average(self, lines, labels) -> Line:
+        """The class with the highest mean probability."""
+        best = np.argmax(np.mean([line["probabilities"] for line in lines], axis=0))
+        return {**lines[0], "predicted": named(best, labels)}
+
+
+def named(number: int, labels: Sequence[str]) -> str | int:
+    """A class by its name, or by its number where classes have no names."""
+    return labels[number] if labels else int(number)
+
+
+def filled(values: Sequence[int], length: int) -> Int[np.ndarray, "W"]:
+    """The values, followed by −1."""
+    padded = np.full(length, NO_LABEL, np.int32)
+    padded[: len(values)] = values
+    return padded

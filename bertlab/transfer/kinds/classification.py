@@ -1,0 +1,47 @@
+"""Classification: one class for a text or a pair."""
+
+import dataclasses
+
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from bertlab.errors import UserError
+from bertlab.models.base import View
+from bertlab.objectives.base import Bound
+from bertlab.transfer.heads import LogitsHead, TaskModel
+from bertlab.transfer.kinds.base import OneClass
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationHead(LogitsHead):
+    """−log p(class | text or pair), for rows with `label` [B] ≥ 0. Vectors of a row's texts are added (GPT's two orders)."""
+
+    classes: int = 2
+
+    def head(self, body: nn.Module) -> nn.Module:
+        """C outputs."""
+        return TaskModel(self, self.classes)
+
+    def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+        """Of the text vectors' sum."""
+        vectors, penalty = self.vectors(model, view)
+        return model.head.scores(vectors.sum(axis=1), model.deterministic), penalty
+
+
+class Classification(OneClass):
+    """A class for a text or a pair."""
+
+    name = "classification"
+    head = ClassificationHead
+    metrics = ("accuracy", "f1", "macro_f1", "matthews")
+    default_metrics = ("accuracy", "macro_f1")
+    has_classes = True
+    is_plain = True
+
+    @classmethod
+    def read_label(cls, field: str, where: str, words: tuple[str, ...] = ()) -> str:
+        """The name of the class."""
+        del words
+        if not field.strip():
+            raise UserError(f"{where}: the label is empty; every example needs one")
+        return field.strip()

@@ -1,0 +1,134 @@
+"""Spans: the answer to a question, as a slice of its context (SQuAD)."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array
+
+from bertlab.data.formats import Row
+from bertlab.errors import UserError
+from bertlab.models.base import View
+from bertlab.objectives.base import Bound, Metrics, cross_entropy
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import NO_LABEL, TaskHead, TaskModel, penalised
+from bertlab.transfer.inputs import Inputs
+from bertlab.transfer.kinds.base import Kind, Line
+from bertlab.transfer.scorers import best_threshold, span_f1_scores
+from bertlab.transfer.windows import Window, best_answers, encode_question
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanHead(TaskHead):
+    """(−log p(start) − log p(end)) / 2 over the positions of a window (Devlin et al. 2018, section 4.2).
+
+    `start`, `end` [B]: 0 ([CLS]) where the window does not hold the answer. run_squad.py's softmax includes padding, whose
+    states are arbitrary; here it does not.
+    """
+
+    dropout: float = 0.0
+
+    def head(self, body: nn.Module) -> nn.Module:
+        """Two outputs."""
+        return TaskModel(self, 2)
+
+    def _logits(self, model, view):
+        x, penalty = model.head.states(self.layers_of(model, view), view["documents"], model.deterministic, view)
+        logits = model.head.scores(x, model.deterministic)
+        logits = jnp.where((view["documents"] > 0)[..., None], logits, jnp.finfo(jnp.float32).min)
+        return logits[..., 0], logits[..., 1], penalty
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Mean of the two cross-entropies; accuracy: both right."""
+        start, end, penalty = self._logits(model, view)
+        known = (view["start"] >= 0) & self.asked(view)
+        first = cross_entropy(start, jnp.maximum(view["start"], 0), known)
+        last = cross_entropy(end, jnp.maximum(view["end"], 0), known)
+        both = (jnp.argmax(start, -1) == view["start"]) & (jnp.argmax(end, -1) == view["end"]) & known
+        loss = ((first["loss"][0] + last["loss"][0]) / 2, first["loss"][1])
+        return penalised({"loss": loss, "accuracy": (both.sum().astype(jnp.float32), loss[1])}, penalty)
+
+    def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
+        """`start` and `end` logits, [B, L] each."""
+        start, end, _ = self._logits(model, view)
+        return {"start": start, "end": end}
+
+
+@dataclasses.dataclass(frozen=True)
+class Span(Kind):
+    """A slice of a context.
+
+    Attributes:
+        may_lack_answer: questions may have no answer (SQuAD 2.0).
+    """
+
+    may_lack_answer: bool = False
+
+    name = "span"
+    head = SpanHead
+    metrics = ("exact_match", "span_f1")
+    default_metrics = ("span_f1", "exact_match")
+    unknown: ClassVar = {"start": NO_LABEL, "end": NO_LABEL}
+    one_row = False
+    # run_squad.py
+    recipes: ClassVar = {
+        "bert": {
+            "data.seq_len": 384,
+            "data.batch_size": 12,
+            "optimizer.learning_rate": 3e-5,
+            "transfer.epochs": 2.0,
+        }
+    }
+
+    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], list[Window]]:
+        """The rows of all questions' windows, and the windows.
+
+        A row has `start` and `end`, 0 where the window lacks the answer, and `context` [L].
+        """
+        layout = inputs.layout
+        if layout.characters:
+            raise UserError("spans are found in pieces, but this model reads characters of words; choose a model of subwords")
+        windows = [
+            window
+            for number, example in enumerate(examples)
+            for window in encode_question(
+                example,
+                inputs.tokenizer,
+                index=number,
+                max_seq=layout.seq_len,
+                doc_stride=layout.doc_stride,
+                max_query=layout.max_query,
+                frame=inputs.frame,
+            )
+        ]
+        return [window.row(layout.seq_len, inputs.tokenizer.pad_id) for window in windows], windows
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """The best slice of each context; where questions may lack an answer, also the odds of that."""
+        found = best_answers(
+            about, outputs["start"], outputs["end"], n_best=settings.n_best, max_answer_length=settings.max_answer_length
+        )
+        lines = []
+        for example in examples:
+            best = found[example.id]
+            line = {"id": example.id, "gold": [answer.text for answer in example.answers], "predicted": best.text}
+            lines.append(line | ({"best_answer": best.text, "null_odds": best.null_odds} if self.may_lack_answer else {}))
+        return lines
+
+    def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
+        """Leaves questions unanswered by a threshold: the one that is set, or the one with the best F1 on `valid`."""
+        if not self.may_lack_answer:
+            return lines, {}
+        threshold = settings.null_threshold
+        if threshold is None:
+            threshold = _best_threshold(valid) if valid else 0.0
+        decided = [line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines]
+        return decided, {"null_threshold": threshold}
+
+
+def _best_threshold(lines: Sequence[Line]) -> float:
+    texts, gold = [line["best_answer"] for line in lines], [line["gold"] for line in lines]
+    odds, has_answer = [line["null_odds"] for line in lines], [bool(answers) for answers in gold]
+    return best_threshold(span_f1_scores(gold, texts), texts, odds, has_answer)[0]

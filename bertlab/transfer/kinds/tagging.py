@@ -1,0 +1,142 @@
+"""Tagging: a class for each word of a sentence."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Int
+
+from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids
+from bertlab.data.formats import Row
+from bertlab.errors import UserError
+from bertlab.models.base import View
+from bertlab.objectives.base import Bound, Metrics, cross_entropy
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import NO_LABEL, TaskHead, TaskModel, penalised
+from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.kinds.base import Kind, Line, filled
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingHead(TaskHead):
+    """Σ −log p(tag | word) over the words with `labels` [B, W] ≥ 0; a word is read at one of its pieces (`word_at` [B, W]).
+
+    That is the first, as in Devlin et al. 2018, section 5.3, or, in a model that reads left to right, the last: only there has
+    the model seen the whole word. `crf`: one probability for all tags of a sentence (TagLM). `spelling`: a convolution
+    over the word's characters beside the states. `word_width`: width of a table of trained word vectors for the biLSTM.
+    """
+
+    crf: bool = False
+    spelling: bool = False
+    word_width: int = 0
+    classes: int = 2
+    word_types: int = 0
+
+    def __post_init__(self):
+        """Refuses word features without a biLSTM to read them."""
+        super().__post_init__()
+        if self.has_features and not self.bilstm:
+            raise UserError("spelling and word_width are the input of a biLSTM; set bilstm=2")
+
+    def head(self, body: nn.Module) -> nn.Module:
+        """C outputs."""
+        return TaskModel(self, self.classes, self.word_types if self.word_width else 0)
+
+    def _words(self, model, view):
+        at = view["word_at"]
+        layers = tuple(
+            jnp.take_along_axis(layer, jnp.maximum(at, 0)[..., None], axis=1) for layer in self.layers_of(model, view)
+        )
+        return *model.head.states(layers, (at >= 0).astype(jnp.int32), model.deterministic, view), at >= 0
+
+    def loss(self, model: Bound, view: View) -> Metrics:
+        """Cross-entropy and accuracy per word; with a CRF its negative log-likelihood per word, and no accuracy."""
+        x, penalty, there = self._words(model, view)
+        labels = jnp.where(there & self.asked(view)[:, None], view["labels"], NO_LABEL)
+        known = labels >= 0
+        if not self.crf:
+            logits = model.head.scores(x, model.deterministic)
+            return penalised(cross_entropy(logits, jnp.maximum(labels, 0), known), penalty)
+        x = model.head.drop(x, model.deterministic)
+        likelihood = model.head.crf(x, there & known.any(axis=1)[:, None], labels)
+        return penalised({"loss": (-likelihood.sum(), known.sum().astype(jnp.float32))}, penalty)
+
+    def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
+        """`tags` [B, W], −1 beyond the words."""
+        x, _, there = self._words(model, view)
+        if self.crf:
+            return {"tags": model.head.crf.decode(x, there)}
+        tags = jnp.argmax(model.head.scores(x, model.deterministic), -1)
+        return {"tags": jnp.where(there, tags, NO_LABEL)}
+
+
+class Tagging(Kind):
+    """A class for each word."""
+
+    name = "tagging"
+    head = TaggingHead
+    metrics = ("accuracy", "f1", "macro_f1", "entity_f1", "entity_precision", "entity_recall")
+    default_metrics = ("accuracy",)
+    unknown: ClassVar = {"labels": NO_LABEL, "word_at": NO_LABEL}
+    has_classes = True
+    of_words = True
+    is_plain = True
+
+    @classmethod
+    def read_label(cls, field: str, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
+        """One tag per word, separated by spaces."""
+        tags = tuple(field.split())
+        if not words or len(tags) != len(words):
+            raise UserError(f"{where}: {len(words)} words but {len(tags)} tags; give each word one tag")
+        return tags
+
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+        """The words as one text."""
+        del texts
+        layout = inputs.layout
+        text = inputs.words(example.words)
+        row = text.padded(layout.seq_len, inputs.tokenizer.pad_id, (number, 0))
+        return row | word_fields(example, text.first if layout.first_piece else text.last, layout)
+
+    def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
+        """Those of the words; each word has one stored state."""
+        return word_fields(example, np.arange(size), layout)
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """Tags by name. A word that did not fit into the row counts as outside any entity ("O"), or else as wrong."""
+        beyond = "O" if "O" in labels else ""
+        lines = []
+        for example, tags in zip(examples, outputs["tags"], strict=True):
+            shown = [labels[tag] if tag != NO_LABEL else beyond for tag in tags[: len(example.words)]]
+            shown += [beyond] * (len(example.words) - len(shown))
+            gold = None if example.label is None else [labels[tag] for tag in example.label]
+            lines.append({"id": example.id, "gold": gold, "predicted": shown})
+        return lines
+
+    def most_frequent(self, train, labels, lines) -> list[Line]:
+        """The most frequent tag of `train` for every word."""
+        counts = Counter(itertools.chain.from_iterable(example.label for example in train))
+        answer = labels[counts.most_common(1)[0][0]]
+        return [{"id": line["id"], "gold": line["gold"], "predicted": [answer] * len(line["predicted"])} for line in lines]
+
+
+def word_fields(example: Example, places: Int[np.ndarray, "n"], layout: Layout) -> Row:
+    """The fields [W] of a row whose first n words are at these places.
+
+    `word_at` and `labels`, −1 beyond the words; `spelling` [W, 50] and `word_ids` where the layout has them.
+    """
+    length, words = layout.seq_len, example.words[: len(places)]
+    labels = np.full(len(words), NO_LABEL) if example.label is None else np.asarray(example.label, np.int32)[: len(words)]
+    row = {"word_at": filled(places, length), "labels": filled(labels, length)}
+    if layout.spelling:
+        row["spelling"] = np.full((length, WORD_LENGTH), PADDING, np.int32)
+        row["spelling"][: len(words)] = character_ids(words)
+    if layout.words is not None:
+        row["word_ids"] = np.zeros(length, np.int32)
+        row["word_ids"][: len(words)] = [layout.words.get(word, 0) for word in words]
+    return row

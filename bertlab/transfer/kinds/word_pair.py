@@ -1,0 +1,69 @@
+"""Words in context: a class for two sentences that share a word."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bertlab.data.formats import Row
+from bertlab.data.text_rows import TextRow
+from bertlab.errors import UserError
+from bertlab.models.base import View
+from bertlab.objectives.base import Bound
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import NO_LABEL, pooled
+from bertlab.transfer.inputs import Inputs
+from bertlab.transfer.kinds.base import OneClass
+from bertlab.transfer.kinds.classification import Classification, ClassificationHead
+from bertlab.transfer.offsets import piece_offsets
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPairHead(ClassificationHead):
+    """Classifies [text vector; state of the first word; state of the second]; `word_at` [B, 2] says where the words are."""
+
+    def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+        """Of the three vectors side by side."""
+        layers = self.layers_of(model, view)
+        x, penalty = model.head.states(layers, view["documents"], model.deterministic, view)
+        words = jnp.take_along_axis(x, jnp.maximum(view["word_at"], 0)[..., None], axis=1).reshape(len(x), -1)
+        if self.pooling == "pooler":
+            text = model.pool(1)
+        else:
+            text = pooled(x, view, self.pooling, 1, self.reads_backward(model))
+        return model.head.scores(jnp.concatenate([text[:, 0], words], -1), model.deterministic), penalty
+
+
+class WordPair(OneClass):
+    """A class for a word in two sentences."""
+
+    name = "word_pair"
+    head = WordPairHead
+    metrics = Classification.metrics
+    default_metrics = ("accuracy",)
+    unknown: ClassVar = {**OneClass.unknown, "word_at": NO_LABEL}
+    has_classes = True
+
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+        """The pair, with `word_at` [2].
+
+        Raises:
+            UserError: the model reads characters, or no piece of a sentence holds its word.
+        """
+        del texts
+        if inputs.layout.characters:
+            raise UserError("words in context are found in pieces, but this model reads characters; choose a model of subwords")
+        parts, places = [], []
+        for text, (start, end) in zip(example.texts, example.targets):
+            ids, offsets = piece_offsets(text, inputs.tokenizer)
+            inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
+            if not inside:
+                raise UserError(f"{example.where}: no piece of the text holds its word {text[start:end]!r}; correct its place")
+            places.append(inside[0] if inputs.layout.first_piece else inside[-1])
+            parts.append(TextRow(np.asarray(ids, np.int32), (), np.arange(len(ids)), np.arange(len(ids)), None))
+        document = inputs.joined(parts)
+        # A word that was cut off is replaced by the last one that was not.
+        at = [min(begin + place, end) for begin, end, place in zip(document.begins, document.ends, places)]
+        return inputs.packed([document], 1, number) | {"word_at": np.asarray(at, np.int32)} | self.label_fields(example)

@@ -1,0 +1,119 @@
+"""The contract of a kind of task: whatever is registered says all about itself, and nothing elsewhere asks for its name."""
+
+import ast
+import inspect
+import pkgutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import bertlab
+from bertlab.errors import UserError
+from bertlab.transfer import kinds
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.kinds import KINDS, Kind
+from bertlab.transfer.recipes import RECIPES
+from bertlab.transfer.scorers import METRICS
+from bertlab.transfer.scoring import scores_of
+from bertlab.transfer.tasks.base import Task
+from tests.transfer.test_inputs import LetterTokenizer
+
+TRANSFER = SimpleNamespace(n_best=20, max_answer_length=30, null_threshold=0.0)
+# An example of whatever kind: its texts are a pair, a question with its context, or two sentences.
+FULL = {
+    "texts": ("ab", "cd ef"),
+    "words": ("ab", "cd"),
+    "choices": ("cd", "ef"),
+    "answers": (Answer("cd", 0),),
+    "targets": ((0, 2), (3, 5)),
+}
+
+
+def outputs_of(kind, rows):
+    """Random outputs of each of a head's names, as many rows."""
+    rng = np.random.default_rng(0)
+    length = len(rows[0]["tokens"])
+    return {
+        "logits": rng.normal(size=(len(rows), 2)).astype(np.float32),
+        "value": rng.normal(size=len(rows)).astype(np.float32),
+        "tags": rng.integers(0, 2, (len(rows), length)),
+        "start": rng.normal(size=(len(rows), length)),
+        "end": rng.normal(size=(len(rows), length)),
+    }
+
+
+def test_every_file_of_kinds_registers_one():
+    files = {module.name for module in pkgutil.iter_modules(kinds.__path__)} - {"base"}
+    assert files == set(KINDS) == {inspect.getmodule(kind).__name__.rpartition(".")[2] for kind in KINDS.values()}
+    assert set().union(*(kind.metrics for kind in KINDS.values())) == set(METRICS), "every metric goes with a kind"
+
+
+def test_no_comparison_with_a_kinds_name_stands_outside_of_kinds():
+    """In all that knows tasks, no ==, `in`, `match` or dictionary asks for a kind's name."""
+    root = Path(bertlab.__file__).parent
+    found = []
+    for folder in ("transfer", "studies", "train", "bench", "cli.py"):
+        for path in [root / folder] if folder.endswith(".py") else sorted((root / folder).rglob("*.py")):
+            if path.parent == root / "transfer" / "kinds":
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                asks = isinstance(node, ast.Compare | ast.match_case | ast.Dict)
+                parts = (
+                    node.keys if isinstance(node, ast.Dict) else [node.pattern] if isinstance(node, ast.match_case) else [node]
+                )
+                inside = [leaf for part in parts if part is not None for leaf in ast.walk(part)] if asks else []
+                found += [f"{path}:{leaf.lineno}" for leaf in inside if isinstance(leaf, ast.Constant) and leaf.value in KINDS]
+    assert not found
+
+
+@pytest.mark.parametrize("name", KINDS)
+class TestKind:
+    def test_its_metrics_settings_and_recipes_exist(self, name):
+        kind = KINDS[name]
+        assert kind.name == name and set(kind.default_metrics) <= set(kind.metrics) <= set(METRICS)
+        assert kind.head(**kind.settings()) and set(kind.recipes) <= set(RECIPES)
+        assert "number" not in kind.settings()
+
+    def test_labels_that_are_known_differ_from_unknown_ones_in_its_rows_only_there(self, name):
+        kind, label = KINDS[name](), (1, 0) if KINDS[name].of_words else 1
+        fields = FULL | ({"texts": ("ab",)} if name == "choice" else {})
+        known, unknown = Example("a", "f:1", **fields, label=label), Example("b", "f:2", **{**fields, "answers": ()})
+        rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [known, unknown])
+        assert kind.unknown.items() and all(set(kind.unknown) <= set(row) for row in rows)
+        assert not kind.one_row or len(rows) == 2
+        differ = {key for key in rows[0] if not np.array_equal(rows[0][key], rows[1][key], equal_nan=True)} - {"example_id"}
+        assert differ and differ <= set(kind.unknown)
+        # Predictions are one line an example, and can be scored by every metric.
+        labels = ("x", "y") if kind.has_classes else ()
+        lines = kind.predict([known, unknown], labels, outputs_of(kind, rows), about, TRANSFER)
+        assert [line["id"] for line in lines] == ["a", "b"]
+        task = Task("stub", kind, kind.metrics, lambda directory, options: None)
+        assert set(scores_of(task, labels, [lines[0], lines[0]])) == set(kind.metrics)
+        perfect = [line | {"predicted": line["gold"][0] if name == "span" else line["gold"]} for line in lines[:1] * 2]
+        assert scores_of(task, labels, perfect)[kind.default_metrics[0]] in (0, 1)
+        most_frequent = kind.most_frequent([known], labels, lines[:1])
+        assert [line["predicted"] for line in most_frequent] in ([], [lines[0]["gold"]], [["y", "y"]])
+
+    def test_what_cannot_be_averaged_says_so(self, name):
+        kind = KINDS[name]()
+        line = {"id": "a", "gold": None, "predicted": 1.0, "probabilities": [0.2, 0.8]}
+        try:
+            found = kind.average([line, line | {"predicted": 2.0, "probabilities": [0.4, 0.6]}], ())
+        except UserError as error:
+            assert name in str(error)
+        else:
+            assert found["predicted"] in (1, 1.5) and type(kind).average is not Kind.average
+
+    def test_a_plain_kind_reads_its_label_from_a_table(self, name):
+        kind = KINDS[name]
+        if not kind.is_plain:
+            with pytest.raises(NotImplementedError):
+                kind.read_label("1", "f:1", ())
+            return
+        words = ("w",) if kind.of_words else ()
+        assert kind.read_label(" 1 ", "f:1", words) in ("1", 1.0, ("1",))
+        with pytest.raises(UserError, match="f:1"):
+            kind.read_label(" ", "f:1", words)
