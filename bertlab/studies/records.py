@@ -1,7 +1,7 @@
 """What a study's workdir holds from earlier sweeps: the settings of each stage, and whether it has something to lose.
 
-A run's job.json notes the settings of every stage that it has begun. A stage that has a result or a checkpoint keeps its
-settings; one that never began, or failed before it saved anything, may be given others, and begins anew.
+A run's job.json records the settings of every stage that has begun. A stage with a result or a checkpoint keeps its settings; a
+stage that saved nothing may get new ones, and starts over.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from bertlab.studies.worker import recorded, stage_settings
 
 
 def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
-    """The runs, which share a stage with the run that has it in this workdir already, whatever their order."""
+    """The runs, each sharing a stage with the run that already has it in this workdir, whatever their order."""
 
     def has_it(stage: str, run: RunSpec) -> bool:
         wanted, there = stage_settings(run), recorded(workdir / run.name)
@@ -26,25 +26,25 @@ def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
 
 
 def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequence[RunSpec]) -> None:
-    """Refuses a workdir where something would be lost, or would go on as something else.
+    """Refuses a workdir in which something would be lost, or would continue as something else.
 
-    Runs and tasks that the study has no more stay on disk as they are; those that it has newly come to them.
+    Runs and tasks that left the study stay on disk as they are; new ones are added.
 
     Args:
         workdir: The study's.
-        description: What study.json is to hold.
-        runs: Those of the study, from `with_owners`.
+        description: The new content of study.json.
+        runs: The study's, from `with_owners`.
 
     Raises:
-        UserError: the workdir is no directory, or a single run's; the study's name or axes differ; or settings of a stage
-            that has something to lose; or the run is not in the study any more whose pretraining a run stands on.
+        UserError: The workdir is not a directory or belongs to a single run; the study's name or axes differ; the settings of
+            a stage with something to lose differ; or a run uses the pretraining of a run that left the study.
     """
     path = StudyDirectory(workdir).study
     for place in (workdir, *(workdir / run.name for run in runs)):
         if place.exists() and not place.is_dir():
-            raise UserError(f"{place} is a file, and the directory of a study or run is expected; give another --workdir")
+            raise UserError(f"{place} is a file, not the directory of a study or run; give another --workdir")
     if Run(workdir).config.exists():
-        raise UserError(f"{workdir} holds a single run, and a study is to be written there; give another --workdir")
+        raise UserError(f"{workdir} holds a single run, so no study can be written there; give another --workdir")
     if not path.exists():
         return
     old = path.read()
@@ -66,13 +66,13 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         before = Run(directory).job.read()["run"]["shares"].values() if begun else ()
         if gone := [owner for owner in before if owner not in names]:
             raise UserError(
-                f"{path}: run {run.name} stands on the pretraining of run {gone[0]}, which is not in this study any more; ask"
-                " for that run too, or give another --workdir"
+                f"{path}: run {run.name} uses the pretraining of run {gone[0]}, which is no longer in this study; add that run,"
+                " or give another --workdir"
             )
 
 
 def clear_changed(workdir: Path, runs: Sequence[RunSpec]) -> None:
-    """Removes what is left of stages that have other settings now and had nothing to lose."""
+    """Removes the remains of stages that have new settings and had nothing to lose."""
     for run, key, _, _ in list(_changes(workdir, runs)):
         if key == "pretrain":
             Run(workdir / run.name).delete_pretraining()
@@ -81,7 +81,7 @@ def clear_changed(workdir: Path, runs: Sequence[RunSpec]) -> None:
 
 
 def has_something_to_lose(directory: Path, key: str) -> bool:
-    """Whether a run's stage has a result or a checkpoint of its own; for a run that was there already it is that run's."""
+    """Whether a stage has its own result or checkpoint; the result of an existing run that a study uses is not its own."""
     run = Run(_directory(directory, key))
     own = run.result.exists() and (key != "pretrain" or "run" not in run.result.read())
     return own or bool(run.steps())
@@ -92,7 +92,7 @@ def _directory(directory: Path, key: str) -> Path:
 
 
 def _changes(workdir: Path, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, str, Mapping[str, Any], Mapping[str, Any]]]:
-    """(run, stage, settings there, settings now) of each stage that was begun with others than it has now."""
+    """(run, stage, settings there, settings now) of each stage that began with other settings than it has now."""
     for run in runs:
         wanted = stage_settings(run)
         for key, before in recorded(workdir / run.name).items():
@@ -103,5 +103,5 @@ def _changes(workdir: Path, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, 
 
 def _refuse(path: JsonFile, differences: Sequence[str], place: Path | None = None) -> None:
     more = f" (and {len(differences) - 1} more differences)" if len(differences) > 1 else ""
-    delete = f", or delete {place} to lose what is there and begin it anew" if place else ""
+    delete = f", or delete {place} to lose its results and start it over" if place else ""
     raise UserError(f"{path} holds another study: {differences[0]}{more}; give another --workdir{delete}")

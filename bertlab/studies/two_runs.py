@@ -1,4 +1,4 @@
-"""What differs between two runs: in their configs, in what they ran on, in the text they read, and in what came out."""
+"""`bertlab compare A B`: what differs between two runs in config, environment, data and results."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,21 +25,20 @@ PRETRAINING = ""
 
 
 def compare(first: Path, second: Path, console: Console | None = None) -> None:
-    """Prints the differences of two runs: of their pretraining, and of adaptations and fine-tunings to tasks that both have.
+    """Prints the differences of two runs: in pretraining, and in adaptations and fine-tunings to tasks that both have.
 
-    A run of a study that shares its pretraining with another run, or stands on one that was there already, is compared with
-    the pretraining of that one.
+    If a run of a study uses the pretraining of another run, that pretraining is compared.
 
     Raises:
-        UserError: one of them is no run.
+        UserError: One of them is not a run.
     """
     console = console or Console()
     ours, theirs = (stages(path) for path in (first, second))
     for path, found in ((first, ours), (second, theirs)):
         if from_random(path):
-            print_sentence(console, f"{path} begins from random values, in the shape of the model of {found[PRETRAINING]}.")
+            print_sentence(console, f"{path} starts from random values, with the model shape of {found[PRETRAINING]}.")
         elif found[PRETRAINING] != path:
-            print_sentence(console, f"{path} stands on the pretraining of {found[PRETRAINING]}.")
+            print_sentence(console, f"{path} uses the pretraining of {found[PRETRAINING]}.")
     print_table(console, "Config", differences(first, second), (first, second), "the configs are the same")
     print_table(console, "Environment", environment(first, second), (first, second), "the environments are the same")
     frame = outcomes(first, second)
@@ -49,34 +48,36 @@ def compare(first: Path, second: Path, console: Console | None = None) -> None:
     rows = [(name, *(text(name, row[c]) for c in ("first", "second", "difference"))) for name, row in shown.iterrows()]
     print_table(console, "Results", rows, (first, second), "neither has a result yet", ("second - first",))
     if not shown.index.intersection(totals).empty:
-        print_sentence(console, "Total losses of objectives or weights that differ do not compare, and are not subtracted.")
+        print_sentence(
+            console, "Total losses with different objectives or weights are not comparable, so they are not subtracted."
+        )
     for sentence in (*other_texts(first, second), *same_data(first, second)):
         print_sentence(console, sentence)
-    print_sentence(console, "Two runs say nothing about chance: compare variants over seeds with a study.")
+    print_sentence(console, "Two runs cannot tell a difference from chance; run a study with seeds for that.")
 
 
 def stages(path: Path) -> dict[str, Path]:
     """The parts of a run: "" for pretraining, "adapt.TASK" and "finetune.TASK" -> directory.
 
     Raises:
-        UserError: `path` is no run, or its pretraining is not where its job.json says.
+        UserError: `path` is not a run, or its pretraining is not where its job.json says.
     """
     found, adapted = {PRETRAINING: path}, path
     given = Run(path)
     if not given.config.exists():
         if not given.job.exists():
-            raise UserError(f"{path} is not a run (there is no config.json and no job.json); give two run directories")
+            raise UserError(f"{path} is not a run (it has neither config.json nor job.json); give two run directories")
         run = RunSpec(**given.job.read()["run"])
         if run.averages:
             raise UserError(
-                f"{path} averages the predictions of {', '.join(run.averages)} and trained nothing; give two runs that did"
+                f"{path} averages the predictions of {', '.join(run.averages)} and was not trained; give two trained runs"
             )
         found[PRETRAINING] = pretrained(run, path)
         adapted = path.parent / run.shares.get("adapt", path.name)
         if not Run(found[PRETRAINING]).config.exists():
             raise UserError(
-                f"the pretraining of {path} should stand in {found[PRETRAINING]}, where there is no config.json: it has not"
-                " begun, or was moved; finish it, or put it back"
+                f"{path} uses the pretraining in {found[PRETRAINING]}, which has no config.json: it has not begun or was moved;"
+                " finish it, or put it back"
             )
     for kind, run in (("adapt", Run(adapted)), ("finetune", given)):
         found |= {
@@ -88,27 +89,27 @@ def stages(path: Path) -> dict[str, Path]:
 
 
 def from_random(path: Path) -> bool:
-    """Whether a run of a study begins all its fine-tunings from random values, so that nothing of a pretraining counts."""
+    """Whether a run of a study starts all its fine-tunings from random values, so that no pretraining counts."""
     job = Run(path).job.get()
     return job is not None and discards_pretraining(Run(path), job["run"])
 
 
 def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """(dotted name, value in the first, value in the second) of each config key that is not the same.
+    """(dotted name, value in the first, value in the second) of each config key that differs.
 
     Keys of an adaptation or a fine-tuning are named "finetune.package: optimizer.learning_rate".
     """
     rows = []
     for stage, ours, theirs in _pairs(first, second):
         configs = [flatten(Run(directory).config.read()) for directory in (ours, theirs)]
-        # Where a fine-tuning begins is the pretraining or the adaptation, which are compared themselves.
+        # `init_from` names the pretraining or the adaptation, and those are compared themselves.
         keys = [key for key in _differing(*configs) if stage == PRETRAINING or key != "init_from"]
         rows += [(_named(stage, key), *(_shown(config, key) for config in configs)) for key in keys]
     return rows
 
 
 def environment(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """The same of environment.json, but for the command; of a later stage only what differs otherwise than in pretraining."""
+    """As `differences`, for environment.json without the command; of later stages, only what does not differ in pretraining."""
     rows, before = [], set()
     for stage, ours, theirs in _pairs(first, second):
         found = [flatten(Run(directory).environment.get({})) for directory in (ours, theirs)]
@@ -119,14 +120,14 @@ def environment(first: Path, second: Path) -> list[tuple[str, str, str]]:
 
 
 def outcomes(first: Path, second: Path) -> pd.DataFrame:
-    """A row for each cost and metric: `first` and `second`, NaN where a run has none."""
+    """A row for each cost and metric: `first` and `second`, NaN for a run without it."""
     found = [_numbers(path) for path in (first, second)]
     frame = pd.DataFrame(found, index=["first", "second"], dtype=float).T
     return frame.dropna(how="all")
 
 
 def other_totals(first: Path, second: Path) -> list[str]:
-    """The names of the total losses that are sums of other objectives, or with other weights, in one run than in the other."""
+    """The names of the total losses that the two runs sum over different objectives or weights."""
     names = []
     for stage, *directories in _pairs(first, second):
         ours, theirs = (_weights(Run(directory).config.read()) for directory in directories)
@@ -137,14 +138,14 @@ def other_totals(first: Path, second: Path) -> list[str]:
 
 
 def other_texts(first: Path, second: Path) -> list[str]:
-    """A sentence for each number of evaluation.json that was measured on other texts in one run than in the other."""
+    """A sentence for each number of evaluation.json that the two runs measured on different texts."""
     ours, theirs = (_evaluations(stages(path)[PRETRAINING]) for path in (first, second))
     other = [name for name in ours if name in theirs and ours[name]["text_hash"] != theirs[name]["text_hash"]]
-    return [f"{name} was measured on other texts in one than in the other, so the two do not compare." for name in other]
+    return [f"{name} was measured on different texts in the two runs, so it is not comparable." for name in other]
 
 
 def same_data(first: Path, second: Path) -> list[str]:
-    """Whether both read the same batches in the same order: a sentence for each stage that both have."""
+    """A sentence for each common stage: whether both read the same batches in the same order."""
     discarded = PRETRAINING if from_random(first) or from_random(second) else None
     return [_same_batches(stage, *both) for stage, *both in _pairs(first, second) if stage != discarded]
 
@@ -176,7 +177,7 @@ def print_sentence(console: Console, sentence: str) -> None:
 
 
 def text(name: str, value: float) -> str:
-    """A number as its column prints it."""
+    """A number as its row prints it."""
     if name in COSTS and not math.isnan(value):
         return ("-" if value < 0 else "") + (seconds_text if name == "seconds" else count_text)(abs(value))
     return number(value, 4)
@@ -191,7 +192,7 @@ def _pairs(first: Path, second: Path) -> list[tuple[str, Path, Path]]:
 def _numbers(path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     pretraining = stages(path)[PRETRAINING]
-    # A run on a pretraining that was there already has a result of its own, which says what of it counts.
+    # A run on an existing pretraining has its own result, with the costs that count.
     files = [Run(directory).result for directory in dict.fromkeys((pretraining, path))]
     results = [file.read() for file in files if file.exists()]
     for result in results:
@@ -204,7 +205,7 @@ def _numbers(path: Path) -> dict[str, float]:
 
 
 def _of_pretraining(pretraining: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Its held-out metrics, likelihoods and floors."""
+    """Held-out metrics, likelihoods and floors of a pretraining."""
     found = {}
     for result in results:
         found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
@@ -216,7 +217,7 @@ def _of_pretraining(pretraining: Path, results: Sequence[Mapping[str, Any]]) -> 
 
 
 def _weights(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Objective -> its first and last weight in the total loss; without those that are never in it."""
+    """Objective -> its first and last weight in the total loss, if it is ever in it."""
     weights = {name: weights_of(ConfigDict(entry)) for name, entry in config.get("objectives", {}).items()}
     return {name: of for name, of in weights.items() if any(of)}
 
@@ -237,7 +238,7 @@ def _same_batches(stage: str, first: Path, second: Path) -> str:
     where = f"{stage or 'Pretraining'}: "
     ours, theirs = (Run(directory).result.get({}) for directory in (first, second))
     if not (ours.get("data_hash") and theirs.get("data_hash")):
-        return f"{where}whether they read the same batches is not known: what is not finished or read nothing has no data_hash."
+        return f"{where}it is not known whether they read the same batches; unfinished and untrained runs have no data_hash."
     if ours["step"] != theirs["step"]:
         return f"{where}they trained {ours['step']:,} and {theirs['step']:,} steps, so they did not read the same batches."
     same = ours["data_hash"] == theirs["data_hash"]

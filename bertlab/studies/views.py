@@ -1,4 +1,4 @@
-"""What a sweep shows on the terminal: a bar for each running run, or a line when one starts and ends."""
+"""What a sweep shows on the terminal: a bar per running run, or a line when one starts and ends."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import stages
 
 LINE_SECONDS = 60.0  # between two lines about a running run
-WIDE = 110  # of a console that has room for bars
+WIDE = 110  # columns of a console that has room for bars
 
 
 @dataclass
@@ -39,10 +39,10 @@ class Job:
 
 
 class LineView:
-    """Plain lines for logs and pipes: when a run starts and ends, and now and then how far it is."""
+    """Plain lines for logs and pipes: when a run starts and ends, and its progress once a minute."""
 
     def __init__(self, console: Console, total: int, finished: int = 0):
-        """Args: console; total: runs; finished: of them, before this sweep."""
+        """Args: console; total: number of runs; finished: those finished before this sweep."""
         self.console, self.total, self.count = console, total, finished
         self.told: dict[str, float] = {}
 
@@ -63,7 +63,7 @@ class LineView:
         print_line(self.console, f"[{self.count}/{self.total}] {job.run.name}: {outcome}")
 
     def update(self, running: Sequence[Job], waiting: int) -> None:
-        """Shows how far the running runs are; `waiting` are those that have not begun."""
+        """Shows the progress of the running runs; `waiting` is the number of runs that have not begun."""
         now = time.monotonic()
         for job in running:
             if now - self.told[job.run.name] >= LINE_SECONDS:
@@ -72,9 +72,9 @@ class LineView:
 
 
 class TerminalView(LineView):
-    """A bar for each running run and one for the sweep, with a line left behind for each run that ended.
+    """A bar per running run and one for the sweep; each run that ends leaves a line.
 
-    All fits into the console's width: where it is narrow there are no bars, and long names are cut.
+    Everything fits the console's width: a narrow one has no bars, and long names are cut.
     """
 
     def __init__(self, console: Console, total: int, finished: int = 0):
@@ -109,7 +109,7 @@ class TerminalView(LineView):
         super().ended(job, error)
 
     def update(self, running: Sequence[Job], waiting: int) -> None:
-        done = self.count - self.begun  # what was finished before says nothing of the time that is left
+        done = self.count - self.begun  # runs finished before would spoil the estimate of the remaining time
         for job in running:
             stage, index, step, total = progress(job)
             done += (index + (step / total if total else 0)) / len(stages(job.run, job.directory))
@@ -128,7 +128,7 @@ def progress_text(job: Job) -> str:
 
 
 def progress(job: Job) -> tuple[str, int, int, int | None]:
-    """(stage, its index, step, total steps or None while unknown) of a running run, from its files."""
+    """(stage, its index, step, total steps or None if not known yet) of a running run, from its files."""
     parts = stages(job.run, job.directory)
     index = next((i for i, stage in enumerate(parts) if not stage.finished), len(parts) - 1)
     run = Run(parts[index].directory)

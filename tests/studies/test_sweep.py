@@ -402,13 +402,11 @@ def test_a_smaller_study_leaves_the_others_where_they_are(tmp_path):
 
 def test_a_run_is_not_taken_from_the_pretraining_that_it_stands_on(tmp_path):
     run_sweep(uses({"A": "last", "B": "layer:0"}), tmp_path)
-    with pytest.raises(UserError, match="run b stands on the pretraining of run a, which is not in this study any more"):
+    with pytest.raises(UserError, match=r"study\.json: run b .* run a"):
         run_sweep(uses({"B": "layer:0"}), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("study.json", "study.json: not valid JSON"), ("x", "x is a file, and the directory")]
-)
+@pytest.mark.parametrize(("name", "message"), [("study.json", "study.json: not valid JSON"), ("x", "x is a file")])
 def test_what_is_damaged_in_a_workdir_is_named(tmp_path, name, message):
     (tmp_path / name).write_text("{")
     with pytest.raises(UserError, match=message):
