@@ -238,3 +238,7 @@ class StudyDirectory:
     def run(self, name: str) -> Run:
         """The directory of one of its runs."""
         return Run(self.directory / name)
+
+    def runs(self) -> list[Run]:
+        """The runs that study.json names, in its order."""
+        return [self.run(run["name"]) for run in self.study.get({"runs": ()})["runs"]]

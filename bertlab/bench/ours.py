@@ -24,6 +24,7 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.models.presets import model_shape
+from bertlab.run import StudyDirectory
 from bertlab.studies.estimate import product_rate
 from bertlab.train.build import build_pretraining
 from bertlab.train.choice import with_attention
@@ -145,7 +146,8 @@ class FineTunings(Runner):
             began = time.perf_counter()
             self._train(Path(directory))
             seconds = time.perf_counter() - began
-            results = [json.loads(file.read_text()) for file in Path(directory).glob("*/finetune/*/result.json")]
+            runs = [run.stage("finetune", task) for run in StudyDirectory(directory).runs() for task in run.tasks("finetune")]
+            results = [run.result.read() for run in runs if run.result.exists()]
         if len(results) != SEEDS:
             raise UserError(f"{SEEDS - len(results)} of {SEEDS} fine-tunings did not finish")
         return {"seconds": seconds, "score": statistics.mean(of["metrics"]["test"]["the/accuracy"] for of in results)}

@@ -319,8 +319,7 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
 
 def begun_before(workdir: Path) -> list[str]:
     """Names of the runs of the study that the workdir held, of those that have a directory."""
-    study = StudyDirectory(workdir).study.get({"runs": []})
-    return [run["name"] for run in study["runs"] if (workdir / run["name"]).is_dir()]
+    return [run.directory.name for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
 
 
 def print_plan(

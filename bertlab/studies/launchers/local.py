@@ -1,4 +1,9 @@
-"""Workers on this machine, each with cores and devices of its own."""
+"""Workers on this machine, each with cores and devices of its own.
+
+Why no library does this: loky gives all workers one environment, so it cannot show each worker its own GPUs before JAX starts,
+and a worker that is killed breaks the pool for the other runs. submitit's local jobs outlive their parent, start a new process
+for each run and pin no cores. Here a worker has its share for life, takes run after run, and saves when its parent dies.
+"""
 
 import contextlib
 import glob
