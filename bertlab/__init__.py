@@ -2,8 +2,8 @@
 
 
 def load(path):
-    """Opens a run or an imported directory: see `bertlab.transfer.pretrained.Pretrained`."""
-    from bertlab.transfer.pretrained import load
+    """Opens a run or an imported directory: see `bertlab.transfer.load.Pretrained`."""
+    from bertlab.transfer.load import load
 
     return load(path)
 

@@ -535,7 +535,7 @@ def _export(given, _) -> None:
 
 
 def _embed(given, _) -> None:
-    from bertlab.transfer.pretrained import embed_file, parse_layers
+    from bertlab.transfer.load import embed_file, parse_layers
 
     embed_file(
         given.run,

@@ -29,7 +29,7 @@ from bertlab.train.processes import company, gather, is_first
 from bertlab.train.profile import Trace
 from bertlab.train.record import Progress, Record
 from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
-from bertlab.train.state import build_eval_step, compiled, init_state, lower_train_step, state_shardings
+from bertlab.train.state import build_eval_step, compile_lowered, init_state, lower_train_step, state_shardings
 
 
 def train(config, workdir) -> dict:
@@ -214,7 +214,9 @@ class Session:
 
     def _compile(self, batch):
         phase, config = self.phase, self.experiment.config
-        return compiled(lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch))
+        return compile_lowered(
+            lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch)
+        )
 
     def compile_evaluation(self):
         """The evaluation step of all objectives, compiled while no clock runs."""
@@ -223,7 +225,7 @@ class Session:
             whole = replicated(self.mesh)
             evaluate = jax.jit(build_eval_step(self.experiment.program), out_shardings=(whole, placement, whole))
             batch = put_batch(self.mesh, self.example, whole=True)
-            return compiled(evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry()))
+            return compile_lowered(evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry()))
 
     def enter(self, phase) -> None:
         """Goes over to another phase, and to its batches where they are others."""

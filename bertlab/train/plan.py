@@ -23,7 +23,7 @@ from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import build_phases
-from bertlab.train.compiled import Work, read_work
+from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.sharding import BATCH, build_mesh, check_batch

@@ -41,7 +41,7 @@ def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: 
     make, seed = lambda seed: fresh_state(program, optimizer, seed, batch), np.int32(seed)
     shapes = jax.eval_shape(make, seed)
     shardings = state_shardings(program, optimizer, mesh, batch, shapes)
-    return compiled(jax.jit(make, out_shardings=shardings).lower(seed), level=0)(seed)
+    return compile_lowered(jax.jit(make, out_shardings=shardings).lower(seed), level=0)(seed)
 
 
 def fresh_state(program: Program, optimizer, seed: int | Array, batch) -> TrainState:
@@ -174,7 +174,7 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
         )
 
 
-def compiled(lowered, level: int = 1):
+def compile_lowered(lowered, level: int = 1):
     """The executable of a `jax.stages.Lowered`; on a CPU with so much of LLVM's optimisation (0 to 3).
 
     1 gives training steps that are as fast as 2, XLA's default, and compile in two thirds of the time.

@@ -21,7 +21,7 @@ from bertlab.files import write_json
 from bertlab.run import Run
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import BitsPerByte, Score
-from bertlab.transfer.pretrained import Pretrained, load
+from bertlab.transfer.load import Pretrained, load
 
 SAMPLE = 200  # sentences of the held-out split
 

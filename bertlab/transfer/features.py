@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
-from bertlab.transfer.pretrained import Pretrained
+from bertlab.transfer.load import Pretrained
 from bertlab.transfer.rows import ROWS, padded_length, power_of_two
 
 DTYPES = ("float16", "float32")

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from bertlab.errors import UserError
 from bertlab.transfer.inspect import Sentences, in_context
-from bertlab.transfer.pretrained import Pretrained
+from bertlab.transfer.load import Pretrained
 
 
 def self_similarity(vectors: Float[np.ndarray, "N D"]) -> float:

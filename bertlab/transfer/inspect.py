@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from sklearn.neighbors import NearestNeighbors
 
 from bertlab.errors import UserError
-from bertlab.transfer.pretrained import Pretrained
+from bertlab.transfer.load import Pretrained
 
 Sentences = Sequence[Sequence[str]]
 

@@ -42,7 +42,7 @@ from bertlab.objectives import scoring_objectives
 from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
-from bertlab.transfer.rows import Compiled, batches, padded_length, power_of_two, stacked
+from bertlab.transfer.rows import Inference, batches, padded_length, power_of_two, stacked
 
 KINDS = ("both directions", "left-to-right", "right-to-left", "pseudo", "pseudo-within-word")
 """What `score` can mean; a model's default is the first of these that it allows."""
@@ -152,13 +152,13 @@ class Scorer:
     """Scores of rows.
 
     Attributes:
-        compiled: program and parameters.
+        inference: program and parameters.
         tokenizer: what makes the rows.
         longest: positions of the model.
         learned: `ways_of` its trained objectives.
     """
 
-    compiled: Compiled
+    inference: Inference
     tokenizer: Tokenizer
     longest: int
     learned: frozenset[str]
@@ -174,7 +174,7 @@ class Scorer:
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
             view = view | {"order": view["positions"]} if ordered else view
             asked = [(direction, "both" if ordered else direction) for direction in directions]
-            sums = np.mean([self.compiled(_score_neighbours, view, *settings) for settings in asked], axis=0)
+            sums = np.mean([self.inference(_score_neighbours, view, *settings) for settings in asked], axis=0)
             scores |= {index: Score(float(total), round(float(n)), kind) for index, total, n in zip(indices, *sums)}
         return [scores[index] for index in range(len(rows))]
 
@@ -209,7 +209,7 @@ class Scorer:
         tokens, labels, asked = view["tokens"].copy(), np.zeros(size, np.int32), np.zeros(size, np.int32)
         labels[:count], asked[:count] = tokens[np.arange(count), places], places - shift
         tokens[:count][hidden] = self.tokenizer.mask_id
-        found = self.compiled(_score_at, view | {"tokens": tokens, "labels": labels, "asked": asked})
+        found = self.inference(_score_at, view | {"tokens": tokens, "labels": labels, "asked": asked})
         return np.asarray(found, np.float64)[:count]
 
 

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bertlab.errors import UserError
 from bertlab.transfer.inspect import in_context
-from bertlab.transfer.pretrained import Pretrained
+from bertlab.transfer.load import Pretrained
 
 _HELD_OUT = 0.2  # of a probe's training groups
 

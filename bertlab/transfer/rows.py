@@ -14,8 +14,8 @@ from bertlab.objectives.program import Program
 ROWS = 32  # worked through at a time
 
 
-class Compiled:
-    """Pure functions of a program's parameters and a view, compiled when they are first called."""
+class Inference:
+    """Pure functions of a program and its parameters on a view; each is compiled when it is first called."""
 
     def __init__(self, program: Program, params: Any):
         """Args: program: what the functions get first; params: its parameters, which are put on the device."""

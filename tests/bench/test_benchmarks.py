@@ -17,7 +17,7 @@ from bertlab.bench.table import best_rival, cells, markdown, ratios
 from bertlab.bench.worker import PeakMemory, timed
 from bertlab.bench.workloads import WORKLOADS, Workload, chosen
 from bertlab.errors import UserError
-from bertlab.transfer.pretrained import load
+from bertlab.transfer.load import load
 from bertlab.transfer.tasks import find_task, load_task
 
 SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hidden": 32, "objectives.mlm.max_predictions": 5}

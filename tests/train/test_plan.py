@@ -6,7 +6,7 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.train import plan as planning
-from bertlab.train.compiled import Collectives, Work
+from bertlab.train.hlo import Collectives, Work
 from bertlab.train.plan import Plan, plan, print_plan
 from tests.conftest import ROOT
 

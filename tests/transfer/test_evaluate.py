@@ -17,7 +17,7 @@ from bertlab.interop.base import Imported, save_imported
 from bertlab.transfer.evaluate import Pair, held_out_sentences, judge_pairs, read_pairs
 from bertlab.transfer.evaluations import text_hash
 from bertlab.transfer.likelihood import Score
-from bertlab.transfer.pretrained import Pretrained, load
+from bertlab.transfer.load import Pretrained, load
 from tests.references import random_params, tiny_program
 from tests.transfer.test_likelihood import PIECES, ROW, VOCABULARY
 

@@ -15,7 +15,7 @@ from bertlab.interop.base import Imported, save_imported
 from bertlab.train.build import build_pretraining
 from bertlab.transfer import features
 from bertlab.transfer.features import Features, extract, model_digest
-from bertlab.transfer.pretrained import Embedding
+from bertlab.transfer.load import Embedding
 from tests.references import initial
 
 # None to six words, in no order: places in a batch and in the file differ.

@@ -21,7 +21,7 @@ from bertlab.transfer.geometry import (
     self_similarity,
 )
 from bertlab.transfer.inspect import InContext, in_context, neighbours, occurrences
-from bertlab.transfer.pretrained import Embedding, Pretrained
+from bertlab.transfer.load import Embedding, Pretrained
 from bertlab.transfer.probes import probe, probe_layers, sense_neighbours
 from tests.references import random_params, tiny_program
 

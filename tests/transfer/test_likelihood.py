@@ -16,7 +16,7 @@ from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.transfer import likelihood, rows
-from bertlab.transfer.pretrained import Pretrained
+from bertlab.transfer.load import Pretrained
 from tests.references import log_softmax, quick_jit, random_params, tiny_program
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]

@@ -53,7 +53,7 @@ class Local:
         self.cores = share(available_cores() if jobs > 1 else [], jobs)
         self.environments = device_environments(given, jobs)
         self.workers: list[Worker | None] = [None] * jobs
-        self.resources, self.compiled = contextlib.ExitStack(), None
+        self.resources, self.programs = contextlib.ExitStack(), None
 
     def share(self, workers: int) -> float | None:
         if any(self.environments):
@@ -80,17 +80,17 @@ class Local:
             or "device_count" in os.environ.get("XLA_FLAGS", "")
         ):
             return {}
-        if self.compiled is None:
-            self.compiled = self.resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), PROGRAMS))
+        if self.programs is None:
+            self.programs = self.resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), PROGRAMS))
         # Small programs too: a run has dozens, which together take as long as its training step.
-        return {"JAX_COMPILATION_CACHE_DIR": str(self.compiled), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        return {"JAX_COMPILATION_CACHE_DIR": str(self.programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
     def close(self) -> None:
         for worker in filter(None, self.workers):
             worker.close()
         self.workers = [None] * self.jobs
         self.resources.close()
-        self.compiled = None
+        self.programs = None
 
 
 class Worker:

@@ -33,7 +33,7 @@ from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
-from bertlab.transfer.rows import Compiled, batches
+from bertlab.transfer.rows import Inference, batches
 
 if TYPE_CHECKING:
     import pandas
@@ -167,7 +167,7 @@ class Pretrained:
         vectors = {}
         for indices, view, _, (states,) in self._states(rows, [layer]):
             if pooling == "pooler":
-                pooled = np.asarray(self._compiled(_pooler, view), np.float32)
+                pooled = np.asarray(self._inference(_pooler, view), np.float32)
             else:
                 pooled = pool(states, np.asarray(view["documents"]) > 0, pooling)
             vectors.update(zip(indices, pooled))
@@ -242,7 +242,7 @@ class Pretrained:
     def _states(self, rows: list[TextRow], layers) -> Iterator[tuple[list[int], View, tuple[int, ...], list[np.ndarray]]]:
         """(indices of rows, view, numbers of the layers, states [B, L, D] of each layer) of a batch after the other."""
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
-            found = self._compiled(_widest, view)
+            found = self._inference(_widest, view)
             numbers = tuple(_chosen(layers, len(found)))
             yield indices, view, numbers, [np.asarray(found[i], np.float32) for i in numbers]
 
@@ -257,12 +257,12 @@ class Pretrained:
         return rows
 
     @functools.cached_property
-    def _compiled(self) -> Compiled:
-        return Compiled(self.program, self.params)
+    def _inference(self) -> Inference:
+        return Inference(self.program, self.params)
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        return Scorer(self._compiled, self.tokenizer, self.longest, ways_of(self._trained))
+        return Scorer(self._inference, self.tokenizer, self.longest, ways_of(self._trained))
 
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.train.compiled import Collectives, read_work
+from bertlab.train.hlo import Collectives, read_work
 
 LAYERS, ROWS, WIDTH = 6, 32, 48
 

@@ -18,7 +18,7 @@ from bertlab.interop import import_weights
 from bertlab.interop.base import Imported, save_imported
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
-from bertlab.transfer.pretrained import Embedding, to_frame
+from bertlab.transfer.load import Embedding, to_frame
 from tests.conftest import ROOT
 from tests.interop import published
 from tests.references import initial, log_softmax, quick_jit
