@@ -249,7 +249,7 @@ def test_only_what_had_a_weight_in_some_phase_gives_scores(phases, weights, kind
     model = bertlab.load(run)
     assert model.kinds == kinds
     if not kinds:
-        with pytest.raises(UserError, match=r"cannot be scored: mlm had no weight in training; train ltr, prefix or mlm"):
+        with pytest.raises(UserError, match="mlm: it had no weight"):
             model.score(["x"])
 
 
