@@ -29,7 +29,7 @@ from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
 from bertlab.transfer.heads import AuxiliaryLanguageModel
 from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout, vocabulary_size
-from bertlab.transfer.pretrained import load
+from bertlab.transfer.load import load
 from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
 from bertlab.transfer.tasks import SPLITS, Task, TaskData

@@ -24,8 +24,8 @@ from bertlab.models.presets import model_direction
 from bertlab.transfer.examples import Example
 from bertlab.transfer.features import Features, extract, model_digest, texts_digest
 from bertlab.transfer.inputs import Layout
+from bertlab.transfer.load import Pretrained
 from bertlab.transfer.offsets import piece_offsets
-from bertlab.transfer.pretrained import Pretrained
 from bertlab.transfer.task_models import split_layers
 from bertlab.transfer.tasks import Task
 
