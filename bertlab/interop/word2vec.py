@@ -233,7 +233,8 @@ def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
             f"only config.model.family='static' has a vector for each word, and this run is a {run.config.model.family!r}"
         )
     vectors = np.asarray(run.params["body"]["token_embedding"], np.float32)
-    if any("counts" in objective.needs for objective in objectives.build(run.config.objectives).values()):  # GloVe's
+    trained = objectives.build(run.config.objectives).values() if len(run.config.objectives) else ()
+    if any("counts" in objective.needs for objective in trained):  # GloVe's
         vectors = vectors + np.asarray(run.params["body"]["output"]["kernel"], np.float32)
     pieces = run.tokenizer.pieces()
     rows = [i for i, piece in enumerate(pieces) if piece not in SPECIALS]

@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def modules(root: Path) -> dict[str, Path]:
     return {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
 
 
+@functools.cache
 def imported(file: Path) -> set[str]:
     """Every name that a file imports, inside functions too: "a.b" for `import a.b`, "a.b.c" for `from a.b import c`."""
     names = set()
