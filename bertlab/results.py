@@ -22,9 +22,10 @@ from matplotlib.figure import Figure
 from bertlab.errors import UserError
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, difference
+from bertlab.studies.curves import curves
 from bertlab.studies.measurements import X_AXES, Measure, Results, load, scores
 from bertlab.studies.plots import LineStyle
-from bertlab.studies.same_data import compare_data, curves
+from bertlab.studies.same_data import compare_data
 from bertlab.studies.seeds import summarise
 
 __all__ = [

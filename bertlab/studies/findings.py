@@ -7,8 +7,9 @@ import scipy.stats
 
 from bertlab.studies import leaks, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, Comparison, find, of_family
+from bertlab.studies.curves import untrained
 from bertlab.studies.measurements import Measure, Results, cost, scores
-from bertlab.studies.same_data import compare_data, compare_texts, untrained
+from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 

@@ -18,8 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 
+from bertlab.studies.curves import untrained
 from bertlab.studies.measurements import Measure, Results, bounds
-from bertlab.studies.same_data import untrained
 from bertlab.studies.seeds import mean_scores, pretraining_seeds, seed_tables
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.

@@ -19,9 +19,10 @@ from rich.table import Table
 
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
+from bertlab.studies.curves import curves, shared_curves, untrained
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
-from bertlab.studies.same_data import compare_data, curves, shared_curves, untrained
+from bertlab.studies.same_data import compare_data
 from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import selections
 from bertlab.studies.study import REPORT_DIRECTORY

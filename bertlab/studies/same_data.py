@@ -1,4 +1,4 @@
-"""Whether the runs of a study read the same text, trained on the same pretraining, and were asked about the same texts."""
+"""Whether the runs of a study read the same text in training, and were asked about the same texts in evaluation."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from bertlab.studies.measurements import Results, cost
+from bertlab.studies.curves import trained_runs
+from bertlab.studies.measurements import Results
 from bertlab.transfer.evaluations import TEST_SPLIT
 
 BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that do not change what is read
@@ -58,47 +59,9 @@ def compare_texts(results: Results) -> list[str]:
     return problems
 
 
-def curves(results: Results) -> pd.DataFrame:
-    """`Results.metrics` of finished runs (all runs of a variant without a finished one), each pretraining under one variant."""
-    finished = results.finished
-    kept = results.metrics[results.metrics["run"].isin(finished["run"]) | ~results.metrics["variant"].isin(finished["variant"])]
-    return kept[~kept["variant"].isin(shared_curves(results))]
-
-
-def shared_curves(results: Results) -> dict[str, str]:
-    """Variants whose pretrainings all belong to one other variant that is drawn -> that variant; the curves are the same.
-
-    Variants that start from random values are not among them.
-    """
-    variant_of = results.runs.set_index("run")["variant"]
-    owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
-    finished = _trained(results)
-    found = {}
-    for variant, runs in finished.groupby("variant", sort=False):
-        of = {owners[name] for name in runs["run"]}
-        drawn = set(finished["run"]) & of
-        if drawn == of and not of & set(runs["run"]) and len(others := set(variant_of[list(of)])) == 1:
-            found[variant] = others.pop()
-    return found
-
-
-def untrained(results: Results) -> list[str]:
-    """The variants whose finished runs took no pretraining step."""
-    steps = (
-        results.values(cost("step")).loc[results.finished["run"]].groupby(results.finished["variant"].to_numpy(), sort=False)
-    )
-    return [variant for variant, most in steps.max().items() if most == 0]
-
-
-def _trained(results: Results) -> pd.DataFrame:
-    """The finished runs that took a pretraining step."""
-    finished = results.finished
-    return finished[(results.values(cost("step")).loc[finished["run"]] > 0).to_numpy()]
-
-
 def _reading_alike(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
     """Groups of trained runs with the same seed and data settings, each with its name."""
-    seeds, trained = list(results.seed_axes), _trained(results)
+    seeds, trained = list(results.seed_axes), trained_runs(results)
     for labels, of_seed in trained.groupby(seeds, sort=False) if seeds else [((), trained)]:
         where = ", ".join(f"{axis} {label}" for axis, label in zip(seeds, labels, strict=True)) or "all runs"
         groups = of_seed.groupby([_data_settings(results.configs.get(name, {})) for name in of_seed["run"]], sort=False)

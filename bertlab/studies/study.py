@@ -19,8 +19,9 @@ from bertlab.studies.axes import Point, axis, product, settings
 # An axis becomes a column of results.runs and results.metrics, beside these.
 COLUMNS = (
     "run",
-    "name",
     "variant",
+    "trained",
+    "biases",
     "status",
     "error",
     "step",

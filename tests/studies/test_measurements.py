@@ -12,9 +12,10 @@ from conftest import PARAMETERS, objectives_study, write_json, write_run, write_
 
 from bertlab.errors import UserError
 from bertlab.studies.comparisons import difference
+from bertlab.studies.curves import curves, shared_curves, untrained
 from bertlab.studies.measurements import COLUMNS, Measure, cost, load, score_of_task
 from bertlab.studies.plots import learning_curves, line_styles
-from bertlab.studies.same_data import compare_data, curves, shared_curves, untrained
+from bertlab.studies.same_data import compare_data
 from bertlab.studies.seeds import seed_tables, summarise
 from bertlab.studies.statistics import multi_bootstrap
 from bertlab.studies.sweep import describe

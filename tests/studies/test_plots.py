@@ -10,6 +10,7 @@ from conftest import objectives_study, write_study
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from bertlab.studies.curves import untrained
 from bertlab.studies.measurements import COLUMNS, X_AXES, Measure, Results, cost, load, seed_axes
 from bertlab.studies.plots import (
     COLOURS,
@@ -29,7 +30,6 @@ from bertlab.studies.plots import (
     x_scale,
 )
 from bertlab.studies.report import figure_svg
-from bertlab.studies.same_data import untrained
 from bertlab.studies.study import load_study
 from bertlab.transfer.scorers import METRICS
 from tests.conftest import ROOT

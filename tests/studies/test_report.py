@@ -18,10 +18,10 @@ from rich.console import Console
 
 from bertlab.studies import report as module
 from bertlab.studies.comparisons import compare_all
+from bertlab.studies.curves import curves
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import load
 from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report
-from bertlab.studies.same_data import curves
 from bertlab.studies.seeds import summarise
 from bertlab.studies.statistics import seeds_needed
 from bertlab.studies.study import Published, Study
