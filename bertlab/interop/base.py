@@ -1,8 +1,8 @@
-"""What every import and export shares: the table of names, the checks, and the directory that comes of it.
+"""Shared by all imports and exports: tables of names, checks, and run directories.
 
-A mapping is a table of entries, each between one parameter of bertlab's tree ("body/blocks/up/kernel") and the tensors that
-hold it elsewhere. It is read in both directions, so what goes out is what came in. A file is taken whole or refused: a
-tensor that is missing, left over, of another shape or not of floats is named, and nothing is written.
+Each entry of a table maps one parameter of bertlab's tree ("body/blocks/up/kernel") to the tensors that hold it elsewhere.
+Imports and exports read the same table, so an export returns exactly what was imported. A file is accepted only as a whole: if
+a tensor is missing, left over, of another shape or not of floats, the error names it and nothing is written.
 """
 
 import contextlib
@@ -55,12 +55,12 @@ def _one(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One parameter here and the tensors that hold it there.
+    """One parameter of bertlab, and the other system's tensors that hold it.
 
     Attributes:
-        theirs: tensor names; with "{i}" in them, one set for each layer.
-        ours: path in bertlab's tree; with "{i}" in `theirs`, its first axis is the layers.
-        to_ours: their arrays (of one layer) to ours.
+        theirs: tensor names; if they contain "{i}", each layer has its own set.
+        ours: path in bertlab's tree; if `theirs` contains "{i}", the first axis is the layers.
+        to_ours: converts their arrays (of one layer) to ours.
         to_theirs: the inverse.
     """
 
@@ -71,33 +71,33 @@ class Entry:
 
     @property
     def stacked(self) -> bool:
-        """Whether there is one set of tensors for each layer."""
+        """Whether each layer has its own set of tensors."""
         return "{i}" in self.theirs[0]
 
     def names(self, layer: int) -> tuple[str, ...]:
-        """Their names in one layer."""
+        """The tensor names of one layer."""
         return tuple(name.replace("{i}", str(layer)) for name in self.theirs)
 
 
 def transposed(theirs: str, ours: str) -> Entry:
-    """An entry for a matrix that lies the other way round there (torch's Linear: out × in)."""
+    """An entry for a matrix that the other system stores transposed (torch's Linear: out × in)."""
     return Entry((theirs,), ours, lambda arrays: arrays[0].T, lambda array: [array.T])
 
 
 def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, source: str | Path) -> dict:
-    """Parameters from tensors of another system.
+    """Converts another system's tensors to parameters.
 
     Args:
-        table: has an entry for every parameter in `shapes`; entries of other parameters are not asked for.
-        tensors: by their names there; float32, or float16 and bfloat16, which float32 holds exactly.
-        shapes: tree of the parameters to be had; leaves have `shape`.
+        table: has an entry for every parameter in `shapes`; further entries are ignored.
+        tensors: by their names; float32, or float16 and bfloat16, converted to float32 without loss.
+        shapes: tree of the expected parameters; leaves have `shape`.
         source: the file, for messages.
 
     Returns:
         A tree like `shapes` of float32 arrays.
 
     Raises:
-        UserError: names every tensor that is missing, left over, misshapen, of another type or not finite.
+        UserError: names every tensor that is missing, left over, not finite, or of the wrong shape or type.
     """
     entries = {entry.ours: entry for entry in table}
     wanted = {path: leaf.shape for path, leaf in flatten_tree(shapes).items()}
@@ -106,10 +106,10 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
         expected |= _their_shapes(entries[path], shape)
     _refuse(source, "lacks", [f"{name} {expected[name]}" for name in expected if name not in tensors])
     unknown = [f"{name} {tuple(np.shape(tensors[name]))}" for name in tensors if name not in expected]
-    _refuse(source, "has tensors that this model has no place for:", unknown)
+    _refuse(source, "has tensors that are not part of this model:", unknown)
     misshapen = {name: shape for name, shape in expected.items() if np.shape(tensors[name]) != shape}
     described = [f"{name}: expected {shape}, found {np.shape(tensors[name])}" for name, shape in misshapen.items()]
-    _refuse(source, "has tensors of another shape than its config says:", described)
+    _refuse(source, "has tensors whose shapes do not match its config:", described)
     wrong = [f"{name} is {tensors[name].dtype}" for name in expected if tensors[name].dtype not in _EXACT]
     _refuse(source, "has tensors that are not float32, float16 or bfloat16:", wrong)
     damaged = [name for name in expected if not np.isfinite(np.asarray(tensors[name], np.float32)).all()]
@@ -128,7 +128,7 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
 
 
 def write(table: Sequence[Entry], params) -> dict[str, np.ndarray]:
-    """Tensors under the other system's names; the inverse of `read`.
+    """Converts parameters to the other system's tensors; the inverse of `read`.
 
     Args:
         table: as for `read`.
@@ -143,18 +143,18 @@ def write(table: Sequence[Entry], params) -> dict[str, np.ndarray]:
     entries = {entry.ours: entry for entry in table}
     flat = flatten_tree(params)
     if homeless := [path for path in flat if path not in entries]:
-        raise UserError(f"there is no tensor for {_listed(homeless)} in that format")
+        raise UserError(f"this format has no tensor for {_listed(homeless)}")
     tensors = {}
     for path, array in flat.items():
         entry, array = entries[path], np.asarray(array)
         for layer, part in enumerate(array if entry.stacked else [array]):
             tensors |= dict(zip(entry.names(layer), entry.to_theirs(part), strict=True))
-    # safetensors writes memory as it lies, whatever the strides say.
+    # safetensors ignores strides, so arrays must be contiguous.
     return {name: np.ascontiguousarray(array, np.float32) for name, array in tensors.items()}
 
 
 def _their_shapes(entry: Entry, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The shapes that an entry's tensors must have for ours to have this one."""
+    """The tensor shapes that give our parameter this shape."""
     layers, shape = (shape[0], shape[1:]) if entry.stacked else (1, shape)
     parts = [np.shape(part) for part in entry.to_theirs(np.broadcast_to(np.float32(0), shape))]
     return {name: part for layer in range(layers) for name, part in zip(entry.names(layer), parts, strict=True)}
@@ -171,13 +171,13 @@ def _listed(items: Sequence[str], most: int = 8) -> str:
 
 
 def flatten_tree(tree) -> dict[str, Any]:
-    """Leaves by their path, keys joined by "/"."""
+    """Leaves by path, with keys joined by "/"."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def nest(flat: Mapping[str, Any]) -> dict:
-    """The tree of which `flatten_tree` gives `flat`."""
+    """The inverse of `flatten_tree`."""
     tree = {}
     for path, leaf in flat.items():
         *parents, last = path.split("/")
@@ -189,19 +189,19 @@ def nest(flat: Mapping[str, Any]) -> dict:
 
 
 def body_shapes(config: ConfigDict, vocab_size: int, *, predicts: bool = True, pools: bool = False) -> dict:
-    """Shapes of a body's parameters, without making any.
+    """Shapes of a body's parameters, computed without creating them.
 
     Args:
         config: a whole config, of which `config.model` is read.
         vocab_size: V.
-        predicts: with the output layer (for the forward side where there are several).
-        pools: with the pooler.
+        predicts: include the output layer (of the forward side if the body has several).
+        pools: include the pooler.
 
     Returns:
         {"body": tree of ShapeDtypeStruct}.
 
     Raises:
-        UserError: `config.model` cannot be.
+        UserError: `config.model` is invalid.
     """
     body = build_body(model_shape(config.model, vocab_size))
     row = jnp.zeros((1, 2), jnp.int32)
@@ -222,14 +222,14 @@ def body_shapes(config: ConfigDict, vocab_size: int, *, predicts: bool = True, p
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """A model as it was read, or a run as it is to be exported.
+    """An imported model, or a run to export.
 
     Attributes:
-        config: a whole config; `config.objectives` are those whose heads there are.
+        config: a whole config; `config.objectives` lists the objectives whose heads are in `params`.
         params: {"body": ..., "heads_nsp": ...}, float32 NumPy arrays.
-        tokenizer: None where the source has none (`save_imported` refuses that).
+        tokenizer: None if the source has none (`save_imported` refuses that).
         files: names of the files that were read.
-        tensors: how many tensors they held.
+        tensors: how many tensors the files held.
     """
 
     config: ConfigDict
@@ -241,10 +241,10 @@ class Imported:
 
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """A new directory that appears under its name when the block ends, or not at all.
+    """Creates a directory that gets its name only if the block succeeds.
 
     Raises:
-        UserError: there is something under that name already.
+        UserError: the name is taken.
     """
     refuse_occupied(directory)
     directory = directory.absolute()
@@ -259,28 +259,28 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def refuse_occupied(directory: Path) -> None:
-    """Refuses a path that is anything but free or an empty directory."""
+    """Refuses a path that exists and is not an empty directory."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory} is not empty; name a new directory")
 
 
 def save_imported(imported: Imported, workdir: Path, source_kind: str, source: str | Path) -> dict:
-    """Writes a run directory that holds an imported model: config, tokenizer, checkpoint 0 and imported.json.
+    """Writes an imported model as a run directory with config, tokenizer, checkpoint 0 and imported.json.
 
     Args:
         imported: what to write.
         workdir: a new or empty directory.
         source_kind: a key of `IMPORTERS`.
-        source: what it was read from.
+        source: where it was read from.
 
     Returns:
-        What imported.json says.
+        The contents of imported.json.
 
     Raises:
-        UserError: the workdir is not empty, or there is no tokenizer.
+        UserError: the workdir is not empty, or the model has no tokenizer.
     """
     if imported.tokenizer is None:
-        raise UserError(f"{source} has no tokenizer, without which a run means nothing; put its files beside the weights")
+        raise UserError(f"{source} has no tokenizer, and a run needs one; put the tokenizer's files beside the weights")
     description = {
         "from": source_kind,
         "source": str(source),
@@ -293,26 +293,24 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
         run.config.write(imported.config.to_dict())
         imported.tokenizer.save(run.tokenizer)
         if load_tokenizer(run.tokenizer).pieces() != imported.tokenizer.pieces():
-            raise UserError(
-                f"{source} has a vocabulary that does not come back as it was saved; look for line ends within words"
-            )
+            raise UserError(f"{source}: the vocabulary changes when saved and loaded; remove line breaks from its words")
         save_params(directory, imported.params)
         run.imported.write(description)
     return description
 
 
 def load_run(run: Path) -> Imported:
-    """A run or imported directory as it is to be exported.
+    """Loads a run or imported directory for export.
 
     Raises:
-        UserError: it has no config or no checkpoint.
+        UserError: the directory has no config or no checkpoint.
     """
     config = ConfigDict(Run(run).config.read())
     return Imported(config, load_params(run), load_tokenizer(Run(run).tokenizer))
 
 
 def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
-    """Reads a published model into a run directory, with which `finetune`, `init_from` and `export` work.
+    """Imports a published model as a run directory for `finetune`, `init_from` and `export`.
 
     Args:
         kind: a key of `IMPORTERS`.
@@ -320,10 +318,10 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
         workdir: a new or empty directory.
 
     Returns:
-        What imported.json says.
+        The contents of imported.json.
 
     Raises:
-        UserError: an unknown kind, no such source, a workdir in use, or a file that is not taken whole.
+        UserError: the kind is unknown, the source does not exist or is incomplete, or the workdir is in use.
     """
     load = _find(kind, IMPORTERS)
     source, workdir = Path(source).expanduser(), Path(workdir)
@@ -334,7 +332,7 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
 
 
 def export_weights(kind: str, run: str | Path, directory: str | Path) -> None:
-    """Writes a run's model as another system reads it.
+    """Exports a run's model in another system's format.
 
     Args:
         kind: a key of `EXPORTERS`.
@@ -353,6 +351,6 @@ def export_weights(kind: str, run: str | Path, directory: str | Path) -> None:
 
 def _find(kind: str, registry: Mapping[str, str]) -> Callable:
     if kind not in registry:
-        raise UserError(f"format {kind!r} is not known; choose one of {', '.join(registry)}")
+        raise UserError(f"format {kind!r} is not known; choose from {', '.join(registry)}")
     module, _, function = registry[kind].partition(":")
     return getattr(importlib.import_module(module), function)

@@ -1,12 +1,12 @@
 """ELMo's weight files (bilm-tf, AllenNLP): a directory with options.json and weights.hdf5, in and out.
 
-Other names that end so are taken too (the published `elmo_2x4096_512_2048cnn_2xhighway_options.json`). Token vectors come
-from characters, or from a dataset `embedding` [V, D], in the same file or in one whose name ends in `embedding.hdf5` or
-`embeddings.hdf5`; its words stand one a line in `vocabulary.txt` or `vocab.txt`. Beside a file of embeddings the weight file's
-own character encoder is passed over, as by bilm-tf, whose `dump_token_embeddings` makes the one from the other.
+Names that end so are accepted too (the published `elmo_2x4096_512_2048cnn_2xhighway_options.json`). Token vectors come from
+characters, or from a dataset `embedding` [V, D] in the same file or in one whose name ends in `embedding.hdf5` or
+`embeddings.hdf5`; its words are in `vocabulary.txt` or `vocab.txt`, one per line. If an embedding file exists, the weight
+file's character encoder is skipped, as in bilm-tf, whose `dump_token_embeddings` computes one from the other.
 
-The format holds no softmax, no pooler and no heads: an import has no objectives, and an export leaves them out. Nor does it
-hold rules for splitting text: an export has the run's in `tokenizer/`, which an import prefers to the words.
+The format has no softmax, pooler or heads: an import has no objectives, and an export leaves them out. It has no rules for
+splitting text either: an export adds the run's `tokenizer/`, and an import prefers that to the words.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ _DIRECTIONS = {"forward": "RNN_0", "backward": "RNN_1"}
 _VOCABULARIES = ("vocabulary.txt", "vocab.txt")
 _TOKENIZER = "tokenizer"
 _CELL = "/RNN/MultiRNNCell/Cell{i}/LSTMCell/"
-# The file's one matrix of inputs and states is two parameters here; these are its parts' names in the table.
+# The file has one matrix for inputs and states; bertlab has two. The table names its halves so.
 _INPUT_PART, _STATE_PART = "W_0 (rows of inputs)", "W_0 (rows of states)"
 
 
 def _gates(theirs: str, ours: str) -> Entry:
-    """[..., 4·F] there, [..., 4, F] here; both in the order input, candidate, forget, output."""
+    """[..., 4·F] there, [..., 4, F] here, in the same order: input, candidate, forget, output."""
     split = lambda arrays: arrays[0].reshape(*arrays[0].shape[:-1], 4, -1)
     return Entry((theirs,), ours, split, lambda array: [array.reshape(*array.shape[:-2], -1)])
 
@@ -52,7 +52,7 @@ def table(filters: int, highway_layers: int) -> list[Entry]:
     entries = [Entry(("embedding",), "body/token_embedding"), Entry(("char_embed",), "body/characters/embedding")]
     for i in range(filters):
         ours = f"body/characters/filter_{i}"
-        kernel = (lambda arrays: arrays[0][0], lambda array: [array[None]])  # a convolution over one row of an image there
+        kernel = (lambda arrays: arrays[0][0], lambda array: [array[None]])  # there, a convolution over an image of one row
         entries += [Entry((f"CNN/W_cnn_{i}",), f"{ours}/kernel", *kernel), Entry((f"CNN/b_cnn_{i}",), f"{ours}/bias")]
     for i in range(highway_layers):
         for gate in ("carry", "transform"):
@@ -77,13 +77,13 @@ def params_of(tensors: Mapping[str, np.ndarray], config, vocab_size: int, source
     """Our parameters from the file's datasets.
 
     Args:
-        tensors: datasets by their path in the file.
-        config: the whole config that describes them.
+        tensors: datasets by path.
+        config: the whole config.
         vocab_size: V.
         source: for messages.
 
     Raises:
-        UserError: names a dataset that is missing, left over or misshapen.
+        UserError: names a dataset that is missing, left over or of the wrong shape.
     """
     shape = model_shape(config.model, vocab_size)
     parts = {}
@@ -100,7 +100,7 @@ def params_of(tensors: Mapping[str, np.ndarray], config, vocab_size: int, source
 
 
 def tensors_of(params, shape: BilstmConfig) -> dict[str, np.ndarray]:
-    """The file's datasets from our parameters; the inverse of `params_of`, without what the format cannot hold."""
+    """The file's datasets from our parameters; the inverse of `params_of`, without parameters that the format lacks."""
     names = ("characters", "token_embedding", *_DIRECTIONS)
     tensors = write(_table_of(shape), {"body": {name: params["body"][name] for name in names if name in params["body"]}})
     for name in [name for name in tensors if name.endswith(_INPUT_PART)]:
@@ -117,8 +117,8 @@ def load(source: Path) -> Imported:
     """Reads a directory with options and weights.
 
     Raises:
-        UserError: a file is missing or there are two, an option that bertlab's model does not have, a dataset that is
-            missing, left over or misshapen, or the package h5py is missing.
+        UserError: a file is missing or ambiguous, bertlab does not have an option's value, a dataset is missing, left over or
+            of the wrong shape, or h5py is not installed.
     """
     options_file, weights_file = _only(source, "options.json"), _only(source, "weights.hdf5")
     if len(apart := [path for path in sorted(source.glob("*.hdf5")) if path.stem.endswith(("embedding", "embeddings"))]) > 1:
@@ -128,7 +128,7 @@ def load(source: Path) -> Imported:
     held = len(tensors) + len(apart)
     on_ids = bool(apart) or "embedding" in tensors
     if not on_ids and "char_cnn" not in options:
-        raise UserError(f"{options_file} has no char_cnn, and {weights_file.name} no dataset embedding; one of them must be")
+        raise UserError(f"{options_file} needs char_cnn, or {weights_file.name} a dataset embedding; both are missing")
     char_cnn = options.pop("char_cnn", None) if on_ids else None
     config = config_of(options, options_file)
     for name in _character_datasets(char_cnn, options_file) if apart and char_cnn else ():
@@ -136,7 +136,9 @@ def load(source: Path) -> Imported:
     for path in apart:
         found = _read_hdf5(path)
         if list(found) != ["embedding"] or "embedding" in tensors:
-            raise UserError(f"{path} must hold one dataset, embedding, that {weights_file.name} has not; it has {list(found)}")
+            raise UserError(
+                f"{path} has {list(found)}; expected one dataset, embedding, that {weights_file.name} does not have"
+            )
         tensors |= found
     if on_ids:
         rows = f"{(apart or [weights_file])[0].name}'s dataset embedding"
@@ -149,30 +151,30 @@ def load(source: Path) -> Imported:
 
 
 def _character_datasets(char_cnn: Mapping[str, Any], path: Path) -> list[str]:
-    """Names of the datasets of the character encoder that the options describe."""
+    """The datasets of the character encoder in the options."""
     entries = table(len(_filters_of(char_cnn, path)), _highway_layers_of(char_cnn))
     return [name for entry in entries if entry.ours.startswith("body/characters/") for name in entry.theirs]
 
 
 def _tokenizer_of_ids(source: Path, rows: int, tensor: str) -> tuple[Tokenizer, Path]:
-    """The tokenizer of a model with a row for each piece, and the file or directory that it comes from."""
+    """The tokenizer of a model with one embedding per piece, and the file or directory it was read from."""
     if (own := source / _TOKENIZER).is_dir():
         tokenizer = load_tokenizer(own)
         check_rows(tokenizer.pieces(), rows, own, tensor)
         return tokenizer, own
     if (vocabulary := find_vocabulary(source, _VOCABULARIES)) is None:
-        raise UserError(f"{source} has token embeddings and no {' or '.join(_VOCABULARIES)}; put the words' file beside them")
+        raise UserError(f"{source} has token embeddings, but no {' or '.join(_VOCABULARIES)}; put their words there")
     words = read_words(vocabulary)
     check_rows(words, rows, vocabulary, tensor)
     return word_tokenizer(words, vocabulary), vocabulary
 
 
 def _tokenizer_of_characters(source: Path) -> tuple[Tokenizer, Path | None]:
-    """The tokenizer of a model that reads characters (any words will do), and where it comes from."""
+    """The tokenizer of a model that reads characters (any words will do), and where it was read from."""
     if (own := source / _TOKENIZER).is_dir():
         tokenizer = load_tokenizer(own)
         if tokenizer.kind != "words":
-            raise UserError(f"{own} is of kind {tokenizer.kind!r}, and a model that reads characters needs 'words'; remove it")
+            raise UserError(f"{own} has kind {tokenizer.kind!r}, but a model that reads characters needs 'words'; remove it")
         return tokenizer, own
     vocabulary = find_vocabulary(source, _VOCABULARIES)
     words = () if vocabulary is None else read_words(vocabulary)
@@ -183,15 +185,14 @@ def save(run: Imported, directory: Path) -> None:
     """Writes options.json, weights.hdf5, tokenizer/ and, for a model on token ids, vocabulary.txt.
 
     Raises:
-        UserError: the run is no ELMo of both directions, it is not narrower than its cells and filters, or the package h5py
-            is missing.
+        UserError: the run is not a bidirectional ELMo that is narrower than its cells and filters, or h5py is not installed.
     """
     h5py = require("h5py", "elmo", "ELMo's weights.hdf5")
     shape = model_shape(run.config.model, run.tokenizer.vocab_size)
     if not isinstance(shape, BilstmConfig) or shape.direction != "bidirectional":
         raise UserError(
-            f"ELMo's weight file holds a forward and a backward LSTM, and this run is a {run.config.model.family} that"
-            f" reads {shape.direction if isinstance(shape, BilstmConfig) else 'otherwise'}; export a bidirectional elmo"
+            f"config.model.family={run.config.model.family!r} with direction={run.config.model.direction!r} does not fit ELMo's"
+            " weight file, which holds a forward and a backward LSTM; export a bidirectional elmo"
         )
     projected = {"config.model.hidden": (shape.hidden, "config.model.hidden larger than config.model.width")}
     if shape.token_encoder == "characters":
@@ -200,8 +201,8 @@ def save(run: Imported, directory: Path) -> None:
     for what, (size, choice) in projected.items():
         if size <= shape.width:
             raise UserError(
-                f"{what} is {size}, and readers of ELMo's weight file project only what is wider than config.model.width="
-                f"{shape.width}; choose {choice} before training (config.model.size=small has such)"
+                f"{what} is {size}, but readers of ELMo's weight file project only layers wider than config.model.width="
+                f"{shape.width}; train with {choice}, for example config.model.size=small"
             )
     with h5py.File(directory / "weights.hdf5", "w") as file:
         for name, array in tensors_of(run.params, shape).items():
@@ -238,10 +239,10 @@ def _options(shape: BilstmConfig) -> dict[str, Any]:
 
 
 def config_of(options: Mapping[str, Any], path: Path):
-    """A config with what the options say: on characters where they have char_cnn, else on token ids.
+    """The config of these options: on characters if they have char_cnn, otherwise on token ids.
 
     Raises:
-        UserError: an option is missing, or is one that the model does not have.
+        UserError: an option is missing, or bertlab's model does not have its value.
     """
     config = base_config()
     lstm = options.get("lstm", {})
@@ -250,13 +251,13 @@ def config_of(options: Mapping[str, Any], path: Path):
         raise UserError(f"{path} has no lstm.{missing[0]}")
     if lstm["cell_clip"] != lstm["proj_clip"] or not lstm["cell_clip"]:
         raise UserError(
-            f"{path} has lstm.cell_clip={lstm['cell_clip']} and lstm.proj_clip={lstm['proj_clip']}; bertlab has one bound for"
-            " both"
+            f"{path} has lstm.cell_clip={lstm['cell_clip']} and lstm.proj_clip={lstm['proj_clip']}; bertlab needs one bound"
+            " for both"
         )
     if lstm["projection_dim"] >= lstm["dim"]:
         raise UserError(
-            f"{path} has lstm.projection_dim={lstm['projection_dim']} and lstm.dim={lstm['dim']}, a model without"
-            " projections, which bertlab does not have"
+            f"{path} has lstm.projection_dim={lstm['projection_dim']} and lstm.dim={lstm['dim']}; bertlab needs a projection"
+            " narrower than the cells"
         )
     config.model.update(
         family="elmo",
@@ -275,19 +276,19 @@ def config_of(options: Mapping[str, Any], path: Path):
 
 
 def _check_characters(char_cnn: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Highway layers, and filters where they are not the usual ones; all else must be as in every published model."""
+    """Highway layers, and filters unless they are the usual ones. All else must be as in the published models."""
     expected = {field.name: field.default for field in dataclasses.fields(CharactersConfig)}
     found = {
         "embedding.dim": (char_cnn.get("embedding", {}).get("dim"), (expected["character_width"],)),
         "activation": (char_cnn.get("activation"), (expected["activation"],)),
         "max_characters_per_token": (char_cnn.get("max_characters_per_token"), (_WORD_LENGTH,)),
-        # 261 in training; readers add one for their padding, which the weights do not hold.
+        # 261 in training; readers add one for padding, which the weights do not include.
         "n_characters": (char_cnn.get("n_characters"), (ALPHABET, ALPHABET + 1)),
     }
     for key, (value, allowed) in found.items():
         if value not in allowed:
             raise UserError(
-                f"{path} has char_cnn.{key}={value}; bertlab has {' or '.join(map(str, allowed))}, as the published models"
+                f"{path} has char_cnn.{key}={value}; bertlab supports {' or '.join(map(str, allowed))}, as published"
             )
     filters = _filters_of(char_cnn, path)
     usual = filters == PUBLISHED_FILTERS
@@ -303,7 +304,7 @@ def _filters_of(char_cnn: Mapping[str, Any], path: Path) -> tuple[tuple[int, int
         pairs = ()
     if not pairs or not all(1 <= width <= _WORD_LENGTH and number >= 1 for width, number in pairs):
         raise UserError(
-            f"{path} has char_cnn.filters={filters}; it must be pairs [width, number], no width over {_WORD_LENGTH}"
+            f"{path} has char_cnn.filters={filters}; expected pairs [width, number] with widths up to {_WORD_LENGTH}"
         )
     return pairs
 
@@ -313,22 +314,22 @@ def _highway_layers_of(char_cnn: Mapping[str, Any]) -> int:
 
 
 def _with_specials(words: Sequence[str]) -> list[str]:
-    """A vocabulary for a model that reads characters: no row of its weights belongs to a word."""
+    """A vocabulary for a model that reads characters, whose weights have no rows for words."""
     theirs = ("<S>", "</S>", "<UNK>")
     return [*SPECIALS, *(word for word in dict.fromkeys(words) if word not in (*SPECIALS, *theirs))]
 
 
 def _only(source: Path, ending: str) -> Path:
-    """The one file of a directory whose name ends so."""
+    """The only file of a directory with this ending."""
     found = sorted(source.glob(f"*{ending}"))
     if len(found) != 1:
         has = "none" if not found else " and ".join(path.name for path in found)
-        raise UserError(f"{source} must be a directory with one file *{ending}; it has {has}")
+        raise UserError(f"{source}: expected a directory with one file *{ending}, found {has}")
     return found[0]
 
 
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """Every dataset by its path in the file."""
+    """All datasets by path."""
     h5py = require("h5py", "elmo", "ELMo's weights.hdf5")
     tensors = {}
 
@@ -340,5 +341,5 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
         with h5py.File(path, "r") as file:
             file.visititems(collect)
     except OSError as error:
-        raise UserError(f"{path} is no HDF5 file that can be read: {error}") from error
+        raise UserError(f"{path} cannot be read as HDF5: {error}") from error
     return tensors

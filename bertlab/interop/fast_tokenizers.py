@@ -1,12 +1,12 @@
-"""Tokenizers written as Hugging Face's fast tokenizers (tokenizer.json), which give the same ids as ours.
+"""Writes tokenizers as Hugging Face's fast tokenizers (tokenizer.json) with the same ids.
 
-What counts as white space, a word character, punctuation, a control character or an accent is written out as the code
-points that this Python's Unicode says. Two things cannot be written down: the lower case and the decomposition of
-characters newer than this Python's Unicode, which are the `tokenizers` library's own; and in a unigram model the choice
-between two splittings of equal score, which SentencePiece makes by the rounding of float32.
+Character classes (white space, word characters, punctuation, control characters, accents) are written out as the code points
+of this Python's Unicode version. Ids may differ in two cases: for characters newer than this Unicode version, whose lower case
+and decomposition come from the `tokenizers` library; and in a unigram model for two splittings of equal score, where
+SentencePiece's choice depends on float32 rounding.
 
-One thing is Hugging Face's custom and therefore stays: names of special pieces in text, such as "[MASK]", become the
-special pieces, unless a caller asks for `split_special_tokens=True`, which is what our tokenizers do.
+One custom of Hugging Face stays: names of special pieces in text, such as "[MASK]", become the special pieces unless you set
+`split_special_tokens=True`, as bertlab's tokenizers do.
 """
 
 import functools
@@ -34,24 +34,24 @@ _BYTE = ["<", "0", "x", "[0-9A-F]", "[0-9A-F]", ">"]
 def save_fast_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int, *, segments: bool = True) -> None:
     """Writes tokenizer.json and tokenizer_config.json for transformers' AutoTokenizer.
 
-    Beside them WordPiece has its vocab.txt, and GPT-1's tokenizer vocab.json and merges.txt.
+    WordPiece also gets vocab.txt, and GPT-1's tokenizer vocab.json and merges.txt.
 
-    The special ids around a text are `tokenizer.prefix_ids` and `suffix_ids`; a pair of texts is prefix, first, suffix,
-    second, suffix, with token types 1 from the second text on.
+    The special ids around a text are `tokenizer.prefix_ids` and `suffix_ids`. A pair of texts is prefix, first, suffix,
+    second, suffix, with token type 1 from the second text on.
 
-    GPT-1's repair of broken text (ftfy), its standard punctuation and its words (spaCy) have no form here; as in
-    transformers' OpenAIGPTTokenizer, BERT's words take their place. Ids then differ for contractions ("don't" is
-    "do n't" by spaCy), abbreviations ("U.S."), hyphenless compounds that spaCy splits ("10km"), links, runs of punctuation
-    ("..."), accents (kept by spaCy), dashes and dots that `standardise` makes plain, and line breaks.
+    tokenizer.json cannot express how GPT-1 repairs text (ftfy), standardises punctuation and finds words (spaCy). As in
+    transformers' OpenAIGPTTokenizer, BERT's words replace them. Ids then differ for contractions (spaCy: "do n't"),
+    abbreviations ("U.S."), compounds without a hyphen that spaCy splits ("10km"), links, runs of punctuation ("..."), accents
+    (kept by spaCy), dashes and dots that `standardise` simplifies, and line breaks.
 
     Args:
       tokenizer: of any kind.
-      directory: made if it is not there.
-      max_length: number of tokens that the model takes at most, special ones included.
-      segments: whether the model takes token types; if not, they are not among the tokenizer's outputs.
+      directory: created if it does not exist.
+      max_length: the model's most tokens, special ones included.
+      segments: whether the model reads token types; otherwise the tokenizer does not return them.
 
     Raises:
-      UserError: if a SentencePiece model has normalisation rules of its own.
+      UserError: a SentencePiece model has its own normalisation rules.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -66,11 +66,11 @@ def save_fast_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length:
     pieces = tokenizer.pieces()
     roles = {"pad": "pad", "unk": "unk", "cls": "cls", "sep": "sep", "mask": "mask", "bos": "cls", "eos": "sep"}
     ids = {role: getattr(tokenizer, f"{ours}_id") for role, ours in roles.items()}
-    # Without a frame, a second text has type 1 by default, but no model was trained on such pairs.
+    # Without a frame, a second text gets type 1 by default, but no model was trained on such pairs.
     framed = bool(tokenizer.prefix_ids or tokenizer.suffix_ids)
     types = ["token_type_ids"] if segments and framed and 1 in backend.encode("a", "a").type_ids else []
     config = {
-        # The class that takes tokenizer.json as it is; others build their own rules around its vocabulary.
+        # This class uses tokenizer.json as it is; others build their own rules around its vocabulary.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", *types, "attention_mask"],
@@ -107,7 +107,7 @@ def _characters(chosen: Callable[[str], bool]) -> str:
     """A regular expression's [class] of the chosen characters, as ranges of code points."""
     ranges: list[list[int]] = []
     for code in range(sys.maxunicode + 1):
-        # Surrogates are no characters in UTF-8.
+        # UTF-8 has no surrogates.
         if 0xD800 <= code <= 0xDFFF or not chosen(chr(code)):
             continue
         if ranges and ranges[-1][1] == code - 1:
@@ -126,7 +126,7 @@ def _is_symbol(character: str) -> bool:
 
 
 def _lowercase() -> list[normalizers.Normalizer]:
-    # The library lower-cases single characters; a sigma at the end of a word has a form of its own (Unicode, Final_Sigma).
+    # The library lower-cases single characters, but a sigma at the end of a word has another form (Unicode, Final_Sigma).
     letter = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
     final_sigma = rf"(?<={letter}\p{{Case_Ignorable}}{{0,30}})Σ(?!\p{{Case_Ignorable}}*{letter})"
     return [normalizers.Replace(Regex(final_sigma), "ς"), normalizers.Lowercase()]
@@ -186,7 +186,7 @@ def _sentencepiece(tokenizer: Tokenizer) -> Backend:
     }
     unknown = pieces[processor.unk_id()]
     if tokenizer.kind == "unigram":
-        # The others must not match text (see the pre-tokenizer) nor change the least score, on which the library relies.
+        # Other pieces must not match text (see the pre-tokenizer) or change the lowest score, on which the library relies.
         least = min(normal.values())
         model = models.Unigram(
             [(piece, normal.get(piece, least)) for piece in pieces], unk_id=processor.unk_id(), byte_fallback=True
@@ -222,17 +222,17 @@ def _sentencepiece(tokenizer: Tokenizer) -> Backend:
 
 
 def _require_identity(processor: sentencepiece.SentencePieceProcessor) -> None:
-    """Refuses a model that changes characters or white space otherwise than those that are trained here."""
+    """Refuses a model that normalises characters or white space differently from bertlab's."""
     for text, expected in (("ﬁ Ａ①　", "ﬁ▁Ａ①　"), (" a  b ", "▁a▁b")):
         if processor.normalize(text).strip(_SPACE) != expected.strip(_SPACE):
             raise UserError(
-                "This SentencePiece model normalises text by rules of its own, which are not written as tokenizer.json: use"
-                " a tokenizer that bertlab trained, or the tokenizer.json of the model's publisher."
+                "this SentencePiece model has its own normalisation rules, which tokenizer.json cannot hold; use a tokenizer"
+                " trained by bertlab, or the publisher's tokenizer.json"
             )
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """All pairs of pieces that make a piece, the best pieces first: what SentencePiece may merge, and in what order."""
+    """All pairs of pieces that SentencePiece may merge, in its order: the best resulting piece first."""
     pairs = []
     for piece, score in scores.items():
         for cut in range(1, len(piece)):
@@ -242,7 +242,7 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def _cut(parts: Sequence[str], pieces: Sequence[str]) -> str:
-    """An expression for where to cut a name that must not be found in text, if possible inside no piece of the text.
+    """An expression that cuts a special name found in text, if possible where it cuts no other piece.
 
     Args:
       parts: expressions for the name's characters.

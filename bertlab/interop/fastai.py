@@ -1,11 +1,10 @@
 """AWD-LSTM language models from PyTorch state dicts: those of salesforce/awd-lstm-lm and of fastai (ULMFiT).
 
-The source is a .pth, .pt, .bin or .h5 file (fastai's first files are torch's, whatever their name), or a directory with one.
-Only tensors are read, never a pickled object. The words stand beside it, one a line or as a JSON list: `itos.txt`,
-`itos.json`, `vocab.txt` or `vocab.json`. A file with "bwd" in its own name (its directory's does not count) is a
-right-to-left model.
+The source is a .pth, .pt, .bin or .h5 file (fastai's oldest files are torch's, whatever their name), or a directory with one.
+Only tensors are read, never pickled objects. The words are in a file beside it, one per line or as a JSON list: `itos.txt`,
+`itos.json`, `vocab.txt` or `vocab.json`. A file with "bwd" in its name (not in its directory's) is a right-to-left model.
 
-Beside `weight_hh_l0_raw` the files may hold `weight_hh_l0`: what dropout left of it in the last batch, which is passed over.
+Files may hold `weight_hh_l0` beside `weight_hh_l0_raw`: the copy that dropout left in the last batch. It is skipped.
 """
 
 import re
@@ -30,7 +29,7 @@ _LSTM = re.compile(r"(?:0\.)?rnns\.(\d+)\.(?:module\.)?((?:weight|bias)_(?:ih|hh
 
 
 def table(layers: int) -> list[Entry]:
-    """Names that all these files' names come down to, and ours."""
+    """The parameters, under the names that `plain_names` gives."""
     gates = lambda arrays: arrays[0].reshape(4, -1)
     kernel = lambda arrays: arrays[0].reshape(4, -1, arrays[0].shape[1]).transpose(2, 0, 1)  # torch has out × in
     flat = lambda array: [array.reshape(-1)]
@@ -48,10 +47,10 @@ def table(layers: int) -> list[Entry]:
 
 
 def plain_names(tensors: Mapping[str, np.ndarray], source: str | Path) -> dict[str, np.ndarray]:
-    """The tensors under `table`'s names, each once.
+    """The tensors under the names of `table`.
 
     Raises:
-        UserError: the output layer's weight is not the embedding (the model is not tied), or another name's copy differs.
+        UserError: two copies of a tensor differ: the output layer is not tied to the embedding, for example.
     """
     plain, origin = {}, {}
     raw_layers = {match[1] for name in tensors if (match := _LSTM.fullmatch(name)) and match[3]}
@@ -67,22 +66,22 @@ def plain_names(tensors: Mapping[str, np.ndarray], source: str | Path) -> dict[s
         else:
             short = name
         if short in plain and not np.array_equal(plain[short], array):
-            raise UserError(f"{source}: {name} differs from {origin[short]}, and they must be one; nothing was written")
+            raise UserError(f"{source}: {name} differs from {origin[short]}, but must be the same; nothing was written")
         plain.setdefault(short, array)
         origin.setdefault(short, name)
     return plain
 
 
 def config_of(tensors: Mapping[str, np.ndarray], right_to_left: bool, source: str | Path) -> ConfigDict:
-    """The config that tensors under plain names have, with the objective of their direction.
+    """The config of these tensors, with the objective of their direction.
 
     Raises:
-        UserError: the embeddings, or the recurrent weights of a layer, are missing.
+        UserError: the embeddings or a layer's recurrent weights are missing.
     """
     layers = 1 + max((int(match[1]) for name in tensors if (match := _LSTM.fullmatch(name))), default=-1)
     for name in ("encoder.weight", *(f"rnns.{i}.weight_hh_l0" for i in range(max(layers, 1)))):
         if np.ndim(tensors.get(name)) != 2:
-            raise UserError(f"{source} has no matrix {name}: it must hold the state dict of an AWD-LSTM language model")
+            raise UserError(f"{source} has no matrix {name}; give the state dict of an AWD-LSTM language model")
     config = base_config()
     config.model.update(
         family="awd_lstm",
@@ -101,8 +100,8 @@ def load(source: Path) -> Imported:
     """Reads a state dict and its words.
 
     Raises:
-        UserError: no such file or two, no words beside it, a file that holds more than tensors, a tensor that is missing, left
-            over, misshapen or a copy that differs, or the package torch is missing.
+        UserError: the directory has no such file or several, or no vocabulary; the file holds more than tensors; a tensor is
+            missing, left over or of the wrong shape, or differs from its copy; or torch is not installed.
     """
     path = _weights_file(source)
     vocabulary = _vocabulary_file(path.parent)
@@ -121,7 +120,7 @@ def _weights_file(source: Path) -> Path:
     found = [path for path in sorted(source.iterdir()) if path.suffix in _ENDINGS]
     if len(found) != 1:
         has = "none" if not found else " and ".join(path.name for path in found)
-        raise UserError(f"{source} must have one file of {', '.join(_ENDINGS)}; it has {has}: name the file itself")
+        raise UserError(f"{source}: expected one file of {', '.join(_ENDINGS)}, found {has}; name the file itself")
     return found[0]
 
 
@@ -129,9 +128,9 @@ def _vocabulary_file(directory: Path) -> Path:
     if (found := find_vocabulary(directory, _VOCABULARIES)) is not None:
         return found
     pickles = [path.name for path in sorted(directory.glob("*.pkl"))]
-    refused = f" ({pickles[0]} is a pickle, which can run code and is not read)" if pickles else ""
+    refused = f" ({pickles[0]} is a pickle, which can run code, so it is not read)" if pickles else ""
     raise UserError(
-        f"{directory} has no {', '.join(_VOCABULARIES)}{refused}; write the model's words there, one a line in the order of ids"
+        f"{directory} has no {', '.join(_VOCABULARIES)}{refused}; write the model's words there, one per line, in order of ids"
     )
 
 
@@ -140,16 +139,16 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     torch = require("torch", "pytorch", path.name)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of damaged files: whatever the bytes lead to
+    except Exception as error:  # a damaged file can raise anything
         raise UserError(
-            f"{path} cannot be read as tensors alone (a pickled model can run code and is not read); save its state_dict():"
+            f"{path} does not hold only tensors (a pickled model can run code, so it is not read); save its state_dict():"
             f" {type(error).__name__} {str(error).partition(chr(10))[0]}"
         ) from error
     if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), Mapping):
         loaded = loaded["model"]
     is_named_tensor = lambda name, value: isinstance(name, str) and isinstance(value, torch.Tensor)
     if not isinstance(loaded, Mapping) or not all(is_named_tensor(*item) for item in loaded.items()):
-        raise UserError(f"{path} holds no state dict (a dict of tensors by name)")
+        raise UserError(f"{path}: expected a state dict, a dict of tensors by name")
     return {name: _numpy(torch, name, value, path) for name, value in loaded.items()}
 
 

@@ -1,12 +1,12 @@
 """Hugging Face transformers' directories: BERT, RoBERTa, OpenAI GPT and GPT-2, in and out.
 
 A directory has config.json, model.safetensors (or shards with model.safetensors.index.json) and tokenizer files. Names and
-shapes are those of transformers' modeling_bert.py, modeling_roberta.py, modeling_openai.py and modeling_gpt2.py. Weights in
-float16 or bfloat16 become float32, which holds them exactly. A pickle (pytorch_model.bin) is never opened.
+shapes follow transformers' modeling_bert.py, modeling_roberta.py, modeling_openai.py and modeling_gpt2.py. Weights in float16
+or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never opened.
 
-Heads come whole or not at all: pooler, masked-LM head, next-sentence head. A bare encoder without a pooler is written as
-the plain model, whose pooler transformers then draws afresh; a pooler beside a masked-LM head alone stays in the file,
-where transformers calls it unexpected.
+Pooler, masked-LM head and next-sentence head are each complete or absent. An encoder without a pooler is written as the plain
+model, and transformers then initialises a new pooler. A pooler beside only a masked-LM head stays in the file; transformers
+reports it as unexpected.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ _ACTIVATIONS = {
 # modeling_openai.py's "gelu" is the tanh approximation.
 _GPT1_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu"}
 
-# Config keys that change what a model computes, with the one value that bertlab has.
+# Config keys that change what a model computes, with the only value that bertlab supports.
 _ONLY = {
     "is_decoder": False,
     "is_encoder_decoder": False,
@@ -121,7 +121,7 @@ def load(source: Path) -> Imported:
         source: holds config.json, the weights as safetensors, and a tokenizer.
 
     Raises:
-        UserError: another kind of model, a config key that bertlab cannot honour, or tensors that are not the config's.
+        UserError: the model is of another kind, bertlab does not support a config key, or the tensors do not fit the config.
     """
     require_directory(source, "config.json, model.safetensors and the tokenizer's files")
     path = source / "config.json"
@@ -131,7 +131,7 @@ def load(source: Path) -> Imported:
         raise UserError(f"{path}: model_type={model_type!r} is not one of {', '.join(KINDS)}")
     kind = KINDS[model_type]
     tensors, files = read_safetensors(source)
-    # The table takes the file's own names, which messages then give: the bare model's have no prefix, old norms another name.
+    # The table uses the file's own names, for messages: the bare model has no prefix, and old files name norms otherwise.
     prefix = kind.prefix if any(name.startswith(kind.prefix) for name in tensors) else ""
     endings = {name.rpartition("LayerNorm.")[2] for name in tensors}
     old = "gamma" in endings and "weight" not in endings
@@ -156,7 +156,7 @@ def load(source: Path) -> Imported:
 
 
 def _as_in_file(entry: Entry, cut: str, old: bool) -> Entry:
-    """An entry under names without the prefix `cut`; norms under their old names, gamma and beta, if `old`."""
+    """The entry without the prefix `cut`, and with the old names of norms, gamma and beta, if `old`."""
     names = [name.removeprefix(cut) for name in entry.theirs]
     if old:
         names = [
@@ -172,7 +172,7 @@ def _read_tokenizer(source: Path, model_type: str) -> Tokenizer:
         return _read_wordpiece(source, backend)
     if model_type == "openai-gpt" and backend:
         model, words = backend.get("model") or {}, backend.get("pre_tokenizer") or {}
-        # transformers has BERT's words in the place of ftfy's and spaCy's, with which GPT-1 was trained.
+        # GPT-1 was trained with words from ftfy and spaCy; transformers uses BERT's words instead.
         if (model.get("end_of_word_suffix"), words.get("type")) == ("</w>", "BertPreTokenizer"):
             return _gpt1_tokenizer(model, backend.get("added_tokens") or [], file)
     return read_tokenizer(source)
@@ -182,15 +182,15 @@ def _gpt1_tokenizer(model: Mapping[str, Any], added: list[dict], file: Path) -> 
     """GPT-1's tokenizer from the vocabulary and merges of a tokenizer.json."""
     ids = model["vocab"] | {token["content"]: token["id"] for token in added}
     if matched := [token["content"] for token in added if not token["special"]]:
-        raise UserError(f"{file}: the added token {matched[0]!r} is to be found in text, which GPT-1's tokenizer cannot do")
+        raise UserError(f"{file}: the added token {matched[0]!r} matches text, which GPT-1's tokenizer does not support")
     pieces = [""] * (max(ids.values()) + 1)
     for piece, index in ids.items():
         pieces[index] = piece
-    # Older files have a merge as one string.
+    # Older files write a merge as one string.
     return Gpt1Tokenizer(pieces, [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]])
 
 
-# Keys of tokenizer_config.json that change what WordPiece does, what they are called in tokenizer.json, and Google's values.
+# Keys of tokenizer_config.json that change WordPiece, their names in tokenizer.json, and Google's values.
 _WORDPIECE_RULES = {
     "strip_accents": ("strip_accents", (None,)),
     "tokenize_chinese_chars": ("handle_chinese_chars", (None, True)),
@@ -200,14 +200,14 @@ _WORDPIECE_RULES = {
 
 
 def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
-    """Google's rules for vocab.txt as it is, which ours does exactly; other rules by tokenizer.json.
+    """Reads vocab.txt by Google's rules, which bertlab follows exactly, and tokenizers with other rules from tokenizer.json.
 
     Args:
         source: the directory.
         backend: contents of its tokenizer.json, or {}.
 
     Raises:
-        UserError: names the key with another rule where there is no tokenizer.json, or one that says otherwise.
+        UserError: names the key with another rule if tokenizer.json is missing or disagrees.
     """
     path = source / "tokenizer_config.json"
     settings = read_object(path) if path.is_file() else {}
@@ -229,25 +229,25 @@ def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
         return tokenizer
     if not backend:
         raise UserError(
-            f"{source}: {other[0]} is no rule of Google's WordPiece, by which vocab.txt alone is read; add the tokenizer.json"
-            " that AutoTokenizer.from_pretrained(...).save_pretrained(...) writes"
+            f"{source}: {other[0]} differs from Google's WordPiece, and vocab.txt can be read only by that; add the"
+            " tokenizer.json that AutoTokenizer.from_pretrained(...).save_pretrained(...) writes"
         )
     for key, name in (("do_lower_case", "lowercase"), *((key, name) for key, (name, _) in _WORDPIECE_RULES.items() if name)):
         if normalizer and settings.get(key) not in (None, normalizer.get(name)):
             raise UserError(
-                f"{path}: {key}={settings[key]!r}, and tokenizer.json has {name}={normalizer.get(name)!r}; make them agree"
+                f"{path}: {key}={settings[key]!r}, but tokenizer.json has {name}={normalizer.get(name)!r}; make them equal"
             )
     backed = read_tokenizer(source / "tokenizer.json")
     if lost := sorted(set(added) - set(backed.pieces())):
-        raise UserError(f"{source}: the added token {lost[0]!r} is not in tokenizer.json; save the tokenizer again")
+        raise UserError(f"{source}: tokenizer.json lacks the added token {lost[0]!r}; save the tokenizer again")
     return backed
 
 
 def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """All tensors of a directory's model.safetensors, or of the shards that its index names, and the files' names.
+    """All tensors of a directory's model.safetensors, or of the shards in its index, and the files' names.
 
     Raises:
-        UserError: there is none (only a pickle, for instance), a shard is missing or a file is damaged.
+        UserError: the directory has no such file (only a pickle, for instance), a shard is missing, or a file is damaged.
     """
     index = source / "model.safetensors.index.json"
     if (source / "model.safetensors").is_file():
@@ -260,8 +260,8 @@ def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
         files = tuple(sorted(set(places.values())))
     elif any(source.glob("pytorch_model*.bin")):
         raise UserError(
-            f"{source} has its weights only as a pickle (pytorch_model.bin), which could run anything when it is opened;"
-            " convert it where you trust it: python -c 'from transformers import AutoModelForPreTraining as M;"
+            f"{source} has its weights only as a pickle (pytorch_model.bin), which can run any code when opened; if you trust"
+            " it, convert it: python -c 'from transformers import AutoModelForPreTraining as M;"
             f' M.from_pretrained("{source}").save_pretrained("converted")\''
         )
     else:
@@ -269,18 +269,18 @@ def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
     tensors = {}
     for name in files:
         if Path(name).name != name or not (source / name).is_file():
-            raise UserError(f"{index} names {name}, which is not a file beside it")
+            raise UserError(f"{index} names {name}, but no such file is beside it")
         try:
             tensors |= safetensors.numpy.load_file(source / name)
         except (safetensors.SafetensorError, KeyError) as error:
             raise UserError(f"{source / name} cannot be read as safetensors: {error}") from None
     if places is not None and (lost := sorted(set(places) - set(tensors))):
-        raise UserError(f"{index} names {lost[0]}, which {places[lost[0]]} does not hold")
+        raise UserError(f"{index} places {lost[0]} in {places[lost[0]]}, but that file lacks it")
     return tensors, files
 
 
 def _canonical(tensors: Mapping[str, np.ndarray], kind: Kind, prefix: str, old: bool, source: Path) -> dict[str, np.ndarray]:
-    """Tensors under the names of the table as `_as_in_file` makes it: no buffers, no second names or copies."""
+    """Tensors under the names of `_as_in_file`, without buffers, second names and tied copies."""
     named, cut = {}, "" if prefix else kind.prefix
     for name, array in tensors.items():
         if re.fullmatch(kind.buffers, cut + name):
@@ -295,12 +295,9 @@ def _canonical(tensors: Mapping[str, np.ndarray], kind: Kind, prefix: str, old: 
         original = original.removeprefix(cut)
         if copy in named:
             array = named.pop(copy)
-            # That a number is not finite is another complaint, which `read` makes.
+            # `read` reports numbers that are not finite.
             if not np.array_equal(named.setdefault(original, array), array, equal_nan=True):
-                raise UserError(
-                    f"{source}: {copy} is not {original}; bertlab ties them, as these models were published, and cannot"
-                    " hold both"
-                )
+                raise UserError(f"{source}: {copy} differs from {original}; bertlab ties them, as the published models do")
     return named
 
 
@@ -308,11 +305,11 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
     """Keys of config.model from a config.json.
 
     Raises:
-        UserError: names a key that bertlab cannot honour.
+        UserError: names a key that bertlab does not support.
     """
     for key, value in _ONLY.items():
         if settings.get(key, value) not in (value, None):
-            raise UserError(f"{path}: {key}={settings[key]!r} is not what bertlab computes, which is {key}={value!r}")
+            raise UserError(f"{path}: {key}={settings[key]!r} is not supported; bertlab computes {key}={value!r}")
     number = lambda key: read_count(settings, key, path)
     kind = settings["model_type"]
     gpt = kind in ("openai-gpt", "gpt2")
@@ -343,7 +340,7 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
         }
     roberta = kind == "roberta"
     if roberta and predicts and shared["activation"] != "gelu_erf":
-        raise UserError(f"{path}: hidden_act={activation!r}, but RoBERTa's head has 'gelu' whatever it is; bertlab has one")
+        raise UserError(f"{path}: hidden_act={activation!r}, but RoBERTa's head always uses 'gelu'; bertlab has one activation")
     # RoBERTa counts positions from the padding id + 1.
     offset = _padding_id(settings, path) + 1 if roberta else 0
     return shared | {
@@ -362,7 +359,7 @@ _GPT_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 def _padding_id(settings: Mapping[str, Any], path: Path) -> int:
     value = settings.get("pad_token_id", 1)
     if not isinstance(value, int) or value < 0:
-        raise UserError(f"{path}: pad_token_id={value!r} must be a token id, from which RoBERTa counts its positions")
+        raise UserError(f"{path}: pad_token_id={value!r} must be a token id, because RoBERTa counts positions from it")
     return value
 
 
@@ -374,18 +371,18 @@ def save(run: Imported, directory: Path) -> None:
         directory: exists and is empty.
 
     Raises:
-        UserError: the model has something that none of the four has; it names the config key. Other heads than those of
-            transformers' pretraining are no such thing: they stay behind, and a printed line names them.
+        UserError: none of the four formats supports a config key; names it. Heads that transformers' pretraining models do
+            not have are left out, and a printed line names them.
     """
     shape = model_shape(run.config.model, run.tokenizer.vocab_size)
     kind, settings = describe(shape, run.params, run.tokenizer)
     table = KINDS[kind].table(shape.heads)
-    # A head of a task or of another objective has no name there; what it stands on goes out.
+    # Heads of tasks and of other objectives have no name there.
     places = {entry.ours.split("/")[0] for entry in table}
     left = [name for name in run.params if name.startswith("heads_") and name not in places]
     if left:
         count = len(flatten_tree({name: run.params[name] for name in left}))
-        print(f"not exported, since transformers' {kind} has no such head: {', '.join(left)} ({count} tensors)", flush=True)
+        print(f"not exported, because transformers' {kind} has no such head: {', '.join(left)} ({count} tensors)", flush=True)
     params = jax.tree.map(np.asarray, {name: tree for name, tree in run.params.items() if name not in left})
     tensors = write(table, params)
     if settings["architectures"] in (["BertModel"], ["RobertaModel"]):
@@ -396,13 +393,13 @@ def save(run: Imported, directory: Path) -> None:
 
 
 def describe(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[str, dict[str, Any]]:
-    """The model_type of a shape and what its config.json says.
+    """The model_type of a shape, and the contents of config.json.
 
     Raises:
-        UserError: names the config key that has no counterpart.
+        UserError: names the config key that transformers does not support.
     """
     if not isinstance(shape, TransformerConfig):
-        raise UserError("transformers has no model like this one; only transformers (config.model.family) are exported there")
+        raise UserError("only config.model.family='bert', 'gpt' and 'modern' can be exported to transformers")
     gpt = shape.direction == "left-to-right"
     needed = {
         "norm": "layer_norm",
@@ -422,12 +419,9 @@ def describe(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tok
     name = "OpenAI GPT or GPT-2" if gpt else "BERT or RoBERTa"
     for key, value in needed.items():
         if values[key] != value:
-            raise UserError(
-                f"config.model.{key}={values[key]!r} has no counterpart in transformers' {name}, which have {value!r};"
-                " such a run cannot be exported there"
-            )
+            raise UserError(f"config.model.{key}={values[key]!r} cannot be exported: transformers' {name} has {value!r}")
     if not gpt and not shape.segments:
-        raise UserError("config.model.segments=0 has no counterpart in transformers' BERT or RoBERTa, which have at least 1")
+        raise UserError("config.model.segments=0 cannot be exported: transformers' BERT and RoBERTa have at least 1")
     settings = {
         "vocab_size": shape.vocab_size,
         "initializer_range": shape.init_stddev,
@@ -446,7 +440,7 @@ def _describe_gpt(shape: TransformerConfig, params: Mapping[str, Any], settings:
     activation = _their_activation(shape.activation, _ACTIVATIONS if kind == "gpt2" else _GPT1_ACTIVATIONS, kind)
     if kind == "openai-gpt" and shape.hidden != 4 * shape.width:
         raise UserError(
-            f"config.model.hidden={shape.hidden} has no counterpart in transformers' OpenAI GPT, where it is 4 times the width"
+            f"config.model.hidden={shape.hidden} cannot be exported: transformers' OpenAI GPT has 4 times the width"
         )
     settings |= {
         "architectures": ["GPT2LMHeadModel" if kind == "gpt2" else "OpenAIGPTLMHeadModel"],
@@ -469,12 +463,12 @@ def _describe_bert(shape: TransformerConfig, params: Mapping[str, Any], settings
     if kind == "roberta":
         if settings["pad_token_id"] != shape.position_offset - 1:
             raise UserError(
-                f"config.model.position_offset={shape.position_offset} needs the padding id {shape.position_offset - 1} in"
-                f" transformers' RoBERTa, and the tokenizer's is {settings['pad_token_id']}"
+                f"config.model.position_offset={shape.position_offset} cannot be exported: transformers' RoBERTa needs the"
+                f" padding id {shape.position_offset - 1}, but the tokenizer's is {settings['pad_token_id']}"
             )
         if predicts and activation != "gelu":
             raise UserError(
-                f"config.model.activation={shape.activation!r} has no counterpart in transformers' RoBERTa, whose head has"
+                f"config.model.activation={shape.activation!r} cannot be exported: the head of transformers' RoBERTa has"
                 " 'gelu_erf'"
             )
         architecture = "RobertaForMaskedLM" if predicts else "RobertaModel"
@@ -497,4 +491,4 @@ def _their_activation(activation: str, known: Mapping[str, str], kind: str) -> s
     for theirs, ours in known.items():
         if ours == activation:
             return theirs
-    raise UserError(f"config.model.activation={activation!r} has no counterpart in transformers' {kind}")
+    raise UserError(f"config.model.activation={activation!r} cannot be exported: transformers' {kind} does not have it")

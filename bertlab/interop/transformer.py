@@ -217,7 +217,7 @@ def transformer_config(family: str, model: Mapping[str, Any], objectives: str) -
 
 
 def _nearest_size(family: str, model: Mapping[str, Any]) -> str:
-    """The named size that is nearest in layers and width among those with the norms in the same place."""
+    """The named size that is nearest in layers and width, with the norms in the same place."""
     sizes = {name: {**FAMILIES[family].values, **values} for name, values in FAMILIES[family].sizes.items()}
     placed = {name: size for name, size in sizes.items() if size["norm_placement"] == model.get("norm_placement", "post")}
     distance = lambda size: sum(abs(math.log(size[key] / model[key])) for key in ("layers", "width"))
@@ -225,13 +225,13 @@ def _nearest_size(family: str, model: Mapping[str, Any]) -> str:
 
 
 def require_directory(source: Path, expected: str) -> None:
-    """Refuses a source that is a file; `expected` says what the directory holds."""
+    """Refuses a source that is a file; `expected` describes the directory."""
     if not source.is_dir():
         raise UserError(f"{source} is a file; give the directory with {expected}")
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object. Raises: UserError: the file is missing, damaged, or holds another value."""
+    """Reads a JSON object. Raises: UserError: the file is missing or damaged, or holds another value."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise UserError(f"{path} holds {json.dumps(value)[:40]}; expected a JSON object, {{...}}")
@@ -239,7 +239,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_count(settings: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
-    """A positive whole number from a config. Raises: UserError: it is something else, or missing without a default."""
+    """A positive whole number of a config. Raises: UserError: it is something else, or missing without a default."""
     value = settings.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{path}: {key}={value!r} must be a positive whole number")
@@ -247,7 +247,7 @@ def read_count(settings: Mapping[str, Any], key: str, path: Path, default: int |
 
 
 def read_float(settings: Mapping[str, Any], key: str, path: Path, default: float | None = None) -> float:
-    """A number from a config, 0 or more. Raises: UserError: it is something else, or missing without a default."""
+    """A number of a config, 0 or more. Raises: UserError: it is something else, or missing without a default."""
     value = settings.get(key, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise UserError(f"{path}: {key}={value!r} must be a number, 0 or more")
@@ -255,22 +255,22 @@ def read_float(settings: Mapping[str, Any], key: str, path: Path, default: float
 
 
 def read_dropout(settings: Mapping[str, Any], keys: Sequence[str], path: Path, default: float | None = None) -> float:
-    """The first of a config's dropout rates, that of hidden states, which bertlab has for all; says so where they differ.
+    """The first of a config's dropout rates: bertlab uses that of hidden states everywhere. Prints a line if they differ.
 
     Raises:
-        UserError: one is no number, or the first is not below 1.
+        UserError: a rate is not a number, or the first is not below 1.
     """
     rates = {key: read_float(settings, key, path, default) for key in keys}
     if rates[keys[0]] >= 1:
         raise UserError(f"{path}: {keys[0]}={rates[keys[0]]} must be below 1")
     if len(set(rates.values())) > 1:
         described = ", ".join(f"{key}={rate}" for key, rate in rates.items())
-        print(f"{path}: {described}; bertlab has one dropout, here {keys[0]}'s (it matters in training only)", flush=True)
+        print(f"{path}: {described}; bertlab has one dropout rate, and uses {keys[0]}'s (only in training)", flush=True)
     return rates[keys[0]]
 
 
 def read_tokenizer(path: Path, *, lowercase: bool | None = None) -> Tokenizer:
-    """`load_tokenizer`, which also names a file that is not UTF-8."""
+    """`load_tokenizer`, with an error that names a file that is not UTF-8."""
     try:
         return load_tokenizer(path, lowercase=lowercase)
     except UnicodeDecodeError as error:
@@ -278,14 +278,14 @@ def read_tokenizer(path: Path, *, lowercase: bool | None = None) -> Tokenizer:
             [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in (".txt", ".json", ".bpe"))
         )
         name = next((file for file in files if file.read_bytes() == error.object), path)
-        raise UserError(f"{name}: expected a vocabulary in UTF-8, and byte {error.start} is not; save it as UTF-8") from None
+        raise UserError(f"{name}: byte {error.start} is not valid UTF-8; save the vocabulary as UTF-8") from None
 
 
 def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Tokenizer:
-    """A tokenizer with a piece for each row of the embedding.
+    """Extends a tokenizer to one piece for each row of the embedding.
 
-    Embeddings often have a few rows more than there are pieces, to be a multiple of 64, say. Those get pieces "<unused_ID>",
-    which no text is split into, so that they stay and go out again; says so.
+    Embeddings often have a few more rows than pieces, to be a multiple of 64, say. Those rows get pieces "<unused_ID>" that no
+    text contains, so that an export keeps them; a printed line says so.
 
     Args:
         tokenizer: of kind "wordpiece", "gpt1" or "json".
@@ -293,15 +293,15 @@ def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Token
         source: for messages.
 
     Raises:
-        UserError: the tokenizer has more pieces than there are rows, or cannot get more.
+        UserError: the tokenizer has more pieces than the embedding has rows, or cannot be extended.
     """
     pieces = tokenizer.pieces()
     if len(pieces) == vocab_size:
         return tokenizer
     if len(pieces) > vocab_size:
         raise UserError(
-            f"{source}: the tokenizer has {len(pieces)} pieces and the model {vocab_size};"
-            " they must be those of one model, so check that the files belong together"
+            f"{source}: the tokenizer has {len(pieces)} pieces and the model {vocab_size}; check that the files belong to one"
+            " model"
         )
     unused = [f"<unused_{index}>" for index in range(len(pieces), vocab_size)]
     if tokenizer.kind == "wordpiece":
@@ -312,19 +312,19 @@ def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Token
         fitted = _extended(tokenizer, unused)
     if fitted.pieces() != pieces + unused or not set(unused).isdisjoint(pieces):
         raise UserError(
-            f"{source}: the tokenizer has {len(pieces)} pieces and the model {vocab_size}, and pieces for the other rows cannot"
-            " be added; add them to tokenizer.json, or cut the embedding to the tokenizer's size with resize_token_embeddings"
+            f"{source}: the tokenizer has {len(pieces)} pieces and the model {vocab_size}, and no pieces can be added; add them"
+            " to tokenizer.json, or cut the embedding to the tokenizer's size with resize_token_embeddings"
         )
     print(
         f"{source}: the tokenizer has {len(pieces)} pieces and the model {vocab_size}; rows {len(pieces)} to {vocab_size - 1}"
-        " are kept under names that no text has",
+        " get names that no text contains",
         flush=True,
     )
     return fitted
 
 
 def _extended(tokenizer: Tokenizer, names: list[str]) -> JsonTokenizer:
-    """With more special pieces, which are never recognised in text."""
+    """Adds special pieces that are never recognised in text."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
         file = Path(folder) / "tokenizer.json"

@@ -1,11 +1,11 @@
-"""Word vectors in the formats of tmikolov/word2vec word2vec.c, which gensim's KeyedVectors read and write too.
+"""Word vectors in the two formats of tmikolov/word2vec word2vec.c and gensim's KeyedVectors.
 
-The first line says "V D". In the text format a line follows for each word: the word and D numbers. In the binary format each
-word is followed by a space and D little-endian float32, and (in word2vec.c, not in gensim) a line feed. Names that end in .gz
-are compressed.
+The first line is "V D". In the text format, each further line has a word and D numbers. In the binary format, each word is
+followed by a space and D little-endian float32 numbers, then a line feed (in word2vec.c, not in gensim). Files whose names end
+in .gz are compressed.
 
-Such vectors were made from text in which spaces part the tokens ("n't", "10,000", "New_York"), so the tokenizer that comes
-of them looks up what stands between spaces before it splits anything.
+Such vectors come from text with spaces between tokens ("n't", "10,000", "New_York"). So the imported tokenizer first looks up
+whatever is between spaces, and splits only if that fails.
 """
 
 import codecs
@@ -25,43 +25,52 @@ from bertlab.interop.base import Imported
 
 VECTORS = "vectors.txt"
 
-# The bytes of numbers in text, and of what parts them.
+# The bytes of numbers and separators in text.
 _DIGITS = b"0123456789+-.eE \r\n"
 
 
 def load(source: str | Path) -> Imported:
-    """Reads a text or binary file; which of them it is, its contents say.
+    """Reads a text or binary file; the contents tell which.
 
-    The words follow the five special pieces, whose vectors are zeros, in a words tokenizer.
+    The tokenizer has the five special pieces, whose vectors are zeros, and then the words.
 
     Raises:
-        UserError: the file is not whole, or names a word twice; the line or the word is given.
+        UserError: the file is damaged, or a word occurs twice; names the line or the word.
     """
     source = Path(source)
+    return imported(source, *read_vectors(source))
+
+
+def read_vectors(source: Path) -> tuple[list[str], np.ndarray]:
+    """The words of a text or binary file, and their vectors [V, D].
+
+    Raises:
+        UserError: the file is damaged; names the line or the word.
+    """
     header, line_feed, body = read_file(source).partition(b"\n")
     sizes = header.split()
     if len(sizes) != 2 or not all(size.isdigit() for size in sizes):
         raise UserError(
-            f"{source}, line 1: expected two numbers, words and width, not {header[:60]!r}; a file without them is --from=glove"
+            f"{source}, line 1: expected the number of words and the width, found {header[:60]!r}; if it has no such line,"
+            " set --from=glove"
         )
     count, width = map(int, sizes)
     if not line_feed or count < 1 or width < 1:
-        raise UserError(f"{source}, line 1: {count} words of width {width} are no word vectors; give a whole file")
+        raise UserError(f"{source}, line 1: {count} words of width {width} are not word vectors; give a complete file")
     read = _read_text if _is_text(body, count, width) else _read_binary
-    words, vectors = read(source, body, count, width)
-    return imported(source, words, vectors)
+    return read(source, body, count, width)
 
 
 def save(run: Imported, target: str | Path) -> None:
     """Writes a run's word vectors without the special pieces; gensim opens them with load_word2vec_format.
 
     Args:
-        run: of family static. What was trained with GloVe is saved as w + w̃ (`bertlab.interop.glove`).
-        target: a directory, in which vectors.txt is made, or a file: binary if its name ends in .bin or .bin.gz, else text
-            with the digits that give every float32 back.
+        run: of family static. Vectors trained by GloVe are saved as w + w̃ (`bertlab.interop.glove`).
+        target: a directory, for a new file vectors.txt, or a file: binary if its name ends in .bin or .bin.gz, otherwise text
+            with enough digits to restore every float32.
 
     Raises:
-        UserError: the run is not static, or a word has white space in it, which the format cannot hold.
+        UserError: the run is not static, or a word contains white space.
     """
     words, vectors = word_vectors(run)
     target = Path(target)
@@ -80,7 +89,7 @@ def read_file(source: Path) -> bytes:
     """A file's contents, plain or .gz, without a byte order mark.
 
     Raises:
-        UserError: it is a directory, or the compressed file is damaged.
+        UserError: the path is a directory, or the compressed file is damaged.
     """
     if source.is_dir():
         raise UserError(f"{source} is a directory; name the file of word vectors in it")
@@ -88,16 +97,16 @@ def read_file(source: Path) -> bytes:
         with open_file(source, "rb") as file:
             return file.read().removeprefix(codecs.BOM_UTF8)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{source}: {error}; the file is not whole") from None
+        raise UserError(f"{source} is damaged ({error}); download it again") from None
 
 
 def open_file(path: Path, mode: str):
-    """A binary file, compressed if its name ends in .gz."""
+    """Opens a binary file, compressed if its name ends in .gz."""
     return gzip.open(path, mode) if path.name.endswith(".gz") else open(path, mode)
 
 
 def _is_text(body: bytes, count: int, width: int) -> bool:
-    """Whether the first line is a word and numbers, as chance makes it in a binary file only of a small width."""
+    """Whether the first line is a word and numbers. By chance a binary file of small width may look so too."""
     fields = body.partition(b"\n")[0].rstrip(b"\r ").split(b" ")
     try:
         _numbers(fields[1:])
@@ -106,13 +115,13 @@ def _is_text(body: bytes, count: int, width: int) -> bool:
     if len(fields) != width + 1:
         return False
     ends = _binary_ends(body, count, width)
-    # Text can be whole as binary too ("a 1.25"), but then its numbers are spelled out.
+    # Text may also be valid as binary ("a 1.25"), but then the bytes of its vectors are digits.
     whole = len(ends) == count + 1 and not body[ends[-1] :].strip(b"\n")
     return not whole or all(not body[end - 4 * width : end].strip(_DIGITS) for end in ends[1:])
 
 
 def _numbers(fields: list[bytes]) -> list[float]:
-    """Raises: ValueError: one is no number, or has Python's underscores in it, which C does not read."""
+    """Parses numbers. Raises: ValueError: one is not a number, or has Python's underscores, which C does not read."""
     if underscored := [field for field in fields if b"_" in field]:
         raise ValueError(f"could not convert string to float: {underscored[0]!r}")
     return [float(field) for field in fields]
@@ -121,12 +130,12 @@ def _numbers(fields: list[bytes]) -> list[float]:
 def _read_text(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
     lines = body.removesuffix(b"\n").split(b"\n")
     if len(lines) != count:
-        raise UserError(f"{source}, line 1 says {count} words and {len(lines)} lines follow; the file is not whole")
+        raise UserError(f"{source}, line 1: {count} words announced, but {len(lines)} lines follow; give a complete file")
     return parse_lines(source, lines, width, first_line=2, spaces=False)
 
 
 def _binary_ends(body: bytes, count: int, width: int) -> list[int]:
-    """0 and the places where each word's vector ends, up to the last that the file has whole."""
+    """0 and the end of each word's vector, up to the last complete one."""
     ends = [0]
     for _ in range(count):
         space = body.find(b" ", ends[-1])
@@ -139,11 +148,11 @@ def _binary_ends(body: bytes, count: int, width: int) -> list[int]:
 
 def _read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
     ends = _binary_ends(body, count, width)
-    read_as = f"it was read as binary, for line 2 is not a word and {width} numbers"
+    read_as = f"it was read as binary, because line 2 is not a word and {width} numbers"
     if len(ends) <= count:
-        raise UserError(f"{source} ends within word {len(ends)} of {count}, so the file is not whole; {read_as}")
+        raise UserError(f"{source} ends within word {len(ends)} of {count}; give a complete file ({read_as})")
     if body[ends[-1] :].strip(b"\n"):
-        raise UserError(f"{source} goes on after the {count} words that line 1 says, so the file is not whole; {read_as}")
+        raise UserError(f"{source} continues after the {count} words of line 1; give an undamaged file ({read_as})")
     words, vectors = [], np.empty((count, width), np.float32)
     for i in range(count):
         start, numbers = ends[i], ends[i + 1] - 4 * width
@@ -153,14 +162,14 @@ def _read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[lis
 
 
 def parse_lines(source: Path, lines: list[bytes], width: int, first_line: int, spaces: bool) -> tuple[list[str], np.ndarray]:
-    """Words and vectors of text lines: what comes before the last `width` fields is the word.
+    """Words and vectors of text lines: the word is everything before the last `width` fields.
 
     Args:
         source: for messages.
-        lines: without their ends.
+        lines: without line ends.
         width: D.
-        first_line: number of the first in its file.
-        spaces: whether a word may have spaces in it.
+        first_line: number of the first line in the file.
+        spaces: whether words may contain spaces.
 
     Raises:
         UserError: names the line.
@@ -181,29 +190,29 @@ def parse_lines(source: Path, lines: list[bytes], width: int, first_line: int, s
 
 
 def decoded(source: Path, word: bytes, where: str) -> str:
-    """A word's text. Raises: UserError: it is not UTF-8, is empty, or has a line feed, which no vocabulary file can hold."""
+    """A word's text. Raises: UserError: it is not UTF-8, is empty, or contains a line feed."""
     try:
         text = word.decode("utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{source}, {where}: {word!r} is not UTF-8; convert the file first") from None
     if not text:
-        raise UserError(f"{source}, {where}: there is no word before the numbers")
+        raise UserError(f"{source}, {where}: expected a word before the numbers")
     if "\n" in text:
-        raise UserError(f"{source}, {where}: {text!r} has a line feed in it; take it out")
+        raise UserError(f"{source}, {where}: {text!r} contains a line feed; remove it")
     return text
 
 
 def imported(source: Path, words: list[str], vectors: np.ndarray) -> Imported:
-    """A static model of these vectors, with zeros for the special pieces and the output matrix.
+    """A static model with these vectors, and zeros for the special pieces and the output matrix.
 
     Raises:
-        UserError: a word is there twice, is the name of a special piece, or has a number that is not finite.
+        UserError: a word occurs twice or is a special piece's name, or its vector is not finite.
     """
     seen = set(SPECIALS)
     for word in words:
         if word in seen:
-            what = "is the name of a special piece" if word in SPECIALS else "is there twice"
-            raise UserError(f"{source}: the word {word!r} {what}; take it out")
+            what = "is the name of a special piece" if word in SPECIALS else "occurs twice"
+            raise UserError(f"{source}: the word {word!r} {what}; remove it")
         seen.add(word)
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
@@ -223,14 +232,14 @@ def imported(source: Path, words: list[str], vectors: np.ndarray) -> Imported:
 
 
 def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
-    """The words of a static run but its special pieces, and their vectors [V, D]; w + w̃ where GloVe trained them.
+    """The words of a static run without the special pieces, and their vectors [V, D]: w + w̃ if GloVe trained them.
 
     Raises:
         UserError: the run is of another family.
     """
     if run.config.model.family != "static":
         raise UserError(
-            f"only config.model.family='static' has a vector for each word, and this run is a {run.config.model.family!r}"
+            f"this run has config.model.family={run.config.model.family!r}; only 'static' has one vector for each word"
         )
     vectors = np.asarray(run.params["body"]["token_embedding"], np.float32)
     trained = objectives.build(run.config.objectives).values() if len(run.config.objectives) else ()
@@ -242,13 +251,13 @@ def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
 
 
 def refuse_white_space(words: Iterable[str], target: Path) -> None:
-    """Refuses words that a line of space-separated fields cannot hold."""
+    """Refuses words that do not fit into space-separated fields."""
     for word in words:
         if not word or any(character in word for character in " \n\r\t"):
-            raise UserError(f"{target}: the word {word!r} has white space in it, which this format cannot hold")
+            raise UserError(f"{target}: the word {word!r} contains white space, which this format does not allow")
 
 
 def text_lines(words: Iterable[str], vectors: np.ndarray) -> Iterator[bytes]:
-    """Lines of the text formats, with the shortest digits that give each float32 back."""
+    """Lines of the text formats, with the fewest digits that restore each float32."""
     for word, vector in zip(words, vectors):
         yield (" ".join([word, *map(str, vector)]) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Vocabularies of whole words that come with a model, row by row of its embeddings."""
+"""Vocabularies of whole words, one for each row of a model's embeddings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,30 +22,30 @@ _NAMES = {
 
 
 def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:
-    """A tokenizer that gives each word the id of its row, none added and none moved.
+    """A tokenizer that maps each word to its row.
 
-    A vocabulary with our five specials splits text as we do. Any other was made from text in which spaces part the tokens,
-    so it reads text in that way; the special that stands for the end of a text (or else the start, or else unknown words)
-    stands in for those that are missing, except for a mask. So unknown words are </S> where bilm-tf's small vocabularies,
-    which list all words of a data set, have no <UNK>.
+    A vocabulary with our five special pieces splits text as bertlab does. Other vocabularies were made from text with spaces
+    between tokens, so their tokenizers split at spaces. The special piece for the end of a text (else the start, else unknown
+    words) stands in for missing ones, except for the mask. So unknown words become </S> in bilm-tf's small vocabularies, which
+    list all words of a data set and have no <UNK>.
 
     Args:
         pieces: words in the order of rows.
         source: their file, for messages.
 
     Raises:
-        UserError: a word twice, or no special that unknown words can be.
+        UserError: a word occurs twice, or the vocabulary has no piece for unknown words.
     """
     ids = {piece: index for index, piece in enumerate(pieces)}
     if len(ids) < len(pieces):
         twice = next(piece for index, piece in enumerate(pieces) if ids[piece] != index)
-        raise UserError(f"{source} has {twice!r} twice; a vocabulary has one word a row")
+        raise UserError(f"{source} has {twice!r} twice; list each word once")
     if all(special in ids for special in SPECIALS):
         return WordsTokenizer(pieces, lowercase=False)
     names = {role: next((name for name in known if name in ids), None) for role, known in _NAMES.items()}
     stand_in = next((names[role] for role in ("sep", "cls", "unk") if names[role] is not None), None)
     if stand_in is None:
-        raise UserError(f"{source} has no piece for unknown words; one of {', '.join(_NAMES['unk'])} must be in it")
+        raise UserError(f"{source} has no piece for unknown words; add one of {', '.join(_NAMES['unk'])}")
     backend = Backend(models.WordLevel(ids, names["unk"] or stand_in))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     framing = [names[role] for role in ("cls", "sep") if names[role] is not None]
@@ -59,29 +59,29 @@ def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:
 
 
 def read_words(path: Path) -> list[str]:
-    """The words of a vocabulary file: one a line (.txt), or a list (.json).
+    """The words of a vocabulary file: one per line (.txt), or a list (.json).
 
     Raises:
-        UserError: the file is neither, or not UTF-8.
+        UserError: the file is neither, or is not UTF-8.
     """
     if path.suffix != ".json":
         try:
-            # Not read_text, which takes a carriage return for the end of a line.
+            # read_text would split lines at carriage returns too.
             return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8, one word a line") from error
+            raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8, one word per line") from error
     words = read_json(path)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise UserError(f"{path} must be a list of words in the order of the embedding's rows")
+        raise UserError(f"{path}: expected a list of words in the order of the embedding's rows")
     return words
 
 
 def find_vocabulary(directory: Path, names: Sequence[str]) -> Path | None:
-    """The first of these files that the directory has."""
+    """The first of these files that exists in the directory, or None."""
     return next((directory / name for name in names if (directory / name).is_file()), None)
 
 
 def check_rows(words: Sequence[str], rows: int, source: Path, tensor: str) -> None:
-    """Refuses a vocabulary that does not have one word for each row of the embeddings."""
+    """Refuses a vocabulary whose size differs from the embedding's rows."""
     if len(words) != rows:
-        raise UserError(f"{source} has {len(words)} words and {tensor} {rows} rows; they must be the same")
+        raise UserError(f"{source} has {len(words)} words, but {tensor} has {rows} rows; use the vocabulary of this model")

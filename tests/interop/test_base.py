@@ -82,7 +82,7 @@ def changed(**changes):
     "given, message",
     [
         (changed(layer__1__q=None, words=None), r"the-file lacks layer.1.q \(2,\), words \(5, 2\); nothing was written"),
-        (changed(layer__3__w=np.zeros((4, 2))), r"no place for: layer.3.w \(4, 2\)"),
+        (changed(layer__3__w=np.zeros((4, 2))), r"layer.3.w \(4, 2\)"),
         (changed(layer__0__w=np.zeros((2, 4), np.float32)), r"layer.0.w: expected \(4, 2\), found \(2, 4\)"),
         (changed(words=np.zeros((5, 2))), "words is float64"),
         (changed(words=np.zeros((5, 2), np.int8)), "words is int8"),
@@ -143,9 +143,9 @@ def test_an_empty_directory_is_taken_and_a_file_is_not(tmp_path):
 
 
 def test_refusals(tmp_path):
-    with pytest.raises(UserError, match="format 'keras' is not known; choose one of huggingface, google"):
+    with pytest.raises(UserError, match=r"'keras'.* huggingface, google"):
         import_weights("keras", tmp_path, tmp_path / "run")
-    with pytest.raises(UserError, match="format 'google' is not known; choose one of huggingface"):
+    with pytest.raises(UserError, match=r"'google'.* huggingface"):
         export_weights("google", tmp_path, tmp_path / "out")
     with pytest.raises(UserError, match=r"missing does not exist"):
         import_weights("huggingface", tmp_path / "missing", tmp_path / "run")

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_by_name():
         with pytest.raises(UserError, match=name):
             read({**tensors, name: tensors[name][1:]})
     for name in ("char_embed", "RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/B", "softmax/W"):
-        with pytest.raises(UserError, match=f"no place for.*{name}"):
+        with pytest.raises(UserError, match=f"{name}"):
             read({**tensors, name: np.zeros(3, np.float32)})
 
 
@@ -131,7 +131,7 @@ def test_a_missing_package_names_its_extra(tmp_path, monkeypatch):
 
 
 def test_directories_without_their_files_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"one file \*options.json; it has none"):
+    with pytest.raises(UserError, match=r"\*options.json, found none"):
         elmo.load(tmp_path)
     for name in ("a_options.json", "b_options.json"):
         (tmp_path / name).write_text("{}")

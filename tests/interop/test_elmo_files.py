@@ -167,17 +167,17 @@ def test_words_of_a_model_that_reads_characters(tmp_path):
 def test_refusals_name_the_file_and_write_nothing(tmp_path):
     source = write_source(tmp_path / "source", characters=False)
     (source / "vocabulary.txt").write_text("<S>\n</S>\n<UNK>\n")
-    with pytest.raises(UserError, match=r"3 words and tiny_weights\.hdf5's dataset embedding 7 rows"):
+    with pytest.raises(UserError, match=r"3 words.* tiny_weights\.hdf5's dataset embedding .*7 rows"):
         import_weights("elmo", source, tmp_path / "run")
     (source / "vocabulary.txt").unlink()
-    with pytest.raises(UserError, match=r"has token embeddings and no vocabulary\.txt"):
+    with pytest.raises(UserError, match=r" vocabulary\.txt or vocab\.txt"):
         import_weights("elmo", source, tmp_path / "run")
     with h5py.File(source / "tiny_weights.hdf5", "a") as file:
         del file["embedding"]
-    with pytest.raises(UserError, match=r"options\.json has no char_cnn, and tiny_weights\.hdf5 no dataset embedding"):
+    with pytest.raises(UserError, match=r"options\.json .*char_cnn.* tiny_weights\.hdf5"):
         import_weights("elmo", source, tmp_path / "run")
     (source / "tiny_weights.hdf5").write_bytes(b"no HDF5")
-    with pytest.raises(UserError, match=r"tiny_weights\.hdf5 is no HDF5 file"):
+    with pytest.raises(UserError, match=r"tiny_weights\.hdf5 .*HDF5"):
         import_weights("elmo", source, tmp_path / "run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
@@ -211,14 +211,14 @@ def test_words_beside_separate_embeddings(tmp_path):
 def test_only_the_characters_of_the_options_are_passed_over(name, tmp_path):
     source = write_source(tmp_path / "source", characters=False, apart=True)
     add_dataset(source / "tiny_weights.hdf5", name)
-    with pytest.raises(UserError, match=f"no place for.*{name}"):
+    with pytest.raises(UserError, match=f"{name}"):
         elmo.load(source)
 
 
 def test_an_embedding_is_in_one_file_only(tmp_path):
     source = write_source(tmp_path / "source", characters=False, apart=True)
     add_dataset(source / "tiny_weights.hdf5", "embedding")
-    with pytest.raises(UserError, match=r"elmo_token_embeddings\.hdf5 must hold one dataset"):
+    with pytest.raises(UserError, match=r"elmo_token_embeddings\.hdf5 has \['embedding'\]"):
         elmo.load(source)
 
 
@@ -243,7 +243,7 @@ def test_a_run_on_subwords_keeps_its_tokenizer(tmp_path):
         rows = file["embedding"][1:]
         del file["embedding"]
         file["embedding"] = rows
-    with pytest.raises(UserError, match=r"tokenizer has 300 words and weights\.hdf5's dataset embedding 299 rows"):
+    with pytest.raises(UserError, match=r"tokenizer has 300 words.* weights\.hdf5's dataset embedding .*299 rows"):
         elmo.load(out)
 
 
@@ -256,7 +256,7 @@ def test_a_run_on_characters_keeps_its_words(tmp_path):
     tokenizer = elmo.load(tmp_path / "out").tokenizer
     assert tokenizer.pieces() == words.pieces() and tokenizer.encode("The cat") == [5, 6]
     train_tokenizer("bpe", ["the cat sat"] * 9, 270, seed=0).save(tmp_path / "out" / "tokenizer")
-    with pytest.raises(UserError, match=r"tokenizer is of kind 'bpe'"):
+    with pytest.raises(UserError, match=r"tokenizer .*'bpe'"):
         elmo.load(tmp_path / "out")
 
 
@@ -270,8 +270,8 @@ def test_filters_of_a_run_go_out(tmp_path):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (dict(token_encoder="ids"), r"config\.model\.hidden is 128.*choose config\.model\.hidden larger"),
-        (dict(token_encoder="characters", hidden=256), r"character filters is 128.*choose config\.model\.width smaller"),
+        (dict(token_encoder="ids"), r"config\.model\.hidden is 128.*config\.model\.hidden larger"),
+        (dict(token_encoder="characters", hidden=256), r"character filters is 128.*config\.model\.width smaller"),
     ],
 )
 def test_what_readers_would_not_project_is_refused(model, said, tmp_path):

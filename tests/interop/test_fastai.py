@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused_by_name():
             take({k: v for k, v in tensors.items() if k != name})
     with pytest.raises(UserError, match=r"rnns.1.weight_ih_l0.*expected \(24, 6\), found \(24, 5\)"):
         take({**tensors, "rnns.1.weight_ih_l0": tensors["rnns.1.weight_ih_l0"][:, :5]})
-    with pytest.raises(UserError, match=r"no place for.*1\.layers\.0\.weight"):
+    with pytest.raises(UserError, match=r"1\.layers\.0\.weight"):
         take({**tensors, "1.layers.0.weight": np.zeros(3, np.float32)})
 
 
@@ -131,7 +131,7 @@ def test_word_files_are_lines_or_a_list(tmp_path):
     with pytest.raises(UserError, match=r"itos\.txt is not UTF-8"):
         read_words(tmp_path / "itos.txt")
     (tmp_path / "itos.json").write_text('{"a": 1}')
-    with pytest.raises(UserError, match="must be a list of words"):
+    with pytest.raises(UserError, match=r"itos\.json: "):
         read_words(tmp_path / "itos.json")
 
 

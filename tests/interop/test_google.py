@@ -88,7 +88,7 @@ def test_an_encoder_alone(tmp_path):
     "change, message",
     [
         ({"cls/seq_relationship/output_bias": None}, r"bert_model.ckpt lacks cls/seq_relationship/output_bias \(2,\)"),
-        ({"output_weights": np.zeros((3, 16), np.float32)}, r"no place for: output_weights \(3, 16\)"),
+        ({"output_weights": np.zeros((3, 16), np.float32)}, r"output_weights \(3, 16\)"),
         ({"bert/pooler/dense/kernel": np.zeros((16, 15), np.float32)}, r"expected \(16, 16\), found \(16, 15\)"),
     ],
 )
@@ -106,7 +106,7 @@ def test_variables_that_do_not_fit(change, message, tmp_path):
         ({"hidden_dropout_prob": None}, "bert_config.json: hidden_dropout_prob=None must be a number, 0 or more"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob=1.0 must be below 1"),
         ({"num_attention_heads": "two"}, "num_attention_heads='two' must be a positive whole number"),
-        ({"num_hidden_layers": 1}, "no place for: bert/encoder/layer_1/"),
+        ({"num_hidden_layers": 1}, "bert/encoder/layer_1/"),
     ],
 )
 def test_configs_that_do_not_fit(config, message, tmp_path):

@@ -126,12 +126,12 @@ QUERY = "bert.encoder.layer.1.attention.self.query.weight"
         (spoiled(QUERY, lambda t, n: t.pop(n)), rf"lacks {QUERY} \(16, 16\)"),
         (spoiled("cls.predictions.bias", lambda t, n: t.pop(n)), r"lacks cls.predictions.bias \(40,\)"),
         (spoiled("bert.pooler.dense.bias", lambda t, n: t.pop(n)), r"lacks bert.pooler.dense.bias"),
-        (spoiled("classifier.weight", lambda t, n: t.update({n: np.zeros(3)})), r"no place for: classifier.weight \(3,\)"),
+        (spoiled("classifier.weight", lambda t, n: t.update({n: np.zeros(3)})), r"classifier.weight \(3,\)"),
         (spoiled(QUERY, lambda t, n: t.update({n: t[n][:, :-1]})), rf"{QUERY}: expected \(16, 16\), found \(16, 15\)"),
         (spoiled(QUERY, lambda t, n: t.update({n: np.int32(t[n])})), rf"{QUERY} is int32"),
         (
             spoiled("cls.predictions.decoder.weight", lambda t, n: t.update({n: np.zeros((40, 16), np.float32)})),
-            "cls.predictions.decoder.weight is not bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.weight .* bert.embeddings.word_embeddings.weight",
         ),
     ],
 )
@@ -166,14 +166,14 @@ def test_shards(tmp_path):
     same(sharded.params, whole.params)
     assert sharded.files == ("config.json", *parts)
     (source / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(UserError, match=r"names model-00002-of-00002\.safetensors, which is not a file beside it"):
+    with pytest.raises(UserError, match=r"model\.safetensors\.index\.json .*model-00002-of-00002\.safetensors"):
         load(source)
 
 
 def test_a_pickle_is_never_opened(tmp_path):
     source = published.write_directory("bert", tmp_path / "source")
     (source / "model.safetensors").rename(source / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"pickle .* convert it .*save_pretrained"):
+    with pytest.raises(UserError, match=r"pickle .*save_pretrained"):
         load(source)
     (source / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
     with pytest.raises(UserError, match=r"model.safetensors cannot be read as safetensors"):
@@ -243,7 +243,7 @@ def test_other_heads_stay_behind_and_are_named(tmp_path, capsys):
     body = {name: tree for name, tree in imported.params["body"].items() if name != "output"}
     params = {"body": body, "heads_task": {"kernel": np.zeros((16, 3), np.float32), "bias": np.zeros(3, np.float32)}}
     save(Imported(ConfigDict(imported.config), params, imported.tokenizer), tmp_path)
-    assert "not exported, since transformers' bert has no such head: heads_task (2 tensors)" in capsys.readouterr().out
+    assert "heads_task (2 tensors)" in capsys.readouterr().out
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
     encoder = {name: array for name, array in published.weights("bert").items() if name.startswith("bert.")}
     same(load_file(tmp_path / "model.safetensors"), {name.removeprefix("bert."): array for name, array in encoder.items()})
@@ -283,7 +283,7 @@ def test_names_in_messages_are_the_files(tmp_path):
         [
             ({name: np.zeros(3, np.float32)}, rf": {name}: expected \(16,\), found \(3,\)"),
             ({name: None}, rf" lacks {name} \(16,\)"),
-            ({"classifier.bias": np.zeros(3, np.float32)}, r"no place for: classifier.bias \(3,\)"),
+            ({"classifier.bias": np.zeros(3, np.float32)}, r"classifier.bias \(3,\)"),
         ]
     ):
         tensors = {key: array for key, array in (old | change).items() if array is not None}
@@ -297,7 +297,7 @@ def test_a_tied_copy_that_is_not_finite_is_no_other_tensor(tmp_path):
     tensors["transformer.wte.weight"][3, 2] = np.nan
     tensors["lm_head.weight"] = tensors["transformer.wte.weight"].copy()
     source = published.write_directory("gpt2", tmp_path / "source", tensors)
-    with pytest.raises(UserError, match=r"has NaN or infinite numbers in transformer\.wte\.weight; nothing was written"):
+    with pytest.raises(UserError, match=r"NaN .*transformer\.wte\.weight"):
         load(source)
 
 
@@ -413,10 +413,10 @@ def test_berts_rules_are_those_of_its_files(settings, rules, text, kind, tmp_pat
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"strip_accents": False}, "strip_accents=False is no rule of Google's"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False is no rule"),
-        ({"do_basic_tokenize": False}, "do_basic_tokenize=False is no rule"),
-        ({"added_tokens_decoder": {"70": {"content": "foo", "special": False}}}, "the added token 'foo' is no rule"),
+        ({"strip_accents": False}, "strip_accents=False"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False"),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize=False"),
+        ({"added_tokens_decoder": {"70": {"content": "foo", "special": False}}}, "'foo' .*tokenizer.json"),
     ],
 )
 def test_other_rules_need_tokenizer_json(settings, message, tmp_path):
@@ -426,7 +426,7 @@ def test_other_rules_need_tokenizer_json(settings, message, tmp_path):
         load(source)
     write_bert_backend(source)
     if "basic" not in message:
-        with pytest.raises(UserError, match=r"make them agree|is not in tokenizer.json"):
+        with pytest.raises(UserError, match=r"tokenizer\.json"):
             load(source)
 
 
@@ -434,7 +434,7 @@ def test_berts_added_tokens(tmp_path):
     pieces = len((published.write_directory_with_text("bert", tmp_path / "plain") / "vocab.txt").read_text().splitlines())
     source = published.write_directory_with_text("bert", tmp_path / "source", rows=pieces + 1)
     (source / "added_tokens.json").write_text(json.dumps({"foo": pieces}))
-    with pytest.raises(UserError, match="the added token 'foo' is no rule"):
+    with pytest.raises(UserError, match=r"'foo' .*tokenizer\.json"):
         load(source)
     write_bert_backend(source, added=["foo"])
     for tokenizer in there_and_back(source, tmp_path):
@@ -450,7 +450,7 @@ def test_an_embedding_with_more_rows_than_pieces(kind, tmp_path, monkeypatch, ca
     source = published.write_directory_with_text(kind, tmp_path / "source", rows)
     texts = [*hostile_texts(300, seed=13), f"a <unused_{rows - 1}> b<unused_{rows - 2}>"]
     loaded = there_and_back(source, tmp_path)
-    assert capsys.readouterr().out.count("are kept under names that no text has") == 1
+    assert capsys.readouterr().out.count("get names that no text contains") == 1
     for tokenizer in loaded:
         assert tokenizer.vocab_size == rows and len(set(tokenizer.pieces())) == rows
         assert tokenizer.encode_batch(texts) == read.encode_batch(texts)
@@ -462,5 +462,5 @@ def test_names_of_unused_rows_that_are_taken(tmp_path):
     source = published.write_directory("bert", tmp_path / "source", published.weights("bert", 42), vocab_size=42)
     vocabulary = (source / "vocab.txt").read_text().replace("word0\n", "<unused_41>\n")
     (source / "vocab.txt").write_text(vocabulary)
-    with pytest.raises(UserError, match="40 pieces and the model 42, and pieces for the other rows cannot be added"):
+    with pytest.raises(UserError, match="40 pieces and the model 42"):
         load(source)
