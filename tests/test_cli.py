@@ -108,7 +108,7 @@ def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
         ),
         (
             ["train", f"--config={ROOT}/experiments/pretrain/gpt.py:objectives=mlm", "--workdir=x"],
-            'set config.model.direction="bidirectional"',
+            "set config.model.direction='bidirectional'",
         ),
         (["finetune", "--run=nowhere", "--task=package", "--workdir=x"], "bertlab finetune: nowhere has no config.json"),
         (["prepare", "--corpus=text:nothing/*.txt"], "nothing/*.txt"),

@@ -31,20 +31,21 @@ from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, check_batch, check_rows_have_one_process
 
-_SIDE_MEANING = {
-    "forward": "states that have seen only the tokens so far (left to right)",
-    "backward": "states that have seen only the tokens to come (right to left)",
-    "both": "states that have seen both sides",
-}
-_FIX_SIDE = {
-    "forward": 'set config.model.direction="left-to-right", or take a family that reads both ways apart (elmo)',
-    "backward": 'set config.model.direction="right-to-left", or take a family that reads both ways apart (elmo)',
-    "both": 'set config.model.direction="bidirectional"',
+_SIDES = {
+    "forward": (
+        "states that have only seen earlier tokens",
+        "set config.model.direction='left-to-right', or use a family that reads both ways separately (elmo)",
+    ),
+    "backward": (
+        "states that have only seen later tokens",
+        "set config.model.direction='right-to-left', or use a family that reads both ways separately (elmo)",
+    ),
+    "both": ("states that have seen both sides", "set config.model.direction='bidirectional'"),
 }
 
 
 def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
-    """Refuses what cannot be on any machine, before any text is read or anything compiled.
+    """Refuses what cannot work on any machine, before any text is read or anything is compiled.
 
     Returns:
         The objectives by name.
@@ -52,60 +53,13 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     Raises:
         UserError: names the key to change.
     """
+    keys.check(config)
     built = objectives.build(config.objectives)
-    direction = model_direction(config.model)
-    sides = sides_of(config.model.family, direction)
-    labels = label_field(config.data)
     for name, objective in built.items():
-        if objective.families and config.model.family not in objective.families:
-            raise UserError(
-                f"objective {name} goes with {', '.join(objective.families)} models, not with {config.model.family};"
-                f" set config.model.family={objective.families[0]!r}"
-            )
-        if objective.reads != "any" and objective.reads not in sides:
-            raise UserError(
-                f"objective {name} reads {_SIDE_MEANING[objective.reads]}, which a {config.model.family} with"
-                f" config.model.direction={direction!r} does not have; {_FIX_SIDE[objective.reads]}"
-            )
-        if unknown := {*objective.needs} - {*NEGATIVES.values(), "counts"}:
-            raise UserError(
-                f"objective {name} needs {', '.join(sorted(unknown))}, which no format makes; needs may hold"
-                f" {', '.join(NEGATIVES.values())} and counts"
-            )
-        for field in sorted({*objective.needs} & {*NEGATIVES.values()}):
-            kind = config.data.format
-            if labels is None:
-                raise UserError(
-                    f"objective {name} needs sentence pairs, which config.data.format={kind!r} does not make;"
-                    " set config.data.format='segment_pair'"
-                )
-            if field != labels:
-                wanted = next(negatives for negatives, made in NEGATIVES.items() if made == field)
-                raise UserError(
-                    f"objective {name} needs {field}, which config.data.{kind}.negatives={config.data[kind].negatives!r} does"
-                    f" not make; set config.data.{kind}.negatives={wanted!r}"
-                )
-        if not objective.has_view and objective.sees not in ("clean", "any"):
-            shown = built.get(objective.sees)
-            if shown is None or not shown.has_view:
-                raise UserError(
-                    f"objective {name} shares the view of {objective.sees}, which is not there; add it: objectives="
-                    f"{objective.sees}+{name} after the config's colon"
-                )
-            with blamed(name, objective, "check_shown"):
-                try:
-                    objective.check_shown(shown)
-                except UserError as error:
-                    raise UserError(f"objective {name}: {error}") from None
-        for key in ("weight", "final_weight"):
-            if not (config.objectives[name].get(key) or 0) >= 0:
-                raise UserError(f"config.objectives.{name}.{key}={config.objectives[name][key]} must be 0 or more")
-    weighed = config.train.phases or any(any(weights_of(entry)) for entry in config.objectives.values())
-    if config.train.steps and not weighed:  # phases give weights of their own, and refuse to have none
-        raise UserError(
-            f"every config.objectives.NAME.weight is 0 ({', '.join(built)}): nothing would be trained; give one a weight,"
-            " or set config.train.steps=0"
-        )
+        _check_model_of(name, objective, config.model)
+        _check_needs(name, objective, config.data)
+        _check_shared_view(name, objective, built)
+    _check_weights(config)
     check_phases(config)
     if config.train.budget:
         parse_budget(config.train.budget)
@@ -113,49 +67,122 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     shape = model_shape(config.model, vocab_size=1)
     check_data_fields(config, built)
     check_shape(config, shape)
-    if config.model.attention == "pallas" and all(
-        o.has_order for o in built.values() if o.has_view or o.sees in ("clean", "any")
-    ):
+    showing = [objective for objective in built.values() if objective.has_view or objective.sees in ("clean", "any")]
+    if config.model.attention == "pallas" and all(objective.has_order for objective in showing):
         raise UserError(
-            f"config.model.attention='pallas' does not know what objective {next(iter(built))} hides of a document; set"
+            f"config.model.attention='pallas' does not support the masking pattern of objective {next(iter(built))}; set"
             " attention='auto'"
         )
     return built
 
 
+def _check_model_of(name: str, objective: objectives.Objective, model) -> None:
+    """Refuses an objective on a model of another family, or on one that lacks the side it reads."""
+    direction = model_direction(model)
+    if objective.families and model.family not in objective.families:
+        raise UserError(
+            f"objective {name} works with {', '.join(objective.families)} models, not with {model.family}; set"
+            f" config.model.family={objective.families[0]!r}"
+        )
+    if objective.reads != "any" and objective.reads not in sides_of(model.family, direction):
+        states, todo = _SIDES[objective.reads]
+        raise UserError(
+            f"objective {name} reads {states}, but a {model.family} with config.model.direction={direction!r} has none; {todo}"
+        )
+
+
+def _check_needs(name: str, objective: objectives.Objective, data) -> None:
+    """Refuses an objective whose batch fields the format does not make."""
+    if unknown := {*objective.needs} - {*NEGATIVES.values(), "counts"}:
+        raise UserError(
+            f"objective {name} needs {', '.join(sorted(unknown))}, but no format makes that; `needs` may hold"
+            f" {', '.join(NEGATIVES.values())} and counts"
+        )
+    made = label_field(data)
+    for field in sorted({*objective.needs} & {*NEGATIVES.values()}):
+        if made is None:
+            raise UserError(
+                f"objective {name} needs sentence pairs, but config.data.format={data.format!r} makes none; set"
+                " config.data.format='segment_pair'"
+            )
+        if field != made:
+            wanted = next(negatives for negatives, label in NEGATIVES.items() if label == field)
+            key = f"config.data.{data.format}.negatives"
+            raise UserError(
+                f"objective {name} needs {field}, but {key}={data[data.format].negatives!r} does not make it; set"
+                f" {key}={wanted!r}"
+            )
+
+
+def _check_shared_view(name: str, objective: objectives.Objective, built: Mapping[str, objectives.Objective]) -> None:
+    """Refuses an objective that shares a view which is missing or is not set as it needs."""
+    if objective.has_view or objective.sees in ("clean", "any"):
+        return
+    shown = built.get(objective.sees)
+    if shown is None or not shown.has_view:
+        raise UserError(
+            f"objective {name} shares the view of {objective.sees}; add it: objectives={objective.sees}+{name} after the"
+            " config's colon"
+        )
+    with blamed(name, objective, "check_shown"):
+        try:
+            objective.check_shown(shown)
+        except UserError as error:
+            raise UserError(f"objective {name}: {error}") from None
+
+
+def _check_weights(config: ConfigDict) -> None:
+    """Refuses negative weights, and training without any weight."""
+    for name, entry in config.objectives.items():
+        for key in ("weight", "final_weight"):
+            if not (entry.get(key) or 0) >= 0:
+                raise UserError(f"config.objectives.{name}.{key}={entry[key]} must be at least 0")
+    # Phases set weights of their own and refuse to have none.
+    weighed = config.train.phases or any(any(weights_of(entry)) for entry in config.objectives.values())
+    if config.train.steps and not weighed:
+        raise UserError(
+            f"every config.objectives.NAME.weight is 0 ({', '.join(config.objectives)}), so nothing would be trained; set one,"
+            " or config.train.steps=0"
+        )
+
+
 def check_phases(config: ConfigDict) -> None:
-    """Refuses phases that cannot be: each is checked like a run of its own."""
+    """Refuses phases that cannot work; each is checked like a run of its own."""
     if not config.train.phases:
         return
     for _, of_phase in phase_configs(config):
         if config.model.stateful and of_phase.data != config.data:
             raise UserError(
-                f"config.train.phases={config.train.phases!r} changes the batches, and config.model.stateful=True carries"
-                " states from one to the next; set config.model.stateful=False"
+                f"config.train.phases={config.train.phases!r} changes the batches, but config.model.stateful=True carries"
+                " states from one batch to the next; set config.model.stateful=False"
             )
         of_phase.train.phases = ""
         check_config(of_phase)
 
 
 def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
-    """Refuses models and objectives that need what the batches do not hold: characters, streams, pairs of words."""
+    """Refuses models and objectives that need what the batches do not have: characters, streams, pairs of words."""
     model, data = config.model, config.data
-    if ("counts" in [n for o in built.values() for n in o.needs]) != (data.format == "cooccurrence"):
+    if any("counts" in objective.needs for objective in built.values()) != (data.format == "cooccurrence"):
         raise UserError(
             f"config.data.format={data.format!r} with objectives {', '.join(built)}: format='cooccurrence' and objective glove"
-            " need each other, and go with no other"
+            " only work with each other"
         )
     if model.token_encoder == "characters":
         if not data.characters:
             raise UserError("config.model.token_encoder='characters' reads characters; set config.data.characters=True")
-        for name, objective in built.items():
-            if objective.has_view:
-                raise UserError(
-                    f"objective {name} changes tokens, and config.model.token_encoder='characters' would still see their"
-                    " characters; set config.model.token_encoder='ids'"
-                )
-    if not model.stateful:
-        return
+        if changing := [name for name, objective in built.items() if objective.has_view]:
+            raise UserError(
+                f"objective {changing[0]} changes tokens, but config.model.token_encoder='characters' would still see their"
+                " characters; set config.model.token_encoder='ids'"
+            )
+    if model.stateful:
+        _check_stateful(config, built)
+
+
+def _check_stateful(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
+    """Refuses to carry states for models, formats and objectives that cannot use them."""
+    model, data = config.model, config.data
     if not family_of(model).recurrent or data.format != "stream":
         raise UserError(
             f"config.model.stateful=True needs a recurrent family (elmo, awd_lstm) and config.data.format='stream', not"
@@ -164,66 +191,64 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
     for name, objective in built.items():
         if objective.reads == "both" or objective.has_view:
             raise UserError(
-                f"objective {name} needs both directions or its own view, and a stateful stream gives one direction at a"
+                f"objective {name} needs both directions or its own view, but a stateful stream has one direction at a"
                 " time; set config.model.stateful=False"
             )
         if objective.reads == "backward" and not data.stream.backward:
-            raise UserError(
-                f"objective {name} reads right to left; set config.data.stream.backward=True for a stream that it can follow"
-            )
+            raise UserError(f"objective {name} reads right to left; set config.data.stream.backward=True")
     if not any(objective.reads in ("forward", "backward") for objective in built.values()):
         raise UserError(
-            f"config.model.stateful=True carries the states of a language model, and {', '.join(built)} is none; add ltr or rtl"
+            f"config.model.stateful=True carries the states of a language model, but {', '.join(built)} is none; add ltr or rtl"
         )
 
 
 def check_shape(config: ConfigDict, shape) -> None:
-    """Refuses sizes that do not go together: row length and positions, batch and its parts, ranges, schedule."""
-    keys.check(config)
+    """Refuses sizes that do not fit each other: rows and positions, the batch and its parts, the schedule."""
     limit = getattr(shape, "max_positions", None)
     learned = getattr(shape, "position_encoding", None) == "learned"
     # Positions begin again in each example of a packed row.
     if learned and (rows := config.data.seq_len if config.data.get("pack_length") else row_length(config.data)) > limit:
-        longer = f" makes rows of {rows}, which" if rows != config.data.seq_len else ""
         raise UserError(
-            f"config.data.seq_len={config.data.seq_len}{longer} is beyond the model's {limit} positions; lower it or raise"
-            " config.model.max_positions"
+            f"config.data.seq_len={config.data.seq_len} makes rows of {rows} tokens, more than the model's {limit} positions;"
+            " lower it or raise config.model.max_positions"
         )
-    # What is known without asking for devices, which a sweep must not take from its runs.
+    # A sweep must not take devices from its runs, so this asks for none.
     known_shards = math.prod(size for size in (config.mesh.data, config.mesh.fsdp) if size > 0)
     check_batch(known_shards, config.data.batch_size, config.train.micro_batches)
     try:
         re.compile(config.optimizer.decay_exclude)
     except re.error as error:
-        raise UserError(f"config.optimizer.decay_exclude={config.optimizer.decay_exclude!r} is no pattern: {error}") from None
+        raise UserError(
+            f"config.optimizer.decay_exclude={config.optimizer.decay_exclude!r} is not a regular expression: {error}"
+        ) from None
     check_attention(config, shape)
     check_optimizer(config.optimizer)
     build_adapter(config.lora)
     if config.optimizer.average_after and not config.train.eval_every:
         raise UserError(
-            f"config.optimizer.average_after={config.optimizer.average_after} looks at the held-out loss every"
-            " config.train.eval_every steps, which is 0: never; set it, or average_after=0"
+            f"config.optimizer.average_after={config.optimizer.average_after} needs held-out losses, but"
+            " config.train.eval_every=0 never measures them; set it, or average_after=0"
         )
     learning_rate(config.optimizer, config.train.steps)
     writer_names(config.writers)
 
 
 def check_devices(config: ConfigDict) -> None:
-    """Refuses a mesh that the devices do not fill, one whose `tensor` spans processes, and a batch that it does not divide."""
+    """Refuses a mesh that does not fill the devices, whose `tensor` spans processes, or that does not divide the batch."""
     mesh = build_mesh(config.mesh)
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], config.data.batch_size, config.train.micro_batches)
     check_rows_have_one_process(mesh)
 
 
 def vocabulary_of(tokenizer: Tokenizer, counts: np.ndarray | None = None) -> objectives.Vocabulary:
-    """What objectives may know of a tokenizer, and of how often its ids stand in the training text."""
+    """What objectives may know of a tokenizer and of how often each id occurs in the training text."""
     ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
     counted = None if counts is None else tuple(counts.tolist())
     return objectives.Vocabulary(tokenizer.vocab_size, *ids, counted, tokenizer.continues())
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, built: Mapping[str, objectives.Objective]) -> None:
-    """Refuses a tokenizer that an objective cannot work with, or whose ids mean something else in `config.init_from`."""
+    """Refuses a tokenizer that an objective cannot work with, or that differs from that of `config.init_from`."""
     if config.init_from:
         theirs = load_tokenizer(Run(Path(config.init_from).expanduser()).tokenizer)
         if theirs.pieces() != tokenizer.pieces():
@@ -240,7 +265,7 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, built: Mapping[st
 
 
 def check_model(config: ConfigDict, theirs: ConfigDict) -> None:
-    """Refuses a model of another family or shape than `theirs`, that of the run that `config.init_from` names."""
+    """Refuses a model whose family or shape differs from `theirs`, the model of the run in `config.init_from`."""
     check_family(config, theirs)
     shape, expected = (dataclasses.asdict(model_shape(m, vocab_size=1)) for m in (config.model, theirs))
     del shape["output"]["rows"], expected["output"]["rows"]
@@ -248,15 +273,15 @@ def check_model(config: ConfigDict, theirs: ConfigDict) -> None:
         own = keys.has("own", f"model.{key}") or key.endswith("dropout")
         if shape[key] != expected[key] and not own:
             raise UserError(
-                f"config.model has {key}={shape[key]!r}, and the model in config.init_from={config.init_from}"
-                f" {expected[key]!r}; leave it out"
+                f"config.model.{key}={shape[key]!r} differs from the model in config.init_from={config.init_from}, which has"
+                f" {expected[key]!r}; omit it"
             )
 
 
 def check_family(config: ConfigDict, theirs: ConfigDict) -> None:
-    """The first half of `check_model`, which settles what the others of its keys may be."""
+    """Refuses a model whose family differs from `theirs`."""
     if config.model.family != theirs.family:
         raise UserError(
-            f"config.init_from={config.init_from} holds a model of family {theirs.family!r}, and config.model.family is"
-            f" {config.model.family!r}; take that family's recipe"
+            f"config.init_from={config.init_from} holds a model of family {theirs.family!r}, but config.model.family is"
+            f" {config.model.family!r}; use that family's recipe"
         )

@@ -182,7 +182,7 @@ def test_kernels_are_refused_where_an_order_keeps_them_from_all(names, small_con
     if "mlm" in names:
         check_config(config)
         return
-    with pytest.raises(UserError, match=f"'pallas' does not know what objective {names} hides of a document"):
+    with pytest.raises(UserError, match=f"'pallas' .*objective {names}"):
         check_config(config)
 
 

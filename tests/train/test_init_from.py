@@ -65,10 +65,10 @@ def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
     [
         (
             {"model.family": "modern"},
-            r"holds a model of family 'bert', and config.model.family is 'modern'; take that family's",
+            r"'bert'.*config.model.family is 'modern'",
         ),
-        ({"model.activation": "relu"}, r"config.model has activation='relu', and the model in config.init_from=.* 'gelu_tanh'"),
-        ({"model.layers": 3}, r"config.model has layers=3, and the model in config.init_from=.* 1; leave it out"),
+        ({"model.activation": "relu"}, r"config.model.activation='relu' .*config.init_from=.* 'gelu_tanh'"),
+        ({"model.layers": 3}, r"config.model.layers=3 .*config.init_from=.* 1"),
         ({"init_from": "nowhere"}, r"config.init_from=nowhere has no config.json; give the --workdir"),
     ],
 )

@@ -29,24 +29,24 @@ CASES = {
     "LTR on a bidirectional body": (
         f"{BERT}:objectives=ltr",
         {},
-        r'objective ltr .*set config.model.direction="left-to-right"',
+        r"objective ltr .*set config.model.direction='left-to-right'",
     ),
     "RTL on a bidirectional body": (
         f"{BERT}:objectives=rtl",
         {},
-        r'objective rtl .*set config.model.direction="right-to-left"',
+        r"objective rtl .*set config.model.direction='right-to-left'",
     ),
     "biLM on a transformer": (f"{GPT}:objectives=bilm", {}, r"objective rtl .*config.model.direction='left-to-right'.*elmo"),
-    "MLM on GPT": (f"{GPT}:objectives=mlm", {}, r'objective mlm .*set config.model.direction="bidirectional"'),
+    "MLM on GPT": (f"{GPT}:objectives=mlm", {}, r"objective mlm .*set config.model.direction='bidirectional'"),
     "MLM left to right": (
         f"{BERT}:objectives=mlm",
         {"model.direction": "left-to-right"},
-        r'objective mlm .*set config.model.direction="bidirectional"',
+        r"objective mlm .*set config.model.direction='bidirectional'",
     ),
     "RTL on half an ELMo": (
         ELMO,
         {"model.direction": "left-to-right"},
-        r'objective rtl .*config.model.direction="right-to-left"',
+        r"objective rtl .*config.model.direction='right-to-left'",
     ),
     "NSP without pairs": (
         f"{BERT}:objectives=mlm+nsp",
@@ -82,7 +82,7 @@ CASES = {
         {"data.segment_pair.own_document_retries": -1},
         r"config.data.segment_pair.own_document_retries=-1 must be 0 or more",
     ),
-    "negative weight": (BERT, {"objectives.nsp.weight": -0.5}, r"config.objectives.nsp.weight=-0.5 must be 0 or more"),
+    "negative weight": (BERT, {"objectives.nsp.weight": -0.5}, r"config.objectives.nsp.weight=-0.5"),
     "weight not a number": (BERT, {"objectives.nsp.weight": float("nan")}, r"config.objectives.nsp.weight=nan"),
     "all warm-up": (BERT, {"optimizer.warmup_steps": 20}, r"config.optimizer.warmup_steps=20 .*config.train.steps=20"),
     "unknown decay": (BERT, {"optimizer.decay": "step"}, r"config.optimizer.decay='step' .*linear, cosine"),
@@ -98,7 +98,7 @@ CASES = {
     "unknown direction": (
         BERT,
         {"model.direction": "both"},
-        r"config.model.direction='both' .*left-to-right, bidirectional, right-to-left",
+        r"config.model.direction='both' .*bidirectional, left-to-right, right-to-left",
     ),
     "unknown dtype": (BERT, {"model.dtype": "float16"}, r"config.model.dtype='float16' .*float32, bfloat16"),
     "heads that do not divide": (BERT, {"model.heads": 3}, r"config.model.width=16 .*config.model.heads=3"),
@@ -112,22 +112,22 @@ CASES = {
     "skip-gram on a transformer": (
         f"{BERT}:objectives=skip_gram",
         {},
-        r"objective skip_gram goes with static models, not with bert; set config.model.family='static'",
+        r"objective skip_gram .*config.model.family='static'",
     ),
     "GloVe without counted pairs": (
         f"{STATIC}:objectives=glove",
         {"data.format": "full_sentences"},
-        r"config.data.format='full_sentences' with objectives glove: format='cooccurrence' .* need each other",
+        r"config.data.format='full_sentences' with objectives glove: format='cooccurrence' .*glove",
     ),
     "counted pairs without GloVe": (
         f"{STATIC}:objectives=skip_gram",
         {"data.format": "cooccurrence"},
-        r"config.data.format='cooccurrence' with objectives skip_gram: .*objective glove need each other",
+        r"config.data.format='cooccurrence' with objectives skip_gram: .*glove",
     ),
     "counted pairs for MLM": (
         f"{BERT}:objectives=mlm",
         {"data.format": "cooccurrence"},
-        r"config.data.format='cooccurrence' with objectives mlm: .*objective glove need each other",
+        r"config.data.format='cooccurrence' with objectives mlm: .*glove",
     ),
     "no window for pairs": (
         f"{STATIC}:objectives=glove",
@@ -241,12 +241,12 @@ CASES |= {
     "averaging that never looks": (
         AWD,
         {"train.eval_every": 0},
-        r"config.optimizer.average_after=5 looks at the held-out loss every config.train.eval_every steps, which is 0",
+        r"config.optimizer.average_after=5 .*config.train.eval_every=0",
     ),
     "a state that no language model carries": (
         f"{ROOT}/experiments/pretrain/elmo.py:tokens=characters,objectives=ar+tar",
         {},
-        r"config.model.stateful=True carries the states of a language model, and ar, tar is none; add ltr or rtl",
+        r"config.model.stateful=True .*ar, tar .*add ltr or rtl",
     ),
     "characters of a transformer": (
         BERT,

@@ -136,8 +136,8 @@ def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
             {"transfer.word_piece": "last", "transfer.features": True},
             r"word_piece='auto' .*'last'",
         ),
-        ("which", {"model.family": "gpt"}, r"holds a model of family 'bert', and config.model.family is 'gpt'"),
-        ("which", {"data.seq_len": "600"}, r"config.data.seq_len=600 is beyond the model's 512 positions"),
+        ("which", {"model.family": "gpt"}, r"'bert'.*config.model.family is 'gpt'"),
+        ("which", {"data.seq_len": "600"}, r"config.data.seq_len=600 .* 512 positions"),
     ]:
         with pytest.raises(UserError, match=message):
             finetune(bert_run, task, tmp_path / "out", {"mesh.data": 1} | overrides)
