@@ -10,17 +10,18 @@ demo: $(VENV)/.installed
 	$(BIN)/bertlab sweep --study=experiments/ablations/objectives.py:scale=demo --workdir=runs/demo --jobs=2
 	$(BIN)/bertlab report runs/demo
 
-# Tests mostly wait for compilation, so XLA optimises little here; `make parity` compiles as your own runs do.
+# Tests mostly wait for compilation, so XLA optimises little here; `make parity` compiles as your own runs do. Work stealing gives
+# each worker one half of the files in order, so that both seldom set up the same module.
 test: $(VENV)/.installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 # The rest: the remaining resume and smoke runs, and the notebooks.
 test-slow: $(VENV)/.installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 -m slow
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # Trains every run of every study for two steps; the tests train one run of each.
 studies: $(VENV)/.installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_WHOLE_STUDIES=1 $(BIN)/python -m pytest -n 2 tests/studies/test_smoke.py
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_WHOLE_STUDIES=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/studies/test_smoke.py
 
 # Plants known bugs one at a time in a copy of this checkout, and fails if the tests miss one.
 planted: $(VENV)/.installed-test
@@ -52,7 +53,7 @@ clean:
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU.
 parity: $(VENV)-parity/.installed
-	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 tests/parity tests/interop
+	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal tests/parity tests/interop
 
 $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-parity
@@ -63,4 +64,4 @@ $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 test-lowest: $(VENV)/.installed-test
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-lowest
 	$(BIN)/uv pip install --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct -e '.[test]'
-	$(VENV)-lowest/bin/python -m pytest -n 2 -m "not slow" tests/data tests/objectives tests/train/test_resume.py tests/test_cli.py
+	$(VENV)-lowest/bin/python -m pytest -n 2 --dist worksteal -m "not slow" tests/data tests/objectives tests/train/test_resume.py tests/test_cli.py

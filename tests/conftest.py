@@ -37,10 +37,10 @@ RECIPES = {
 
 
 def pytest_configure(config):
-    """What is compiled once is compiled for all tests and worker processes of this run of the suite, and for no other.
+    """All tests and worker processes of one run of the suite share a compilation cache.
 
-    A program for several CPU devices that comes out of the cache may wait for itself for ever (jax 0.10); within one run
-    no test compiles one that another has compiled.
+    Several runs do not: a program for several CPU devices may hang when loaded from a cache (jax 0.10). Within one run no two
+    tests compile the same such program.
     """
     if hasattr(config, "workerinput"):
         return
@@ -53,7 +53,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> str:
-    """The spec of a text corpus: a part of Python's language reference, one topic a document."""
+    """The spec of a text corpus: part of Python's language reference, one document per topic."""
     folder = tmp_path_factory.mktemp("corpus")
     chosen = [" ".join(topics[name].split()) for name in sorted(topics)[:60]]
     with gzip.open(folder / "topics.txt.gz", "wt", encoding="utf-8") as file:
@@ -69,7 +69,7 @@ def cache(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def quick_compilation():
-    """For modules whose runs cost mostly compilation (`usefixtures`); `make test` has it for all, `make parity` for few."""
+    """Quick compilation for modules that need it in `make parity` too (`usefixtures`); `make test` has it everywhere."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -94,7 +94,7 @@ def small_overrides(corpus, cache) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def small_config(small_overrides):
-    """A function (recipe, **overrides) -> config of a very small run on one device; `__` in names stands for a dot."""
+    """A function (recipe, **overrides) -> config of a very small run on one device; write `__` for a dot in names."""
 
     def make(recipe: str = "bert", **overrides):
         small = small_overrides | {
@@ -119,7 +119,7 @@ def small_config(small_overrides):
 
 @pytest.fixture(scope="session")
 def bert_run(small_config, tmp_path_factory) -> Path:
-    """The directory of a BERT pretrained for two steps, to be read by every test that fine-tunes one."""
+    """The directory of a BERT pretrained for two steps, for all tests that fine-tune one; do not write to it."""
     directory = tmp_path_factory.mktemp("bert") / "pretrained"
     settings = {"model__layers": 1, "optimizer__warmup_steps": 0, "optimizer__learning_rate": 0.01, "train__steps": 2}
     loop.train(small_config("bert", **settings, train__eval_batches=1), directory)
@@ -128,7 +128,7 @@ def bert_run(small_config, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def words_task(tmp_path) -> str:
-    """A task of one's own, of a table that is easy to learn: its FILE.py."""
+    """A user's own task, a table that is easy to learn: its FILE.py."""
     lines = [f"the value of object {i} is here\tgood" if i % 2 else f"not a module {i} to import\tbad" for i in range(200)]
     (tmp_path / "table.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
     own = 'from bertlab.transfer.tasks import table\n\nTASK = table("words", train="table.tsv", text="text", label="label")\n'
@@ -138,7 +138,7 @@ def words_task(tmp_path) -> str:
 
 @pytest.fixture
 def packed_batch():
-    """A function (rows, length, vocabulary) -> a random batch of two documents a row and some padding."""
+    """A function (rows, length, vocabulary) -> a random batch with two documents and some padding in each row."""
 
     def make(rows: int = 4, length: int = 12, vocab_size: int = 50, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)

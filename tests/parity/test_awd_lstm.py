@@ -88,10 +88,10 @@ def test_states_and_logits_equal_torch_over_truncated_batches(form, direction, t
 def test_only_tensors_are_read(tmp_path):
     (tmp_path / "itos.txt").write_text("xxunk\n")
     torch.save(TorchAwdLstm(), tmp_path / "model.pt")
-    with pytest.raises(UserError, match="cannot be read as tensors alone"):
+    with pytest.raises(UserError, match=r"state_dict\(\)"):
         import_weights("fastai", tmp_path, tmp_path / "run")
     torch.save([torch.zeros(3)], tmp_path / "model.pt")
-    with pytest.raises(UserError, match="holds no state dict"):
+    with pytest.raises(UserError, match="state dict"):
         import_weights("fastai", tmp_path / "model.pt", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -111,7 +111,7 @@ def test_damaged_files_are_refused_by_name(saved):
     damaged |= {"text": b"weights of a language model\n", "zeros": bytes(100), "frame": b"\x80\x02.", "digits": b"0123456789"}
     for what, contents in damaged.items():
         (saved / "lm.pth").write_bytes(contents)
-        with pytest.raises(UserError, match=r"lm\.pth cannot be read as tensors alone") as refusal:
+        with pytest.raises(UserError, match=r"lm\.pth .*state_dict\(\)") as refusal:
             fastai.load(saved)
         assert "\n" not in str(refusal.value), what
 
@@ -126,5 +126,5 @@ def test_tensors_that_are_no_plain_arrays_are_refused_by_name(saved):
             fastai.load(saved)
     for contents in ({0: torch.ones(1)}, [torch.ones(1)], {"model": {"x": 1}}):
         torch.save(contents, saved / "lm.pth")
-        with pytest.raises(UserError, match=r"lm\.pth holds no state dict"):
+        with pytest.raises(UserError, match=r"lm\.pth: .*state dict"):
             fastai.load(saved)

@@ -1,4 +1,4 @@
-"""The notebooks: they run from top to bottom in fast mode, ask a question and answer it, and keep the outputs of a real run."""
+"""The notebooks run from top to bottom in fast mode, ask a question and answer it, and keep the outputs of a real run."""
 
 import ast
 import importlib
@@ -35,7 +35,7 @@ NAMES = [
     "your_own_objective",
 ]
 LARGEST = 1_500_000  # bytes, all together
-# Of a machine, not of the web: "/home/..." and "C:\\...", but neither "a/b" nor "https://...".
+# Paths of a machine: "/home/..." and "C:\\...", but not "a/b" or "https://...".
 MACHINE_PATH = re.compile(r"(?<![\w./:<])/(?:home|root|Users|tmp|usr|opt|var|mnt|work|private)/|[A-Z]:\\\\")
 
 
@@ -44,7 +44,7 @@ def read(path: Path) -> list[dict]:
 
 
 def source_of(cell: dict, magics: bool = False) -> str:
-    """A cell's source; lines with % are for the notebook's display alone."""
+    """A cell's source, by default without lines that begin with %."""
     return "".join(line for line in "".join(cell["source"]).splitlines(keepends=True) if magics or not line.startswith("%"))
 
 
@@ -53,7 +53,7 @@ def code_of(path: Path) -> list[dict]:
 
 
 class InThisProcess:
-    """A launcher whose runs are over once they are started: a process each would mostly import and compile."""
+    """A launcher that runs everything in this process; separate processes would mostly import and compile."""
 
     def __init__(self, jobs: int):
         self.jobs = jobs
@@ -75,13 +75,13 @@ class InThisProcess:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory) -> Path:
-    """Where prepared text lies: what one notebook has prepared, the next one finds."""
+    """The cache of prepared text that all notebooks share."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def in_fast_mode(cache, tmp_path, monkeypatch):
-    """A copy of the repository's layout to run in, and of Python's documentation a part that is quickly read."""
+    """A copy of the repository's layout to run in, with a small part of Python's documentation."""
     texts = {name: " ".join(topics[name].split()) for name in sorted(topics)[:60]}
     sentences = [
         s for text in texts.values() for s in make_document("", text).sentences if re.fullmatch(r"[A-Z][a-z ]{40,}\.", s)
@@ -153,7 +153,7 @@ def test_keeps_the_outputs_of_a_real_run(path: Path):
 
 
 def public_names() -> set[str]:
-    """What README.md, "From Python", says that stays: "bertlab.results.load", ..."""
+    """The stable names in README.md, "From Python": "bertlab.results.load", ..."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(bertlab[\w.]*)` \| (.*?) \|$", readme[readme.index("**From Python**") :], flags=re.MULTILINE)
     return {f"{module}.{name}" for module, names in rows for name in re.findall(r"`(\w+)`", names)}
