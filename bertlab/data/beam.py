@@ -38,7 +38,6 @@ from bertlab.data.duplicates import UNITS, number_in, number_of_parts, number_re
 from bertlab.data.encode import HASH, encode_documents
 from bertlab.data.prepare import (
     COUNTS,
-    TEMPORARY,
     Means,
     Progress,
     chunks,
@@ -48,6 +47,7 @@ from bertlab.data.prepare import (
     split_of,
     splits_of,
 )
+from bertlab.data.prepared import TEMPORARY
 from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, normalise, train_on_sample
 from bertlab.data.vocabularies import Sample
 from bertlab.errors import UserError

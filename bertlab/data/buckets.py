@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 from bertlab.errors import UserError
 
 

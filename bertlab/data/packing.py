@@ -10,7 +10,7 @@ import functools
 import grain
 import numpy as np
 
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 
 _OF_POSITIONS = ("tokens", "segments", "documents", "positions")
 _OF_EXAMPLES = ("pair_label", "order_label", "visit", "example_id")  # the last is two numbers

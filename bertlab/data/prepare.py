@@ -31,7 +31,7 @@ from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
 from bertlab.data.parallel import ordered_map
-from bertlab.data.prepared import Prepared, load_prepared
+from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
@@ -53,7 +53,6 @@ _TOKENIZER_DEFAULTS = {
     "sample_sentences": 1_000_000,
     "seed": 0,
 }
-TEMPORARY = ".preparing"  # what temporary folders in the cache directory begin with
 _DOCUMENTS_PER_SHARD = 1 << 15
 _CHUNK_CHARACTERS = 1 << 18
 

@@ -15,6 +15,9 @@ import tensorflow_datasets as tfds
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 
+TEMPORARY = ".preparing"
+"""Prefix of temporary folders in the cache directory."""
+
 
 @dataclass(frozen=True)
 class Prepared:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids, character_table
-from bertlab.data.formats import Row, make_row
+from bertlab.data.rows import Row, make_row
 from bertlab.data.tokenizers import Tokenizer
 
 

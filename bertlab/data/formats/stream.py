@@ -18,13 +18,15 @@ How the documents of the text are put together (`config.data.stream.wrap`):
     none      w w w w
 """
 
-from collections.abc import Iterator
+import itertools
 from typing import NamedTuple
 
 import grain
 import numpy as np
 
-from bertlab.data.formats import sentence_bounds
+from bertlab.data.formats.base import Format
+from bertlab.data.rows import sentence_bounds
+from bertlab.errors import UserError
 
 WRAPS = ("document", "sentence", "none")
 
@@ -38,15 +40,6 @@ _BACKWARD_SEED = 1
 _LENGTH_SEED = 2
 
 
-def row_length(data) -> int:
-    """The length of the rows of `config.data`: more than `seq_len` where they are packed or, to have room, lengths vary."""
-    if "format" not in data:  # a task's rows
-        return data.seq_len
-    if data.pack_length:
-        return data.pack_length
-    return data.seq_len + _MARGIN if data.format == "stream" and data.stream.vary_length else data.seq_len
-
-
 def varied_length(data, batch: int) -> int:
     """The number of tokens in the rows of a training batch with `vary_length`, the same in all rows and on all hosts.
 
@@ -55,7 +48,7 @@ def varied_length(data, batch: int) -> int:
     """
     rng = np.random.default_rng([data.seed, _LENGTH_SEED, batch])
     centre = data.seq_len / 2 if rng.random() < _HALF_PROBABILITY else data.seq_len
-    return min(max(_SHORTEST, int(rng.normal(centre, _LENGTH_STDDEV))), row_length(data))
+    return min(max(_SHORTEST, int(rng.normal(centre, _LENGTH_STDDEV))), data.seq_len + _MARGIN)
 
 
 class _Text(NamedTuple):
@@ -82,10 +75,10 @@ def _read(document: dict, wrap: str, backward: bool, cls_id: int, sep_id: int) -
 class _Lanes:
     """The lanes of one direction, and how far each has come."""
 
-    def __init__(self, visits: grain.MapDataset, rows: int, data, tokenizer, backward: bool):
+    def __init__(self, stream: "Stream", visits: grain.MapDataset, rows: int, backward: bool):
         self._visits, self._backward = visits, backward
-        self._wrap, self._across = data.stream.wrap, data.stream.attend_across_documents
-        self._tokenizer = tokenizer
+        self._wrap, self._across = stream.settings.wrap, stream.settings.attend_across_documents
+        self._tokenizer = stream.tokenizer
         # A visit is the number of a document in the endless order, an offset the place of the next token in its text.
         self._reading, self._offsets, self._next_visit = list(range(rows)), [0] * rows, rows
         self._texts: dict[int, tuple[int, _Text]] = {}
@@ -162,15 +155,15 @@ class _Lanes:
 class StreamIterator(grain.DatasetIterator):
     """Batches of a stream. Its state: how far each lane has come, and the number of the next batch."""
 
-    def __init__(self, sides: dict[str, _Lanes], data, varies: bool):
+    def __init__(self, stream: "Stream", sides: dict[str, _Lanes], varies: bool):
         super().__init__()
-        self._sides, self._data, self._varies = sides, data, varies
+        self._data, self._width, self._sides, self._varies = stream.data, stream.row_length, sides, varies
         self._batch = 0
 
     def __next__(self) -> dict[str, np.ndarray]:
         if all(lanes.ended() for lanes in self._sides.values()):
             raise StopIteration
-        data, width = self._data, row_length(self._data)
+        data, width = self._data, self._width
         length = varied_length(data, self._batch) if self._varies else data.seq_len
         batch = self._sides["forward"].take(length, width, first=self._batch == 0)
         rows = len(batch["tokens"])
@@ -199,43 +192,59 @@ class StreamIterator(grain.DatasetIterator):
 class StreamDataset(grain.IterDataset):
     """Batches of `rows` lanes over the documents of each direction, in the orders they are given."""
 
-    def __init__(self, visits: dict[str, grain.MapDataset], rows: int, data, tokenizer, varies: bool):
+    def __init__(self, stream: "Stream", visits: dict[str, grain.MapDataset], rows: int, varies: bool):
         super().__init__()
-        self._visits, self._rows, self._data, self._tokenizer, self._varies = visits, rows, data, tokenizer, varies
+        self._stream, self._visits, self._rows, self._varies = stream, visits, rows, varies
 
     def __iter__(self) -> StreamIterator:
         sides = {
-            name: _Lanes(visits, self._rows, self._data, self._tokenizer, backward=name == "backward")
-            for name, visits in self._visits.items()
+            name: _Lanes(self._stream, visits, self._rows, backward=name == "backward") for name, visits in self._visits.items()
         }
-        return StreamIterator(sides, self._data, self._varies)
+        return StreamIterator(self._stream, sides, self._varies)
 
     def __str__(self) -> str:
         return f"StreamDataset({', '.join(self._visits)})"
 
 
-def train_stream(source, tokenizer, data, shard: tuple[int, int]) -> grain.IterDataset:
-    """Endless batches; each shard reads its part of the documents with its part of the lanes.
+class Stream(Format):
+    """See the module."""
 
-    Args:
-        source: the split's documents.
-        tokenizer: for its special ids.
-        data: `config.data`.
-        shard: (index, count) of this part among all.
-    """
-    index, count = shard
-    visits = {name: order[index::count].repeat() for name, order in _orders(source, data, data.seed).items()}
-    return StreamDataset(visits, data.batch_size // count, data, tokenizer, varies=data.stream.vary_length)
+    name = "stream"
+    is_stream = True
 
+    @property
+    def row_length(self) -> int:
+        """See `Format`: more than `seq_len` to have room where lengths vary."""
+        return self.data.seq_len + _MARGIN * self.settings.vary_length
 
-def eval_stream(source, tokenizer, data) -> Iterator[dict[str, np.ndarray]]:
-    """Batches that read every document once, in lanes that go on from batch to batch; where a lane has ended, padding."""
-    return iter(StreamDataset(_orders(source, data, seed=0), data.batch_size, data, tokenizer, varies=False))
+    def check(self) -> None:
+        """See `Format`."""
+        if self.settings.wrap not in WRAPS:
+            raise UserError(f"config.data.stream.wrap={self.settings.wrap!r} is not known; choose one of {', '.join(WRAPS)}")
+        super().check()
 
+    def train(self, index: int, count: int) -> grain.IterDataset:
+        """See `Format`; each part reads documents of its own."""
+        visits = {name: order[index::count].repeat() for name, order in self._orders(self.data.seed).items()}
+        return StreamDataset(self, visits, self.data.batch_size // count, varies=self.settings.vary_length)
 
-def _orders(source, data, seed: int) -> dict[str, grain.MapDataset]:
-    seeds = {"forward": seed}
-    if data.stream.backward:
-        # Not a number near `seed`: two runs' seeds may not give one's forward and the other's backward order.
-        seeds["backward"] = int(np.random.default_rng([seed, _BACKWARD_SEED]).integers(2**32))
-    return {name: grain.MapDataset.source(source).seed(value).shuffle() for name, value in seeds.items()}
+    def evaluate(self, limit: int) -> list[dict[str, np.ndarray]]:
+        """See `Format`: every document once, in lanes that continue from batch to batch; a lane that has ended is padding."""
+        batches = StreamDataset(self, self._orders(seed=0), self.data.batch_size, varies=False)
+        return list(itertools.islice(batches, limit or None))
+
+    def made_up(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See `Format`."""
+        rows = len(batch["tokens"])
+        return batch | {
+            "next_tokens": np.roll(batch["tokens"], -1, axis=1),
+            "continues": np.ones(rows, np.int32),
+            "rate_scale": np.ones(rows, np.float32),
+        }
+
+    def _orders(self, seed: int) -> dict[str, grain.MapDataset]:
+        seeds = {"forward": seed}
+        if self.settings.backward:
+            # Not a number near `seed`: two runs' seeds may not give one's forward and the other's backward order.
+            seeds["backward"] = int(np.random.default_rng([seed, _BACKWARD_SEED]).integers(2**32))
+        return {name: grain.MapDataset.source(self.source).seed(value).shuffle() for name, value in seeds.items()}

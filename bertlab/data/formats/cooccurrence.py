@@ -16,8 +16,8 @@ from pathlib import Path
 import grain
 import numpy as np
 
-from bertlab.data.prepare import TEMPORARY
-from bertlab.data.prepared import Prepared
+from bertlab.data.formats.base import Format
+from bertlab.data.prepared import TEMPORARY, Prepared
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
 
@@ -166,26 +166,38 @@ class EntryDataset(grain.IterDataset):
         return f"EntryDataset({len(self._arguments[0])})"
 
 
-def train_entries(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDataset:
-    """Endless batches of `config.data`; shards share the rows of one and the same order of entries.
+class Cooccurrence(Format):
+    """Rows of entries; fields are `tokens` (i), `contexts` (j) and `counts` (X_ij, float32), each [B, L], those of every
+    batch, and `example_id` (epoch, place of the row's first entry in it)."""
 
-    Fields are `tokens` (i), `contexts` (j) and `counts` (X_ij, float32), each [B, L], those of every batch, and
-    `example_id` (epoch, place of the row's first entry in it).
-    """
-    return EntryDataset(entries(prepared, "train", data.cooccurrence.window), data, shard)
+    name = "cooccurrence"
+    is_word_pairs = True
 
+    def check(self) -> None:
+        """See `Format`."""
+        if self.settings.window < 1:
+            raise UserError(f"config.data.cooccurrence.window={self.settings.window} must be at least 1")
+        super().check()
 
-def eval_entries(prepared: Prepared, data, split: str, limit: int) -> list[dict[str, np.ndarray]]:
-    """Up to `limit` batches (0: all) of the split's own entries, in an order that is always the same; the last is padded."""
-    found = entries(prepared, split, data.cooccurrence.window)
-    order, size = _order(len(found), 0, 0), data.batch_size * data.seq_len
-    starts = range(0, len(found), size)[: limit or None]
-    batches = []
-    for start in starts:
-        places = start + data.seq_len * np.arange(data.batch_size)
-        example_id = np.stack([np.zeros_like(places), places], 1)
-        batches.append(_batch(found[order[start : start + size]], example_id, data.batch_size, data.seq_len))
-    return batches
+    def train(self, index: int, count: int) -> grain.IterDataset:
+        """See `Format`; all parts share one order of entries."""
+        return EntryDataset(entries(self.prepared, self.split, self.settings.window), self.data, (index, count))
+
+    def evaluate(self, limit: int) -> list[dict[str, np.ndarray]]:
+        """See `Format`."""
+        data, found = self.data, entries(self.prepared, self.split, self.settings.window)
+        order, size = _order(len(found), 0, 0), data.batch_size * data.seq_len
+        batches = []
+        for start in range(0, len(found), size)[: limit or None]:
+            places = start + data.seq_len * np.arange(data.batch_size)
+            example_id = np.stack([np.zeros_like(places), places], 1)
+            batches.append(_batch(found[order[start : start + size]], example_id, data.batch_size, data.seq_len))
+        return batches
+
+    def made_up(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See `Format`."""
+        tokens = batch["tokens"]
+        return batch | {"contexts": np.roll(tokens, 1, axis=1), "counts": np.ones_like(tokens, np.float32)}
 
 
 def _order(size: int, seed: int, epoch: int) -> np.ndarray:

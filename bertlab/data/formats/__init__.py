@@ -1,0 +1,35 @@
+"""Formats: how documents become batches. A new format is one subclass of `Format` in a file of its own, and one entry here."""
+
+from bertlab.data.formats.base import Format
+from bertlab.data.formats.cooccurrence import Cooccurrence
+from bertlab.data.formats.pairs import NEGATIVES, SegmentPair, SentencePair
+from bertlab.data.formats.sentences import DocSentences, FullSentences
+from bertlab.data.formats.stream import Stream
+from bertlab.errors import UserError
+
+__all__ = ["FORMATS", "NEGATIVES", "Format", "format_of", "row_length"]
+
+FORMATS: dict[str, type[Format]] = {
+    kind.name: kind for kind in (SegmentPair, FullSentences, SentencePair, DocSentences, Stream, Cooccurrence)
+}
+
+
+def format_of(data, prepared=None, split: str = "train") -> Format:
+    """The format that `config.data` names.
+
+    Args:
+        data: `config.data`.
+        prepared: the corpus (`Prepared`), without which the format makes no batches but says all about them.
+        split: of the corpus.
+
+    Raises:
+        UserError: the name is unknown, or the corpus lacks the split.
+    """
+    if data.format not in FORMATS:
+        raise UserError(f"config.data.format={data.format!r} is not known; choose one of {', '.join(FORMATS)}")
+    return FORMATS[data.format](data, prepared, split)
+
+
+def row_length(data) -> int:
+    """The length of the rows of `config.data`, or of a task's data, which has no format."""
+    return format_of(data).row_length if "format" in data else data.seq_len

@@ -1,0 +1,147 @@
+"""Formats that cut documents into units and put units together to rows: `RowFormat`, and the Grain pipeline that runs one."""
+
+import abc
+import contextlib
+import copy
+import itertools
+from collections.abc import Sequence
+from typing import Protocol
+
+import grain
+import numpy as np
+
+from bertlab.data.buckets import bucketed
+from bertlab.data.formats.base import Format
+from bertlab.data.packing import packed
+from bertlab.data.rows import Row, pad_batch
+
+# Documents are read by the thread that makes the rows: handing them over from other threads costs more than reading them.
+READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+
+class Units(Protocol):
+    """A stream of units with one unit of look-ahead."""
+
+    def peek(self):
+        """The next unit, or None at the end."""
+
+    def take(self):
+        """The next unit; it is consumed."""
+
+
+class RowFormat(Format):
+    """Documents in a seeded order, cut into rows, mixed in a window, packed or sorted into buckets, stacked."""
+
+    @abc.abstractmethod
+    def cut(self, document: dict, rng: np.random.Generator) -> Sequence:
+        """The units of one prepared document; any randomness comes from `rng`."""
+
+    @abc.abstractmethod
+    def assemble(self, units: Units) -> Row | None:
+        """The next row, or None when the stream has ended."""
+
+    def train(self, index: int, count: int) -> grain.IterDataset:
+        """See `Format`; each part has documents of its own."""
+        data, size = self.data, self.data.batch_size // count
+        share = self._documents(data.seed)[index::count]
+        rows = self._rows(share.repeat().map_with_index(_WithVisit(len(share), data.seed, data.dupe_factor)))
+        if data.shuffle_window > 1:
+            rows = grain.experimental.WindowShuffleIterDataset(rows, window_size=data.shuffle_window, seed=data.seed)
+        rows = self._packed(rows, data.seed)
+        return bucketed(rows, data, size) if data.buckets else rows.batch(size, drop_remainder=True)
+
+    def evaluate(self, limit: int) -> list[dict[str, np.ndarray]]:
+        """See `Format`; rows are `seq_len` long, whatever the buckets."""
+        size = self.data.batch_size
+        visits = self._documents(seed=0).map_with_index(_WithVisit(len(self.source), seed=0, dupe_factor=0))
+        with contextlib.closing(iter(self._packed(self._rows(visits), seed=0))) as iterator:
+            rows = list(itertools.islice(iterator, limit * size or None))
+        return [pad_batch(rows[i : i + size], size) for i in range(0, len(rows), size)]
+
+    def _documents(self, seed: int) -> grain.MapDataset:
+        return grain.MapDataset.source(self.source).seed(seed).shuffle()
+
+    def _rows(self, visits: grain.MapDataset) -> grain.IterDataset:
+        return RowDataset(visits.to_iter_dataset(READ_HERE), self)
+
+    def _packed(self, rows: grain.IterDataset, seed: int) -> grain.IterDataset:
+        return packed(rows, self.data, self.tokenizer.pad_id, seed) if self.data.pack_length else rows
+
+
+class _WithVisit(grain.transforms.MapWithIndex):
+    """Counts the readings of a document, one an epoch; its rows' random choices depend only on (seed, document, visit)."""
+
+    def __init__(self, documents: int, seed: int, dupe_factor: int):
+        self._documents, self._seed, self._dupe_factor = documents, seed, dupe_factor
+
+    def map_with_index(self, index: int, document: dict) -> tuple[dict, int, list[int]]:
+        visit = index // self._documents
+        visit = visit % self._dupe_factor if self._dupe_factor else visit
+        return document, visit, [self._seed, document["document"], visit]
+
+
+class RowDataset(grain.IterDataset):
+    """The rows of a format over a dataset of (document, visit, seed)."""
+
+    def __init__(self, parent: grain.IterDataset, row_format: RowFormat):
+        super().__init__(parent)
+        self._format = row_format
+
+    def __iter__(self) -> "RowIterator":
+        return RowIterator(self._parent.__iter__(), self._format)
+
+    def __str__(self) -> str:
+        return f"RowDataset({type(self._format).__name__})"
+
+
+class RowIterator(grain.DatasetIterator):
+    """Rows of a format over a stream of documents, with `visit`: how often the row's first document was read before.
+
+    Its state is the stream's state before the document of the next unit, and the number of units already taken from
+    that document. Restoring cuts the document again.
+    """
+
+    def __init__(self, parent: grain.DatasetIterator, row_format: RowFormat):
+        super().__init__(parent)
+        self._format = row_format
+        self._before_document = copy.deepcopy(parent.get_state())
+        self._units = ()
+        self._taken = 0
+        self._visit = 0
+
+    def __next__(self):
+        if self.peek() is None:
+            raise StopIteration
+        visit = np.int32(self._visit)
+        return {**self._format.assemble(self), "visit": visit}
+
+    def peek(self):
+        """The next unit, or None at the end; draws documents until one has units left."""
+        while self._taken >= len(self._units):
+            before = copy.deepcopy(self._parent.get_state())
+            try:
+                document, self._visit, seed = next(self._parent)
+            except StopIteration:
+                return None
+            self._before_document = before
+            self._units = self._format.cut(document, np.random.default_rng(seed))
+            self._taken = 0
+        return self._units[self._taken]
+
+    def take(self):
+        """The next unit; it is consumed."""
+        unit = self.peek()
+        self._taken += 1
+        return unit
+
+    def get_state(self) -> dict:
+        """A JSON value that `set_state` takes."""
+        return {"before_document": copy.deepcopy(self._before_document), "taken": self._taken}
+
+    def set_state(self, state: dict) -> None:
+        """Continues where the iterator that gave the state was."""
+        self._before_document = copy.deepcopy(state["before_document"])
+        self._parent.set_state(copy.deepcopy(state["before_document"]))
+        self._units, self._taken = (), 0
+        if self.peek() is not None:
+            self._taken = state["taken"]
