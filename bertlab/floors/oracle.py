@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
-from bertlab.data.formats import format_class
+from bertlab.data.formats import format_of
 from bertlab.floors.chain import Batch, Chain, forward_nats, visible_nats
 from bertlab.floors.corruption import corrupted_nats, relation_nats
 from bertlab.objectives.base import Corruption, NoFloor, Objective, Vocabulary
@@ -101,17 +101,18 @@ def relations_of(data: ConfigDict) -> dict[str, float]:
     Raises:
         NoFloor: the probabilities depend on lengths, or what a row is cut out of is not known from it.
     """
-    if data.format in ("stream", "cooccurrence"):
+    kind = format_of(data)
+    if kind.is_stream or kind.is_word_pairs:
         raise NoFloor(f"rows of config.data.format={data.format} go on from batch to batch or are no text; use doc_sentences")
     if data.pack_length:
         raise NoFloor("a row is several texts; set config.data.pack_length=0")
-    if not format_class(data.format).has_pairs:
-        if data.format == "full_sentences" and data.full_sentences.attend_across_documents:
+    if not kind.has_pairs:
+        if kind.crosses_documents and kind.settings.attend_across_documents:
             raise NoFloor("config.data.full_sentences.attend_across_documents hides where documents begin; set it to False")
         return {"follows": 1.0}
-    settings, (shortest, longest) = data[data.format], data.synthetic.sentence_words
+    settings, (shortest, longest) = kind.settings, data.synthetic.sentence_words
     room, swapped = data.seq_len - 3, settings.negatives == "swapped"
-    if data.format == "segment_pair":
+    if kind.gathers_sentences:
         if not swapped:
             raise NoFloor(
                 "lengths tell segments that follow from random ones; use config.data.format=sentence_pair, or doc_sentences"

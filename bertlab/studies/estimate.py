@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
+from bertlab.data.formats import format_of
 from bertlab.models.presets import model_shape
 from bertlab.run import Run
 from bertlab.studies.launchers import Launcher
@@ -47,7 +48,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
     if not config.train.steps or not config.data.corpus:
         return Cost()
     program, size = made_up_program(config), config.data.tokenizer.vocab_size
-    made_up = config.data.format != "stream"
+    made_up = not format_of(config.data).is_stream
     total, begin = Cost(), 0
     for phase in build_phases(config, program, lambda data: MadeUpRows(data, size)):
         tokens = float(phase.data.batch_size * (phase.data.pack_length or phase.data.seq_len))

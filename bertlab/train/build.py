@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from bertlab import objectives
 from bertlab.data.batches import Shards, eval_batches, train_batches
 from bertlab.data.facts import data_facts
-from bertlab.data.formats import NEGATIVES
+from bertlab.data.formats import NEGATIVES, format_of
 from bertlab.data.prepare import prepare
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
@@ -101,7 +101,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         build_body(model_shape(config.model, prepared.tokenizer.vocab_size)),
         built,
         vocabulary_of(prepared.tokenizer, prepared.counts),
-        stream=config.data.format == "stream",
+        stream=format_of(config.data).is_stream,
         stateful=config.model.stateful,
         adapter=build_adapter(config.lora),
     )

@@ -14,8 +14,7 @@ from ml_collections import ConfigDict
 
 from bertlab import keys, objectives
 from bertlab.data.batches import check_data
-from bertlab.data.formats import NEGATIVES, label_field
-from bertlab.data.streams import row_length
+from bertlab.data.formats import FIELDS, NEGATIVES, format_of, row_length
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
@@ -93,12 +92,12 @@ def _check_model_of(name: str, objective: objectives.Objective, model) -> None:
 
 def _check_needs(name: str, objective: objectives.Objective, data) -> None:
     """Refuses an objective whose batch fields the format does not make."""
-    if unknown := {*objective.needs} - {*NEGATIVES.values(), "counts"}:
+    if unknown := {*objective.needs} - FIELDS:
         raise UserError(
             f"objective {name} needs {', '.join(sorted(unknown))}, but no format makes that; `needs` may hold"
-            f" {', '.join(NEGATIVES.values())} and counts"
+            f" {', '.join(sorted(FIELDS))}"
         )
-    made = label_field(data)
+    made = format_of(data).label_field
     for field in sorted({*objective.needs} & {*NEGATIVES.values()}):
         if made is None:
             raise UserError(
@@ -163,7 +162,7 @@ def check_phases(config: ConfigDict) -> None:
 def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses models and objectives that need what the batches do not have: characters, streams, pairs of words."""
     model, data = config.model, config.data
-    if any("counts" in objective.needs for objective in built.values()) != (data.format == "cooccurrence"):
+    if any("counts" in objective.needs for objective in built.values()) != format_of(data).is_word_pairs:
         raise UserError(
             f"config.data.format={data.format!r} with objectives {', '.join(built)}: format='cooccurrence' and objective glove"
             " only work with each other"
@@ -183,7 +182,7 @@ def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objecti
 def _check_stateful(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses to carry states for models, formats and objectives that cannot use them."""
     model, data = config.model, config.data
-    if not family_of(model).recurrent or data.format != "stream":
+    if not family_of(model).recurrent or not format_of(data).is_stream:
         raise UserError(
             f"config.model.stateful=True needs a recurrent family (elmo, awd_lstm) and config.data.format='stream', not"
             f" {model.family} and {data.format!r}"

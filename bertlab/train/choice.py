@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.formats import row_length
 from bertlab.data.prepare import cache_directory
-from bertlab.data.streams import row_length
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.models.attention import BACKENDS, Sight, attend, tiles

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bertlab.data.streams import row_length
+from bertlab.data.formats import row_length
 from bertlab.objectives.blame import blamed
 from bertlab.objectives.program import Program
 

@@ -6,10 +6,11 @@ import grain
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.data.batches import READ_HERE
 from bertlab.data.characters import WORD_LENGTH
-from bertlab.data.formats import make_row
+from bertlab.data.formats import format_of
+from bertlab.data.formats.row_format import READ_HERE
 from bertlab.data.packing import packed
+from bertlab.data.rows import make_row
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary
 from bertlab.objectives.program import Program
@@ -26,7 +27,7 @@ def made_up_program(config: ConfigDict) -> Program:
     size = config.data.tokenizer.vocab_size
     # Ids as a tokenizer of ours has them; what they are does not matter to counts and shapes.
     vocabulary = Vocabulary(size, 0, 1, 2, 3, 4, counts=(1,) * size, continues=(False,) * size)
-    body, stream = build_body(model_shape(config.model, size)), config.data.format == "stream"
+    body, stream = build_body(model_shape(config.model, size)), format_of(config.data).is_stream
     return Program(
         body,
         check_config(config),
@@ -61,12 +62,5 @@ class MadeUpRows:
             if self.data.pack_length:
                 made = list(packed(grain.MapDataset.source(made).to_iter_dataset(READ_HERE), self.data, pad_id=0, seed=0))
             batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
-            if self.data.format == "stream":
-                batch |= {
-                    "next_tokens": np.roll(batch["tokens"], -1, axis=1),
-                    "continues": np.ones(len(made), np.int32),
-                    "rate_scale": np.ones(len(made), np.float32),
-                }
-            if self.data.format == "cooccurrence":
-                batch |= {"contexts": np.roll(batch["tokens"], 1, axis=1), "counts": np.ones_like(batch["tokens"], np.float32)}
+            batch = format_of(self.data).made_up(batch)
             yield batch | ({"characters": np.zeros((*batch["tokens"].shape, WORD_LENGTH), np.uint16)} if characters else {})

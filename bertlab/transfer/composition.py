@@ -12,9 +12,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.data.batches import READ_HERE, Shards, pad_batch
+from bertlab.data.batches import Shards
 from bertlab.data.buckets import bucketed, check_buckets
-from bertlab.data.formats import Row
+from bertlab.data.formats.row_format import READ_HERE
+from bertlab.data.rows import Row, pad_batch
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bertlab.data.characters import PADDING, WORD_LENGTH
-from bertlab.data.formats import Row, make_row
+from bertlab.data.rows import Row, make_row
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bertlab.data.batches import pad_batch
+from bertlab.data.rows import pad_batch
 from bertlab.data.text_rows import TextRow
 from bertlab.models.base import View
 from bertlab.objectives.program import Program

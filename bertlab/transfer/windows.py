@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bertlab.data.formats import Row, make_row
+from bertlab.data.rows import Row, make_row
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example

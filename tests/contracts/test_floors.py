@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertlab.data.batches import Shards
-from bertlab.data.formats import make_row
+from bertlab.data.rows import make_row
 from bertlab.data.synthetic import SyntheticCorpus
 from bertlab.floors import floors
 from bertlab.models import transformer

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from bertlab.config import base_config
-from bertlab.data.batches import pad_batch
-from bertlab.data.formats import make_row
 from bertlab.data.packing import packed
+from bertlab.data.rows import make_row, pad_batch
 from bertlab.models.base import SIDES, sides_of
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import REGISTRY

@@ -12,10 +12,11 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab.config import base_config
-from bertlab.data.batches import AddCharacters, BatchHash, check_data, eval_batches, pad_batch, train_batches
+from bertlab.data.batches import AddCharacters, BatchHash, check_data, eval_batches, train_batches
 from bertlab.data.buckets import bucketed
 from bertlab.data.prepare import load_prepared, prepare
 from bertlab.data.prepared import UnknownWords
+from bertlab.data.rows import pad_batch
 from bertlab.data.vocabularies import split_words
 from bertlab.errors import UserError
 

@@ -12,9 +12,9 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertlab.config import base_config
-from bertlab.data import cooccurrence
 from bertlab.data.batches import check_data, eval_batches, train_batches
-from bertlab.data.cooccurrence import entries
+from bertlab.data.formats import cooccurrence
+from bertlab.data.formats.cooccurrence import entries
 from bertlab.data.prepare import load_prepared, prepare
 from bertlab.errors import UserError
 

@@ -11,7 +11,8 @@ import pytest
 
 from bertlab.config import base_config
 from bertlab.data.batches import check_data, eval_batches, train_batches
-from bertlab.data.streams import row_length, varied_length
+from bertlab.data.formats import row_length
+from bertlab.data.formats.stream import varied_length
 from bertlab.errors import UserError
 
 PAD, CLS, SEP, FIRST = 0, 2, 3, 10

@@ -9,7 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.data.formats import make_row
+from bertlab.data.rows import make_row
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bertlab.data.batches import pad_batch
 from bertlab.data.characters import character_ids
-from bertlab.data.formats import make_row
+from bertlab.data.rows import make_row, pad_batch
 from bertlab.errors import UserError
 from bertlab.models.base import Encoded, summary
 from bertlab.objectives.program import Program

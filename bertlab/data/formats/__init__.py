@@ -7,11 +7,14 @@ from bertlab.data.formats.sentences import DocSentences, FullSentences
 from bertlab.data.formats.stream import Stream
 from bertlab.errors import UserError
 
-__all__ = ["FORMATS", "NEGATIVES", "Format", "format_of", "row_length"]
+__all__ = ["FIELDS", "FORMATS", "NEGATIVES", "Format", "format_of", "row_length"]
 
 FORMATS: dict[str, type[Format]] = {
     kind.name: kind for kind in (SegmentPair, FullSentences, SentencePair, DocSentences, Stream, Cooccurrence)
 }
+
+FIELDS = frozenset(field for kind in FORMATS.values() for field in kind.makes)
+"""All fields that an objective may need and only some formats make."""
 
 
 def format_of(data, prepared=None, split: str = "train") -> Format:

@@ -172,6 +172,7 @@ class Cooccurrence(Format):
 
     name = "cooccurrence"
     is_word_pairs = True
+    makes = ("counts",)
 
     def check(self) -> None:
         """See `Format`."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 from scipy.special import softmax
 
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import DERIVED, NO_LABEL, TaskHead

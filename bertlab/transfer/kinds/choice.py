@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 from bertlab.errors import UserError
 from bertlab.models.base import View, inside_documents
 from bertlab.objectives.base import Bound

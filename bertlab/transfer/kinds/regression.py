@@ -10,7 +10,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array
 
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics

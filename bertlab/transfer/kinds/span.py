@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array
 
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy

@@ -12,7 +12,7 @@ from flax import linen as nn
 from jaxtyping import Array, Int
 
 from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy

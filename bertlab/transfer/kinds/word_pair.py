@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bertlab.data.formats import Row
+from bertlab.data.rows import Row
 from bertlab.data.text_rows import TextRow
 from bertlab.errors import UserError
 from bertlab.models.base import View
