@@ -460,14 +460,14 @@ def _prepare(given, overrides: list[str]) -> None:
             set_key(config, name, parse_override(config, name, value))
     if given.corpus:
         config.data.corpus = given.corpus
-    means = None
+    backend = None
     if given.beam_runner or given.beam_pipeline_options:
         require("apache_beam", "beam", "--beam_runner")
-        from bertlab.data.beam import many_machines
+        from bertlab.data.beam import beam_backend
 
-        means = many_machines(given.beam_runner, given.beam_pipeline_options)
+        backend = beam_backend(given.beam_runner, given.beam_pipeline_options)
     with _Progress() as progress:
-        prepared = prepare(config.data, progress=progress, means=means)
+        prepared = prepare(config.data, progress=progress, backend=backend)
     print(describe(prepared))
 
 

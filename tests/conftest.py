@@ -136,7 +136,7 @@ def words_task(tmp_path) -> str:
     return str(tmp_path / "words.py")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def packed_batch():
     """A function (rows, length, vocabulary) -> a random batch with two documents and some padding in each row."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.formats import Format, format_of
 from bertlab.data.prepared import Prepared, UnknownWords
+from bertlab.data.tokenizers import has_whole_words
 from bertlab.errors import UserError
 
 
@@ -147,7 +148,7 @@ def check_data(data, tokenizer_kind: str | None = None) -> None:
         UserError: names the key to change.
     """
     format_of(data).check()
-    if data.characters and tokenizer_kind not in ("words", None):
+    if data.characters and tokenizer_kind is not None and not has_whole_words(tokenizer_kind):
         raise UserError(
             f"config.data.characters=True needs whole words, and config.data.tokenizer.kind={tokenizer_kind!r} cuts them;"
             " set config.data.tokenizer.kind='words'"

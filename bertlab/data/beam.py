@@ -38,7 +38,7 @@ from bertlab.data.duplicates import UNITS, number_in, number_of_parts, number_re
 from bertlab.data.encode import HASH, encode_documents
 from bertlab.data.prepare import (
     COUNTS,
-    Means,
+    Backend,
     Progress,
     chunks,
     examples_of,
@@ -57,8 +57,8 @@ from bertlab.files import temporary_folder
 _HASHES_AT_ONCE = 1 << 20
 
 
-def many_machines(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[str, Any], Path, Progress], Means]:
-    """What `prepare(means=...)` takes to prepare with Beam.
+def beam_backend(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[str, Any], Path, Progress], Backend]:
+    """What `prepare(backend=...)` takes to prepare with Beam.
 
     Args:
       runner: Beam's name of a runner, as DirectRunner or DataflowRunner; "" leaves it to the options.
@@ -80,17 +80,17 @@ def many_machines(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[
             f'Beam makes no pipeline of --beam_runner={runner} and --beam_pipeline_options="{pipeline_options}": {error}'
         ) from error
 
-    def means(corpus: Corpus, data_options: dict[str, Any], root: Path, progress: Progress) -> ManyMachines:
+    def backend(corpus: Corpus, data_options: dict[str, Any], root: Path, progress: Progress) -> BeamBackend:
         config = tfds.download.DownloadConfig(
             beam_runner=runner or None, beam_options=PipelineOptions(flags=options), try_download_gcs=False
         )
-        return ManyMachines(corpus, data_options, root, progress, pipeline, config)
+        return BeamBackend(corpus, data_options, root, progress, pipeline, config)
 
-    return means
+    return backend
 
 
-class ManyMachines:
-    """Preparation by Beam's workers; see `bertlab.data.prepare.Means` for its methods."""
+class BeamBackend:
+    """Preparation by Beam's workers; see `bertlab.data.prepare.Backend` for its methods."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ManyMachines:
         pipeline: Callable[[], beam.Pipeline],
         config: tfds.download.DownloadConfig,
     ):
-        """Args: those of `Means`; pipeline: makes an empty one; config: with the same runner and options, for TFDS.
+        """Args: those of `Backend`; pipeline: makes an empty one; config: with the same runner and options, for TFDS.
 
         Raises:
           UserError: if the corpus is read in one piece.

@@ -43,7 +43,7 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[
             "sentence_hashes": np.frombuffer(digests, HASH),
             "document_hash": np.frombuffer(_digest(digests), HASH),
         }
-        if tokenizer.kind == "words":
+        if tokenizer.has_whole_words:
             record["unknown_words"] = "\n".join(_unknown_words(tokenizer, sentences, encoded_sentences))
         records.append(record)
     return records

@@ -10,7 +10,7 @@ Memory stays bounded whatever the size of the corpus: documents stream through a
 per process at a time, and records go to disk as they come (TFDS's `SequentialWriter`; its usual builders shuffle
 through memory). So do hashes of sentences and documents, to count those that occur twice.
 
-That is what `OneMachine` does. `bertlab.data.beam.ManyMachines` makes the same folder with Apache Beam.
+`LocalBackend` does this. `bertlab.data.beam.BeamBackend` makes the same folder with Apache Beam.
 """
 
 import dataclasses
@@ -59,8 +59,8 @@ _CHUNK_CHARACTERS = 1 << 18
 Progress = Callable[[str, int, int | None], None]
 
 
-class Means(Protocol):
-    """What reads the corpus of one preparation, made of (corpus, options of `config.data`, cache directory, progress)."""
+class Backend(Protocol):
+    """Runs one preparation; made of (corpus, options of `config.data`, cache directory, progress)."""
 
     def fingerprint(self) -> str:
         """The corpus's fingerprint."""
@@ -80,7 +80,7 @@ def prepare(
     data_config: Mapping,
     *,
     progress: Progress | None = None,
-    means: Callable[[Corpus, dict[str, Any], Path, Progress], Means] | None = None,
+    backend: Callable[[Corpus, dict[str, Any], Path, Progress], Backend] | None = None,
 ) -> Prepared:
     """Tokenises a corpus and writes it to disk, unless that has been done.
 
@@ -91,7 +91,7 @@ def prepare(
         `synthetic`.
       progress: called with (what is being done, how much of it is done, the total or None if unknown); at the end of each
         part done and total are equal.
-      means: what reads the corpus; default `OneMachine`. What is written does not depend on it.
+      backend: makes what runs the preparation; default `LocalBackend`. The result does not depend on it.
 
     Raises:
       UserError: if the corpus cannot be read or is empty, a split that should have documents gets none, or the tokenizer
@@ -100,12 +100,12 @@ def prepare(
     options = _options(data_config)
     corpus = open_corpus(options["corpus"], **_corpus_options(options))
     root = cache_directory(options["directory"])
-    work = (means or OneMachine)(corpus, options, root, progress or (lambda label, done, total: None))
-    fingerprint = _fingerprint(work, options)
+    runner = (backend or LocalBackend)(corpus, options, root, progress or (lambda label, done, total: None))
+    fingerprint = _fingerprint(runner, options)
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
     if not directory.exists():
         root.mkdir(parents=True, exist_ok=True)
-        _build(work, options, fingerprint, directory)
+        _build(runner, options, fingerprint, directory)
     return load_prepared(directory)
 
 
@@ -173,14 +173,14 @@ def _corpus_options(options: dict[str, Any]) -> dict[str, Any]:
     return dict(options.get(kind, {})) if kind in ("tfds", "synthetic") else {}
 
 
-def _fingerprint(work: Means, options: dict[str, Any]) -> str:
+def _fingerprint(backend: Backend, options: dict[str, Any]) -> str:
     tokenizer = dict(options["tokenizer"])
     if path := tokenizer["path"]:
         # A tokenizer that is given is known by its contents; nothing is trained.
         tokenizer = {"files": _digest_files(Path(path).expanduser()), "lowercase": tokenizer["lowercase"]}
     content = {
         "format": FORMAT_VERSION,
-        "corpus": work.fingerprint(),
+        "corpus": backend.fingerprint(),
         "tokenizer": tokenizer,
         "valid_fraction": options["valid_fraction"],
         "test_fraction": options["test_fraction"],
@@ -205,16 +205,16 @@ def _slug(spec: str) -> str:
     return f"{kind}-{name[:40]}" if name else kind
 
 
-def _build(work: Means, options: dict[str, Any], fingerprint: str, directory: Path) -> None:
+def _build(backend: Backend, options: dict[str, Any], fingerprint: str, directory: Path) -> None:
     """Builds the folder beside `directory` and gives it its name when it is complete."""
     settings = options["tokenizer"]
     with temporary_folder(directory.parent, TEMPORARY) as temporary:
         if settings["path"]:
             tokenizer = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None)
         else:
-            tokenizer = work.train_tokenizer(temporary)
+            tokenizer = backend.train_tokenizer(temporary)
         tokenizer.save(temporary / "tokenizer")
-        statistics, counts = work.write_dataset(temporary, tokenizer)
+        statistics, counts = backend.write_dataset(temporary, tokenizer)
         np.save(temporary / "counts.npy", counts)
         summary = {
             "fingerprint": fingerprint,
@@ -247,7 +247,7 @@ def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str,
 
 def features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
     """What a record of the dataset holds."""
-    words = {"unknown_words": tfds.features.Text(doc="the words behind [UNK], one a line")} if tokenizer.kind == "words" else {}
+    words = {"unknown_words": tfds.features.Text(doc="the words behind [UNK], one a line")} if tokenizer.has_whole_words else {}
     # Arrays are stored as bytes: a list of integers takes ten times as long to read.
     array = functools.partial(tfds.features.Tensor, shape=(None,), dtype=np.int32, encoding="bytes")
     return tfds.features.FeaturesDict(
@@ -301,11 +301,11 @@ def examples_of(records: Iterable[dict[str, Any]], first: int, options: dict[str
             yield Encoded(split, {**record, "document": number}, counts, hashes)
 
 
-class OneMachine:
-    """Preparation by the processes of this machine; see `Means` for its methods."""
+class LocalBackend:
+    """Preparation by processes of this machine; see `Backend` for its methods."""
 
     def __init__(self, corpus: Corpus, options: dict[str, Any], root: Path, progress: Progress):
-        """Args: as `Means` says."""
+        """Args: see `Backend`."""
         self._corpus, self._options, self._progress = corpus, options, progress
         self._documents: int | None = None  # known once the corpus has been read for the tokenizer
 

@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import sentencepiece
 import tokenizers
@@ -36,9 +36,6 @@ from bertlab.data.vocabularies import (
     train_words,
 )
 from bertlab.errors import UserError
-
-KINDS = ("unigram", "bpe", "wordpiece", "words")
-"""Kinds that can be trained."""
 
 _METADATA = "bertlab_tokenizer.json"
 
@@ -63,9 +60,11 @@ _BPE_FILES = ("vocab.json", "merges.txt")
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. `kind` is one of `KINDS`, "json" or "gpt1"."""
+    """Text to ids and back. `kind` is a name in `KINDS`."""
 
     kind: str
+    has_whole_words: bool
+    """Each token is one word, known or not."""
     lowercase: bool
     vocab_size: int
     pad_id: int
@@ -106,18 +105,23 @@ class Tokenizer(Protocol):
 
 
 class _Base:
-    """What the kinds share: the special ids, white space and case, words, and the description that is saved."""
+    """What the kinds share: the special ids, white space and case, words, and the description that is saved.
+
+    A kind that can be trained has a class method `train(sample, vocab_size, lowercase)`. Each has a class method
+    `load(directory, metadata)` for what `save` wrote.
+    """
+
+    kind: ClassVar[str]
+    has_whole_words: ClassVar[bool] = False
 
     def __init__(
         self,
-        kind: str,
         pieces: Sequence[str],
         lowercase: bool,
         special_ids: Mapping[str, int | None],
         prefix_ids: Sequence[int],
         suffix_ids: Sequence[int],
     ):
-        self.kind = kind
         self.lowercase = lowercase
         self.vocab_size = len(pieces)
         self._pieces = list(pieces)
@@ -186,15 +190,15 @@ def normalise(text: str, lowercase: bool) -> str:
 
 
 class SentencePieceTokenizer(_Base):
-    """SentencePiece unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016).
+    """What the two kinds of SentencePiece models share.
 
     Characters outside the vocabulary become bytes, so that decoding gives back the text (lower-cased if so chosen). The
     character U+2581, by which SentencePiece marks a space, is read as a space. A model that was not trained here keeps its
     own rules (after ours for white space), and is framed by the first and last pieces of a text that it names, if any.
     """
 
-    def __init__(self, kind: str, model: bytes, lowercase: bool):
-        """Args: kind: "unigram" or "bpe"; model: serialised SentencePiece model; lowercase: lower-case text first."""
+    def __init__(self, model: bytes, lowercase: bool):
+        """Args: model: serialised SentencePiece model; lowercase: lower-case text first."""
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = [self._processor.id_to_piece(index) for index in range(self._processor.get_piece_size())]
@@ -204,7 +208,17 @@ class SentencePieceTokenizer(_Base):
         named = {"pad": processor.pad_id(), "unk": processor.unk_id(), "cls": first, "sep": last}
         names = {role: pieces[index] for role, index in named.items() if index >= 0}
         framing = [[index] if index >= 0 else [] for index in (first, last)]
-        super().__init__(kind, pieces, lowercase, _find_specials(ids, names, "The SentencePiece model"), *framing)
+        super().__init__(pieces, lowercase, _find_specials(ids, names, "The SentencePiece model"), *framing)
+
+    @classmethod
+    def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
+        """See `train_on_sample`."""
+        return cls(train_sentencepiece(cls.kind, sample, vocab_size), lowercase)
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """See `_Base`."""
+        return cls((directory / "sentencepiece.model").read_bytes(), metadata["lowercase"])
 
     def _encode(self, texts):
         return self._processor.encode([normalise(text, self.lowercase) for text in texts], num_threads=1)
@@ -220,6 +234,18 @@ class SentencePieceTokenizer(_Base):
         (directory / "sentencepiece.model").write_bytes(self.model)
 
 
+class UnigramTokenizer(SentencePieceTokenizer):
+    """SentencePiece's unigram language model (Kudo 2018)."""
+
+    kind = "unigram"
+
+
+class BpeTokenizer(SentencePieceTokenizer):
+    """SentencePiece's byte-pair encoding (Sennrich et al. 2016)."""
+
+    kind = "bpe"
+
+
 class WordPieceTokenizer(_Base):
     """BERT's tokenizer: BasicTokenizer's cleaning and splitting, then greedy longest-match WordPiece (Wu et al. 2016).
 
@@ -227,12 +253,24 @@ class WordPieceTokenizer(_Base):
     characters. With `lowercase`, accents are stripped too.
     """
 
+    kind = "wordpiece"
+
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         """Args: pieces: vocabulary in the order of ids, with the five specials; lowercase: as in BERT's uncased models."""
         special_ids = _bert_specials(pieces)
-        super().__init__("wordpiece", pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
+        super().__init__(pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
         self._tokenizer = bert_tokenizer({piece: index for index, piece in enumerate(pieces)})
         self._known: dict[str, list[int]] = {}  # the words that were met first, which are the frequent ones
+
+    @classmethod
+    def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
+        """See `train_on_sample`."""
+        return cls(train_wordpiece(sample, vocab_size, lowercase), lowercase)
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """See `_Base`."""
+        return cls(_read_vocabulary(directory / "vocab.txt", as_google=False), metadata["lowercase"])
 
     def _encode(self, texts):
         words = [bert_words(text, self.lowercase) for text in texts]
@@ -263,6 +301,8 @@ class WordsTokenizer(_Base):
     becomes the tokens that they count on ("n't", "10,000", "New-York") where spaces part these.
     """
 
+    kind = "words"
+    has_whole_words = True
     SPLITS = ("punctuation", "whitespace")
 
     def __init__(self, pieces: Sequence[str], lowercase: bool, split: str = "punctuation"):
@@ -270,9 +310,20 @@ class WordsTokenizer(_Base):
         if split not in self.SPLITS:
             raise UserError(f'split="{split}" of a words tokenizer is unknown: use one of {", ".join(self.SPLITS)}.')
         special_ids = _bert_specials(pieces)
-        super().__init__("words", pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
+        super().__init__(pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
         self.split = split
         self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self._special_ids}
+
+    @classmethod
+    def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
+        """See `train_on_sample`."""
+        return cls(train_words(sample, vocab_size), lowercase)
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """See `_Base`."""
+        pieces = _read_vocabulary(directory / "vocab.txt", as_google=False)
+        return cls(pieces, metadata["lowercase"], metadata.get("split", "punctuation"))
 
     def words(self, text: str) -> list[str]:
         """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
@@ -315,6 +366,8 @@ class JsonTokenizer(_Base):
     first gets its space.
     """
 
+    kind = "json"
+
     def __init__(self, backend: str, special_ids: Mapping[str, int | None]):
         """Args: backend: contents of a tokenizer.json; special_ids: id by role (pad, unk, cls, sep, mask)."""
         self._backend = backend
@@ -335,9 +388,14 @@ class JsonTokenizer(_Base):
         framed = self._tokenizer.encode(probe)
         inside = [i for i, sequence in enumerate(framed.sequence_ids) if sequence is not None]
         framing = framed.ids[: inside[0]], framed.ids[inside[-1] + 1 :]
-        super().__init__("json", pieces, lowercase, special_ids, *framing)
+        super().__init__(pieces, lowercase, special_ids, *framing)
         # With a prefix "a": a tokenizer that starts every text as if after a space needs none.
         self._word_needs_space = self._ids(["a a"])[0] != 2 * self._ids(["a"])[0]
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """See `_Base`."""
+        return cls((directory / "tokenizer.json").read_text(encoding="utf-8"), metadata["special_ids"])
 
     def __reduce__(self):
         return JsonTokenizer, (self._backend, {role: getattr(self, f"{role}_id") for role in _ROLES})
@@ -383,11 +441,19 @@ class JsonTokenizer(_Base):
 class Gpt1Tokenizer(_Base):
     """The tokenizer of OpenAI's first GPT: `bertlab.data.gpt1_bpe`. Needs the extra `openai`."""
 
+    kind = "gpt1"
+
     def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]]):
         """Args: pieces: vocabulary in the order of ids; merges: pairs of pieces, the first to be merged first."""
         ids = {piece: index for index, piece in enumerate(pieces)}
-        super().__init__("gpt1", pieces, True, _find_specials(ids, {}, "The vocabulary"), (), ())
+        super().__init__(pieces, True, _find_specials(ids, {}, "The vocabulary"), (), ())
         self._bpe = Gpt1Bpe(ids, merges)
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """See `_Base`."""
+        del metadata
+        return _load_bpe(directory, _OPENAI_FILES)
 
     def merges(self) -> list[tuple[str, str]]:
         """Pairs of pieces, the first to be merged first."""
@@ -409,6 +475,18 @@ class Gpt1Tokenizer(_Base):
             (directory / name).write_text(text, encoding="utf-8")
 
 
+KINDS: dict[str, type[_Base]] = {
+    kind.kind: kind
+    for kind in (UnigramTokenizer, BpeTokenizer, WordPieceTokenizer, WordsTokenizer, JsonTokenizer, Gpt1Tokenizer)
+}
+TRAINED_KINDS = tuple(name for name, kind in KINDS.items() if hasattr(kind, "train"))
+
+
+def has_whole_words(kind: str) -> bool:
+    """Whether each token of this kind of tokenizer is one word."""
+    return kind in KINDS and KINDS[kind].has_whole_words
+
+
 def train_tokenizer(
     kind: str,
     texts: Iterable[str],
@@ -421,7 +499,7 @@ def train_tokenizer(
     """Trains a tokenizer on a sample of the texts. The same arguments give the same tokenizer.
 
     Args:
-      kind: one of `KINDS`.
+      kind: one of `TRAINED_KINDS`.
       texts: sentences, read once as a stream.
       vocab_size: number of pieces, the five specials (and for SentencePiece 256 bytes) included.
       seed: of the sample, where the texts are more than it may hold.
@@ -438,8 +516,9 @@ def train_tokenizer(
 
 def check_training(kind: str, vocab_size: int) -> None:
     """Raises: UserError: if the kind is unknown or no vocabulary is as small as that."""
-    if kind not in KINDS:
-        raise UserError(f'kind="{kind}" (config.data.tokenizer.kind, or --kind) is unknown: use one of {", ".join(KINDS)}.')
+    if kind not in TRAINED_KINDS:
+        known = ", ".join(TRAINED_KINDS)
+        raise UserError(f'kind="{kind}" (config.data.tokenizer.kind, or --kind) is unknown: use one of {known}.')
     if vocab_size <= len(SPECIALS):
         raise UserError(
             f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) must be more than the "
@@ -451,11 +530,7 @@ def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bo
     """What `train_tokenizer` does when it has its sample, of texts that `normalise` returned."""
     if not sample:
         raise UserError("The tokenizer was given no text to train on; check config.data.corpus and config.data.valid_fraction.")
-    if kind in ("unigram", "bpe"):
-        return SentencePieceTokenizer(kind, train_sentencepiece(kind, sample, vocab_size), lowercase)
-    if kind == "wordpiece":
-        return WordPieceTokenizer(train_wordpiece(sample, vocab_size, lowercase), lowercase)
-    return WordsTokenizer(train_words(sample, vocab_size), lowercase)
+    return KINDS[kind].train(sample, vocab_size, lowercase)
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
@@ -477,17 +552,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
     metadata_file = path / _METADATA
     if metadata_file.is_file():
         metadata = _read_json(metadata_file)
-        kind, lowercase = metadata["kind"], metadata["lowercase"]
-        if kind in ("unigram", "bpe"):
-            return SentencePieceTokenizer(kind, (path / "sentencepiece.model").read_bytes(), lowercase)
-        if kind == "json":
-            return JsonTokenizer((path / "tokenizer.json").read_text(encoding="utf-8"), metadata["special_ids"])
-        if kind == "gpt1":
-            return _load_bpe(path, _OPENAI_FILES)
-        pieces = _read_vocabulary(path / "vocab.txt", as_google=False)
-        if kind == "wordpiece":
-            return WordPieceTokenizer(pieces, lowercase)
-        return WordsTokenizer(pieces, lowercase, metadata.get("split", "punctuation"))
+        return KINDS[metadata["kind"]].load(path, metadata)
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             path = path / "tokenizer.json"
@@ -612,7 +677,7 @@ def _load_sentencepiece(path: Path, lowercase: bool) -> SentencePieceTokenizer:
         description.ParseFromString(model)
     except Exception as error:
         raise UserError(f"{path} is not a SentencePiece model: {error}") from error
-    kinds = {description.trainer_spec.UNIGRAM: "unigram", description.trainer_spec.BPE: "bpe"}
+    kinds = {description.trainer_spec.UNIGRAM: UnigramTokenizer, description.trainer_spec.BPE: BpeTokenizer}
     if description.trainer_spec.model_type not in kinds:
         raise UserError(f"{path} is a SentencePiece model of words or characters; only unigram and bpe are read.")
-    return SentencePieceTokenizer(kinds[description.trainer_spec.model_type], model, lowercase)
+    return kinds[description.trainer_spec.model_type](model, lowercase)

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bertlab.config import flatten
 from bertlab.data.synthetic import language
+from bertlab.data.tokenizers import has_whole_words
 from bertlab.errors import UserError
 from bertlab.floors.chain import Batch, chain_of, words_of
 from bertlab.floors.oracle import COUNT, SPECIAL_TOKENS, ExactOracle, floor, relations_of
@@ -68,7 +69,7 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
     require_synthetic(experiment if isinstance(experiment, ConfigDict) else experiment.config)
     if isinstance(experiment, ConfigDict):
         experiment = build_pretraining(experiment)
-    if experiment.tokenizer.kind != "words":
+    if not experiment.tokenizer.has_whole_words:
         raise UserError(f"{_WORDS}, not {experiment.tokenizer.kind}")
     config, program = experiment.config, experiment.program
     names, batches = program.objectives, experiment.evaluations[split]
@@ -161,7 +162,7 @@ def require_synthetic(config: ConfigDict) -> None:
     """Refuses, with a UserError, text whose probabilities are not known."""
     if config.data.corpus != "synthetic":
         raise UserError(f"a floor is known for config.data.corpus='synthetic' alone, not for {config.data.corpus!r}")
-    if not config.data.tokenizer.path and config.data.tokenizer.kind != "words":
+    if not config.data.tokenizer.path and not has_whole_words(config.data.tokenizer.kind):
         raise UserError(f"{_WORDS}; set it and config.data.tokenizer.vocab_size={config.data.synthetic.vocab_size + 5}")
 
 

@@ -173,7 +173,7 @@ def _tokenizer_of_characters(source: Path) -> tuple[Tokenizer, Path | None]:
     """The tokenizer of a model that reads characters (any words will do), and where it was read from."""
     if (own := source / _TOKENIZER).is_dir():
         tokenizer = load_tokenizer(own)
-        if tokenizer.kind != "words":
+        if not tokenizer.has_whole_words:
             raise UserError(f"{own} has kind {tokenizer.kind!r}, but a model that reads characters needs 'words'; remove it")
         return tokenizer, own
     vocabulary = find_vocabulary(source, _VOCABULARIES)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bertlab.data.formats import FORMATS
+from bertlab.data.formats import FORMATS, Format
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies import leaks
@@ -317,7 +317,7 @@ def padding(facts: Facts) -> Finding | None:
         return None
     if facts.setting("data.pack_length"):
         advice = "raise config.data.pack_examples, or config.data.pack_length: longer rows hold more examples and are fuller"
-    elif FORMATS[facts.setting("data.format")].crosses_documents:
+    elif FORMATS.get(facts.setting("data.format"), Format).crosses_documents:
         advice = "raise config.data.seq_len: whole sentences fill long rows better than short ones"
     else:
         advice = "set config.data.pack_length to pack several rows into one, or config.data.buckets, or lower seq_len"
@@ -402,7 +402,7 @@ def no_loss(facts: Facts) -> Finding | None:
 @check("held-out loss near training loss")
 def train_and_held_out(facts: Facts) -> Finding | None:
     """Held-out loss well above training loss."""
-    if FORMATS[facts.setting("data.format")].is_word_pairs:
+    if FORMATS.get(facts.setting("data.format"), Format).is_word_pairs:
         raise CannotTell("words co-occur less often in held-out text, which is shorter")
     held_out = facts.held_out
     # In a run that goes on, the last held-out line may be older than the last training line.

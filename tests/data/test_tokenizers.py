@@ -12,7 +12,7 @@ import sentencepiece
 import tokenizers
 
 from bertlab.data.text_rows import RowEncoder
-from bertlab.data.tokenizers import KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
+from bertlab.data.tokenizers import TRAINED_KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS, Sample, bert_words, sample_texts
 from bertlab.errors import UserError
 from tests.hostile_text import characters, hostile_texts
@@ -29,10 +29,10 @@ def make_texts(number=500):
 
 @pytest.fixture(scope="module")
 def trained():
-    return {kind: train_tokenizer(kind, make_texts(), SIZES[kind], seed=0) for kind in KINDS}
+    return {kind: train_tokenizer(kind, make_texts(), SIZES[kind], seed=0) for kind in TRAINED_KINDS}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_special_ids_and_size(trained, kind):
     tokenizer = trained[kind]
     ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
@@ -43,7 +43,7 @@ def test_special_ids_and_size(trained, kind):
     assert len(set(tokenizer.pieces())) == tokenizer.vocab_size
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_specials_are_not_recognised_in_text(trained, kind):
     tokenizer = trained[kind]
     text = "a [MASK] b [PAD][CLS] [SEP] [UNK] <s> </s> <pad> <mask>"
@@ -72,14 +72,14 @@ def test_sentencepiece_round_trip(trained, kind, text):
     assert trained[kind].decode(trained[kind].encode(text)) == text
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_white_space_counts_as_one_space(trained, kind):
     tokenizer = trained[kind]
     assert tokenizer.encode("  abc\t\n def\u3000\u00a0ghi\r\n") == tokenizer.encode("abc def ghi")
     assert tokenizer.encode(" \n ") == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_batch_and_words_agree_with_encode(trained, kind):
     tokenizer = trained[kind]
     texts = [*make_texts(20), "", "東 [MASK]"]
@@ -93,7 +93,7 @@ def test_batch_and_words_agree_with_encode(trained, kind):
     assert tokenizer.encode_words(["", "abc"])[1] == [0, 1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_saved_and_pickled_tokenizers_are_the_same(trained, kind, tmp_path):
     tokenizer = trained[kind]
     tokenizer.save(tmp_path / "new" / "folder")
@@ -125,11 +125,11 @@ def test_pieces_tell_whether_they_go_on_with_a_word(trained):
     words = words_of(trained["wordpiece"], text)
     assert [word.replace("##", "") for word in words] == ["Abcde", "fghij", ",", "jihgf", "[UNK]", "[UNK]", "."]
     assert not any(trained["words"].continues()) and len(trained["words"].continues()) == SIZES["words"]
-    for kind in KINDS:
+    for kind in TRAINED_KINDS:
         assert len(trained[kind].continues()) == SIZES[kind] and not any(trained[kind].continues()[:5])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_lowercase(kind, tmp_path):
     tokenizer = train_tokenizer(kind, make_texts(), SIZES[kind], seed=0, lowercase=True)
     assert tokenizer.encode("ABC Def") == tokenizer.encode("abc def")
@@ -142,19 +142,19 @@ def test_training_is_the_same_in_every_process(trained):
     program = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from test_tokenizers import KINDS, SIZES, make_texts, train_tokenizer
-for kind in KINDS:
+from test_tokenizers import TRAINED_KINDS, SIZES, make_texts, train_tokenizer
+for kind in TRAINED_KINDS:
     print(train_tokenizer(kind, make_texts(), SIZES[kind], seed=0).pieces())
 """
     folder = Path(__file__).parent
     run = subprocess.run(
         [sys.executable, "-c", program, folder, folder.parent.parent], capture_output=True, text=True, check=True
     )
-    assert run.stdout.splitlines() == [str(trained[kind].pieces()) for kind in KINDS]
+    assert run.stdout.splitlines() == [str(trained[kind].pieces()) for kind in TRAINED_KINDS]
     assert run.stderr == ""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_vocabulary_larger_than_the_text_supports(kind):
     texts = make_texts()
     with pytest.raises(UserError, match=r"^vocab_size=50000 \(config.data.*, or --vocab_size\) is more than") as raised:

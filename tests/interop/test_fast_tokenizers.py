@@ -6,7 +6,7 @@ import tokenizers
 
 from bertlab.data import gpt1_bpe
 from bertlab.data.gpt1_bpe import standardise
-from bertlab.data.tokenizers import KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
+from bertlab.data.tokenizers import TRAINED_KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
@@ -56,7 +56,7 @@ def fast_ids(backend, texts):
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_same_ids_on_hostile_text(trained, kind, lowercase, tmp_path):
     tokenizer = trained(kind, lowercase)
     backend = written(tokenizer, tmp_path, segments=True)
@@ -77,7 +77,7 @@ def test_same_ids_for_every_character_that_python_knows(trained, kind, tmp_path)
     assert_same_ids(tokenizer, fast_ids(backend, texts), texts)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_specials_frame_one_text_and_pairs(trained, kind, tmp_path):
     tokenizer = trained(kind, False)
     backend = written(tokenizer, tmp_path)

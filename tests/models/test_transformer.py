@@ -1,5 +1,6 @@
 """BERT's and GPT's forward pass equal a NumPy reference; initial values and parameter counts are the papers'."""
 
+import functools
 import math
 
 import jax
@@ -197,26 +198,36 @@ def test_an_order_hides_what_it_does_not_show(packed_batch):
 SWITCHES = [dict(scan_layers=False), dict(remat="full"), dict(remat="dots"), dict(remat="full", scan_layers=False)]
 
 
+@pytest.fixture(scope="module")
+def loss_and_gradients(packed_batch):
+    """A function of (family, objective, switches) to its loss and gradients; each is compiled once."""
+    batch = packed_batch(rows=2, length=12)
+
+    @functools.cache
+    def of(family, objective, switches):
+        program = tiny_program(family, objective, layers=3, dropout=0.2, **dict(switches))
+        params, views = random_params(program, batch), views_of(program, batch)
+
+        def loss(p):
+            return program.metrics(p, views, jax.random.key(5))[f"{objective}/loss"][0]
+
+        text = str(jax.make_jaxpr(jax.grad(loss))(params))
+        return *quick_jit(jax.value_and_grad(loss))(params), "checkpoint" in text or "remat" in text
+
+    return of
+
+
 @pytest.mark.parametrize(
     ("family", "objective", "switches"),
     [*(("bert", "mlm", switches) for switches in SWITCHES), ("gpt", "ltr", SWITCHES[-1]), ("modern", "mlm", SWITCHES[1])],
 )
-def test_loops_and_recomputation_change_nothing(family, objective, switches, packed_batch):
+def test_loops_and_recomputation_change_nothing(family, objective, switches, loss_and_gradients):
     """Same parameters, and the same loss and gradients to within rounding, with dropout at work."""
-    batch, results = packed_batch(rows=2, length=12), []
-    for model in ({}, switches):
-        program = tiny_program(family, objective, layers=3, dropout=0.2, **model)
-        params = random_params(program, batch)
-        views = views_of(program, batch)
-
-        def loss(p, program=program, views=views):
-            return program.metrics(p, views, jax.random.key(5))[f"{objective}/loss"][0]
-
-        results.append(quick_jit(jax.value_and_grad(loss))(params))
-        text = str(jax.make_jaxpr(jax.grad(loss))(params))
-        assert ("checkpoint" in text or "remat" in text) == (model.get("remat", "none") != "none")
-    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
-    for one, other in zip(*(jax.tree.leaves(grads) for _, grads in results), strict=True):
+    loss, gradients, recomputes = loss_and_gradients(family, objective, ())
+    other_loss, other_gradients, other_recomputes = loss_and_gradients(family, objective, tuple(switches.items()))
+    assert not recomputes and other_recomputes == ("remat" in switches)
+    np.testing.assert_allclose(loss, other_loss, rtol=1e-6)
+    for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(other_gradients), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
 
 

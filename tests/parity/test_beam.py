@@ -15,7 +15,7 @@ from bertlab.config import base_config
 from bertlab.data import beam, duplicates, tfds_corpus
 from bertlab.data import prepare as prepare_module
 from bertlab.data.batches import combined_hash, train_batches
-from bertlab.data.beam import many_machines
+from bertlab.data.beam import beam_backend
 from bertlab.data.prepare import describe, prepare
 from bertlab.data.prepared import load_prepared
 from bertlab.errors import UserError
@@ -93,8 +93,8 @@ def test_same_as_on_one_machine(text, tmp_path, monkeypatch, tokenizer):
     data = config_for(text, tmp_path / "one", **tokenizer)
     one = prepare(data)
     calls = []
-    means = many_machines("DirectRunner", "")
-    many = prepare(config_for(text, tmp_path / "many", **tokenizer), means=means, progress=lambda *call: calls.append(call))
+    backend = beam_backend("DirectRunner", "")
+    many = prepare(config_for(text, tmp_path / "many", **tokenizer), backend=backend, progress=lambda *call: calls.append(call))
     assert_same(many, one)
     assert len(list((many.directory / "dataset").glob("*-train.*"))) == 3
     assert batch_hash(many, data) == batch_hash(one, data)
@@ -129,8 +129,8 @@ def test_second_time_does_nothing(text, tmp_path, monkeypatch):
     def write_dataset(self, folder, tokenizer):
         raise AssertionError("it was prepared again")
 
-    monkeypatch.setattr(beam.ManyMachines, "write_dataset", write_dataset)
-    assert prepare(config_for(text, tmp_path), means=many_machines("DirectRunner", "")).directory == one.directory
+    monkeypatch.setattr(beam.BeamBackend, "write_dataset", write_dataset)
+    assert prepare(config_for(text, tmp_path), backend=beam_backend("DirectRunner", "")).directory == one.directory
 
 
 def test_a_failure_leaves_nothing(text, tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_failure_leaves_nothing(text, tmp_path, monkeypatch):
 
     monkeypatch.setattr(beam, "encode_documents", fail)
     with pytest.raises(RuntimeError, match="the worker failed"):
-        prepare(config_for(text, tmp_path / "cache"), means=many_machines("DirectRunner", ""))
+        prepare(config_for(text, tmp_path / "cache"), backend=beam_backend("DirectRunner", ""))
     assert os.listdir(tmp_path / "cache") == []
 
 
@@ -161,11 +161,11 @@ def test_errors(tmp_path):
     ]
     for corpus, tokenizer, message in cases:
         with pytest.raises(UserError, match=message):
-            prepare(config_for(corpus, tmp_path / "cache", **tokenizer), means=many_machines("DirectRunner", ""))
+            prepare(config_for(corpus, tmp_path / "cache", **tokenizer), backend=beam_backend("DirectRunner", ""))
     assert os.listdir(tmp_path / "cache") == []
     for runner, options, message in (
         ("NoRunner", "", "of --beam_runner=NoRunner and .*Unexpected pipeline runner"),
         ("DataflowRunner", "region=x", "of --beam_runner=DataflowRunner and --beam_pipeline_options=.region=x.: "),
     ):
         with pytest.raises(UserError, match=message):
-            many_machines(runner, options)
+            beam_backend(runner, options)

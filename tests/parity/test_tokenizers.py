@@ -9,7 +9,7 @@ import spacy
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, RobertaTokenizer
 
 from bertlab.data.gpt1_bpe import words
-from bertlab.data.tokenizers import KINDS, load_tokenizer, train_tokenizer
+from bertlab.data.tokenizers import TRAINED_KINDS, load_tokenizer, train_tokenizer
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from tests.hostile_text import hostile_texts
 from tests.tokenizer_files import write_byte_level, write_gpt1
@@ -28,7 +28,7 @@ def open_fast(directory, model_type=None):
 
 
 @pytest.mark.parametrize("model_type", ["bert", "gpt2", "roberta", None])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_auto_tokenizer_gives_our_ids(tmp_path, kind, model_type):
     tokenizer = train_tokenizer(kind, TEXTS, {"words": 1000, "unigram": 1600}.get(kind, 1800), seed=0, lowercase=True)
     save_fast_tokenizer(tokenizer, tmp_path, 128)
