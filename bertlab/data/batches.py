@@ -22,7 +22,7 @@ class Shards(grain.IterDataset):
 
     Args:
         shards: number -> dataset.
-        total: how many there are in all processes.
+        total: number of shards in all processes.
     """
 
     def __init__(self, shards: Mapping[int, grain.IterDataset], total: int = 1):
@@ -37,7 +37,7 @@ class Shards(grain.IterDataset):
 
 
 class ShardsIterator(grain.DatasetIterator):
-    """Its state has an entry for each shard, so that another number of processes can share them out anew."""
+    """Its state has an entry for each shard, so that a different number of processes can resume."""
 
     def __init__(self, shards: dict[str, grain.DatasetIterator], total: int):
         super().__init__()
@@ -62,7 +62,7 @@ class ShardsIterator(grain.DatasetIterator):
         """Continues where the iterators that gave the states of these shards were; others' are passed over.
 
         Raises:
-            UserError: they are of another number of shards, which each have other documents.
+            UserError: the number of shards differs; each shard would have other documents.
         """
         before = next(iter(state.values())).get("of", len(state))
         if before != self._total:
@@ -90,8 +90,8 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
         process: (index, count) of this process among all; B is its part.
 
     Raises:
-        UserError: there are fewer documents than shards, or shards do not divide the batch or are not divided by processes;
-            or there are several, and buckets.
+        UserError: fewer documents than shards, a number of shards that does not divide the batch or is not a multiple of the
+            processes, or several shards with buckets.
     """
     index, count = process
     total = data.shards or count
@@ -110,7 +110,7 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
 
 
 def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDataset:
-    """One shard's part of all batches; `shard` is its number and how many there are."""
+    """One shard's part of all batches; `shard` is (number, total)."""
     index, count = shard
     making = _open(prepared, data, "train")
     if len(making.source) < count:

@@ -1,7 +1,7 @@
 """Preparation on many machines, by Apache Beam: what `bertlab.data.prepare` writes, record for record.
 
-Three pipelines, in each of which the parts of the corpus (files) are read by Beam's workers. This process makes them and
-trains the tokenizer; it reads no text but the tokenizer's sample.
+Beam's workers read the parts of the corpus (files) in three pipelines. This process starts them and trains the tokenizer;
+the only text it reads is the tokenizer's sample.
 
 1. Survey: the corpus's fingerprint, and how many documents and sentences each part has. The fingerprint is a digest of all
    bytes in their order, so one worker takes it while the others count.
@@ -225,7 +225,7 @@ def _fingerprint(_, corpus: Corpus) -> str:
 
 
 def _survey(index: int, corpus: PartedCorpus, options: dict[str, Any]) -> tuple[int, list[int], str]:
-    """The part's numbers of documents (all, and by split) and train sentences, or else what is wrong with its text."""
+    """The part's numbers of documents (all, and by split) and train sentences, or else the error in its text."""
     splits = splits_of(options)
     documents, sentences = dict.fromkeys(splits, 0), 0
     try:

@@ -1,4 +1,4 @@
-"""Length buckets: rows of about the same length go into one batch, which ends where the longest of them may.
+"""Length buckets: a batch holds rows of similar length, cut to the length of their bucket.
 
 A row belongs to the smallest bucket that holds it without its padding, and a batch is of one bucket: [B, bucket]. Batches come
 in the order in which buckets fill up, so that rows of a rare length wait longer than others.
@@ -29,7 +29,7 @@ def bucketed(rows: grain.IterDataset, data, size: int, texts: int = 1) -> grain.
     """Batches of `config.data.buckets`; the last bucket is always `seq_len`.
 
     Args:
-        rows: of `texts` · `seq_len` positions; what is as long in them is cut with them.
+        rows: of `texts` · `seq_len` positions; every field of this length is cut.
         data: `config.data`.
         size: rows of a batch.
         texts: in a row, each of them up to `seq_len` long: buckets are as many times longer.
@@ -69,7 +69,7 @@ class _Waiting(NamedTuple):
 class _BucketsIterator(grain.DatasetIterator):
     """Its state: that of the rows before the oldest one that waits, how many were read since, and which of them wait.
 
-    Restoring reads those again, which takes long only where a bucket fills seldom.
+    Restoring reads those again. This is slow only if a bucket seldom fills.
     """
 
     def __init__(self, parent: grain.DatasetIterator, lengths: Sequence[int], size: int):

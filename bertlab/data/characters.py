@@ -45,7 +45,7 @@ def character_table(tokenizer) -> UInt16[np.ndarray, "V 50"]:
       tokenizer: its cls stands for the begin of a sentence and its sep for the end; of padding, every id is PADDING.
     """
     table = character_ids(tokenizer.pieces())
-    # A vocabulary without padding has its end of text in its place, which must stay one.
+    # In a vocabulary without padding, the end of text takes its place, and must stay itself.
     table[tokenizer.pad_id] = PADDING
     table[tokenizer.cls_id] = boundary_ids(SENTENCE_BEGIN)
     table[tokenizer.sep_id] = boundary_ids(SENTENCE_END)

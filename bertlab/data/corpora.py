@@ -4,12 +4,18 @@ A corpus yields the same documents of sentences in the same order every time, wi
 fingerprint changes when its text may have changed.
 """
 
+from collections.abc import Mapping
+
 from bertlab.data.documents import Corpus
 from bertlab.data.pydocs import PydocsCorpus
 from bertlab.data.synthetic import SyntheticCorpus
 from bertlab.data.text_corpus import TextCorpus
 from bertlab.data.tfds_corpus import TfdsCorpus
 from bertlab.errors import UserError
+
+NAMED = {"text": TextCorpus, "tfds": TfdsCorpus}
+"""Corpora whose string goes on with a name: `text:GLOB`."""
+UNNAMED = {"pydocs": PydocsCorpus, "synthetic": SyntheticCorpus}
 
 
 def open_corpus(spec: str, **options) -> Corpus:
@@ -20,15 +26,18 @@ def open_corpus(spec: str, **options) -> Corpus:
       **options: `workers` for pydocs, `split` and `field` for tfds, the language's options for synthetic.
 
     Raises:
-      UserError: if the name is unknown or what it names is not there.
+      UserError: if the corpus is unknown or not there.
     """
     kind, _, name = spec.partition(":")
-    if kind == "text" and name:
-        return TextCorpus(spec)
-    if kind == "tfds" and name:
-        return TfdsCorpus(spec, **options)
-    if spec == "pydocs":
-        return PydocsCorpus(**options)
-    if spec == "synthetic":
-        return SyntheticCorpus(**options)
+    if name and kind in NAMED:
+        return NAMED[kind](spec, **options)
+    if spec in UNNAMED:
+        return UNNAMED[spec](**options)
     raise UserError(f'config.data.corpus="{spec}" is not a corpus; use pydocs, text:GLOB, tfds:NAME or synthetic.')
+
+
+def corpus_of(data: Mapping) -> Corpus:
+    """Opens the corpus of `config.data` with its options. Raises: UserError: as `open_corpus`."""
+    kind = data["corpus"].partition(":")[0]
+    of_group = {name: data.get(name, {}) for name in ("tfds", "synthetic")}
+    return open_corpus(data["corpus"], **({"pydocs": {"workers": data["workers"]}} | of_group).get(kind, {}))

@@ -46,7 +46,7 @@ class PartedCorpus(Corpus, Protocol):
 
 
 def documents_of_parts(corpus: PartedCorpus) -> Iterator[Document]:
-    """What `documents` yields: one part after the other. Raises: UserError: `no_text`, if there is none in any."""
+    """The documents of all parts, in order. Raises: UserError: `no_text`, if no part has any."""
     empty = True
     for index in range(corpus.parts):
         for document in corpus.part(index):

@@ -20,7 +20,7 @@ _HASHES_AT_ONCE = 1 << 22
 
 
 class HashFiles(contextlib.ExitStack):
-    """Files of hashes, one for each split and unit; to be used in a `with` statement, which removes them."""
+    """Files of hashes, one for each split and unit; a `with` statement removes them at its end."""
 
     def __init__(self, directory: Path, splits: Sequence[str]):
         """Args: directory: where the files may lie, in a folder of their own; splits: their names, "train" among them."""

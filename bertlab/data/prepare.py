@@ -4,9 +4,9 @@ The result is a folder `CACHE/CORPUS-FINGERPRINT/` with four things: `dataset/`,
 one record a document; `tokenizer/`; `counts.npy`, how often each id occurs in the train split; and `prepared.json` with
 statistics, among them how many sentences and documents occur twice. The fingerprint covers the text, the tokenizer's
 options and the splits' options, so a second preparation of the same things finds the folder and does nothing. The
-folder is built under another name and renamed when it is complete, so whatever has the final name is finished.
+folder is built under another name and renamed when it is complete, so a folder with the final name is finished.
 
-Memory stays bounded whatever the size of the corpus: documents stream through a pool of processes in chunks, at most a few
+Memory stays bounded for corpora of any size: documents stream through a pool of processes in chunks, at most a few
 per process at a time, and records go to disk as they come (TFDS's `SequentialWriter`; its usual builders shuffle
 through memory). So do hashes of sentences and documents, to count those that occur twice.
 
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow_datasets as tfds
 
-from bertlab.data.corpora import open_corpus
+from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
@@ -39,9 +39,9 @@ from bertlab.files import temporary_folder
 SPLITS = ("train", "valid", "test")
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
-"""What is added up over the documents of a split; see `Prepared.statistics`."""
+"""Totals over the documents of a split; see `Prepared.statistics`."""
 
-# Changed with every change of the code that changes what is written.
+# Raise it when a change of the code changes the output.
 FORMAT_VERSION = 3
 
 _DEFAULTS = {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05, "workers": 0}
@@ -89,8 +89,7 @@ def prepare(
         `directory` ("" means $BERTLAB_CACHE, or ~/.cache/bertlab), `valid_fraction`, `test_fraction`, `workers` (0 means
         one per core), `tokenizer` (kind, vocab_size, path, lowercase, sample_sentences, seed), `tfds` (split, field),
         `synthetic`.
-      progress: called with (what is being done, how much of it is done, the total or None if unknown); at the end of each
-        part done and total are equal.
+      progress: called with (label, done, total or None if unknown); at the end of each part, done equals total.
       backend: makes what runs the preparation; default `LocalBackend`. The result does not depend on it.
 
     Raises:
@@ -98,7 +97,7 @@ def prepare(
         cannot be made.
     """
     options = _options(data_config)
-    corpus = open_corpus(options["corpus"], **_corpus_options(options))
+    corpus = corpus_of(options)
     root = cache_directory(options["directory"])
     runner = (backend or LocalBackend)(corpus, options, root, progress or (lambda label, done, total: None))
     fingerprint = _fingerprint(runner, options)
@@ -156,21 +155,14 @@ def _options(data_config: Mapping) -> dict[str, Any]:
 
 
 def check_corpus(data_config) -> None:
-    """Refuses a corpus that there is not, before anything of it is read; what TFDS has is known once it is opened.
+    """Refuses a corpus that does not exist before any text is read. TFDS corpora are only checked when they are opened.
 
     Raises:
-        UserError: the name is not known, or no file has it.
+        UserError: the corpus is unknown, or no file matches.
     """
     options = _options(data_config)
     if not options["corpus"].startswith("tfds:"):
-        open_corpus(options["corpus"], **_corpus_options(options))
-
-
-def _corpus_options(options: dict[str, Any]) -> dict[str, Any]:
-    kind = options["corpus"].partition(":")[0]
-    if kind == "pydocs":
-        return {"workers": options["workers"]}
-    return dict(options.get(kind, {})) if kind in ("tfds", "synthetic") else {}
+        corpus_of(options)
 
 
 def _fingerprint(backend: Backend, options: dict[str, Any]) -> str:
@@ -246,7 +238,7 @@ def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str,
 
 
 def features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
-    """What a record of the dataset holds."""
+    """The fields of the dataset's records."""
     words = {"unknown_words": tfds.features.Text(doc="the words behind [UNK], one a line")} if tokenizer.has_whole_words else {}
     # Arrays are stored as bytes: a list of integers takes ten times as long to read.
     array = functools.partial(tfds.features.Tensor, shape=(None,), dtype=np.int32, encoding="bytes")
@@ -273,8 +265,8 @@ class Encoded:
 
     Attributes:
       split: the split it belongs to.
-      example: what is written, see `features`.
-      counts: what it adds to each of `COUNTS`.
+      example: the record, see `features`.
+      counts: its share of each of `COUNTS`.
       hashes: of its "sentences" and "documents", see `encode_documents`.
     """
 

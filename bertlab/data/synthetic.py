@@ -146,7 +146,7 @@ def sample_document(model: Language, rng: np.random.Generator) -> Sample:
 
 
 class SyntheticCorpus:
-    """Documents of the language, each a function of the options and its number alone.
+    """Documents of the language; each depends only on the options and its number.
 
     Attributes:
       language: the probabilities.

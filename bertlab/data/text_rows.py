@@ -44,7 +44,7 @@ class RowEncoder:
     Args:
         tokenizer: its `prefix_ids` and `suffix_ids` go around each text.
         characters: add each word's characters (a "words" tokenizer); a given word is then one token, however it is spelled.
-        room: at most so many positions are filled: what is beyond is cut off, the special ids stay.
+        room: most positions to fill; longer texts are cut, but the special ids stay.
         special: put the special ids around.
     """
 

@@ -10,8 +10,8 @@ caller puts special ids into a sequence. A vocabulary without some special has a
 of text, or else its start, or else its unknown piece. So GPT-2's `pad_id`, `unk_id`, `cls_id` and `sep_id` are all
 <|endoftext|>, and GPT-1's <unk>. Only a missing mask has no stand-in: `mask_id` is None.
 
-Runs of white space in the text count as one space, except in the kind `json`, which does as its file says, and in
-`gpt1`, where those with a line break count as a line break.
+Runs of white space in the text count as one space. Exceptions: `json` follows its file, and in `gpt1` a run with a line break
+counts as a line break.
 """
 
 import itertools
@@ -39,8 +39,7 @@ from bertlab.errors import UserError
 
 _METADATA = "bertlab_tokenizer.json"
 
-# Of a WordPiece tokenizer, which then has little else to look up: nineteen of twenty words of a text are among as many. Longer
-# words are no words, and would take memory.
+# A WordPiece tokenizer remembers this many words: they cover nineteen of twenty words of a text. Longer strings are not words.
 _KNOWN_WORDS, _LONGEST_KNOWN = 2**16, 30
 
 # How SentencePiece writes the space before a word; byte-level BPE has "Ġ" for it.
@@ -260,7 +259,7 @@ class WordPieceTokenizer(_Base):
         special_ids = _bert_specials(pieces)
         super().__init__(pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
         self._tokenizer = bert_tokenizer({piece: index for index, piece in enumerate(pieces)})
-        self._known: dict[str, list[int]] = {}  # the words that were met first, which are the frequent ones
+        self._known: dict[str, list[int]] = {}  # the words met first: the frequent ones
 
     @classmethod
     def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
@@ -381,7 +380,7 @@ class JsonTokenizer(_Base):
             pieces[index] = piece
         normalizer = self._tokenizer.normalizer
         lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
-        # The file says what goes around a text only through what it does.
+        # The special ids around a text are not named in the file; they are found by encoding one.
         probe = next((text for text in ("a", *pieces) if self._ids([text])[0]), None)
         if probe is None:
             raise UserError("This tokenizer.json finds no piece in any text, not even in its own pieces; export it again.")
@@ -541,9 +540,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
         `tokenizer.json`; a SentencePiece `.model` file; or a directory that holds (looked for in this order) tokenizer.json,
         vocab.txt, vocab.json with merges.txt (byte-level BPE, or GPT-1's where its pieces end in </w>), or OpenAI's
         encoder_bpe_40000.json with vocab_40000.bpe. A tokenizer_config.json beside them is heeded.
-      lowercase: only for a vocabulary and for SentencePiece, which do not say it: whether text is lower-cased first. None
-        means what tokenizer_config.json says, else for a vocabulary that it is when no piece but the specials has a
-        capital letter.
+      lowercase: whether to lower-case text first; only for a vocabulary and for SentencePiece, whose files do not say. None:
+        as tokenizer_config.json says; else a vocabulary is lower-cased if only its specials have capital letters.
 
     Raises:
       UserError: if there is no such file, it cannot be read, or it lacks the special pieces.

@@ -51,7 +51,7 @@ def attend(
     """Means of the values that each position sees, weighted by softmax(QKᵀ/√K).
 
     Args:
-        backend: one of BACKENDS; what it cannot do is done by "xla".
+        backend: one of BACKENDS; where it does not apply, "xla" is used.
         query, key, value: in the dtype of what lies between products.
         sight: what may be seen; every query sees something.
         drop: dropout of the weights; None: nothing is dropped.

@@ -161,7 +161,7 @@ class AwdLstm(Body):
         return Encoded(**encoded), {c.side: jax.lax.stop_gradient(end)} if carry else {}
 
     def _embed(self, tokens: Int[Array, "L B"], deterministic: bool) -> Float[Array, "L B D"]:
-        """Rows of the table, of which `embedding_dropout` takes out whole words: every place of such a word in the batch."""
+        """Rows of the table; `embedding_dropout` drops whole words, at all their places in the batch."""
         embedded = lookup(self.token_embedding.astype(self.config.dtype), tokens)
         kept = self.words(jnp.ones(self.config.vocab_size, embedded.dtype), deterministic)
         return embedded * kept[tokens][..., None]

@@ -5,7 +5,7 @@ K head width, F feed-forward or cell width, V vocabulary.
 
 A body is a Linen module (`Body`) with four methods:
     encode(view, deterministic, carry) -> (Encoded, carry)      hidden states, by what they have seen
-    predict_tokens(hidden, side, among=None) -> [.., V] logits in float32, or those of candidates alone
+    predict_tokens(hidden, side, among=None) -> [.., V] logits in float32, or only those of candidates
     output_factors(hidden, side) -> (states, [V, D], [V] or None)  what those logits are the product of
     pool(encoded, view, documents=None) -> [B, D] or [B, n, D]  one vector a row, or one for each of its n documents
 
@@ -61,7 +61,7 @@ class Encoded:
         return getattr(self, side)[-1] if self.dropped is None else self.dropped[side]
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
-        """The side that has seen most, with its name: both, else the only one there is."""
+        """The side that has seen most, with its name: both, else the only one."""
         side = next(s for s in ("both", "forward", "backward") if getattr(self, s) is not None)
         return side, getattr(self, side)
 
@@ -126,7 +126,7 @@ def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
 
 
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Rows of an embedding table, which is gathered along its width first: the rows then lie as their ids do."""
+    """Rows of an embedding table. The table is gathered along its width first, so that the rows lie as their ids do."""
     if not jax.sharding.get_abstract_mesh().empty:
         spec = jax.sharding.PartitionSpec(jax.sharding.PartitionSpec.UNCONSTRAINED, None)
         table = jax.lax.with_sharding_constraint(table, spec)

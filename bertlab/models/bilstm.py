@@ -66,7 +66,7 @@ class BilstmConfig:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The stacks that there are."""
+        """The stacks of this direction."""
         off = {"left-to-right": "backward", "right-to-left": "forward"}.get(self.direction)
         return tuple(side for side in ("forward", "backward") if side != off)
 
@@ -155,7 +155,7 @@ class Bilstm(Body):
             self.characters = Characters(c.characters)
             self.token_embedding = None
         else:
-            # TensorFlow's default again; U(−1, 1) is bilm-tf's for characters alone.
+            # TensorFlow's default again; bilm-tf uses U(−1, 1) only for characters.
             init = uniform((6 / (c.vocab_size + c.width)) ** 0.5)
             self.token_embedding = self.param("token_embedding", param(init, "vocab", "embed"), (c.vocab_size, c.width))
         self.dropout = Dropout(c.dropout)

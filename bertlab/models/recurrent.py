@@ -35,7 +35,7 @@ def borders(documents: Int[Array, "L B"], reverse: bool, stateful: bool) -> tupl
     Returns:
         reset: bool [L, B]. Stateless: the first position of every run of one document, or of padding. Stateful: the first
             of each document but the row's first, padding between them or not; a row's begin is for `begin_with` to say.
-        hold: bool [L, B], padding, which a stateful row passes over; None if stateless.
+        hold: bool [L, B], padding that a stateful row passes over; None if stateless.
     """
     if not stateful:
         border = documents[1:] != documents[:-1]
@@ -72,7 +72,7 @@ def _of_weights(x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]) -> Fl
     """The gradient of weights that make [L, B, F] of x: a sum over positions and rows."""
     if not for_cpu():
         return jnp.einsum("lbd,lbf->df", x, gradient)
-    # To sum over two axes XLA writes a factor anew in another order, which takes several times as long as the product. Here
+    # To sum over two axes XLA rewrites a factor in another order, and that takes several times as long as the product. Here
     # they are one, but for each part of the rows that lies on a device of its own.
     parts = math.prod(jax.sharding.get_abstract_mesh().shape[axis] for axis in BATCH_AXES)
     length, rows, _ = x.shape

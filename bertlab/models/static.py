@@ -1,4 +1,4 @@
-"""The body of static word vectors: a token's vector is the same whatever stands around it.
+"""The body of static word vectors: a token's vector is the same in every context.
 
 Letters: B batch, L length, D width, V vocabulary.
 """
@@ -69,7 +69,7 @@ class Static(Body):
         self.output = TokenPrediction(c.output, c.vocab_size, c.width, 1e-12, output_init, c.dtype)
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
-        """One layer, the same on every side: it has seen its own token alone."""
+        """One layer, the same on every side: it has seen only its own token."""
         del deterministic, carry
         layers = (rows_apart(lookup(self.token_embedding.astype(self.config.dtype), view["tokens"])),)
         return Encoded(forward=layers, backward=layers, both=layers), {}

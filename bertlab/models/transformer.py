@@ -126,7 +126,7 @@ class TransformerConfig:
 def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, "B 1 L L"]:
     """Which key (last axis) each query (axis 2) may attend to: its own document, and not against the direction.
 
-    Padding (document 0) attends to padding alone, so no row of the softmax is empty.
+    Padding (document 0) attends only to padding, so no row of the softmax is empty.
     """
     mask = documents[:, :, None] == documents[:, None, :]
     length = documents.shape[1]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertlab.data.corpora import open_corpus
+from bertlab.data.corpora import corpus_of
 from bertlab.data.prepare import split_of
 from bertlab.errors import UserError
 from bertlab.files import write_json
@@ -116,11 +116,9 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
     data = Run(run).config.read()["data"]
     if not data["test_fraction"]:
         raise UserError(f"{run} was trained with config.data.test_fraction=0 and has no held-out text; give --text=FILE")
-    kind = data["corpus"].partition(":")[0]
-    options = {"workers": data["workers"]} if kind == "pydocs" else data[kind] if kind in ("tfds", "synthetic") else {}
     sentences = (
         (hashlib.blake2b(f"{document.id}\0{number}".encode("utf-8", "surrogateescape"), digest_size=8).digest(), sentence)
-        for document in open_corpus(data["corpus"], **options).documents()
+        for document in corpus_of(data).documents()
         if split_of(document.id, data["valid_fraction"], data["test_fraction"]) == "test"
         for number, sentence in enumerate(document.sentences)
         if len(sentence.encode()) <= _LONGEST

@@ -6,7 +6,7 @@ other specials) are taken out first, and distances count the words that are left
 
 Entries lie in one file beside the prepared corpus, sorted by (i, j), and are made once for each split and window. Sums of
 a chunk of pairs are sorted and written as a run; runs are merged range by range. So memory is bounded by the chunk,
-however many entries there are.
+not by the number of entries.
 """
 
 import os
@@ -21,7 +21,7 @@ from bertlab.data.prepared import TEMPORARY, Prepared
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
 
-# Changed with every change of the code that changes what is written.
+# Raise it when a change of the code changes the output.
 FORMAT_VERSION = 1
 
 ENTRY = np.dtype([("token", "<i4"), ("context", "<i4"), ("count", "<f4")])
@@ -206,7 +206,7 @@ def _order(size: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def _batch(chosen: np.ndarray, example_id: np.ndarray, rows: int, length: int) -> dict[str, np.ndarray]:
-    """Rows of entries; where there are too few, padding, whose count is 1: it has a logarithm."""
+    """Rows of entries, filled with padding. Its count is 1, so that it has a logarithm."""
     fields = {name: np.zeros(rows * length, np.int32) for name in ("tokens", "contexts", "documents", "segments", "positions")}
     fields["counts"] = np.ones(rows * length, np.float32)
     for name, part in (("tokens", "token"), ("contexts", "context"), ("counts", "count"), ("documents", None)):

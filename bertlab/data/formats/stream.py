@@ -6,8 +6,8 @@ that every document is read once an epoch, and a row's last token knows the toke
 
 Rows have `next_tokens`, the token to predict at each position (−1: none); `continues` (1: the row goes on with its lane's
 state, 0: states start from zero); and `rate_scale`. Nothing in them is random; `visit` is always 0. With
-`config.data.stream.backward` there is a second stream of other documents for models that read right to left, its fields
-prefixed `backward_`. A row of it lies in text order; read from its last position to its first, it goes on in the next batch.
+`config.data.stream.backward`, models that read right to left get a second stream of other documents, its fields prefixed
+`backward_`. A row of it lies in text order; read from its last position to its first, it goes on in the next batch.
 
 How the documents of the text are put together (`config.data.stream.wrap`):
 
@@ -94,7 +94,7 @@ class _Lanes:
         return min(self._reading) >= len(self._visits)
 
     def _text(self, lane: int) -> _Text | None:
-        """What a lane reads, None where it has come to the end."""
+        """The text that a lane reads; None at the end."""
         visit = self._reading[lane]
         if visit >= len(self._visits):
             return None
