@@ -14,7 +14,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bertlab import cli
-from bertlab.data import duplicates
+from bertlab.data import corpora, duplicates
 from bertlab.data import prepare as prepare_module
 from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import cache_directory, describe, prepare, split_of
@@ -452,7 +452,7 @@ def test_options_reach_their_corpora(config, monkeypatch):
             seen.append((spec, options))
             super().__init__(config["corpus"])
 
-    monkeypatch.setattr(prepare_module, "open_corpus", Fake)
+    monkeypatch.setattr(corpora, "open_corpus", Fake)
     for corpus in ("pydocs", "synthetic", "tfds:x"):
         options = {"corpus": corpus, "synthetic": {"states": 3}, "tfds": {"split": "a", "field": "b"}, "workers": 1}
         assert prepare({**config, **options}).directory.name.startswith(corpus.replace(":", "-") + "-")

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from bertlab.models.recurrent import Cell, borders, lstm, of_inputs
 from bertlab.train.sharding import build_mesh
+from tests.references import quick_jit
 
 L, B, F, D = 9, 3, 5, 4
 DOCUMENTS = np.array([[1, 1, 2, 2, 2, 0, 0, 3, 3], [1] * 9, [0, 0, 1, 2, 2, 2, 0, 0, 0]]).T
@@ -58,7 +59,7 @@ def test_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse, st
         total = jnp.sum(states * of_states) + sum(jnp.sum(end[name] * of_end[name]) for name in end)
         return total, (states, end)
 
-    compute = lambda recurrence: jax.jit(jax.value_and_grad(lambda given: loss(recurrence, given), has_aux=True))(given)
+    compute = lambda recurrence: quick_jit(jax.value_and_grad(lambda given: loss(recurrence, given), has_aux=True))(given)
     found, expected = compute(lstm), compute(plain)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
