@@ -1,4 +1,7 @@
-"""The `bertlab` command: one function per subcommand, each a thin call into the package."""
+"""The `bertlab` command: one function per subcommand, each a thin call into the package.
+
+Imports that take long stand inside the functions, here only: `bertlab --help` and mistakes in arguments answer at once.
+"""
 
 import argparse
 import os
@@ -9,18 +12,20 @@ from bertlab.errors import UserError, require
 from bertlab.run import Run
 from bertlab.transfer.recipes import RECIPES
 
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
 
 def command() -> int:
-    """The `bertlab` of the shell: `main` in a process that has begun as is fastest."""
+    """The `bertlab` of the shell: `main`, in a process with the fastest settings."""
     begin_with_huge_pages()
     return main()
 
 
 def begin_with_huge_pages() -> None:
-    """On Linux, begins this process anew with huge pages for large arrays, unless it has them or GLIBC_TUNABLES says otherwise.
+    """On Linux, restarts this process with huge pages for large arrays, unless GLIBC_TUNABLES already sets them.
 
-    A training step on CPUs is about a fifth faster with them: fewer page faults, and fewer misses in the processor's table of
-    pages. glibc (2.35 and later) reads its settings only while a process begins; other systems ignore them.
+    They make a training step on a CPU about a fifth faster: fewer page faults, and fewer misses in the processor's table of
+    pages. glibc (2.35 and later) reads this setting only when a process starts; other systems ignore it.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform == "linux" and HUGE_PAGES.partition("=")[0] not in tunables:
@@ -28,19 +33,15 @@ def begin_with_huge_pages() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-HUGE_PAGES = "glibc.malloc.hugetlb=1"
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs `bertlab COMMAND ...`.
 
     Returns:
-        0 when done, 1 when part of a sweep failed or the doctor found something, 2 for a mistake in what was asked for
-        (one line on stderr).
+        0 on success, 1 if a run of a sweep failed or the doctor found something, 2 for a mistake in the request (reported in
+        one line on stderr).
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    # Files beside the caller, such as an objective of one's own, are importable as with `python -m`.
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, os.getcwd())  # your own objective in this directory can be imported, as with `python -m`
     parser = build_parser()
     given, rest = parser.parse_known_args(arguments)
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each help text ends with an example."""
     parser = argparse.ArgumentParser(
-        prog="bertlab", description="Pretraining objectives compared on equal terms.",
+        prog="bertlab", description="Compare pretraining objectives under equal conditions.",
         epilog="example:\n  bertlab train --config=experiments/pretrain/bert.py:size=tiny --workdir=runs/x",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
@@ -71,167 +72,165 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
         command.set_defaults(function=function, takes_overrides=overrides)
-        return command
+        return command.add_argument
 
     _add_training(add)
     _add_studies(add)
-    _add_data(add)
-    _add_tokenizer(add, commands)
+    _add_measuring(add)
+    _add_data(add, commands)
     _add_weights(add)
     return parser
 
 
-_CONFIG_HELP = "config file with arguments: FILE.py:key=value,key=value; set any of its keys with --config.KEY=VALUE"
+_CONFIG_HELP = "config file and its arguments, FILE.py:key=value,key=value; set any config key with --config.KEY=VALUE"
+_STUDY_HELP = "run directory; with --seeds or --rates, study directory"
+_ANY_RUN = "directory of a run or of imported weights"
 
 
 def _add_training(add) -> None:
     train = add(
-        "train", _train, "pretrain; the same command again goes on where it stopped",
+        "train", _train, "pretrain a model; run the same command again to resume",
         "bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs"
         " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True,
     )  # fmt: skip
-    train.add_argument("--config", required=True, help=_CONFIG_HELP)
-    train.add_argument("--workdir", required=True, type=Path, help="run directory; of a study, with --seeds or --rates")
+    train("--config", required=True, help=_CONFIG_HELP)
+    train("--workdir", required=True, type=Path, help=_STUDY_HELP)
     _add_grid(train)
 
     tune = add(
-        "finetune", _finetune, "train a pretrained run on a task, wholly, in part or its head alone",
+        "finetune", _finetune, "fine-tune a pretrained run on a task: all of it, a part, or only the head",
         "bertlab finetune --run=runs/x --task=sst2 --recipe=bert --config.task_data.directory=glue"
-        " --workdir=runs/x/finetune/sst2",
-        overrides=True,
+        " --workdir=runs/x/finetune/sst2", overrides=True,
     )  # fmt: skip
-    tune.add_argument("--run", required=True, type=Path, help="pretrained, imported or fine-tuned run directory")
-    tune.add_argument("--task", required=True, help="a task's name, FILE.py with a task of your own, or several joined by +")
-    tune.add_argument("--recipe", default="small", help=f"{', '.join(RECIPES)} (default small)")
-    tune.add_argument("--workdir", required=True, type=Path, help="run directory; of a study, with --seeds or --rates")
-    _add_grid(tune, "; `valid` selects one")
+    tune("--run", required=True, type=Path, help="directory of a pretrained, imported or fine-tuned run")
+    tune("--task", required=True, help="a task's name, FILE.py with your own task, or several joined by +")
+    tune("--recipe", default="small", help=f"{', '.join(RECIPES)} (default small)")
+    tune("--workdir", required=True, type=Path, help=_STUDY_HELP)
+    _add_grid(tune, " and selects the best on `valid`")
 
-    more = add(
-        "adapt", _adapt, "go on with pretraining on a task's own text (ULMFiT's second stage); labels are not read",
+    adapt = add(
+        "adapt", _adapt, "continue pretraining on a task's text, without its labels (ULMFiT's second stage)",
         "bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.directory=trec --workdir=runs/awd-trec",
         overrides=True,
     )  # fmt: skip
-    more.add_argument("--run", required=True, type=Path, help="pretrained or imported run directory")
-    more.add_argument("--task", required=True, help="a task's name, or FILE.py with a task of your own")
-    more.add_argument("--recipe", default="same", help="same (the run's own optimiser, default), ulmfit or fitlam")
-    more.add_argument(
-        "--epochs", type=float, default=1.0, help="passes over the text, without --config.train.steps (default 1)"
-    )
-    more.add_argument("--workdir", required=True, type=Path, help="run directory of the adapted model")
+    adapt("--run", required=True, type=Path, help="directory of a pretrained or imported run")
+    adapt("--task", required=True, help="a task's name, or FILE.py with your own task")
+    adapt("--recipe", default="same", help="same (the optimiser of the run; default), ulmfit or fitlam")
+    adapt("--epochs", type=float, default=1.0, help="passes over the text, unless --config.train.steps is set (default 1)")
+    adapt("--workdir", required=True, type=Path, help="directory of the adapted run")
 
-    mean = add(
-        "average", _average, "average the predictions of several fine-tunings on one task (forward and backward, seeds)",
+    average = add(
+        "average", _average, "average the predictions of several fine-tunings on one task, such as several seeds",
         "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec",
     )  # fmt: skip
-    mean.add_argument("runs", nargs="+", type=Path, help="run directories of finished fine-tunings")
-    mean.add_argument("--split", default="test", choices=("valid", "test"), help="default test")
+    average("runs", nargs="+", type=Path, help="directories of finished fine-tunings")
+    average("--split", default="test", choices=("valid", "test"), help="default test")
 
 
-def _add_grid(command: argparse.ArgumentParser, selection: str = "") -> None:
-    command.add_argument("--seeds", help="several seeds, such as 1,2,3: runs a study and reports mean, deviation and interval")
-    command.add_argument("--rates", help=f"several learning rates, such as 1e-4,3e-4: runs a study{selection}")
-    command.add_argument("--jobs", type=int, default=1, help="number of the study's runs at a time (default 1)")
+def _add_grid(argument, selection: str = "") -> None:
+    argument("--seeds", help="several seeds, such as 1,2,3: runs a study and reports mean, deviation and interval")
+    argument("--rates", help=f"several learning rates, such as 1e-4,3e-4: runs a study{selection}")
+    argument("--jobs", type=int, default=1, help="how many runs of the study at a time (default 1)")
 
 
 def _add_studies(add) -> None:
     sweep = add(
-        "sweep", _sweep, "run every run of a study that is not finished",
+        "sweep", _sweep, "run all unfinished runs of a study",
         "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2",
     )  # fmt: skip
-    sweep.add_argument("--study", required=True, help="study file with arguments after a colon: FILE.py:key=value,key=value")
-    sweep.add_argument("--workdir", required=True, type=Path, help="directory of the study; one run directory a run in it")
-    sweep.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of cores or devices (default 1)")
-    sweep.add_argument("--dry_run", action="store_true", help="print the runs and what they will cost, and start none")
-    sweep.add_argument(
+    sweep("--study", required=True, help="study file and its arguments, FILE.py:key=value,key=value")
+    sweep("--workdir", required=True, type=Path, help="study directory; it holds one directory per run")
+    sweep("--jobs", type=int, default=1, help="runs at a time; they share the cores or devices (default 1)")
+    sweep("--dry_run", action="store_true", help="print the runs and their cost; start nothing")
+    sweep(
         "--until_decided", nargs="?", const="all", default="", metavar="TASK",
-        help="begin no further seed once the order of the variants is settled on TASK (alone: on all tasks)",
+        help="stop adding seeds once the variants' order on TASK is settled (without TASK: on all tasks)",
     )  # fmt: skip
-    sweep.add_argument(
-        "--launcher", default="local", choices=("local", "slurm", "ray"), help="where the runs are started (default local)"
-    )
-    sweep.add_argument(
+    sweep("--launcher", default="local", choices=("local", "slurm", "ray"), help="where the runs start (default local)")
+    sweep(
         "--launcher_options", default="",
-        help="key=value,...: local: devices=0,1; slurm: submitit's, as timeout_min=60,partition=gpu; ray: address=, num_gpus=",
+        help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,partition=gpu; ray: address=,"
+        " num_gpus=",
     )  # fmt: skip
 
-    evaluate = add(
-        "evaluate", _evaluate, "bits per byte of held-out text, or accuracy on minimal pairs, by a run's own likelihood",
-        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20",
-    )  # fmt: skip
-    evaluate.add_argument("--run", required=True, type=Path, help="run or imported directory")
-    evaluate.add_argument("--text", type=Path, help="UTF-8 text, one a line (default: sentences of the run's own test split)")
-    evaluate.add_argument("--minimal_pairs", type=Path, help="BLiMP's format: .jsonl, .jsonl.gz or .jsonl.xz")
-    evaluate.add_argument("--kinds", default="", help="left-to-right, pseudo, ... joined by commas (default: all it allows)")
-    evaluate.add_argument("--limit", type=int, default=0, help="texts, or pairs a paradigm (default: a file's all, or 200)")
-    evaluate.add_argument("--out", type=Path, help="FILE.json to write to (default: RUN/evaluation.json)")
+    report = add(
+        "report", _report, "write tables, curves and an HTML page for a study or a run", "bertlab report runs/objectives"
+    )
+    report("path", type=Path, help="study or run directory")
+
+    compare = add("compare", _compare, "show how two runs differ in config and results", "bertlab compare runs/x runs/y")
+    compare("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
 
     doctor = add(
-        "doctor", _doctor, "say whether a run looks right, from its own log; exit code 0: nothing found, 1: something is wrong",
+        "doctor", _doctor, "check a run's log for signs of trouble; the exit status is 1 if it finds any",
         "bertlab doctor runs/x",
     )  # fmt: skip
-    doctor.add_argument("run", type=Path, help="run directory")
+    doctor("run", type=Path, help="run directory")
+
+
+def _add_measuring(add) -> None:
+    evaluate = add(
+        "evaluate", _evaluate, "score held-out text (bits per byte) or minimal pairs (accuracy) by a run's own likelihood",
+        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20",
+    )  # fmt: skip
+    evaluate("--run", required=True, type=Path, help=_ANY_RUN)
+    evaluate("--text", type=Path, help="UTF-8 file, one text per line (default: sentences of the run's test split)")
+    evaluate("--minimal_pairs", type=Path, help="minimal pairs in BLiMP's format: .jsonl, .jsonl.gz or .jsonl.xz")
+    evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
+    evaluate("--limit", type=int, default=0, help="most texts, or pairs per paradigm (default: a whole file, or 200 sentences)")
+    evaluate("--out", type=Path, help="FILE.json to write (default: RUN/evaluation.json)")
 
     floor = add(
-        "floor", _floor, "the best possible loss of each objective on the synthetic language, and a run's nats above it;"
-        " exit code 1: no objective has one",
+        "floor", _floor, "compute the lowest possible loss of each objective on the synthetic language, and how far a run is"
+        " above it; the exit status is 1 if no objective has a floor",
         "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic"
         " --config.data.format=doc_sentences --config.data.tokenizer.kind=words --config.data.tokenizer.vocab_size=69",
         overrides=True,
     )  # fmt: skip
-    floor.add_argument("--config", default=None, help=_CONFIG_HELP)
-    floor.add_argument("--run", type=Path, help="run directory: its config, where --config is left out, and its loss")
+    floor("--config", default=None, help=_CONFIG_HELP)
+    floor("--run", type=Path, help="run directory; gives the losses, and the config if you omit --config")
 
     plan = add(
-        "plan", _plan, "what a training step needs on a machine that is not here (memory, FLOPs, exchanges), by compiling it",
+        "plan", _plan, "compile a training step for a machine you do not have, and print its memory, FLOPs and communication",
         "bertlab plan --config=experiments/pretrain/bert.py:size=large --topology=v5e:16x16 --config.data.batch_size=4096",
         overrides=True,
     )  # fmt: skip
-    plan.add_argument("--config", required=True, help=_CONFIG_HELP)
-    plan.add_argument("--topology", required=True, help="a TPU slice, as v5e:16x16, or virtual devices, as cpu:8")
-    plan.add_argument("--largest", action="store_true", help="double the batch while it fits, or halve it until it does")
-    plan.add_argument("--out", type=Path, help="write it as JSON too")
+    plan("--config", required=True, help=_CONFIG_HELP)
+    plan("--topology", required=True, help="a TPU slice such as v5e:16x16, or virtual devices such as cpu:8")
+    plan("--largest", action="store_true", help="find the largest batch that fits, by doubling or halving")
+    plan("--out", type=Path, help="also write the plan to this JSON file")
 
     bench = add(
-        "bench", _bench, "measure speed on named workloads, in turns with a rival on the same work",
+        "bench", _bench, "measure speed on named workloads, alternating with a rival that does the same work",
         "bertlab bench --suite=cpu --against=transformers --out=speed.json",
     )  # fmt: skip
-    bench.add_argument("--suite", default="cpu", choices=("cpu", "gpu", "all"), help="which workloads (default cpu)")
-    bench.add_argument(
+    bench("--suite", default="cpu", choices=("cpu", "gpu", "all"), help="which workloads (default cpu)")
+    bench(
         "--against", default="transformers", choices=("transformers", "none"),
         help="the rival: PyTorch with transformers (default; pip install 'bertlab[bench]'), or none",
     )  # fmt: skip
-    bench.add_argument("--only", default="", metavar="NAME,NAME", help="these workloads instead of a suite's")
-    bench.add_argument("--rounds", type=int, default=5, help="of each side, after warming up (default 5)")
-    bench.add_argument("--seconds", type=float, default=3.0, help="that a round is to take (default 3)")
-    bench.add_argument("--corpus", default="", help="the text, as config.data.corpus, of many words (default pydocs)")
-    bench.add_argument("--out", type=Path, help="FILE.json with every round, the machine and the versions")
-
-    report = add("report", _report, "table, curves and one HTML page of a study or a run", "bertlab report runs/objectives")
-    report.add_argument("path", type=Path, help="study or run directory")
-
-    compare = add("compare", _compare, "what differs between two runs in config and in result", "bertlab compare runs/x runs/y")
-    compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
+    bench("--only", default="", metavar="NAME,NAME", help="run these workloads instead of a suite")
+    bench("--rounds", type=int, default=5, help="rounds per side, after warm-up (default 5)")
+    bench("--seconds", type=float, default=3.0, help="length of a round (default 3)")
+    bench("--corpus", default="", help="text for the workloads, as config.data.corpus (default pydocs)")
+    bench("--out", type=Path, help="FILE.json for every round, the machine and the versions")
 
 
-def _add_data(add) -> None:
+def _add_data(add, commands) -> None:
     prepare = add(
-        "prepare", _prepare, "tokenise a corpus once, for all runs on it",
+        "prepare", _prepare, "tokenise a corpus once, for all runs that use it",
         "bertlab prepare --corpus='text:books/*.txt.gz' --config.data.tokenizer.vocab_size=16000", overrides=True,
     )  # fmt: skip
-    prepare.add_argument("--config", default=None, help=_CONFIG_HELP + " (default: every key's default)")
-    prepare.add_argument("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic")
-    prepare.add_argument(
-        "--beam_runner", default="", help="prepare with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ..."
-    )
-    prepare.add_argument(
+    prepare("--config", default=None, help=_CONFIG_HELP + " (default: the defaults)")
+    prepare("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic")
+    prepare("--beam_runner", default="", help="use Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...")
+    prepare(
         "--beam_pipeline_options", default="",
-        help="key=value,...: Beam's own, as project=my-project,region=europe-west4; as for TFDS's command line",
+        help="Beam's options as key=value,..., such as project=my-project,region=europe-west4 (as on TFDS's command line)",
     )  # fmt: skip
 
-
-def _add_tokenizer(add, commands) -> None:
     tokenizer = commands.add_parser(
-        "tokenizer", help="train a tokenizer, or encode and decode lines with one",
+        "tokenizer", help="train a tokenizer, or encode and decode lines",
         epilog="example:\n  echo 'One sentence.' | bertlab tokenizer encode --tokenizer=runs/x/tokenizer --pieces",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -240,80 +239,74 @@ def _add_tokenizer(add, commands) -> None:
         "train", _tokenizer_train, "train a tokenizer on a corpus",
         "bertlab tokenizer train --corpus='text:books/*.txt' --kind=bpe --vocab_size=8000 --out=tokenizer", to=actions,
     )  # fmt: skip
-    learn.add_argument("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
-    learn.add_argument("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
-    learn.add_argument("--vocab_size", type=int, default=8192, help="pieces, special ones included (default 8192)")
-    learn.add_argument("--lowercase", action="store_true", help="fold case")
-    learn.add_argument("--seed", type=int, default=0, help="of the sample of sentences (default 0)")
-    learn.add_argument("--sample_sentences", type=int, default=1_000_000, help="sentences to learn from (default 1,000,000)")
-    learn.add_argument("--out", required=True, type=Path, help="directory to save it in")
+    learn("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
+    learn("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
+    learn("--vocab_size", type=int, default=8192, help="number of pieces, including special ones (default 8192)")
+    learn("--lowercase", action="store_true", help="fold case")
+    learn("--seed", type=int, default=0, help="seed of the sample of sentences (default 0)")
+    learn("--sample_sentences", type=int, default=1_000_000, help="how many sentences to learn from (default 1,000,000)")
+    learn("--out", required=True, type=Path, help="directory for the tokenizer")
     encode = add(
-        "encode", _tokenizer_encode, "encode lines of standard input as ids (or pieces)",
+        "encode", _tokenizer_encode, "encode lines of standard input as ids or pieces",
         "echo 'One sentence.' | bertlab tokenizer encode --tokenizer=tokenizer", to=actions,
     )  # fmt: skip
-    encode.add_argument("--pieces", action="store_true", help="print pieces instead of ids")
+    encode("--pieces", action="store_true", help="print pieces instead of ids")
     decode = add(
-        "decode", _tokenizer_decode, "decode lines of ids of standard input as text",
+        "decode", _tokenizer_decode, "decode lines of ids from standard input as text",
         "echo '17 20 3' | bertlab tokenizer decode --tokenizer=tokenizer", to=actions,
     )  # fmt: skip
-    for command in (encode, decode):
-        command.add_argument("--tokenizer", required=True, type=Path, help="RUN/tokenizer, another saved one, or vocab.txt")
+    for argument in (encode, decode):
+        argument("--tokenizer", required=True, type=Path, help="RUN/tokenizer, another saved tokenizer, or vocab.txt")
 
 
 def _add_weights(add) -> None:
-    kinds = "huggingface, google, openai, elmo, fastai, word2vec or glove"
     bring = add(
-        "import", _import, "make a run directory of weights that were trained elsewhere",
+        "import", _import, "convert weights trained elsewhere into a run directory",
         "bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert-base",
     )  # fmt: skip
-    bring.add_argument("--from", required=True, dest="kind", help=f"{kinds}")
-    bring.add_argument("source", type=Path, help="directory or file; for ELMo the directory with options.json")
-    bring.add_argument("--workdir", required=True, type=Path, help="directory to make")
+    bring("--from", required=True, dest="kind", help="huggingface, google, openai, elmo, fastai, word2vec or glove")
+    bring("source", type=Path, help="directory or file; for ELMo, the directory with options.json")
+    bring("--workdir", required=True, type=Path, help="new directory")
 
     export = add(
-        "export", _export, "write a run's weights for other tools",
+        "export", _export, "write a run's weights in the format of another tool",
         "bertlab export runs/x --to=huggingface exported/x",
     )  # fmt: skip
-    export.add_argument("run", type=Path, help="run or imported directory")
-    export.add_argument("--to", required=True, dest="kind", help="huggingface, elmo, word2vec or glove")
-    export.add_argument("directory", type=Path, help="directory to make")
+    export("run", type=Path, help=_ANY_RUN)
+    export("--to", required=True, dest="kind", help="huggingface, elmo, word2vec or glove")
+    export("directory", type=Path, help="new directory")
 
     embed = add(
-        "embed", _embed, "hidden states of every line of a text",
+        "embed", _embed, "write the hidden states of every line of a text",
         "bertlab embed --run=runs/x --text=lines.txt --layers=all --out=lines.npz",
     )  # fmt: skip
-    embed.add_argument("--run", required=True, type=Path, help="run or imported directory")
-    embed.add_argument("--text", required=True, type=Path, help="UTF-8 text, one text a line")
-    embed.add_argument("--pretokenized", action="store_true", help="words are split at spaces already: one vector a word")
-    embed.add_argument(
-        "--layers", default=None, help="all, or numbers such as 0,-1 (0: embeddings; default all, and -1 with --pooling)"
-    )
-    embed.add_argument(
-        "--pooling", default=None, help="one vector a line: mean, first ([CLS]), last, max or pooler; special tokens count"
-    )
-    embed.add_argument("--special_tokens", action="store_true", help="keep [CLS], [SEP] and their like")
-    embed.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        help='FILE.npz or FILE.safetensors: array [layers, tokens, D] a line, by line number from 0, or "vectors" [lines, D]'
-        " with --pooling; FILE.csv: a table",
-    )
+    embed("--run", required=True, type=Path, help=_ANY_RUN)
+    embed("--text", required=True, type=Path, help="UTF-8 file, one text per line")
+    embed("--pretokenized", action="store_true", help="split words only at spaces; gives one vector per word")
+    embed("--layers", default=None, help="all, or numbers such as 0,-1; 0 is the embeddings (default all; with --pooling, -1)")
+    embed(
+        "--pooling", default=None,
+        help="one vector per line: mean, first ([CLS]), last, max or pooler; special tokens are included",
+    )  # fmt: skip
+    embed("--special_tokens", action="store_true", help="keep [CLS], [SEP] and other special tokens")
+    embed(
+        "--out", required=True, type=Path,
+        help="FILE.npz or FILE.safetensors: one array [layers, tokens, D] per line, named by its number from 0; with"
+        ' --pooling, one array "vectors" [lines, D]. FILE.csv: a table',
+    )  # fmt: skip
 
     keys = add("keys", _keys, "list config keys with default, values and meaning", "bertlab keys 'optimizer.*'")
-    keys.add_argument(
-        "pattern", nargs="?", default="", help="only keys whose name or meaning has this text, or matches this glob"
-    )
-    keys.add_argument("--markdown", action="store_true", help="print the documentation's table")
+    keys("pattern", nargs="?", default="", help="only keys whose name or meaning has this text, or matches this glob")
+    keys("--markdown", action="store_true", help="print the documentation's table")
 
-    add("models", _models, "print the families, their sizes and parameter counts", "bertlab models")
+    add("models", _models, "list the model families with their sizes and parameter counts", "bertlab models")
 
 
 def _asks_for_a_grid(given, overrides: list[str]) -> bool:
     """Whether the command names several seeds or rates.
 
     Raises:
-        UserError: an option has no effect.
+        UserError: An option has no effect.
     """
     lists = {"seeds": ("seed", given.seeds), "rates": ("optimizer.learning_rate", given.rates)}
     for name, (key, values) in lists.items():
@@ -346,11 +339,17 @@ def _train(given, overrides: list[str]) -> int | None:
         if finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
-            with processes.first_before_others("prepared"), _Progress() as progress:  # for all that share its cache
+            with processes.first_before_others("prepared"), _Progress() as progress:  # all processes that share its cache
                 prepare(config.data, progress=progress)
         pretrain(config, given.workdir)
     if processes.is_first():
         print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
+
+
+def _values(overrides: list[str]) -> dict[str, str]:
+    """["--config.KEY=VALUE"] as {KEY: VALUE}."""
+    pairs = (override.removeprefix("--config.").partition("=") for override in overrides)
+    return {name: value for name, _, value in pairs}
 
 
 def _finetune(given, overrides: list[str]) -> int | None:
@@ -359,8 +358,7 @@ def _finetune(given, overrides: list[str]) -> int | None:
     from bertlab.transfer.finetune import finetune
 
     processes.refuse()
-    pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
-    values = {name: value for name, _, value in pairs}
+    values = _values(overrides)
     if _asks_for_a_grid(given, overrides):
         return grid(given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs)
     result = finetune(given.run, given.task, given.workdir, values, given.recipe)
@@ -373,8 +371,7 @@ def _adapt(given, overrides: list[str]) -> None:
     from bertlab.transfer.adapt import adapt
 
     processes.refuse()
-    pairs = (a.removeprefix("--config.").partition("=") for a in overrides)
-    values = {name: value for name, _, value in pairs}
+    values = _values(overrides)
     adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
     print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
 
@@ -413,12 +410,12 @@ def _floor(given, overrides: list[str]) -> int:
     from bertlab.floors import print_floors
 
     if overrides and given.config is None:
-        raise UserError(f"{overrides[0]}: give --config=FILE.py too; --run alone takes that run's config as it is")
+        raise UserError(f"{overrides[0]}: give --config=FILE.py too; without it --run uses the run's own config")
     return int(not print_floors(load_config(given.config, argv=overrides) if given.config else None, given.run))
 
 
 def _plan(given, overrides: list[str]) -> None:
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, and accelerators are left to others
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, so leave accelerators alone
     kind, _, count = given.topology.partition(":")
     if kind == "cpu" and count.isdigit() and int(count):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", count)
@@ -455,8 +452,7 @@ def _prepare(given, overrides: list[str]) -> None:
         config = load_config(given.config, argv=overrides)
     else:
         config = base_config()
-        for override in overrides:
-            name, _, value = override.removeprefix("--config.").partition("=")
+        for name, value in _values(overrides).items():
             set_key(config, name, parse_override(config, name, value))
     if given.corpus:
         config.data.corpus = given.corpus
@@ -561,7 +557,7 @@ def _models(given, _) -> None:
 
 
 class _Progress:
-    """Preparation progress as bars on a terminal, silence elsewhere."""
+    """Progress bars of preparation on a terminal; prints nothing elsewhere."""
 
     def __init__(self):
         from rich.progress import Progress

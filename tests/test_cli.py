@@ -18,21 +18,9 @@ from bertlab.train.checkpoint import load_params
 from tests.conftest import ROOT
 from tests.interop import published
 
-COMMANDS = ["train", "finetune", "sweep", "report", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode"]
-COMMANDS += [
-    "import",
-    "export",
-    "embed",
-    "models",
-    "evaluate",
-    "doctor",
-    "floor",
-    "adapt",
-    "average",
-    "compare",
-    "plan",
-    "bench",
-]
+COMMANDS = ["train", "finetune", "adapt", "average", "sweep", "report", "compare", "doctor", "evaluate", "floor", "plan"]
+COMMANDS += ["bench", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode", "import", "export", "embed"]
+COMMANDS += ["keys", "models"]
 
 
 @pytest.fixture(autouse=True)
@@ -95,63 +83,42 @@ def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (["train", "--config=no.py", "--workdir=x"], "bertlab train: --config=no.py: there is no file no.py"),
-        (
-            ["train", f"--config={ROOT}/experiments/pretrain/bert.py:depth=3", "--workdir=x"],
-            "bertlab train: argument 'depth=3' is not one of",
-        ),
-        (
-            ["train", f"--config={ROOT}/experiments/pretrain/bert.py", "--workdir=x", "--config.train.stepz=3"],
-            "bertlab train: --config.train.stepz: the config has no key 'train.stepz'; did you mean train.steps",
-        ),
+        (["train", "--config=no.py", "--workdir=x"], "--config=no.py"),
+        (["train", f"--config={ROOT}/experiments/pretrain/bert.py:depth=3", "--workdir=x"], "depth=3"),
+        (["train", f"--config={ROOT}/experiments/pretrain/bert.py", "--workdir=x", "--config.train.stepz=3"], "train.steps"),
         (
             ["train", f"--config={ROOT}/experiments/pretrain/gpt.py:objectives=mlm", "--workdir=x"],
-            "set config.model.direction='bidirectional'",
+            "config.model.direction='bidirectional'",
         ),
-        (["finetune", "--run=nowhere", "--task=package", "--workdir=x"], "bertlab finetune: nowhere has no config.json"),
+        (["finetune", "--run=nowhere", "--task=package", "--workdir=x"], "nowhere has no config.json"),
         (["prepare", "--corpus=text:nothing/*.txt"], "nothing/*.txt"),
         (["prepare", "--config.data.corpus=cloud"], "cloud"),
         (["report", "nowhere"], "nowhere"),
         (["sweep", "--study=no.py", "--workdir=x"], "no.py"),
-        (
-            ["import", "--from=torch", ".", "--workdir=x"],
-            "format 'torch' is not known; choose one of huggingface, google, openai, elmo, fastai, word2vec, glove",
-        ),
-        (
-            ["import", "--from=google", "nowhere", "--workdir=x"],
-            "nowhere does not exist; give the directory or file of a google",
-        ),
-        (["import", "--from=huggingface", ".", "--workdir=x"], "has no config.json"),
-        (["import", "--from=huggingface", ".", "--workdir=full"], "full is not empty; name a new directory"),
-        (
-            ["import", "--from=huggingface", ".", "--workdir=full/notes.txt"],
-            "full/notes.txt is not empty; name a new directory",
-        ),
-        (
-            ["export", "nowhere", "--to=onnx", "x"],
-            "format 'onnx' is not known; choose one of huggingface, elmo, word2vec, glove",
-        ),
-        (["export", "nowhere", "--to=huggingface", "x"], "nowhere has no config.json; give the --workdir"),
-        (["export", "nowhere", "--to=huggingface", "full"], "full is not empty; name a new directory"),
+        (["import", "--from=torch", ".", "--workdir=x"], "huggingface, google, openai, elmo, fastai, word2vec, glove"),
+        (["import", "--from=google", "nowhere", "--workdir=x"], "nowhere"),
+        (["import", "--from=huggingface", ".", "--workdir=x"], "config.json"),
+        (["import", "--from=huggingface", ".", "--workdir=full"], "full is not empty"),
+        (["import", "--from=huggingface", ".", "--workdir=full/notes.txt"], "full/notes.txt"),
+        (["export", "nowhere", "--to=onnx", "x"], "huggingface, elmo, word2vec, glove"),
+        (["export", "nowhere", "--to=huggingface", "x"], "nowhere has no config.json"),
+        (["export", "nowhere", "--to=huggingface", "full"], "full is not empty"),
         (["embed", "--run=nowhere", "--text=full/notes.txt", "--out=x.npz"], "nowhere has no config.json"),
         (["embed", "--run=nowhere", "--text=no.txt", "--out=x.npz"], "--text=no.txt: "),
-        (["embed", "--run=nowhere", "--text=full/notes.txt", "--out=x"], "--out=x: the file is a NumPy archive"),
-        (
-            ["embed", "--run=nowhere", "--text=full/notes.txt", "--layers=last", "--out=x.npz"],
-            "--layers=last: expected all, or",
-        ),
+        (["embed", "--run=nowhere", "--text=full/notes.txt", "--out=x"], "--out=x: "),
+        (["embed", "--run=nowhere", "--text=full/notes.txt", "--layers=last", "--out=x.npz"], "--layers=last: "),
     ],
 )
-def test_mistakes_are_one_line_and_status_2(arguments, message, capsys, tmp_path, monkeypatch):
+def test_mistakes_are_one_line_and_status_2(arguments, named, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTLAB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("a line\n")
     assert main(arguments) == 2
     text = capsys.readouterr().err
-    assert message in text and text.startswith(f"bertlab {arguments[0]}: ") and text.count("\n") == 1
+    assert named in text and text.startswith(f"bertlab {arguments[0]}: ") and text.count("\n") == 1
     assert "Traceback" not in text
     assert {path.name for path in tmp_path.iterdir()} <= {"full", "cache"} and len(list((tmp_path / "full").iterdir())) == 1
 
@@ -272,42 +239,26 @@ def test_input_that_is_not_utf8_names_line_and_byte(action, first, errors, tmp_p
     assert f"standard input, line 2: byte {len(before) + 2} is not UTF-8 text" in output.err
 
 
-def test_train_and_report_from_the_shell(corpus, tmp_path):
-    """The documented command in a process of its own, twice, then its report."""
+def test_train_and_report_from_the_shell(corpus, tmp_path, capsys):
+    """The documented command in a process of its own, then its report."""
+    command = [sys.executable, "-W", "error::DeprecationWarning:bertlab", "-m", "bertlab.cli", "train"]
+    command += [f"--config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus={corpus}"]
+    command += [f"--workdir={tmp_path / 'run'}", "--config.train.steps=4", "--config.seed=1"]
+    small = {"data.tokenizer.vocab_size": 400, "data.seq_len": 32, "data.batch_size": 8, "data.valid_fraction": 0.1}
+    small |= {"data.test_fraction": 0.1, "optimizer.warmup_steps": 1, "train.eval_batches": 1, "train.log_every": 2}
+    small |= {"evaluate.sentences": 2}
+    command += [f"--config.{key}={value}" for key, value in small.items()]
     environment = {**os.environ, "BERTLAB_CACHE": str(tmp_path / "cache"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-
-    def bertlab(*arguments):
-        command = [sys.executable, "-W", "error::DeprecationWarning:bertlab", "-m", "bertlab.cli", *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert "Warning" not in done.stderr
-        return done.stdout
-
-    train = [
-        "train",
-        f"--config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus={corpus}",
-        f"--workdir={tmp_path / 'run'}",
-        "--config.train.steps=4",
-        "--config.seed=1",
-    ]
-    small = ["data.tokenizer.vocab_size=400", "data.seq_len=32", "data.batch_size=8", "data.valid_fraction=0.1"]
-    small += [
-        "data.test_fraction=0.1",
-        "optimizer.warmup_steps=1",
-        "train.eval_batches=1",
-        "train.log_every=2",
-        "evaluate.sentences=2",
-    ]
-    train += [f"--config.{override}" for override in small]
-    first = bertlab(*train)
-    assert "step 4/4  train" in first
-    assert first.splitlines()[-1] == f"finished: {tmp_path}/run/result.json; see it with: bertlab report {tmp_path}/run"
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
+    assert "step 4/4  train" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(f"finished: {tmp_path}/run/result.json; ")
     names = {"config.json", "environment.json", "data.json", "metrics.jsonl", "checkpoints", "result.json", "tokenizer"}
     names |= {"evaluation.json", "measured.json"}
     assert names == {path.name for path in (tmp_path / "run").iterdir()}
 
-    shown = bertlab("report", str(tmp_path / "run"))
-    assert "mlm" in shown.lower()
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert "mlm" in capsys.readouterr().out.lower()
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<html" in page and "http://" not in page.replace("http://www.w3.org", "")
 

@@ -1,8 +1,8 @@
-"""What a run will cost, before it runs: tokens and FLOPs from its config, time from what this machine or finished runs show.
+"""What runs will cost, before they run: tokens and FLOPs from the config, time from finished runs or this machine.
 
-Tokens count rows as full, which they nearly are. FLOPs are those that training counts itself (`Phase.flops`), on made-up rows.
-Time is what FLOPs take at the rate of this study's finished runs, or else at a share of this machine's matrix products; it is
-rough, and leaves out preparation, compilation and evaluation.
+Tokens count rows as full; they nearly are. FLOPs are counted as in training (`Phase.flops`), on made-up rows. Time is FLOPs at
+the rate of the study's finished runs, or else at a share of this machine's matrix products. It is rough, and leaves out
+preparation, compilation and evaluation.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ from bertlab.train.build import build_phases
 from bertlab.train.cost import body_flops
 from bertlab.train.made_up import MadeUpRows, made_up_program
 
-# Of this machine's matrix products, what a small run reaches on one CPU core (bert-tiny in `make demo`: about a seventh).
+# The share of a CPU core's matrix-product rate that a small run reaches (bert-tiny in `make demo`: about a seventh).
 SHARE_OF_PRODUCTS = 0.15
 ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Tokens that are read, padding not counted, and forward and backward FLOPs."""
+    """Tokens read, without padding, and forward plus backward FLOPs."""
 
     tokens: float = 0.0
     flops: float = 0.0
@@ -40,10 +40,10 @@ class Cost:
 
 
 def pretraining_cost(config: ConfigDict) -> Cost:
-    """Of a whole pretraining; nothing for one of no steps. A budget is counted as the `train.steps` beside it.
+    """The cost of a pretraining. With `train.budget` set, `train.steps` counts.
 
     Raises:
-        UserError: the config cannot be.
+        UserError: The config is wrong.
     """
     if not config.train.steps or not config.data.corpus:
         return Cost()
@@ -64,7 +64,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
 
 
 def transfer_cost(run: RunSpec, transfers: Mapping[tuple[str, str], ConfigDict]) -> Cost:
-    """Of a run's adaptations and fine-tunings together.
+    """The cost of a run's adaptations and fine-tunings.
 
     Args:
         run: The run.
@@ -87,9 +87,9 @@ def _finetuning_cost(config: ConfigDict) -> Cost:
 
 
 def flops_per_second(directories: list[Path], launcher: Launcher, at_a_time: int) -> tuple[float, str]:
-    """(rate of one of so many runs at a time, where it comes from): the finished runs, or a share of this machine's products.
+    """(FLOP/s of one of `at_a_time` parallel runs, its source): from finished runs, or a share of this machine's products.
 
-    Runs that share this machine's cores share its rate; others each have that of one of its devices.
+    Runs that share this machine's cores share its rate; other runs each have the rate of one device.
     """
     share = launcher.share(at_a_time)
     done = [run for run in map(Run, directories) if run.result.exists()]
@@ -106,11 +106,11 @@ def flops_per_second(directories: list[Path], launcher: Launcher, at_a_time: int
 
 
 def schedule(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: int) -> float:
-    """How long runs take together.
+    """How long the runs take together, in seconds.
 
     Args:
-        seconds: Run -> what it takes, in the order in which they begin.
-        waits: Run -> those that must have ended before it begins; others than these runs have ended long ago.
+        seconds: Run -> its duration, in starting order.
+        waits: Run -> the runs that must end before it starts; those not in `seconds` have already ended.
         jobs: Runs at a time.
     """
     now, ends, waiting = 0.0, {}, list(seconds)

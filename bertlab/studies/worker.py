@@ -1,13 +1,13 @@
 """Executes runs of a study: `python -m bertlab.studies.worker --run RUN/job.json`.
 
-A run consists of stages, each in a directory that has a result.json once it is finished; what is finished is left alone.
-A worker that is told to answer takes further runs, one after the other: imports and the device are there then.
+A run consists of stages; each has a directory, and a result.json there once it is finished. Finished stages are skipped. A
+worker started with --answer takes one run after another, so imports and the device are ready. Whatever imports JAX is imported
+inside functions: a worker first chooses its cores, from which XLA sizes its thread pool.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import fcntl
 import importlib
 import json
 import os
@@ -16,17 +16,18 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.run import Run
+from bertlab.studies.locks import alone
 from bertlab.studies.study import COSTS, RunSpec, data_of
 
 RUNNER = "bertlab.studies.worker:execute"
-NO_COSTS = {key: 0 for key in COSTS if key != "parameters"}  # of a run that stands on no pretraining
+NO_COSTS = {key: 0 for key in COSTS if key != "parameters"}  # of a run without pretraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +56,13 @@ class Stage:
 
     @property
     def finished(self) -> bool:
-        """Whether it has its result, and for a pretraining what is measured after it."""
+        """Whether the stage has its result; a pretraining also needs its measurements."""
         run = Run(self.directory)
         return run.result.exists() and (self.kind != "pretrain" or run.measured.exists())
 
 
 def stages(run: RunSpec, directory: Path) -> list[Stage]:
-    """What a run does itself, in order; what it shares with another run of the study is not among it."""
+    """The stages that a run executes itself, in order, without those it takes from another run."""
     finetunings = [
         Stage("average" if run.averages else "finetune", task, directory / "finetune" / task) for task in run.downstream
     ]
@@ -73,7 +74,7 @@ def stages(run: RunSpec, directory: Path) -> list[Stage]:
 
 
 def awaited(run: RunSpec, workdir: Path) -> list[tuple[str, Stage]]:
-    """(run, stage) of other runs of the study in `workdir` that must be finished before a run can begin."""
+    """(run name, stage) of the other runs' stages that must be finished before a run can start."""
     found = [
         (name, Stage("finetune", task, workdir / name / "finetune" / task)) for name in run.averages for task in run.downstream
     ]
@@ -84,16 +85,16 @@ def awaited(run: RunSpec, workdir: Path) -> list[tuple[str, Stage]]:
 
 
 def is_finished(run: RunSpec, directory: Path) -> bool:
-    """Whether all stages of a run are."""
+    """Whether all stages of a run are finished."""
     return all(stage.finished for stage in stages(run, directory))
 
 
 def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
-    """By `Stage.key` the settings that decide a stage's result, as job.json has them; shared stages are among them."""
+    """`Stage.key` -> the settings that decide the stage's result, as in job.json; includes shared stages."""
     tasks = run.downstream.items()
     pretraining = {"config": run.config, **run.overrides}
     found = {"pretrain": pretraining}
-    if existing_run(run.config):  # of which is noted what it had cost, given what its tasks take of it
+    if existing_run(run.config):  # its recorded cost depends on what the tasks use of it
         found["pretrain"] = pretraining | {f"finetune.{key} of {task}": of[key] for task, of in tasks for key in of}
     if run.averages:
         found = {}
@@ -108,11 +109,11 @@ def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
 
 
 def execute(run: RunSpec, directory: Path) -> None:
-    """Goes through the stages of a run that are not finished.
+    """Executes the unfinished stages of a run.
 
     Args:
         run: The run.
-        directory: Its directory; those of the runs that it shares a stage with lie beside it.
+        directory: Its directory; the runs that it takes stages from lie beside it.
     """
     from bertlab.config import load_config
     from bertlab.transfer.adapt import adapt
@@ -134,16 +135,16 @@ def execute(run: RunSpec, directory: Path) -> None:
         else:
             average_predictions([directory.parent / name / "finetune" / stage.task for name in run.averages], stage.directory)
         if not stage.finished:
-            return  # stopped by SIGTERM after saving: the next sweep goes on from here
+            return  # stopped by SIGTERM after saving; the next sweep resumes here
 
 
 def existing_run(config: str) -> Path | None:
-    """The directory that "run:DIRECTORY" names; None for a config file."""
+    """The directory in "run:DIRECTORY"; None for a config file."""
     return Path(config.removeprefix("run:")).expanduser() if config.startswith("run:") else None
 
 
 def pretrained(run: RunSpec, directory: Path, task: str = "") -> Path:
-    """The directory of the model that a run's adaptations begin with; with a task, that its fine-tuning begins with."""
+    """The directory of the model that a run's adaptations start from; with a task, that its fine-tuning starts from."""
     if task and run.adapt:
         return directory.parent / run.shares.get("adapt", directory.name) / "adapt" / task
     return existing_run(run.config) or directory.parent / run.shares.get("pretrain", directory.name)
@@ -157,10 +158,10 @@ def finetuning(run: RunSpec, task: str) -> dict[str, Any]:
 
 
 def _fits(key: str, task: str) -> bool:
-    """Whether a setting is one of a task's: of heads, which differ by task, those that this one's has.
+    """Whether a setting applies to a task; settings of heads apply if the task's head has them.
 
     Raises:
-        UserError: no head has it.
+        UserError: No head has the setting.
     """
     from bertlab.transfer.kinds import KINDS
     from bertlab.transfer.tasks import find_task
@@ -174,7 +175,7 @@ def _fits(key: str, task: str) -> bool:
 
 
 def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
-    """`adapt`'s arguments for a task of a run: `task`, `recipe`, `epochs` and `overrides`; its data are the fine-tuning's."""
+    """`adapt`'s arguments for a task of a run: `task`, `recipe`, `epochs` and `overrides`, on the fine-tuning's data."""
     data = data_of(run.downstream[task])
     name = data.pop("task", task)
     overrides = data | dict(run.adapt)
@@ -192,7 +193,7 @@ def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
 
 
 def task_config(run: RunSpec, task: str) -> Any:
-    """The config with which a run of a study fine-tunes a run that is there already."""
+    """The config with which a study fine-tunes an existing run on a task."""
     from bertlab.transfer.finetune import finetune_config, overridden
 
     arguments = finetuning(run, task)
@@ -200,7 +201,7 @@ def task_config(run: RunSpec, task: str) -> Any:
 
 
 def stand_on(given: Path, run: RunSpec, directory: Path) -> None:
-    """Notes what the model of a run had cost that it does not train itself; nothing, if all its tasks begin at random."""
+    """Records what an existing run's model cost; 0 if all fine-tunings start from random values."""
     pretraining = Run(given).result.get({})
     costs = {key: pretraining[key] for key in COSTS if key in pretraining}
     if from_scratch(task_config(run, task).transfer.random for task in run.downstream):
@@ -210,12 +211,12 @@ def stand_on(given: Path, run: RunSpec, directory: Path) -> None:
 
 
 def from_scratch(at_random: Iterable[bool]) -> bool:
-    """Whether a run stands on no pretraining: it has fine-tunings, and all of them begin from random values."""
+    """Whether a run uses no pretraining: it has fine-tunings, and all start from random values."""
     return set(at_random) == {True}
 
 
 def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
-    """Writes the result of averaging the predictions of fine-tunings, such as a forward and a backward model's."""
+    """Averages the predictions of fine-tunings, such as a forward and a backward model's, and writes the scores."""
     from bertlab.transfer.average import average
 
     scores = {split: average(finetunings, split)["average"] for split in ("valid", "test")}
@@ -226,10 +227,10 @@ def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
 
 
 def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1) -> Path:
-    """Writes what a worker needs to know of a run, and returns the file.
+    """Writes job.json: what a worker needs to know about a run; returns its path.
 
-    It also notes the settings of the run's stages, those of an earlier sweep that the study has no more included, and how many
-    runs there were at a time.
+    It also records how many runs execute at a time, and the settings of all stages begun so far, including stages that the
+    study no longer has.
     """
     directory.mkdir(parents=True, exist_ok=True)
     settings = stage_settings(run)
@@ -241,50 +242,17 @@ def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1
 
 
 def recorded(directory: Path) -> dict[str, dict[str, Any]]:
-    """By `Stage.key` the settings with which a run's stages were begun, from its job.json."""
+    """`Stage.key` -> the settings that a run's stages began with, from its job.json."""
     job = Run(directory).job.get()
     if job is None:
         return {}
-    return job["stages"] if "stages" in job else stage_settings(RunSpec(**job["run"]))  # of a sweep that did not note them yet
-
-
-def lock(file: IO, wait: bool = False) -> None:
-    """Takes a file's lock (flock).
-
-    Raises:
-        BlockingIOError: another process has it, and it is not to be waited for.
-        UserError: the file system has no locks.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise UserError(
-            f"{file.name} cannot be locked ({error.strerror}): the file system has no flock, without which two sweeps could"
-            " write there at once; give a --workdir on another, or mount it with locks"
-        ) from None
-
-
-@contextlib.contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """Waits until no other process is at work on a run: one that a killed sweep has left behind, or on another machine."""
-    with open(Run(directory).lock, "a") as file:
-        try:
-            lock(file)
-        except BlockingIOError:
-            print(f"waiting for another process that is at work on {directory.name}", flush=True)
-            lock(file, wait=True)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")  # the process's own title may name a run that it had before
-        file.flush()
-        yield
+    return job["stages"] if "stages" in job else stage_settings(RunSpec(**job["run"]))  # written by an earlier version
 
 
 class Parent:
-    """Who has started this process: names further runs on standard input, a job.json a line, and is gone where that closes.
+    """The process that started this one. It sends further runs on standard input, one job.json path per line.
 
-    This process is then sent SIGTERM if it is at work on a run, so that it saves and ends.
+    When standard input closes, the parent is gone: a worker in the middle of a run gets SIGTERM, so it saves and ends.
     """
 
     def __init__(self):
@@ -301,7 +269,7 @@ class Parent:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def next_job(self, answer: int) -> Path | None:
-        """Says, in the pipe of that file descriptor, that a run has ended, and waits for another; None: there is none."""
+        """Tells the parent through file descriptor `answer` that a run has ended; waits for the next, None if there is none."""
         self.idle.set()
         with contextlib.suppress(BrokenPipeError):
             os.write(answer, b"\n")
@@ -311,7 +279,7 @@ class Parent:
 
 
 def write_to_log(directory: Path) -> None:
-    """Sends this process's output to a run's log.txt from now on."""
+    """Redirects this process's output to a run's log.txt."""
     sys.stdout.flush()
     sys.stderr.flush()
     with open(Run(directory).log, "ab") as log:
@@ -320,8 +288,8 @@ def write_to_log(directory: Path) -> None:
 
 
 def execute_job(file: Path) -> int:
-    """Executes the run that a job.json describes, in the directory which that file lies in; returns the exit status."""
-    sys.argv[1:] = ["--run", str(file)]  # the command that executes this run, as its environment.json has it
+    """Executes the run that a job.json describes, in that file's directory; returns the exit status."""
+    sys.argv[1:] = ["--run", str(file)]  # environment.json records this as the command
     job: Mapping[str, Any] = read_json(file)
     module, _, function = job["runner"].partition(":")
     try:
@@ -330,7 +298,7 @@ def execute_job(file: Path) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except Exception as error:  # the sweep shows this last line; the traceback stays in the log
+    except Exception as error:  # the sweep shows the last line; the traceback stays in the log
         traceback.print_exc()
         print(f"error: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
         return 1
@@ -338,7 +306,7 @@ def execute_job(file: Path) -> int:
 
 
 def programs_of(file: Path) -> str:
-    """What of a job.json decides which programs its run compiles: all but its name, labels and seeds."""
+    """The part of a job.json that decides which programs its run compiles: all but name, labels and seeds."""
     run = read_json(file)["run"]
     without_seed = lambda overrides: {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
     tasks = {task: without_seed(overrides) for task, overrides in run["downstream"].items()}
@@ -346,7 +314,7 @@ def programs_of(file: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Executes a run and, where the parent wants an answer, those that it names then; returns the last one's exit status."""
+    """Executes a run, and with --answer those that the parent sends next; returns the last exit status."""
     parser = argparse.ArgumentParser(prog="python -m bertlab.studies.worker", description="Executes one run of a study.")
     parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
     parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
@@ -354,7 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--answer", type=int, help="file descriptor to write a line to after a run, and wait for another")
     options = parser.parse_args(arguments)
     parent = Parent() if options.stop_with_parent else None
-    if options.cores:  # before JAX is imported: XLA sizes its thread pool from the affinity
+    if options.cores:  # before JAX is imported
         os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
     job, status = options.run, execute_job(options.run)
     while status == 0 and options.answer is not None and (following := parent.next_job(options.answer)) is not None:

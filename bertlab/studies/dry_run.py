@@ -1,0 +1,63 @@
+"""What `bertlab sweep --dry_run` prints."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, schedule, transfer_cost
+from bertlab.studies.launchers import Launcher
+from bertlab.studies.study import RunSpec, Study
+from bertlab.studies.text import count_text, seconds_text
+from bertlab.studies.views import print_line
+from bertlab.studies.worker import awaited, is_finished
+
+
+def print_plan(
+    study: Study,
+    runs: Sequence[RunSpec],
+    configs: Mapping[str, Any],
+    transfers: Mapping[str, Any],
+    workdir: Path,
+    launcher: Launcher,
+    console: Console,
+) -> None:
+    """Prints what a sweep would run and what it will cost."""
+    waiting = [run for run in runs if not is_finished(run, workdir / run.name)]
+    at_a_time = max(1, min(launcher.jobs, len(waiting)))
+    rate, source = flops_per_second([workdir / run.name for run in runs], launcher, at_a_time)
+    known: dict[str, Cost] = {}
+    total, seconds = Cost(), {}
+    trained = [run.overrides.items() for run in runs if run.overrides]
+    common = [(key, value) for key, value in (trained[0] if trained else ()) if all((key, value) in of for of in trained)]
+    if common:
+        print_line(console, "in all runs: " + " ".join(f"{key}={value}" for key, value in common))
+    for run in runs:
+        config, shared = configs[run.name], run.shares.get("pretrain")
+        unseeded = {name: value for name, value in run.overrides.items() if name not in ("seed", "data.seed")}
+        key = json.dumps([run.config, unseeded], sort_keys=True)
+        if key not in known:
+            known[key] = pretraining_cost(config)
+        cost = (Cost() if shared else known[key]) + transfer_cost(run, transfers[run.name])
+        if run in waiting:
+            total += cost
+            seconds[run.name] = cost.flops / rate
+        steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
+        cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(cost.flops / rate)}"
+        print_line(console, f"{run.name}  ({'to do' if run in waiting else 'finished'})  {steps}, {cost_text}", style="bold")
+        own = [f"{key}={value}" for key, value in run.overrides.items() if (key, value) not in common]
+        print_line(console, f"    {run.config}  {' '.join(own)}".rstrip())
+        if run.averages:
+            print_line(console, f"    the average of {', '.join(run.averages)}")
+        elif run.downstream:
+            before = "adapted to the text of and " if run.adapt else ""
+            print_line(console, f"    then {before}fine-tuned on {', '.join(run.downstream)}")
+    waits = {run.name: {name for name, _ in awaited(run, workdir)} for run in waiting}
+    print_line(
+        console,
+        f"{study.name}: {len(runs)} runs, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
+        f" {count_text(total.flops)} FLOPs, {seconds_text(schedule(seconds, waits, at_a_time))} of training with {at_a_time}"
+        f" at a time, {source}, plus preparation, compilation and evaluation; in {workdir}; nothing was started (--dry_run)",
+    )
