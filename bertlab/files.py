@@ -1,4 +1,4 @@
-"""Text and JSON files, written whole or not at all; temporary folders that go away even if who made them was killed."""
+"""Text and JSON files, written whole or not at all; temporary folders that are removed even after a kill."""
 
 import contextlib
 import json
@@ -15,16 +15,16 @@ from bertlab.errors import UserError
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file in one move, so that a reader never sees half of it; makes its directory.
+    """Writes a JSON file in one move, so a reader never sees half of it; makes its directory.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: A number is not finite.
     """
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a UTF-8 file in one move, so that a reader never sees half of it; makes its directory."""
+    """Writes a UTF-8 file in one move, so a reader never sees half of it; makes its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether this machine has a process of that number; it may be somebody else's."""
+    """Whether this machine has a process with that number, even another user's."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -44,7 +44,7 @@ def is_running(process: int) -> bool:
 
 @contextlib.contextmanager
 def temporary_folder(root: Path, kind: str) -> Iterator[Path]:
-    """A folder that goes away in the end; if this process is killed, when one of its kind is next made in `root`."""
+    """A folder that is removed at the end; after a kill, when the next folder of its kind is made in `root`."""
     _remove_abandoned(root, kind)
     folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{socket.gethostname()}-{os.getpid()}-", dir=root))
     try:
@@ -54,7 +54,7 @@ def temporary_folder(root: Path, kind: str) -> Iterator[Path]:
 
 
 def _remove_abandoned(root: Path, kind: str) -> None:
-    """Removes the folders of a kind in `root` that processes of this machine have left which are no more."""
+    """Removes the folders of a kind in `root` whose processes, on this machine, have ended."""
     pattern = re.compile(re.escape(f"{kind}-{socket.gethostname()}-") + r"(\d{1,7})-\w+", re.ASCII)
     for path in root.iterdir():
         match = pattern.fullmatch(path.name)
@@ -66,7 +66,7 @@ def read_json(path: Path) -> Any:
     """Reads a JSON file.
 
     Raises:
-        UserError: it is missing, empty or damaged.
+        UserError: The file is missing, empty or damaged.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Configs of all stages of a study's runs, composed and checked before anything runs."""
+"""Composes and checks the configs of all stages of a study's runs before anything runs."""
 
 import contextlib
 import functools
@@ -30,19 +30,19 @@ Transfers = dict[tuple[str, str], ConfigDict]
 
 
 def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
-    """A config that is known to be possible, so that no run of a sweep fails for what could be seen before it began.
+    """Loads and checks a config, so that no run of a sweep fails for a mistake that was visible before it started.
 
     Raises:
-        UserError: it is not; or it is of a run that is there already, and is told to train otherwise.
+        UserError: The config is wrong, or overrides the training of an existing run.
     """
     given = existing_run(spec)
     if given or spec.startswith("average:"):
         if given:
             Run(given).config.read()
         if overrides:
-            raise UserError(f"{spec} is not trained any more, so {next(iter(overrides))} has no effect; write finetune.KEY")
+            raise UserError(f"{spec} is not trained further, so {next(iter(overrides))} has no effect; write finetune.KEY")
         config = base_config()
-        config.data.corpus, config.train.steps = "", 0  # nothing is read or trained but the tasks
+        config.data.corpus, config.train.steps = "", 0  # only the tasks are read and trained
         return config
     config = begun_from(load_config(spec, overrides))
     _check_pretraining(config)
@@ -50,16 +50,16 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
 
 
 def check_transfers(runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]) -> dict[str, Transfers]:
-    """The configs of each run's adaptations and fine-tunings, whose pretraining need not be there yet.
+    """The configs of each run's adaptations and fine-tunings; the pretraining need not exist yet.
 
-    What differs in seeds alone is checked once, and no device is asked for: accelerators are the workers'.
+    Configs that differ only in seeds are checked once. No device is used: accelerators belong to the workers.
 
     Args:
-        runs: Of a study.
+        runs: A study's runs.
         configs: Run -> its pretraining's config, from `load_checked`.
 
     Raises:
-        UserError: names the run, and what is wrong with a task, its files, a recipe or a setting.
+        UserError: A task, its files, a recipe or a setting is wrong; the error names the run.
     """
     check = _Checker()
     found = {}
@@ -71,18 +71,18 @@ def check_transfers(runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]) 
 
 @contextlib.contextmanager
 def blaming(run: RunSpec) -> Iterator[None]:
-    """Names the run in a UserError, and for an unknown key that is an axis says what an axis is called."""
+    """Names the run in a UserError; if the unknown key is an axis, adds how to name an axis."""
     try:
         yield
     except UserError as error:
-        axis = " (an axis of values is called after a config key, or gives labels with their overrides)"
+        axis = " (name an axis of values after a config key, or give it labels with overrides)"
         is_axis = isinstance(error, UnknownKey) and error.shown in run.labels
         raise UserError(f"run {run.name}: {error}{axis if is_axis else ''}") from None
 
 
 @contextlib.contextmanager
 def _of_stage(stage: str, task: str) -> Iterator[None]:
-    """Names the stage in a UserError, an unknown key as the study has it."""
+    """Names the stage in a UserError, and an unknown key as the study spells it."""
     try:
         yield
     except UnknownKey as error:
@@ -93,7 +93,7 @@ def _of_stage(stage: str, task: str) -> Iterator[None]:
 
 
 class _Checker:
-    """Composes and checks, and reads each task's files and each tokenizer once."""
+    """Composes and checks configs; reads each task's files and each tokenizer once."""
 
     def __init__(self):
         self._load = functools.cache(lambda names, options: load_tasks(names, json.loads(options)))
@@ -101,7 +101,7 @@ class _Checker:
         self._checked: set[str] = set()
 
     def transfers(self, run: RunSpec, config: ConfigDict) -> Transfers:
-        """Of one run."""
+        """The configs of one run's adaptations and fine-tunings."""
         given = existing_run(run.config)
         pretrained = Run(given).config.read() if given else _as_saved(config)
         path = Run(given).tokenizer if given else config.data.tokenizer.path
@@ -143,7 +143,7 @@ class _Checker:
 
 
 def _check_pretraining(config: ConfigDict) -> None:
-    """Raises: UserError: as `check_config`; or the optimiser's keys of layers do not fit the model's."""
+    """Raises: UserError: as `check_config`, or the optimiser's layer keys do not fit the model."""
     check_config(config)
     optimizer = config.optimizer
     if freezes(optimizer) or has_factors(optimizer):

@@ -1,4 +1,4 @@
-"""A study is pure data: a base config and axes along which its runs differ. Runs that pretrain alike share the pretraining."""
+"""A study is pure data: a base config and the axes along which its runs differ. Runs with equal pretraining share it."""
 
 import contextlib
 import importlib.util
@@ -16,7 +16,7 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.studies.axes import Point, axis, product, settings
 
-# An axis becomes a column of results.runs and results.metrics, beside these.
+# Columns of results.runs and results.metrics; each axis becomes one more.
 COLUMNS = (
     "run",
     "variant",
@@ -36,8 +36,8 @@ COLUMNS = (
     "data_hash",
 )
 REPORT_DIRECTORY = "report"
-COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # of a result.json
-STAGES = ("finetune", "adapt")  # whose config names begin so; others are pretraining's
+COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # in result.json
+STAGES = ("finetune", "adapt")  # prefixes of their config names; names without a prefix are pretraining's
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class RunSpec:
 
     Attributes:
         name: Directory name under the study's workdir, e.g. "mlm+nsp-seed=1".
-        labels: Axis name -> label, in the order of the study's axes; "" for an axis that the run has no place on.
-        config: Config file with its arguments, e.g. "experiments/pretrain/bert.py:size=tiny"; or "run:DIRECTORY", a run that
-            is there already and is not trained any more.
-        overrides: Dotted config name -> value, laid over the config of pretraining.
+        labels: Axis name -> label, in the order of the study's axes; "" for an axis that does not apply to the run.
+        config: Config file with its arguments, e.g. "experiments/pretrain/bert.py:size=tiny"; or "run:DIRECTORY" for an
+            existing run, which is not trained further.
+        overrides: Dotted config name -> value, set in the config of pretraining.
         downstream: Task directory -> settings of its fine-tuning, see `Study`.
         adapt: Settings of the adaptation to each task's text; empty for none.
-        shares: "pretrain" or "adapt" -> name of the run of this study that has that stage, where it is not this one.
-        averages: Names of runs whose predictions this run averages; it trains nothing then.
+        shares: "pretrain" or "adapt" -> name of the run from which this run takes that stage.
+        averages: Names of runs whose predictions this run averages; such a run trains nothing.
     """
 
     name: str
@@ -70,26 +70,26 @@ class RunSpec:
 class Study:
     """A set of runs that differ along axes over one base config.
 
-    A dotted config name in overrides is one of pretraining's config; with "finetune." before it, of every task's
-    fine-tuning (also "finetune.recipe"); with "adapt." before it, of an adaptation to each task's text, which comes between
-    ("adapt.recipe" and "adapt.epochs" are its own). The reserved key "config" replaces the base config file.
+    Overrides use dotted config names. A plain name sets the config of pretraining; "finetune.NAME" sets that of every task's
+    fine-tuning (also "finetune.recipe"); "adapt.NAME" adds an adaptation to each task's text in between (also "adapt.recipe"
+    and "adapt.epochs"). The reserved key "config" replaces the base config file.
 
     Attributes:
         name: Short name, used in messages and to recognise the study's workdir.
         title: Heading of the report.
         question: What the study asks, one or two sentences for the report.
-        config: Base config file with its arguments; "run:DIRECTORY" for a run that is there already; "average:A,B" in an axis
-            for the average of the predictions of the runs labelled A and B there.
+        config: Base config file with its arguments; "run:DIRECTORY" for an existing run; in an axis, "average:A,B" averages
+            the predictions of the runs with the labels A and B of that axis.
         axes: Axis name -> (label -> overrides); their product is the list of runs. A plain sequence under a dotted config
             name, such as `"train.steps": [10, 20]`, is short for `{"10": {"train.steps": 10}, "20": {"train.steps": 20}}`.
-            `"seed": [1, 2]` sets `data.seed` too, unless an override or another axis does: seeds of a variant read the text in
-            different orders, so that their spread includes it, and variants of one seed in the same. Or a grid made with
-            the functions of `bertlab.studies.axes`.
-        overrides: Overrides shared by all runs; an axis may override them.
+            `"seed": [1, 2]` also sets `data.seed`, unless an override or another axis does: each seed reads the text in its own
+            order, the same for all variants, so the spread over seeds includes the order. Or a grid made with the functions
+            of `bertlab.studies.axes`.
+        overrides: Overrides of all runs; axes take precedence.
         downstream: The tasks each run is fine-tuned on: names, or name -> settings of the fine-tuning's config, with the
-            reserved keys "recipe" and "task" (default: the name, which is then only that of a directory and a column). They
-            stand over the shared "finetune." overrides, and below an axis'.
-        select: Axes whose best label is chosen, for each variant and task, by the score on `valid`.
+            reserved keys "recipe" and "task" (default: the name; with "task" it only names a directory and a column). They take
+            precedence over shared "finetune." overrides; axes take precedence over them.
+        select: Axes whose best label is selected by the score on `valid`, for each variant and task.
         published: A published table to show beside the study's own, see `Published`.
     """
 
@@ -108,7 +108,7 @@ class Study:
         """Task directory -> settings of its fine-tuning.
 
         Raises:
-            UserError: they are not given as names, or as names with a dict of settings each.
+            UserError: They are neither names nor names with a dict of settings each.
         """
         given = self.downstream
         if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
@@ -119,10 +119,10 @@ class Study:
 
     @property
     def grid(self) -> list[Point]:
-        """The points of the study, one for each run.
+        """The points of the study, one per run.
 
         Raises:
-            UserError: An axis is empty, has a reserved name, or is not one of labels and overrides.
+            UserError: An axis is empty, has a reserved name, or does not consist of labels with overrides.
         """
         try:
             grid = product(*(axis(*a) for a in self.axes.items())) if isinstance(self.axes, Mapping) else list(self.axes)
@@ -141,21 +141,20 @@ class Study:
         return list(dict.fromkeys(name for point in self.grid for name in point))
 
     def runs(self) -> list[RunSpec]:
-        """A run for each point of the grid, those with a common pretraining or adaptation pointing at the first that has it.
+        """One run per point of the grid; runs with equal pretraining or adaptation share the first one's.
 
         Raises:
-            UserError: There is no run, an axis is wrong (see `grid`), two axes set the same or nested config names, a label
-                gives no name of a directory or one that is taken, a value cannot be written as JSON, or an average names no
-                two runs.
+            UserError: The study has no runs, an axis is wrong (see `grid`), two axes set the same or nested config names, a
+                label gives an empty or repeated directory name, a value is not JSON, or an average names fewer than two runs.
         """
         if unknown := [name for name in self.select if name not in self.axis_names]:
             raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axis_names)}')
         grid, specs = self.grid, {}
         if not grid:
-            raise UserError(f"study {self.name}: axes has no points, so that there is nothing to run; give at least one")
+            raise UserError(f"study {self.name}: axes has no points, so nothing would run; give at least one")
         for point in grid:
             spec = self._run(point)
-            # Files beside the runs' directories are study.json, sweep.lock and the like.
+            # Beside the runs' directories lie study.json, sweep.lock and the report.
             if spec.name in specs or spec.name in ("", REPORT_DIRECTORY) or spec.name.endswith((".json", ".lock")):
                 raise UserError(
                     f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
@@ -171,7 +170,7 @@ class Study:
                 if overlap(key, other_key):
                     raise UserError(
                         f'study {self.name}: axis "{name}" ({choice.label}) sets {key} and axis "{other_name}" ({other.label}) '
-                        f"sets {other_key}; let one axis alone set it"
+                        f"sets {other_key}; let only one axis set it"
                     )
         if empty := [(name, choice.label) for name, choice in point.items() if not file_name([choice.part])]:
             name, label = empty[0]
@@ -203,7 +202,7 @@ class Study:
         return spec
 
     def _averaging(self, point: Point, spec: RunSpec, specs: Mapping[str, RunSpec]) -> RunSpec:
-        """The run, which knows the runs that it averages if it is an average."""
+        """The run; if it is an average, with the runs that it averages."""
         if not spec.config.startswith("average:"):
             return spec
         along = next(name for name, choice in point.items() if "config" in choice.overrides)
@@ -225,11 +224,11 @@ class Published:
     """A published table, shown beside a study's own.
 
     Attributes:
-        source: Paper and table, as in "Devlin et al. 2019, table 5 (dev)".
-        columns: Heads, with the metric: "MNLI-m", "SQuAD F1".
-        rows: Variant -> its values in the order of `columns`, as printed; None where the paper has none. Variants have the
-            study's own names where it has them.
-        note: What else is to be known, as of another scale or of what was not verified.
+        source: Paper and table, such as "Devlin et al. 2019, table 5 (dev)".
+        columns: Headings with the metric: "MNLI-m", "SQuAD F1".
+        rows: Variant -> its values in the order of `columns`, as printed; None where the paper has none. Variants that the
+            study has use the study's names.
+        note: Remarks, for example on another scale or on values that were not verified.
     """
 
     source: str
@@ -239,17 +238,17 @@ class Published:
 
 
 def _of_stage(stage: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of overrides those of a stage, without its name."""
+    """The overrides of a stage, without its prefix."""
     return {key.removeprefix(f"{stage}."): value for key, value in given.items() if key.startswith(f"{stage}.")}
 
 
 def sharing(runs: Sequence[RunSpec], has_it: Callable[[str, RunSpec], bool] = lambda stage, run: False) -> list[RunSpec]:
-    """The runs, of which those with the same pretraining (and adaptation) have it in common.
+    """The runs, with `shares` set where they have the same pretraining or adaptation.
 
     Args:
-        runs: All of a study.
-        has_it: ("pretrain" or "adapt", run) -> whether the run's directory has that stage already. The first run that has it
-            keeps it; where none has, it is the first run's.
+        runs: All runs of a study.
+        has_it: ("pretrain" or "adapt", run) -> whether the run's directory already has that stage. The first run that has it
+            owns it; if none has, the first run does.
     """
     fellows: dict[str, list[RunSpec]] = {}
     for run in runs:
@@ -266,7 +265,7 @@ def sharing(runs: Sequence[RunSpec], has_it: Callable[[str, RunSpec], bool] = la
 
 
 def _shareable(run: RunSpec) -> dict[str, str]:
-    """Stage -> what makes it the same in two runs."""
+    """Stage -> a key that is equal in two runs if they can share the stage."""
     pretraining = [run.config, dict(run.overrides)]
     adaptation = [*pretraining, {task: data_of(of) | dict(run.adapt) for task, of in run.downstream.items()}]
     found = {}
@@ -278,7 +277,7 @@ def _shareable(run: RunSpec) -> dict[str, str]:
 
 
 def data_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a fine-tuning's settings those that an adaptation reads too: the task and its data."""
+    """The settings of a fine-tuning that its adaptation uses too: the task and its data."""
     return {key: value for key, value in settings.items() if key == "task" or key.startswith("task_data.")}
 
 
@@ -296,11 +295,11 @@ def file_name(parts: Sequence[str]) -> str:
 def load_study(spec: str) -> Study:
     """Reads a study from "path.py" or "path.py:key=value,key=value".
 
-    The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the colon. It may import files
-    that lie beside it.
+    The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the colon. It can import files
+    in its own directory.
 
     Raises:
-        UserError: There is no such file, it cannot be run, or it does not define a study.
+        UserError: The file is missing, cannot be run, or does not define a study.
     """
     name, colon, arguments = spec.partition(":")
     path = Path(name)
@@ -311,7 +310,7 @@ def load_study(spec: str) -> Study:
         raise UserError(f"--study={spec}: {name} is not a Python file (.py)")
     module = importlib.util.module_from_spec(module_spec)
     with _importable(path.resolve().parent), _blaming(path, module_spec.origin):
-        sys.modules[module_spec.name] = module  # where dataclasses look up what annotations name
+        sys.modules[module_spec.name] = module  # dataclasses look up annotations here
         module_spec.loader.exec_module(module)
         if not callable(getattr(module, "get_study", None)):
             raise UserError(f"--study={spec}: {name} does not define get_study(arguments)")
@@ -325,7 +324,7 @@ def load_study(spec: str) -> Study:
 
 @contextlib.contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Puts a folder first on the path of imports, as Python does for a script, while its study is read."""
+    """Puts a folder first on the import path, as Python does for a script."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -335,12 +334,12 @@ def _importable(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blaming(path: Path, origin: str) -> Iterator[None]:
-    """Makes of whatever a study's file raises one sentence that names its line."""
+    """Turns whatever a study's file raises into one sentence that names its line."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # the file is somebody's own code
+    except Exception as error:  # the file is the user's code
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
         line = error.lineno if isinstance(error, SyntaxError) and error.filename == origin else None
         where = next((f":{number}" for number in (line, frames[-1].lineno if frames else None) if number), "")

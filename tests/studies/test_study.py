@@ -165,9 +165,9 @@ def test_a_study_reads_words_at_the_same_piece_in_all_rows(path):
     [
         (
             {"x": ["a", "b"]},
-            r"run x=a: x: the config has no key 'x'; its keys are data.\*, .* \(an axis of values is called after a",
+            r"run x=a: x: the config has no key 'x'; its keys are data.\*, .* \(name an axis",
         ),
-        ({"finetune.x": [1]}, r"run finetune.x=1: finetune.x: .* \(an axis of values is called after a config key, or gives"),
+        ({"finetune.x": [1]}, r"run finetune.x=1: finetune.x: .* \(name an axis"),
         ({"a": {"A": {"finetune.optimizer.lr": 1.0}}}, r"finetune.optimizer.lr: .* mean finetune.optimizer.learning_rate\?$"),
         ({"a": {"A": {"adapt.foo": 1}}}, r"run a: adapt.foo: the config has no key 'foo'; "),
         ({"a": {"A": {"finetune.train.steps": -5}}}, r"run a: finetune on words: config.train.steps=-5"),

@@ -1,7 +1,7 @@
 """Where the worker processes of a sweep run: on this machine, through SLURM (submitit), or on a Ray cluster.
 
-A launcher starts workers and says how each is doing; queueing, placing, preempting and cancelling are the engine's own. On a
-cluster the study's directory lies on a file system that all nodes share, and bertlab is installed on all nodes.
+A launcher starts workers and reports their state; the engine queues, places, preempts and cancels them. On a cluster, put the
+study's directory on a file system that all nodes share, and install bertlab on all nodes.
 """
 
 import json
@@ -23,11 +23,11 @@ def launcher(name: str, jobs: int, options: str = "") -> Launcher:
     Args:
         name: "local", "slurm" or "ray".
         jobs: Workers at a time.
-        options: "key=value,key=value"; local: devices. slurm: parameters of `submitit.AutoExecutor`, of which timeout_min must
-            be given. ray: address, and options of `ray.remote`. Values are read as JSON where they are JSON.
+        options: "key=value,key=value"; local: devices. slurm: parameters of `submitit.AutoExecutor`; timeout_min is required.
+            ray: address, and options of `ray.remote`. Values that are JSON are parsed.
 
     Raises:
-        UserError: for an unknown launcher or option, an engine that is not installed, or jobs < 1.
+        UserError: The launcher or an option is unknown, its engine is not installed, or jobs < 1.
     """
     kinds = {"local": Local, "slurm": Slurm, "ray": Ray}
     if name not in kinds:
@@ -38,7 +38,7 @@ def launcher(name: str, jobs: int, options: str = "") -> Launcher:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Reads "key=value,key=value", split by `bertlab.config.split_arguments`; values are JSON where they can be."""
+    """Reads "key=value,key=value", split by `bertlab.config.split_arguments`; parses values that are JSON."""
     values = {}
     for item in split_arguments(text):
         key, equals, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""What every launcher keeps to, and how each starts a worker where it runs."""
+"""The interface of all launchers, and how each starts a worker on its machine."""
 
 import signal
 import socket
@@ -11,64 +11,64 @@ from bertlab.run import Run
 
 
 class Process(Protocol):
-    """One run in the hands of a worker, wherever it is."""
+    """One run executed by a worker on some machine."""
 
     def poll(self) -> int | None:
-        """The exit status, -N where signal N ended it; None as long as it is queued or running."""
+        """The exit status, or -N if signal N ended it; None while it is queued or running."""
 
     def state(self) -> str:
-        """What to show while it has not ended: "queued" or "running"."""
+        """What to show until it ends: "queued" or "running"."""
 
     def stop(self) -> None:
-        """Asks the worker to save and end (SIGTERM), or takes it from the queue; does not wait."""
+        """Tells the worker to save and end (SIGTERM), or removes it from the queue; does not wait."""
 
     def kill(self) -> None:
-        """Ends the worker at once (SIGKILL), or takes it from the queue."""
+        """Ends the worker at once (SIGKILL), or removes it from the queue."""
 
     def wait(self) -> int:
-        """Waits until it has ended, and returns what `poll` then does."""
+        """Waits until it has ended; returns the exit status."""
 
 
 class Launcher(Protocol):
-    """Starts workers; at most `jobs` of them are to be unfinished at a time.
+    """Starts workers; the caller keeps at most `jobs` of them at a time.
 
     Attributes:
         jobs: Workers at a time.
-        is_here: They run on this machine.
+        is_here: Whether they run on this machine.
     """
 
     jobs: int
     is_here: bool
 
     def share(self, workers: int) -> float | None:
-        """The part of this machine's cores that each of so many workers has; None where each has a device or node alone."""
+        """The share of this machine's cores that each of so many workers has; None if each has its own device or node."""
 
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> Process:
-        """Starts a worker, or gives the run to one that has none.
+        """Starts a worker, or gives the run to an idle one.
 
         Args:
-            command: The worker's command, of which the run's job.json is the last word; launchers add options.
-            directory: The run's directory; the output is appended to its log.txt.
+            command: The worker's command; its last word is the run's job.json. Launchers add options.
+            directory: The run's directory; output is appended to its log.txt.
             lock: A file descriptor that a worker on this machine inherits, or None.
 
         Raises:
-            UserError: The engine does not take it, or cannot be reached.
+            UserError: The engine refuses it or cannot be reached.
         """
 
     def close(self) -> None:
-        """Lets go of the engine, and of workers that have no run; called when no run is left."""
+        """Releases the engine and idle workers; called when no run is left."""
 
 
 def start_worker(command: Sequence[str], directory: Path, **options: Any) -> subprocess.Popen:
-    """Starts a worker on this machine, which saves and ends when this process is gone.
+    """Starts a worker on this machine; it saves and ends if this process dies.
 
     Args:
         command: The worker's command.
-        directory: The run's directory, absolute where it is another machine that asks.
+        directory: The run's directory; absolute if another machine asks.
         **options: As `subprocess.Popen`'s.
     """
     with open(Run(directory).log, "ab") as log:
-        # A session of its own keeps the terminal's Ctrl-C from the worker, which is to save on our SIGTERM.
+        # Its own session keeps the terminal's Ctrl-C from the worker; it is to save on our SIGTERM.
         return subprocess.Popen(
             [*command, "--stop_with_parent"],
             stdin=subprocess.PIPE,
@@ -80,19 +80,19 @@ def start_worker(command: Sequence[str], directory: Path, **options: Any) -> sub
 
 
 def start_on_node(command: Sequence[str], directory: Path) -> subprocess.Popen:
-    """`start_worker` on a node of a cluster, whose name it writes into log.txt first."""
+    """`start_worker` on a cluster's node; writes the node's name to log.txt first."""
     append_line(directory, f"started on {socket.gethostname()}")
     return start_worker(command, directory)
 
 
 def attend(process: subprocess.Popen) -> int:
-    """Waits for a worker within an engine's job, and returns its exit status; KeyboardInterrupt makes it save and end."""
-    # An engine on this machine inherits that SIGINT is ignored from a sweep that a script has put into the background.
+    """Waits for a worker inside an engine's job; returns its exit status. KeyboardInterrupt makes it save and end."""
+    # If a script started the sweep in the background, SIGINT is ignored, and an engine on this machine inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with process:
         while True:
             try:
-                return process.wait(timeout=1)  # Ray's interrupt does not end a system call, so that none may be a long one
+                return process.wait(timeout=1)  # Ray's interrupt does not end a system call, so keep each short
             except subprocess.TimeoutExpired:
                 continue
             except KeyboardInterrupt:
@@ -100,12 +100,12 @@ def attend(process: subprocess.Popen) -> int:
 
 
 def append_line(directory: Path, text: str) -> None:
-    """Adds to a run's log.txt."""
+    """Appends a line to a run's log.txt."""
     with open(Run(directory).log, "a", encoding="utf-8") as log:
         log.write(text + "\n")
 
 
 def log_size(directory: Path) -> int:
-    """The length of a run's log.txt in bytes; it grows when the run has found a node."""
+    """The size of a run's log.txt in bytes; it grows once the run has a node."""
     path = Run(directory).log
     return path.stat().st_size if path.exists() else 0

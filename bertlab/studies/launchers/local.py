@@ -22,23 +22,23 @@ from bertlab.errors import UserError
 from bertlab.files import temporary_folder
 from bertlab.studies.launchers.base import start_worker
 
-POLL_SECONDS = 0.05  # between two looks for a run that is to end
-PROGRAMS = "bertlab-programs"  # a temporary directory of what a sweep's workers have compiled
+POLL_SECONDS = 0.05  # between two checks for the end of a run
+PROGRAMS = "bertlab-programs"  # temporary directory with the programs that a sweep's workers compile
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # a TPU process's chips as a box: x,y,z
 
 
 class Local:
     """Runs workers on this machine, each with its own share of the CPU cores, and of the GPUs or TPU chips.
 
-    A single worker has all. Where there are fewer cores than workers, all have them together; fewer devices are refused.
-    A worker whose run has ended well takes the next one in its place, for which nothing need be started then.
+    A single worker has them all. If there are fewer cores than workers, all workers share all cores; too few devices are an
+    error. A worker whose run succeeded takes the next run, so nothing has to start again.
 
     Args:
         jobs: Workers at a time.
-        devices: The GPUs or TPU chips to share, such as "0,1"; default all that CUDA_VISIBLE_DEVICES or this machine has.
+        devices: The GPUs or TPU chips to share out, such as "0,1"; default all in CUDA_VISIBLE_DEVICES or in this machine.
 
     Raises:
-        UserError: for an unknown option, or fewer devices than jobs.
+        UserError: An option is unknown, or there are fewer devices than jobs.
     """
 
     is_here = True
@@ -48,12 +48,12 @@ class Local:
             raise UserError(f"--launcher_options: the local launcher has no option {min(unknown)}; it has devices=0,1,...")
         given = [device.strip() for device in str(devices).split(",") if device.strip()]
         if given and len(given) < jobs:
-            raise UserError(f"--launcher_options=devices={devices}: give at least one device for each of --jobs={jobs}")
+            raise UserError(f"--launcher_options=devices={devices}: give at least one device per job (--jobs={jobs})")
         self.jobs = jobs
         self.cores = share(available_cores() if jobs > 1 else [], jobs)
         self.environments = device_environments(given, jobs)
         self.workers: list[Worker | None] = [None] * jobs
-        self.resources, self.programs = contextlib.ExitStack(), None
+        self.resources, self.cache = contextlib.ExitStack(), None
 
     def share(self, workers: int) -> float | None:
         if any(self.environments):
@@ -66,42 +66,42 @@ class Local:
         if worker is None or not worker.takes(command):
             self.workers[slot] = None
             options = ["--cores", ",".join(self.cores[slot])] if self.cores[slot] else []
-            # The worker inherits the lock, so that a new sweep cannot start beside a worker whose parent was killed.
+            # The worker inherits the lock: no new sweep can start beside a worker whose parent was killed.
             environment = {**self.programs(), **os.environ, **self.environments[slot]}
             worker = self.workers[slot] = Worker(command, options, directory, lock, environment)
         return worker.run
 
     def programs(self) -> dict[str, str]:
-        """Where workers find what others of this sweep have compiled: runs that differ in seeds are one program."""
-        # JAX 0.10 hangs in programs of several CPU devices that come from its cache.
+        """The compilation cache that this sweep's workers share; runs that differ only in seeds compile to one program."""
+        # JAX 0.10 hangs when it loads programs for several CPU devices from its cache.
         if (
             "JAX_COMPILATION_CACHE_DIR" in os.environ
             or "JAX_NUM_CPU_DEVICES" in os.environ
             or "device_count" in os.environ.get("XLA_FLAGS", "")
         ):
             return {}
-        if self.programs is None:
-            self.programs = self.resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), PROGRAMS))
-        # Small programs too: a run has dozens, which together take as long as its training step.
-        return {"JAX_COMPILATION_CACHE_DIR": str(self.programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        if self.cache is None:
+            self.cache = self.resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), PROGRAMS))
+        # Small programs too: a run has dozens, and together they take as long as its training step.
+        return {"JAX_COMPILATION_CACHE_DIR": str(self.cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
     def close(self) -> None:
         for worker in filter(None, self.workers):
             worker.close()
         self.workers = [None] * self.jobs
         self.resources.close()
-        self.programs = None
+        self.cache = None
 
 
 class Worker:
-    """A process that executes runs, one after the other.
+    """A process that executes one run after another.
 
     Attributes:
-        run: The one that it has, or had last.
+        run: Its present or last run.
     """
 
     def __init__(self, command: Sequence[str], options: Sequence[str], directory: Path, lock: int | None, environment: dict):
-        """Args: as for `Launcher.start`; options: of the worker, for all its runs."""
+        """Args: as for `Launcher.start`; options: the worker's, for all its runs."""
         answers, answer = os.pipe()
         os.set_blocking(answers, False)
         self.answers = os.fdopen(answers, "rb", buffering=0)
@@ -119,7 +119,7 @@ class Worker:
         self.run = LocalRun(self)
 
     def takes(self, command: Sequence[str]) -> bool:
-        """Gives it another run, unless it has ended: a run that failed or was stopped is a worker's last."""
+        """Gives the worker another run; False if it has ended, as it does after a run that failed or was stopped."""
         with contextlib.suppress(BrokenPipeError):
             if self.process.poll() is None and self.command == command[:-1]:
                 self.process.stdin.write(os.fsencode(command[-1]) + b"\n")
@@ -130,11 +130,11 @@ class Worker:
         return False
 
     def answered(self) -> bool:
-        """Whether it says that a run has ended; asked once for each."""
+        """Whether the worker reports the end of a run; ask until it does, once per run."""
         return bool(self.answers.read(1))
 
     def close(self) -> None:
-        """Lets go of a process that has no run; it ends then."""
+        """Releases an idle process; it then ends."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.wait()
@@ -149,7 +149,7 @@ class LocalRun:
 
     def poll(self) -> int | None:
         if self.status is None:
-            ended = self.worker.process.poll()  # before the answer is looked for, which may be the last thing it did
+            ended = self.worker.process.poll()  # read first: the answer may be the last thing it wrote
             self.status = 0 if self.worker.answered() else ended
         return self.status
 
@@ -170,26 +170,26 @@ class LocalRun:
 
 
 def share(items: Sequence[str], jobs: int) -> list[list[str]]:
-    """Splits items into `jobs` disjoint shares; where there are too few, the shares are empty: nothing is shared out."""
+    """Splits items into `jobs` disjoint shares; if there are too few, all shares are empty."""
     if jobs > len(items):
         return [[] for _ in range(jobs)]
     return [list(items[i * len(items) // jobs : (i + 1) * len(items) // jobs]) for i in range(jobs)]
 
 
 def available_cores() -> list[str]:
-    """The CPU cores that this process may use; none where the system does not tell."""
+    """The CPU cores that this process may use; [] if the system does not say."""
     return [str(core) for core in sorted(os.sched_getaffinity(0))] if hasattr(os, "sched_getaffinity") else []
 
 
 def device_environments(given: Sequence[str], jobs: int) -> list[dict[str, str]]:
-    """The environment variables that show each of `jobs` processes its own devices alone, before JAX is imported there.
+    """The environment variables that show each of `jobs` processes only its own devices; JAX reads them when imported.
 
     Args:
-        given: The devices to share out; empty: all that there are, where there are several jobs.
+        given: The devices to share out; empty: all devices, if there are several jobs.
         jobs: Processes at a time.
 
     Raises:
-        UserError: There are fewer devices than jobs, or a process would have a number of TPU chips that libtpu cannot use.
+        UserError: There are fewer devices than jobs, or libtpu cannot use a process's number of TPU chips.
     """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return [{} for _ in range(jobs)]

@@ -11,15 +11,15 @@ from bertlab.studies.launchers.base import append_line, attend, log_size, start_
 
 
 class Ray:
-    """Runs workers as tasks of a Ray cluster, which places them by what they need and sets CUDA_VISIBLE_DEVICES.
+    """Runs workers as tasks of a Ray cluster. Ray places them by their needs and sets CUDA_VISIBLE_DEVICES.
 
     Args:
-        jobs: Tasks at a time, queued ones included.
-        address: The cluster's, as in `ray.init`; default one that runs on this machine or, if there is none, a new one here.
+        jobs: Tasks at a time, including queued ones.
+        address: The cluster's address, as in `ray.init`; default the cluster of this machine, started if needed.
         **options: As in `ray.remote`: num_cpus, num_gpus, memory, resources, accelerator_type, max_retries (0), ...
 
     Raises:
-        UserError: There is no Ray, no cluster at the address, or Ray does not know an option.
+        UserError: Ray is not installed, no cluster answers at the address, or Ray does not know an option.
     """
 
     is_here = False
@@ -27,7 +27,7 @@ class Ray:
     def __init__(self, jobs: int, address: str | None = None, **options: Any):
         ray = require("ray", "ray", "--launcher=ray")
         self.jobs, self.ray = jobs, ray
-        try:  # max_calls=1: a process for each task, with whose end Ray also ends what a worker may have left behind
+        try:  # max_calls=1: one process per task; when it ends, Ray also ends whatever a worker left behind
             self.task = ray.remote(max_calls=1, **{"max_retries": 0, **options})(run_task)
         except (ValueError, TypeError) as error:
             raise UserError(f"--launcher_options: {str(error).splitlines()[0]}") from None
@@ -37,7 +37,7 @@ class Ray:
         return None
 
     def connect(self) -> None:
-        """Joins or starts the cluster, unless the caller has done so; the first worker needs it, a dry run does not."""
+        """Joins or starts the cluster, unless the caller did. Only the first worker needs it; a dry run does not."""
         if self.ray.is_initialized():
             return
         handler = signal.getsignal(signal.SIGTERM)
@@ -47,7 +47,7 @@ class Ray:
             raise UserError(f"--launcher_options=address={self.address}: {str(error).splitlines()[0]}") from None
         finally:
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)  # Ray's own would end the sweep before its runs have saved
+                signal.signal(signal.SIGTERM, handler)  # Ray's handler would end the sweep before its runs have saved
         self.connected = True
 
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "RayProcess":
@@ -62,7 +62,7 @@ class Ray:
 
 
 def run_task(command: Sequence[str], directory: Path) -> int:
-    """What Ray runs on the node: the worker in a process of its own, which keeps JAX out of Ray's process."""
+    """What Ray runs on the node: the worker in its own process, so JAX stays out of Ray's."""
     return attend(start_on_node(command, directory))
 
 
@@ -79,7 +79,7 @@ class RayProcess:
         return self.status
 
     def result(self) -> int:
-        """The worker's exit status; of a task that did not come to its end, the reason is in log.txt."""
+        """The worker's exit status; if the task did not finish, the reason goes to log.txt."""
         try:
             return self.ray.get(self.task)
         except self.ray.exceptions.TaskCancelledError:

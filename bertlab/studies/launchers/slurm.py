@@ -15,25 +15,25 @@ from bertlab.errors import UserError, require
 from bertlab.run import Run
 from bertlab.studies.launchers.base import append_line, attend, log_size, start_on_node
 
-QUEUE_SECONDS = 30  # between two questions to SLURM's controller, for all runs together
-STOP_SECONDS = 1  # the same, while runs are being stopped
+QUEUE_SECONDS = 30  # between two queries to SLURM's controller, for all runs together
+STOP_SECONDS = 1  # the same while runs are being stopped
 
 
 class Slurm:
-    """Submits workers to SLURM with submitit, whose files go to `slurm/` in a run's directory.
+    """Submits workers to SLURM with submitit; its files go to `slurm/` in a run's directory.
 
-    A cancelled job's worker has the cluster's KillWait to save and end (30 s unless set otherwise). `slurm_signal_delay_s`
-    seconds (90) before the time limit it is asked to, too, and submitit puts the job back into the queue, at most
-    `slurm_max_num_timeout` (3) times. Preempted jobs go back as the cluster is set up. The run goes on from what was saved.
+    A cancelled job's worker has the cluster's KillWait (30 s by default) to save and end. `slurm_signal_delay_s` seconds (90)
+    before the time limit, the worker also saves and ends, and submitit requeues the job, at most `slurm_max_num_timeout` (3)
+    times. The cluster decides whether preempted jobs are requeued. A requeued run resumes from its checkpoint.
 
     Args:
         jobs: Jobs in SLURM's queue at a time.
-        cluster: "slurm", or submitit's "local", which stands in for it in tests on machines without SLURM.
+        cluster: "slurm", or submitit's "local" for tests on machines without SLURM.
         **parameters: As in `submitit.AutoExecutor.update_parameters`: timeout_min (required), mem_gb, cpus_per_task,
             gpus_per_node, slurm_partition, slurm_account, ...
 
     Raises:
-        UserError: There is no submitit or no SLURM, or submitit does not know a parameter.
+        UserError: submitit or SLURM is missing, or submitit does not know a parameter.
     """
 
     is_here = False
@@ -41,12 +41,12 @@ class Slurm:
     def __init__(self, jobs: int, cluster: str = "slurm", slurm_max_num_timeout: int = 3, **parameters: Any):
         submitit = require("submitit", "slurm", "--launcher=slurm")
         if cluster == "slurm" and not shutil.which("sbatch"):
-            raise UserError("--launcher=slurm: there is no sbatch here; start the sweep where you would submit to SLURM")
+            raise UserError("--launcher=slurm: this machine has no sbatch; start the sweep where you submit jobs to SLURM")
         if "timeout_min" not in parameters:
-            raise UserError("--launcher=slurm: give a run's time limit in minutes, --launcher_options=timeout_min=...")
+            raise UserError("--launcher=slurm: set a run's time limit in minutes with --launcher_options=timeout_min=...")
         reserved = {"name", "slurm_job_name", "slurm_dependency"} & parameters.keys()
         if reserved:
-            raise UserError(f"--launcher_options={min(reserved)}=...: the launcher sets this itself; leave it out")
+            raise UserError(f"--launcher_options={min(reserved)}=...: the launcher sets this itself; omit it")
         self.jobs, self.cluster = jobs, cluster
         self.auto_executor, self.max_num_timeout, self.parameters = submitit.AutoExecutor, slurm_max_num_timeout, parameters
         self.queue: set[str] = set()
@@ -63,7 +63,7 @@ class Slurm:
     def executor(self, folder: Path, name: str) -> Any:
         """A submitit executor that keeps its files in a folder."""
         executor = self.auto_executor(folder, cluster=self.cluster, slurm_max_num_timeout=self.max_num_timeout)
-        # Singleton: where an earlier sweep was killed and its job is still at work on this run, the new one waits for that.
+        # Singleton: if a killed sweep's job still works on this run, the new job waits for it.
         executor.update_parameters(name=name, slurm_dependency="singleton", **self.parameters)
         return executor
 
@@ -78,15 +78,15 @@ class Slurm:
         return SlurmProcess(self, job, directory, log_start)
 
     def ask(self, after: float) -> float:
-        """Brings `queue`, the ids of the jobs that SLURM has, up to date where that is older than `after` seconds; says when.
+        """Updates `queue`, the ids of SLURM's jobs, if older than `after` seconds; returns when it was last updated.
 
-        It asks squeue: sacct, which submitit asks, has no answer on a cluster without accounting.
+        It calls squeue; submitit calls sacct, but a cluster without accounting has none.
         """
         if time.monotonic() - self.tried > after:
             command = ["squeue", "--me", "--noheader", "--format=%A"]
             listing = subprocess.run(command, capture_output=True, text=True, check=False)
             self.tried = time.monotonic()
-            if listing.returncode == 0:  # else the controller is away for a moment
+            if listing.returncode == 0:  # otherwise the controller is briefly unreachable
                 self.queue, self.asked = set(listing.stdout.split()), self.tried
         return self.asked
 
@@ -95,7 +95,7 @@ class Slurm:
 
 
 class Submission:
-    """What submitit runs on the node: the worker, and what is to happen before its time is over."""
+    """What submitit runs on the node: the worker, and the checkpoint before its time limit."""
 
     def __init__(self, command: Sequence[str], directory: Path):
         self.command, self.directory = list(command), directory
@@ -104,8 +104,8 @@ class Submission:
     def __call__(self) -> int:
         import submitit
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # submitit ignores it: a cancelled run would not save
-        # SLURM sends submitit's signal to all processes of a job, and it would end the worker, which is to end by SIGTERM.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # submitit ignores it, and a cancelled run would not save
+        # SLURM sends submitit's signal to all processes of a job; it must not end the worker, which ends by SIGTERM.
         number = getattr(signal, "SIG" + submitit.JobEnvironment.USR_SIG)
         handler = signal.signal(number, signal.SIG_IGN)
         self.process = start_on_node(self.command, self.directory)
@@ -113,12 +113,12 @@ class Submission:
         return attend(self.process)
 
     def checkpoint(self) -> Any:
-        """Lets the worker save and end; submitit then puts what this returns back into the queue."""
+        """Lets the worker save and end; submitit then requeues the return value."""
         import submitit
 
         if self.process:
             self.process.terminate()
-            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)  # `__call__`, interrupted in its own wait, reaps it
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)  # `__call__`, interrupted while waiting, reaps it
         return submitit.helpers.DelayedSubmission(Submission(self.command, self.directory))
 
 
@@ -133,7 +133,7 @@ class SlurmProcess:
 
     def poll(self) -> int | None:
         if self.status is None:
-            gone = self.gone()  # before the look for a result, which may come in between
+            gone = self.gone()  # checked first: the result may arrive in between
             if self.job.paths.result_pickle.exists():
                 self.status = self.result()
             elif gone:
@@ -141,7 +141,7 @@ class SlurmProcess:
         return self.status
 
     def result(self) -> int:
-        """The worker's exit status; 1 where submitit could not run it to its end, with the reason in log.txt."""
+        """The worker's exit status; 1 if submitit could not run it to its end, with the reason in log.txt."""
         error = self.job.exception()
         if error is None:
             return self.job.result()
@@ -149,7 +149,7 @@ class SlurmProcess:
         return 1
 
     def gone(self) -> bool:
-        """Whether the job has left the queue; unless it was told to, twice asked, for the sake of slow file systems."""
+        """Whether the job has left the queue; checked twice, for slow file systems, unless it was stopped."""
         if self.slurm.cluster != "slurm":
             return self.job.done()
         asked = self.slurm.ask(after=STOP_SECONDS if self.stopped else QUEUE_SECONDS)
@@ -167,7 +167,7 @@ class SlurmProcess:
         self.job.cancel(check=False)
 
     def kill(self) -> None:
-        if self.slurm.cluster == "slurm":  # the step, as a job's processes would first be given KillWait seconds
+        if self.slurm.cluster == "slurm":  # the step: a job's processes would first get KillWait seconds
             subprocess.run(["scancel", "--signal=KILL", f"{self.job.job_id}.0"], capture_output=True, check=False)
         self.stop()
 
