@@ -142,21 +142,18 @@ class FineTunings(Runner):
         self.given = Path(given)
 
     def round(self, steps: int) -> dict[str, float]:
+        from bertlab.studies.grid import grid  # imports pandas and SciPy, which training steps do not need
+
+        seeds, jobs = ",".join(map(str, range(1, SEEDS + 1))), len(os.sched_getaffinity(0))
         with tempfile.TemporaryDirectory() as directory:
             began = time.perf_counter()
-            self._train(Path(directory))
+            grid(self.given / "run", str(self.given / "task.py"), Path(directory), seeds, None, self.settings, "bert", jobs)
             seconds = time.perf_counter() - began
             runs = [run.stage("finetune", task) for run in StudyDirectory(directory).runs() for task in run.tasks("finetune")]
             results = [run.result.read() for run in runs if run.result.exists()]
         if len(results) != SEEDS:
             raise UserError(f"{SEEDS - len(results)} of {SEEDS} fine-tunings did not finish")
         return {"seconds": seconds, "score": statistics.mean(of["metrics"]["test"]["the/accuracy"] for of in results)}
-
-    def _train(self, directory: Path) -> None:
-        from bertlab.studies.grid import grid  # imports pandas and SciPy, which training steps do not need
-
-        seeds, jobs = ",".join(map(str, range(1, SEEDS + 1))), len(os.sched_getaffinity(0))
-        grid(self.given / "run", str(self.given / "task.py"), directory, seeds, None, self.settings, "bert", jobs)
 
 
 def environment() -> dict:
