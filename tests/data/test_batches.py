@@ -1,4 +1,3 @@
-import contextlib
 import itertools
 import json
 import random
@@ -19,21 +18,10 @@ from bertlab.data.prepared import UnknownWords
 from bertlab.data.rows import pad_batch
 from bertlab.data.vocabularies import split_words
 from bertlab.errors import UserError
+from tests.batches import Source, Tokenizer, assert_equal_batches, opened, take
 
 FORMATS = ("segment_pair", "full_sentences")
 SIZES = {"train": 23, "valid": 7, "test": 2}
-
-
-class Source(list):
-    """Documents in memory; Grain compares sources by their text."""
-
-    def __repr__(self):
-        return f"Source({len(self)})"
-
-
-class Tokenizer:
-    kind = "words"
-    pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
 
 
 class Prepared:
@@ -78,33 +66,11 @@ def data_config(**changes):
     return data
 
 
-@contextlib.contextmanager
-def opened(*arguments, state=None):
-    """An iterator of training batches that is closed in the end."""
-    with contextlib.closing(iter(train_batches(*arguments))) as iterator:
-        if state is not None:
-            iterator.set_state(state)
-        yield iterator
-
-
-def take(number, *arguments, **options):
-    with opened(*arguments, **options) as iterator:
-        return list(itertools.islice(iterator, number))
-
-
 def chain(batches):
     value = BatchHash()
     for batch in batches:
         value.update(batch)
     return value.value
-
-
-def assert_equal_batches(first, second):
-    assert len(first) == len(second) > 0
-    for x, y in zip(first, second):
-        assert x.keys() == y.keys()
-        for name in x:
-            np.testing.assert_array_equal(x[name], y[name], strict=True)
 
 
 def example_ids(batches):

@@ -1,6 +1,5 @@
 """Co-occurrences of real text against a plain count of it."""
 
-import contextlib
 import itertools
 import json
 from collections import defaultdict
@@ -17,6 +16,7 @@ from bertlab.data.formats import cooccurrence
 from bertlab.data.formats.cooccurrence import entries
 from bertlab.data.prepare import load_prepared, prepare
 from bertlab.errors import UserError
+from tests.batches import assert_equal_batches, opened
 
 WINDOW = 4
 
@@ -120,20 +120,6 @@ def test_an_interrupted_count_leaves_nothing(prepared, monkeypatch):
 
 
 # Batches
-
-
-@contextlib.contextmanager
-def opened(*arguments):
-    with contextlib.closing(iter(train_batches(*arguments))) as iterator:
-        yield iterator
-
-
-def assert_equal_batches(first, second):
-    assert len(first) == len(second) > 0
-    for x, y in zip(first, second):
-        assert x.keys() == y.keys()
-        for name in x:
-            np.testing.assert_array_equal(x[name], y[name], strict=True)
 
 
 def flat(batches):

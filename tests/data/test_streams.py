@@ -1,6 +1,5 @@
 """Streams against plain readings of documents whose tokens are all different, so that each tells its document and place."""
 
-import contextlib
 import itertools
 import json
 
@@ -14,22 +13,11 @@ from bertlab.data.batches import check_data, eval_batches, train_batches
 from bertlab.data.formats import row_length
 from bertlab.data.formats.stream import varied_length
 from bertlab.errors import UserError
+from tests.batches import Source, Tokenizer, assert_equal_batches, opened, take
 
 PAD, CLS, SEP, FIRST = 0, 2, 3, 10
 DOCUMENTS = 23
 WRAPS = ("document", "sentence", "none")
-
-
-class Source(list):
-    """Documents in memory; Grain compares sources by their text."""
-
-    def __repr__(self):
-        return f"Source({len(self)})"
-
-
-class Tokenizer:
-    kind = "words"
-    pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
 
 
 class Prepared:
@@ -73,28 +61,6 @@ def data_config(stream=(), **changes):
     data.update({"format": "stream", "seq_len": 12, "batch_size": 4, **changes})
     data.stream.update(dict(stream))
     return data
-
-
-@contextlib.contextmanager
-def opened(*arguments, state=None):
-    """An iterator of training batches that is closed in the end."""
-    with contextlib.closing(iter(train_batches(*arguments))) as iterator:
-        if state is not None:
-            iterator.set_state(state)
-        yield iterator
-
-
-def take(number, *arguments, **options):
-    with opened(*arguments, **options) as iterator:
-        return list(itertools.islice(iterator, number))
-
-
-def assert_equal_batches(first, second):
-    assert len(first) == len(second) > 0
-    for x, y in zip(first, second):
-        assert x.keys() == y.keys()
-        for name in x:
-            np.testing.assert_array_equal(x[name], y[name], strict=True)
 
 
 def lanes(batches, prefix=""):

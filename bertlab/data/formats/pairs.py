@@ -44,7 +44,7 @@ class Pairs(RowFormat):
 
     def check(self) -> None:
         """See `Format`."""
-        _ = self.label_field
+        _ = self.label_field  # refuses unknown negatives
         if self.data.seq_len < 8:
             raise UserError(
                 f"config.data.seq_len={self.data.seq_len} must be at least 8: three specials and tokens of two segments"
