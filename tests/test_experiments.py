@@ -15,8 +15,9 @@ from bertlab.studies.settings import BERT_PAPER, SCALES, read_setting
 from bertlab.studies.study import load_study
 from bertlab.transfer.tasks import find_task
 from tests.conftest import RECIPES, ROOT
-from tests.studies.golden import GOLDEN, STUDIES, described, label, of_finetuning, scales
+from tests.studies.golden import GOLDEN, STUDIES, described, label, of_finetuning, runs_of, scales
 
+ABLATIONS = ROOT / "experiments/ablations"
 PRETRAIN = sorted((ROOT / "experiments/pretrain").glob("*.py"))
 COMMANDS = [
     command
@@ -32,7 +33,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def study_of(name, arguments):
-    return load_study(f"{ROOT}/experiments/ablations/{name}.py:{arguments}")
+    return load_study(f"{ABLATIONS}/{name}.py:{arguments}")
 
 
 def test_every_recipe_is_among_those_that_the_tests_train():
@@ -59,8 +60,7 @@ def test_every_run_of_a_study_can_be(study, scale):
         with pytest.raises(UserError, match=f"scale={scale}: choose one of"):
             load_study(f"{study}:scale={scale}")
         return
-    runs = load_study(f"{study}:scale={scale},seeds=1").runs()
-    for run in (run for run in runs if not (run.shares or run.averages)):
+    for run in (run for run in runs_of(study, scale) if not (run.shares or run.averages)):
         config = load_checked(run.config, run.overrides | {"mesh.data": 1})
         assert scale != "paper" or config.data.tokenizer.vocab_size != base_config().data.tokenizer.vocab_size
         for task, settings in run.downstream.items():
@@ -92,7 +92,7 @@ def test_a_study_says_what_it_stands_on_and_how_to_run_it(study):
     published = load_study(str(study)).published
     if published:
         assert published.source and all(len(row) == len(published.columns) for row in published.rows.values())
-        ours = {label(run) for run in load_study(f"{study}:scale=paper,seeds=1").runs()}
+        ours = {label(run) for run in runs_of(study, "paper")}
         assert [row for row in published.rows if row not in ours and row not in published.note] == []
 
 
@@ -130,7 +130,7 @@ def test_left_to_right_models_are_fine_tuned_as_masked_ones(scale):
     by_label = {
         label(run): {key: value for key, value in of_finetuning(run, "package").items()}
         for name in ("bert_table5", "bert_figure5")
-        for run in study_of(name, f"scale={scale},seeds=1").runs()
+        for run in runs_of(ABLATIONS / f"{name}.py", scale)
     }
     bilstm = by_label.pop("+ BiLSTM")
     assert [settings for settings in by_label.values() if settings != by_label["BERT"]] == []
@@ -154,7 +154,7 @@ SWITCHES = [
 def test_neighbours_in_modern_body_differ_in_one_switch(scale):
     shapes = [
         dataclasses.asdict(model_shape(load_config(run.config, run.overrides).model, 100))
-        for run in study_of("modern_body", f"scale={scale},seeds=1").runs()
+        for run in runs_of(ABLATIONS / "modern_body.py", scale)
     ]
     differences = [{key for key in a if a[key] != b[key]} for a, b in itertools.pairwise(shapes)]
     assert differences == SWITCHES

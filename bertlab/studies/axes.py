@@ -1,6 +1,6 @@
-"""What differs between the runs of a study, as pure data: axes, and grids of points that are combined by four functions.
+"""What differs between the runs of a study, as pure data: axes, and four functions that combine grids of points.
 
-A point is where a run lies: axis -> `Choice`. A grid is a list of points.
+A point places a run on the axes: axis -> `Choice`. A grid is a list of points.
 
     product(axis("rate", {"15 %": {...}, "40 %": {...}}), axis("seed", [1, 2]))   every rate with every seed
     zipped(axis("model.width", [128, 256]), axis("model.heads", [2, 4]))          the first with the first, and so on
@@ -21,8 +21,8 @@ class Choice:
     """One label of an axis.
 
     Attributes:
-        label: As it is shown.
-        part: Its part of a run's name: the label, or "seed=1" where the label is a bare value.
+        label: The text shown.
+        part: Its part of a run's name: the label, or "seed=1" for a bare value.
         overrides: Dotted config name -> value.
     """
 
@@ -32,7 +32,7 @@ class Choice:
 
     @property
     def is_value(self) -> bool:
-        """Whether the label is a bare value of the config name that the axis is called after."""
+        """Whether the label is a bare value of the config name that names the axis."""
         return self.part != self.label
 
 
@@ -43,11 +43,11 @@ def axis(name: str, values: Mapping[str, Mapping[str, Any]] | Sequence[Any]) -> 
     """A grid along one axis.
 
     Args:
-        name: Of the axis, a column of the results; with plain values the dotted config name that has them.
+        name: The axis's name, a column of the results; with plain values, the dotted config name they set.
         values: label -> overrides, or plain values of the config name.
 
     Raises:
-        UserError: There are no values, or a label has no dict of overrides.
+        UserError: The axis has no values, or a label has no dict of overrides.
     """
     if isinstance(values, str) or not isinstance(values, Mapping | Sequence) or not values:
         raise UserError(f'axis "{name}" is {values!r}; give it a dict of label -> overrides or a list of values')
@@ -65,16 +65,16 @@ def product(*grids: Sequence[Point]) -> list[Point]:
     """Every point of each grid with every point of the others; the last grid varies fastest.
 
     Raises:
-        UserError: Two grids have an axis in common.
+        UserError: Two grids share an axis.
     """
     return [_joined(points) for points in itertools.product(*grids)]
 
 
 def zipped(*grids: Sequence[Point]) -> list[Point]:
-    """The first point of each grid together, the second, and so on.
+    """Combines the first points of all grids, then the second points, and so on.
 
     Raises:
-        UserError: The grids are not of one length, or have an axis in common.
+        UserError: The grids differ in length, or share an axis.
     """
     if len({len(grid) for grid in grids}) > 1:
         raise UserError(f"zipped grids have {', '.join(str(len(grid)) for grid in grids)} points; give each the same number")
@@ -82,12 +82,12 @@ def zipped(*grids: Sequence[Point]) -> list[Point]:
 
 
 def chain(*grids: Sequence[Point]) -> list[Point]:
-    """The points of one grid after those of the other; their axes may differ."""
+    """The points of the grids one after another; the axes may differ."""
     return list(itertools.chain(*grids))
 
 
 def where(grid: Sequence[Point], keep: Callable[[Mapping[str, Any]], bool]) -> list[Point]:
-    """The points of a grid whose settings, dotted config name -> value over all axes, `keep` says yes to."""
+    """The points of a grid for whose settings (dotted config name -> value, over all axes) `keep` returns True."""
     return [point for point in grid if keep(settings(point))]
 
 
@@ -100,6 +100,6 @@ def _joined(points: Sequence[Point]) -> Point:
     joined: dict[str, Choice] = {}
     for point in points:
         if twice := [name for name in point if name in joined]:
-            raise UserError(f'axis "{twice[0]}" is in two of the grids that are combined; give it to one')
+            raise UserError(f'axis "{twice[0]}" is in two of the combined grids; keep it in one')
         joined |= point
     return joined

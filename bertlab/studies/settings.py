@@ -1,4 +1,4 @@
-"""What the studies of `experiments` have in common: arguments, scales, and tasks with their data.
+"""What the studies in `experiments` share: arguments, scales, and tasks with their data.
 
 setting = read_setting(arguments, paper=PAPER)
 Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrides, downstream=setting.downstream(), ...)
@@ -13,7 +13,7 @@ from bertlab.errors import UserError
 
 RECIPES = "experiments/pretrain"
 SCALES = ("tiny", "mini", "small", "base", "paper")
-# Sizes of the families at each scale, where the scale's own name is not one.
+# Sizes of the families at each scale, unless the size has the scale's name.
 SIZES: Mapping[str, Mapping[str, str]] = {
     "bert": {"paper": "base"},
     "gpt": {"base": "gpt1", "paper": "gpt1"},
@@ -23,8 +23,8 @@ SIZES: Mapping[str, Mapping[str, str]] = {
     "static": {"small": "original", "base": "original", "paper": "original"},
 }
 _SPLITS = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1}
-# Rows, batches and steps of every pretraining. Tiny is minutes a run on one CPU core; mini a night on two, or minutes on a GPU.
-# At the papers' scale they are the study's own, or else the recipe's.
+# Rows, batches and steps of every pretraining. A run takes minutes on one CPU core at scale tiny; a night on two cores, or
+# minutes on a GPU, at scale mini. At scale paper they are the study's, or else the recipe's.
 PRETRAINING: Mapping[str, Mapping[str, Any]] = {
     "tiny": _SPLITS
     | {
@@ -65,7 +65,7 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
     },
     "paper": {"train.eval_every": 10_000, "train.log_every": 1000, "train.checkpoint_every": 10_000},
 }
-# Of bodies whose optimiser is Adam: transformers, and ELMo on their subwords.
+# For bodies trained with Adam: transformers, and ELMo on subwords.
 ADAM: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"model.dropout": 0.0},
     "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
@@ -73,8 +73,8 @@ ADAM: Mapping[str, Mapping[str, Any]] = {
     "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000},
     "paper": {},
 }
-# A narrow transformer with the papers' initial deviation of 0.02 stays at the unigram loss for its first million tokens; with
-# 0.05 it leaves at once.
+# With the papers' initial deviation of 0.02, a narrow transformer stays at the unigram loss for its first million tokens; with
+# 0.05 it leaves that plateau at once.
 TRANSFORMER: Mapping[str, Mapping[str, Any]] = {"tiny": {"model.init_stddev": 0.05}, "mini": {"model.init_stddev": 0.05}}
 FINETUNING: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"finetune.recipe": "small"},
@@ -96,7 +96,7 @@ BERT_PAPER: Mapping[str, Any] = {
     "optimizer.learning_rate": 1e-4,
     "optimizer.warmup_steps": 10_000,
 }
-# What came after BERT has rows of one length from the first step, and masks them anew each time.
+# Models after BERT have rows of one length from the first step, and new masks in each epoch.
 ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
 # Radford et al. 2018, section 4.1; batch, length and rate are the recipe's. Its 100 passes over BooksCorpus are counted in that
 # corpus's 800 million words (Devlin et al. 2018), as its number of tokens is not printed: 100 · 800e6 / (64 · 512) steps.
@@ -109,22 +109,22 @@ GPT_PAPER: Mapping[str, Any] = {
 }
 # allenai/bilm-tf train_elmo.py: ten passes over 768,648,884 tokens in batches of three times 128 rows of 20.
 ELMO_PAPER: Mapping[str, Any] = {"train.steps": 1_000_840, "data.batch_size": 384, "optimizer.warmup_steps": 0}
-# Where models are compared that read in different directions: what reads from the left knows a word at its last piece alone.
+# To compare models that read in different directions: a left-to-right model knows a word only at its last piece.
 LAST_PIECE: Mapping[str, Any] = {"finetune.transfer.word_piece": "last"}
-# What a task's model reads instead of a pretrained one's states: embeddings that begin at random and are trained with it.
+# Replaces a pretrained model's states by random embeddings that are trained with the task.
 FRESH_EMBEDDINGS: Mapping[str, Any] = {
     "finetune.transfer.random": True,
     "finetune.optimizer.frozen": "",
     "finetune.head.layers": "layer:0",
 }
-# Rows, batches and steps of a fine-tuning: at small scales those of recipe small, at larger ones these, unless a recipe has its
-# own. Features are read as often as recipe bert reads its examples.
+# Rows, batches and steps of a fine-tuning: recipe small's at small scales, these at larger scales unless a recipe has its own.
+# Features are read as often as recipe bert reads its examples.
 _SMALL_ROWS = ("data.seq_len", "data.batch_size", "optimizer.warmup_steps", "train.steps", "train.eval_every")
 _LARGE_ROWS = {"data.seq_len": 128, "data.batch_size": 32, "train.steps": 0, "transfer.epochs": 10.0}
 _LARGE_FEATURES = _LARGE_ROWS | {"transfer.epochs": 3.0}
-# Made of the Python documentation, so that they need no files; pieces of a pair, the recipe's for the others.
+# Tasks from the Python documentation; they need no files. Value: pieces of a pair, 0 for the recipe's.
 OWN_TASKS = {"package": 0, "code_spans": 0, "next_sentence": 64, "sentence_order": 64}
-# Folder below the argument `data`, pieces of a text, and what else a published task needs.
+# Published tasks: folder below the argument `data`, pieces of a text, and other settings.
 TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "sst2": ("glue", 32, {}),
     "cola": ("glue", 24, {}),
@@ -155,16 +155,16 @@ class Setting:
 
     Attributes:
         scale: One of SCALES.
-        preset: The name of the study's own that was given for the scale; "" for one of SCALES.
+        preset: The study's own preset given as the scale; "" for one of SCALES.
         corpus: As `config.data.corpus`.
-        seeds: Of pretraining: 1, 2, ...
+        seeds: Seeds of pretraining: 1, 2, ...
         tasks: Their names.
-        data: Directory that holds a folder for each task.
-        pretraining: Overrides of pretraining for all models: rows, batches, steps; at the papers' scale the published ones.
-        adam: Beside them, for models whose optimiser is Adam: rate, warm-up, dropout.
-        transformer: Beside those, for transformers alone.
-        finetune: Overrides of fine-tuning, with "finetune." before them.
-        task_steps: Of fine-tuning, as asked for; 0: the scale's.
+        data: Directory with a folder per task.
+        pretraining: Overrides of pretraining for all models: rows, batches, steps; the published ones at scale paper.
+        adam: Further overrides for models trained with Adam: rate, warm-up, dropout.
+        transformer: Further overrides for transformers only.
+        finetune: Overrides of fine-tuning, with the prefix "finetune.".
+        task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         others: The study's own arguments.
     """
 
@@ -183,22 +183,22 @@ class Setting:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Of the scale: rows, batches, steps, rate, fine-tuning; for transformers with `transformer` beside it."""
+        """The scale's overrides: rows, batches, steps, rate, fine-tuning; add `transformer` for transformers."""
         return {**self.pretraining, **self.adam, **self.finetune}
 
     @property
     def own_optimizer(self) -> dict[str, Any]:
-        """`overrides` for the recipes whose optimiser and dropouts are of another kind than the transformers'."""
+        """`overrides` for recipes with their own optimiser and dropouts, unlike the transformers'."""
         return {**self.pretraining, **self.finetune}
 
     def steps(self, recipe: str) -> int:
-        """Steps of pretraining by a recipe, as from `recipe`: those of the arguments, the scale or the study, else its own."""
+        """Steps of pretraining with a recipe (from `recipe`): the arguments', the scale's or the study's, else the recipe's."""
         from bertlab.config import load_config
 
         return self.pretraining.get("train.steps") or load_config(recipe).train.steps
 
     def recipe(self, family: str, **arguments: Any) -> str:
-        """A family's recipe in the scale's size on the corpus: "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"."""
+        """A family's recipe at the scale's size: "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"."""
         given = {"size": self.size(family), "corpus": self.corpus} | arguments
         return f"{RECIPES}/{family}.py:" + ",".join(f"{key}={value}" for key, value in given.items())
 
@@ -213,7 +213,7 @@ class Setting:
         return FAMILIES[family].sizes[self.size(family)]
 
     def features(self, layers: str) -> dict[str, Any]:
-        """Overrides of feature-based use: a frozen BERT's layers, as `LayerMix` names them, under a biLSTM of its width.
+        """Overrides for feature-based use: a frozen BERT's layers, named as in `LayerMix`, below a biLSTM of its width.
 
         Each direction is half as wide (Devlin et al. 2018, section 5.3, does not say which of the two its 768 are).
         """
@@ -226,9 +226,9 @@ class Setting:
         }
 
     def finetuning(self, recipe: str) -> dict[str, Any]:
-        """Fine-tuning by a recipe of `bertlab.transfer.recipes`, in the scale's rows, batches and steps.
+        """Overrides for fine-tuning with a recipe of `bertlab.transfer.recipes`, in the scale's rows, batches and steps.
 
-        From scale=base on they are the recipe's own if it has any: rows of 128, batches of 32 and ten epochs otherwise.
+        From scale=base on, the recipe's own apply if it has any; else rows of 128, batches of 32 and ten epochs.
         """
         from bertlab.transfer.recipes import RECIPES, SMALL
 
@@ -239,10 +239,10 @@ class Setting:
         return {**{f"finetune.{key}": value for key, value in rows.items()}, **self.finetune, "finetune.recipe": recipe}
 
     def downstream(self, *kinds: str) -> dict[str, dict[str, Any]]:
-        """`Study.downstream` of the tasks that were asked for, which may be none; of these kinds alone, if any are given.
+        """`Study.downstream` of the requested tasks, perhaps none; with `kinds`, only of tasks of these kinds.
 
         Raises:
-            UserError: none of the tasks is of these kinds.
+            UserError: No task is of these kinds.
         """
         from bertlab.transfer.tasks import find_task
 
@@ -253,7 +253,7 @@ class Setting:
 
     def _settings(self, name: str) -> dict[str, Any]:
         folder, length, more = TASKS.get(name) or ("", OWN_TASKS[name], {})
-        if self.scale in ("base", "paper"):  # the recipe's own lengths, as published
+        if self.scale in ("base", "paper"):  # the recipe's lengths, as published
             length, more = 0, {}
         data = {"task_data.directory": f"{self.data}/{folder}"} if folder else {}
         return data | ({"data.seq_len": length} if length else {}) | dict(more)
@@ -272,22 +272,22 @@ def read_setting(
 
     Args:
         arguments: Text after the colon.
-        paper: Overrides of scale=paper: the published hyper-parameters that the recipe does not have.
-        tasks: Those without `tasks=`.
-        seeds: Their number without `seeds=`.
-        presets: What the study has beside SCALES: name -> the arguments that it stands for, `scale` among them.
-        least: "steps" or "task_steps" -> how many the study needs where they are given; 1 without it.
+        paper: Overrides at scale=paper: published hyper-parameters that the recipe lacks.
+        tasks: Tasks if `tasks=` is not given.
+        seeds: Number of seeds if `seeds=` is not given.
+        presets: Scales of the study beside SCALES: name -> the arguments it stands for, including `scale`.
+        least: "steps" or "task_steps" -> the smallest value the study allows; default 1.
         **others: The study's own arguments with their defaults.
 
     Raises:
-        UserError: an argument is unknown, of the wrong type or too small, there is no such scale or task, or a task has no
+        UserError: An argument is unknown, of the wrong type or too small, the scale or a task is unknown, or a task lacks
             `data`.
     """
     defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0, "tasks": "+".join(tasks), "data": ""}
     defaults |= {"task_steps": 0, **others}
     presets, values = presets or {}, parse_arguments(arguments, **defaults)
     preset = values["scale"] if values["scale"] in presets else ""
-    if preset:  # other arguments that are given stand over its own
+    if preset:  # arguments given explicitly take precedence
         values = parse_arguments(arguments, **defaults | presets[preset]) | {"scale": presets[preset]["scale"]}
     scale, names = values["scale"], [name for name in values["tasks"].split("+") if name]
     if scale not in SCALES:
@@ -298,12 +298,12 @@ def read_setting(
         if values[name] and values[name] < fewest:
             raise UserError(f"{name}={values[name]}: give at least {fewest} for this study, or 0 for the scale's own")
     if unknown := [name for name in names if name not in (*OWN_TASKS, *TASKS)]:
-        raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is none of {', '.join((*OWN_TASKS, *TASKS))}")
+        raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is not one of {', '.join((*OWN_TASKS, *TASKS))}")
     if not values["data"] and (published := [name for name in names if name in TASKS]):
-        raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR, which holds its folder")
+        raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR with its folder")
     pretraining = {**PRETRAINING[scale], **((paper or {}) if scale == "paper" else {})}
     adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
-    if steps := values["steps"]:  # so that a short trial evaluates, and warms up, once
+    if steps := values["steps"]:  # a short trial evaluates and warms up once
         every = {key: min(pretraining[key], steps) for key in ("train.eval_every", "train.log_every")}
         pretraining |= {"train.steps": steps, **every}
         warmed = pretraining if scale == "paper" else adam

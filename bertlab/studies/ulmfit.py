@@ -1,10 +1,10 @@
-"""ULMFiT's three stages for the studies of it: a language model, its adaptation to a task's text, and the classifier.
+"""ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier.
 
 setting = read_setting(arguments, paper=ulmfit.PAPER)
 Study(config=setting.recipe("awd_lstm"), overrides=ulmfit.stages(setting), ...)
 
-Rates, schedules and proportions of the later stages are the paper's at every scale; rows, batches and steps are fewer in tiny
-and mini.
+Rates, schedules and proportions of the later stages are the paper's at every scale; tiny and mini have fewer rows, batches
+and steps.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,7 @@ PAPER: Mapping[str, Any] = {
     "optimizer.learning_rate": 0.004,
     "optimizer.average_after": 0,
 }
-# Of the classifier where its 280 positions and 64 texts are too many for a processor, and how often the adapted language model
-# reads the text: the paper chooses by `valid`, the released script has 25.
+# The classifier's settings; the paper's 280 positions and 64 texts are too many for a CPU.
 CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"data.seq_len": 64, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},
     "mini": {"data.seq_len": 128, "data.batch_size": 32, "head.chunk": 32, "train.steps": 1000},
@@ -40,17 +39,18 @@ CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "base": {"transfer.epochs": 10.0},
     "paper": {"transfer.epochs": 50.0},
 }
+# Passes of the adaptation over the text: the paper selects by `valid`, the released script has 25.
 READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
 
 LEAST: Mapping[str, int] = {"task_steps": 2}  # a slanted triangle rises and falls
 
 
 def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
-    """Overrides of the three stages for recipe awd_lstm; `setting.task_steps` are those of both later ones.
+    """Overrides of the three stages for recipe awd_lstm; `setting.task_steps` applies to both later stages.
 
     Args:
-        setting: of the study.
-        steps: of the classifier, at the scales that have epochs.
+        setting: The study's.
+        steps: Steps of the classifier, at scales that count epochs.
     """
     return {**setting.pretraining, **adaptation(setting), **classifier(setting, steps)}
 
@@ -71,22 +71,22 @@ def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
 
 
 def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
-    """A stage's `optimizer.thaw`: of the classifier ("finetune"), or of the language model ("adapt").
+    """Overrides of `optimizer.thaw` for the classifier ("finetune") or the language model ("adapt").
 
-    A stage of thawing is a tenth of the steps that are asked for; where epochs are, it is one (adapt: as recipe fitlam).
+    Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts epochs (adapt: as in recipe fitlam).
 
     Args:
-        setting: of the study.
-        kind: as `config.optimizer.thaw`.
-        stage: finetune or adapt.
-        steps: as for `stages`.
+        setting: The study's.
+        kind: As `config.optimizer.thaw`.
+        stage: "finetune" or "adapt".
+        steps: As for `stages`.
     """
     steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
     found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0, "thaw_restarts": False}
     if kind in ("gradual", "chain"):
         length, most = max(1, steps // 10), setting.numbers("awd_lstm")["layers"] + {"gradual": 1, "chain": 2}[kind]
         found |= {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)} if steps else {}
-        # Less than ten steps are too few for a slanted triangle.
+        # A slanted triangle needs at least ten steps.
         found["thaw_restarts"] = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
     return {f"{stage}.optimizer.{key}": value for key, value in found.items()}
 
@@ -96,5 +96,5 @@ def _classifier_steps(setting: Setting, steps: int) -> int:
 
 
 def _cut(steps: int) -> float:
-    """The slanted triangle's share of rising steps, ULMFiT's tenth, or more where that is less than one step."""
+    """The slanted triangle's share of rising steps: ULMFiT's tenth, but at least one step."""
     return max(0.1, 1 / steps) if steps else 0.1

@@ -5,6 +5,7 @@ of each other run what differs from the one before it that is most like it. A va
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import ItemsView, Mapping
 from pathlib import Path
@@ -37,13 +38,18 @@ def scales(study: str) -> tuple[str, ...]:
     return OTHER_SCALES.get(study, SCALES)
 
 
+@functools.cache
+def runs_of(path: Path, scale: str) -> list[RunSpec]:
+    """A study's runs at a scale with one seed; built once for all tests."""
+    return load_study(f"{path}:scale={scale},seeds=1").runs()
+
+
 def described(path: Path) -> str:
     """The text of a study's file."""
     pretrainings: dict[str, dict[str, str]] = {}
     by_scale = {}
     for scale in scales(path.stem):
-        runs = load_study(f"{path}:scale={scale},seeds=1").runs()
-        by_scale[scale] = [(label(run), effective(run, pretrainings)) for run in runs]
+        by_scale[scale] = [(label(run), effective(run, pretrainings)) for run in runs_of(path, scale)]
     # Runs of the same place belong together, as "half of the steps" does at each scale; or else those of the same label.
     aligned = len({len(runs) for runs in by_scale.values()}) == 1
     rows: dict[Any, tuple[dict[str, str], Row]] = {}

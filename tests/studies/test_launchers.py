@@ -6,6 +6,7 @@ jobs on this machine; Ray is a real cluster of this machine.
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -142,6 +144,13 @@ def is_alive(directory):
     return True
 
 
+@functools.cache
+def files_by_local():
+    """`files_of_a_sweep` of the local launcher, run once for all engines."""
+    with tempfile.TemporaryDirectory() as workdir:
+        return files_of_a_sweep(launcher("local", 2), Path(workdir))
+
+
 def files_of_a_sweep(engine, workdir):
     """What a sweep through a launcher leaves behind, of runs that finish, fail and share: path -> text."""
     modes = {"A": {"mode": "finish"}, "B": {"mode": "fail"}, "C": {"mode": "finish", "finetune.head.bilstm": 1}}
@@ -150,7 +159,7 @@ def files_of_a_sweep(engine, workdir):
         title="",
         question="?",
         config="base.py",
-        axes={"mode": modes, "seed": [1, 2]},
+        axes={"mode": modes, "seed": [1]},
         overrides={"train.steps": 10},
         downstream=["x"],
     )
@@ -172,7 +181,7 @@ def in_the_background(name):
     signal.signal(signal.SIGINT, handler)
 
 
-@pytest.mark.parametrize("name", ["local", "slurm", "ray"])
+@pytest.mark.parametrize("name", ["local", "slurm", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_launcher_keeps_the_contract(in_the_background, make_launcher, start, name, tmp_path):
     engine = make_launcher(name, jobs=2)
     queues = name == "ray" or (name == "slurm" and engine.cluster == "slurm")
@@ -211,9 +220,9 @@ def test_a_launcher_keeps_the_contract(in_the_background, make_launcher, start, 
     assert killed.wait() < 0
     wait_for(lambda: not is_alive(killed_directory), "the killed worker's end")
 
-    by_local = files_of_a_sweep(launcher("local", 2), tmp_path / "by_local")
-    assert files_of_a_sweep(engine, tmp_path / "by_engine") == by_local
-    assert {"a-seed=1/result.json", "b-seed=2/failed.txt", "c-seed=2/finetune/x/result.json"} <= set(by_local)
+    by_local = files_by_local()
+    assert {"a-seed=1/result.json", "b-seed=1/failed.txt", "c-seed=1/finetune/x/result.json"} <= set(by_local)
+    assert name == "local" or files_of_a_sweep(engine, tmp_path / "by_engine") == by_local
 
 
 def test_workers_on_this_machine_share_its_cores_and_gpus(make_launcher, start, monkeypatch):
@@ -479,12 +488,12 @@ def test_options_are_read():
         ("local", 0, "", "--jobs=0: give at least 1"),
         ("local", 1, "devices", "expected key=value"),
         ("local", 1, "device=0", "no option device"),
-        ("local", 3, "devices=0,1", "devices=0,1: give at least one device for each of --jobs=3"),
-        ("slurm", 1, "cluster=local", "time limit in minutes"),
+        ("local", 3, "devices=0,1", "--jobs=3"),
+        ("slurm", 1, "cluster=local", "timeout_min="),
         ("slurm", 1, "cluster=local,timeout_min=soon", "timeout_min"),
         ("slurm", 1, "cluster=local,timeout_min=1,partition=gpu", "slurm_partition"),
         ("slurm", 1, "cluster=local,timeout_min=1,slurm_partitoin=gpu", "partitoin"),
-        ("slurm", 1, "cluster=local,timeout_min=1,name=x", "name=...: the launcher sets this itself"),
+        ("slurm", 1, "cluster=local,timeout_min=1,name=x", "name=...: "),
         ("ray", 1, "num_gpu=1", "num_gpu"),
         ("ray", 1, "num_gpus=many", "num_gpus"),
     ],
@@ -498,7 +507,7 @@ def test_mistakes_are_said_before_anything_starts(name, jobs, options, message):
 
 def test_what_is_not_installed_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="there is no sbatch here"):
+    with pytest.raises(UserError, match="sbatch"):
         launcher("slurm", 1, "timeout_min=1")
     for package, name in (("submitit", "slurm"), ("ray", "ray")):
         monkeypatch.setitem(sys.modules, package, None)

@@ -17,7 +17,7 @@ from bertlab.studies.worker import RUNNER
 from bertlab.train.build import build_pretraining
 from bertlab.transfer.tasks import find_task
 from tests.conftest import ROOT
-from tests.studies.golden import STUDIES
+from tests.studies.golden import STUDIES, runs_of
 
 
 def study(axes, **options):
@@ -149,7 +149,7 @@ def test_an_average_is_of_the_runs_beside_it():
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_a_study_reads_words_at_the_same_piece_in_all_rows(path):
     pieces = set()
-    for run in load_study(f"{path}:scale=tiny,seeds=1").runs():
+    for run in runs_of(path, "tiny"):
         tagging = [of for task, of in run.downstream.items() if find_task(of.get("task", task)).kind.name == "tagging"]
         model = load_config(run.config, run.overrides).model if tagging and not run.averages else None
         for of in tagging if model else ():
