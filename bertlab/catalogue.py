@@ -132,8 +132,9 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     The settings of each objective follow the table of keys; their meanings are in the docstrings of its class.
     """
     shown = lambda default: str(default) if isinstance(default, str) else repr(default)
+    only = lambda key: f"; only with {' and '.join(key.only_with)}" if key.only_with else ""
     keys = [key for key in KEYS if key.name != "objectives"]
-    rows = [(key.name, "" if key.unset else shown(key.default), key.values(), key.meaning) for key in keys]
+    rows = [(key.name, "" if key.unset else shown(key.default), key.values(), key.meaning + only(key)) for key in keys]
     rows += [("objectives.NAME.weight", "1.0", "number", "weight of the objective in the loss")]
     rows += [("objectives.NAME.final_weight", "", "number", "its weight at the last step, reached linearly; unset: weight")]
     for name, kind in objectives.REGISTRY.items():

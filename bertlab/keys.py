@@ -119,7 +119,8 @@ KEYS = (
     Key("seed", 0, "seed of initial values, masks and dropout", least=-(2**31), below=2**31),
     # data
     Key("data.corpus", "pydocs", "pydocs, text:GLOB, tfds:NAME or synthetic"),
-    Key("data.format", "segment_pair", "how documents become rows"),
+    Key("data.format", "segment_pair",
+        "how documents become rows: segment_pair, sentence_pair, full_sentences, doc_sentences, stream or cooccurrence"),
     Key("data.seq_len", 128, "tokens of a row", least=8, in_phases=True),
     Key("data.batch_size", 32, "rows of a batch", least=1, in_phases=True),
     Key("data.seed", 0, "seed of the order of documents; separate, so that seeds of a study can read the same tokens", least=0),
