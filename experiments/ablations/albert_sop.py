@@ -10,12 +10,12 @@ chance on SOP, 52.0 %), and does not say how one is asked what it did not learn:
 frozen states (`next_sentence_frozen`, `sentence_order_frozen`), and all are fine-tuned on both questions besides, as tasks
 `next_sentence` and `sentence_order`. Without a second objective the pairs are NSP's.
 
-Pairs of texts are where the paper gains (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is BERT's:
-ALBERT shares parameters between layers and factorises the embeddings, which is not made here. At scale=paper the rest is
+Pairs of texts are where the paper gains (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is
+BERT's: ALBERT shares parameters between layers and factorises the embeddings; this study does not. At scale=paper the rest is
 ALBERT's (section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a rate of 0.00176
 after 3,125 steps, 30,000 pieces of a unigram model; but single tokens are masked, where the paper masks up to three together.
 
-Expect: NSP's accuracy is high soon, by topic alone; SOP is harder and never as high; downstream SOP is ahead on pairs, and
+Expect: NSP's accuracy is soon high, from topic only; SOP is harder and never as high; downstream SOP is ahead on pairs, and
 nothing much differs on single texts.
 
 Cost at scale=tiny with one seed: 45.3 TFLOP, as `--dry_run` counts them; its time is not measured yet.

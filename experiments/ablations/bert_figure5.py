@@ -6,10 +6,10 @@
 
 MLM and LTR on one body, pretrained for an eighth, a quarter, half and all of the steps, then fine-tuned. The paper fine-tunes
 checkpoints along one run, whose learning rate has then not fallen yet; here each length is a run of its own with a whole
-schedule, so that a point is what that many steps can give and not an unfinished run. All four cost 15/8 of the longest. Neither
-model has NSP, so that one thing differs; the paper's masked one has it. Both are fine-tuned alike, as in `bert_table5.py`. A
-word is read at its last piece in all rows, which a model from the left has seen whole. The paper's task is MNLI:
-`tasks=mnli,data=DIR`.
+schedule, so that a point is what that many steps can give and not an unfinished run. All four cost 15/8 of the longest.
+Neither model has NSP, so that one thing differs; the paper's masked one has it. Both are fine-tuned alike, as in
+`bert_table5.py`. A word is read at its last piece in all rows; only there has a left-to-right model seen all of it. The
+paper's task is MNLI: `tasks=mnli,data=DIR`.
 
 Expect: both rise with steps (the paper gains about a point of MNLI from 500,000 to 1,000,000). In the paper MLM is above LTR
 almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With the few tokens

@@ -8,9 +8,9 @@ and that with a BiLSTM of its own on top in fine-tuning, which has the same pret
 objective differ.
 
 A text is classified alike in all rows, and as in `bert_figure5.py`: at base and paper as BERT does it, by the pooler on the
-token that has seen the whole text, which is [CLS], or the last one of a model that reads left to right; at small scales by the
-mean of the states. The pooler does not see a BiLSTM, so that "+ BiLSTM" has its state at that same last token there.
-A word is read at its last piece in all rows, which a model from the left has seen whole.
+token that has seen the whole text, which is [CLS], or the last one of a model that reads left to right; at small scales by
+the mean of the states. The pooler does not see a BiLSTM, so that "+ BiLSTM" has its state at that same last token there. A
+word is read at its last piece in all rows; only there has a left-to-right model seen all of it.
 
 Task `next_sentence` stands for the paper's pairs; it is NSP's own question on held-out sentences. At base and paper row BERT
 has a start there: its pooler was trained on that question, and only the layer of classes above it is new. At tiny, mini and

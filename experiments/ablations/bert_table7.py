@@ -4,10 +4,10 @@
       --workdir=runs/bert_table7 --jobs=2
     bertlab report runs/bert_table7
 
-One BERT (MLM + NSP) a seed, used in seven ways, which costs one pretraining: fine-tuned, or frozen under a fresh BiLSTM of two
-layers (recipe bert_features) that reads the embeddings, the second-to-last layer, the last, or a mix of the last four or of
-all. The model of scale=tiny has two layers, and the last two stand for the last four. There, and at mini and small with four
-layers, the sum over all would be the same as that over the last, so it has the embeddings too. The labels say so.
+One BERT (MLM + NSP) per seed, used in seven ways at the cost of one pretraining: fine-tuned, or frozen under a fresh BiLSTM
+of two layers (recipe bert_features) that reads the embeddings, the second-to-last layer, the last, or a mix of the last four
+or of all. The model of scale=tiny has two layers, and the last two stand for the last four. There, and at mini and small with
+four layers, the sum over all would be the same as that over the last, so it has the embeddings too. The labels say so.
 
 The paper's task is named entities, case-preserving, with document context (`tasks=ner,data=DIR`; the context is not made here);
 the default is code_spans, tagging too. Its BiLSTM is 768 wide, not said whether each way or both together: here it is as wide

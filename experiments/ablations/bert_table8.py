@@ -10,7 +10,7 @@ paper's tasks are MNLI and, in both uses, named entities: `tasks=mnli+ner,data=D
 was ever shown, since a pseudo-likelihood needs it; each row's mlm/loss is of its own corruption, and rows do not compare by it.
 
 Expect: fine-tuning is nearly indifferent, also to 100 % [MASK]; as features 100 % [MASK] is clearly worst (94.0 against 94.9
-F1), since [MASK] is never seen in use; random tokens alone cost a little everywhere.
+F1), since [MASK] is never seen in use; random tokens without [MASK] cost a little everywhere.
 
 Cost at scale=tiny with one seed: 81.6 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

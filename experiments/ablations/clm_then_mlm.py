@@ -5,9 +5,10 @@
     bertlab report runs/clm_then_mlm
 
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on a quarter, half or three quarters of CLM and then
-MLM. CLM is objective `prefix` without a prefix: left to right on a body that otherwise sees both sides, so that the body stays
-as it is. What was CLM alone is fine-tuned seeing both sides and, as a row of its own, still from the left. A word is read at
-its last piece in all rows, which a model from the left has seen whole. `rate=` is MLM's, for which the paper has 20 to 50 %.
+MLM. CLM is objective `prefix` without a prefix: left to right on a body that otherwise sees both sides, so that the body
+stays as it is. What was CLM alone is fine-tuned seeing both sides and, as a row of its own, still from the left. A word is
+read at its last piece in all rows; only there has a left-to-right model seen all of it. `rate=` is MLM's; the paper has 20 to
+50 %.
 
 The paper's models have EuroBERT's shape and 210 million to 1 billion parameters; here they are `modern` bodies without local
 attention. The rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), lest what comes

@@ -4,7 +4,7 @@
       --workdir=runs/elmo_layers --jobs=2
     bertlab report runs/elmo_layers
 
-One pretrained biLM a seed, frozen; on it a biLSTM of two layers reads the top layer alone, or all layers in a mix with weights
+One pretrained biLM a seed, frozen; on it a biLSTM of two layers reads only the top layer, or all layers in a mix with weights
 of the task's own, of which `head.mix_penalty` λ keeps near the mean (1) or lets differ (0.001). Without ELMo the same biLSTM
 reads embeddings that begin at random and are trained with it.
 

@@ -7,9 +7,9 @@
 One pretrained biLM a seed, frozen; a tagger with word vectors of its own (100 wide, trained) under a biLSTM of two layers gets
 the mix of ELMo's layers beside its words, beside the biLSTM's output, or at both with weights of their own.
 
-The paper's tasks are SQuAD, SNLI and SRL. Output alone needs a task model with words of its own, which taggers have:
-`tasks=ner,data=DIR` or `tasks=ud,data=DIR` is nearest to SRL, whose row is the one to look at. As `elmo_layers.py`: tokens are
-subwords below scale=paper, and the tasks' own training is not the paper's.
+The paper's tasks are SQuAD, SNLI and SRL. The output placement needs a task model with words of its own, which taggers have:
+`tasks=ner,data=DIR` or `tasks=ud,data=DIR` is nearest to SRL, whose row is the one to look at. As `elmo_layers.py`: tokens
+are subwords below scale=paper, and the tasks' own training is not the paper's.
 
 Expect: for tagging the input as good as both, the output below (SRL); for SQuAD and SNLI, whose models attend, both is best.
 

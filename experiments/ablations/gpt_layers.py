@@ -10,7 +10,7 @@ auxiliary language model too), at 5e-4 for small models, 6.25e-5 for the paper's
 
 The paper's tasks are MultiNLI and RACE: `tasks=mnli,data=DIR` has the first. Its curve is not tabulated, so none is shown.
 
-Expect: the embeddings alone help, and every layer more of it, up to 9 points on MultiNLI for all (the paper's text).
+Expect: embeddings without layers help, and every layer more of it, up to 9 points on MultiNLI for all (the paper's text).
 
 Cost at scale=tiny with one seed: 23.0 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -3,10 +3,10 @@
     bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2
     bertlab report runs/objectives
 
-The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM beside it and no
-pretraining as the floor. MLM and LTR share one transformer body; only its direction and the objective differ.
-A word is read at its last piece in all rows, which a model from the left has seen whole.
-`scale=demo` is what `make demo` runs: scale=tiny for 800 steps and one seed.
+The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM beside it and no pretraining as the
+floor. MLM and LTR share one transformer body; only its direction and the objective differ. A word is read at its last piece
+in all rows; only there has a left-to-right model seen all of it. `scale=demo` is what `make demo` runs: scale=tiny for 800
+steps and one seed.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting

@@ -1,4 +1,4 @@
-"""Masks drawn once or anew each time: Liu et al. 2019 (RoBERTa), section 4.1, table 1.
+"""Masks drawn once or newly each time: Liu et al. 2019 (RoBERTa), section 4.1, table 1.
 
     bertlab sweep --study=experiments/ablations/roberta_masking.py:scale=tiny,corpus=pydocs,seeds=2 \
       --workdir=runs/roberta_masking --jobs=2
@@ -7,8 +7,8 @@
 MLM + NSP with masks that belong to a row (static: they repeat when the text has been read `copies` times) or are drawn at
 each step (dynamic). `copies=10` is BERT's, whose 40 readings showed each mask four times. Small runs read their text a few
 times only, so that copies=1, the default below scale=paper, is what shows anything there: every reading has the same masks.
-scale=tiny reads pydocs one and a half times, which is too little to tell; `steps=20000` reads it seven times. Rows and pairs
-repeat with the copies in both variants, so that the masks alone differ. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
+scale=tiny reads pydocs one and a half times, too little to tell; `steps=20000` reads it seven times. Rows and pairs repeat
+with the copies in both variants; only the masks differ. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
 
 Expect: no difference that stands out of the seeds, dynamic slightly ahead at most; a static model's loss on its training text
 falls below the held-out one sooner.
@@ -34,7 +34,7 @@ def get_study(arguments=None):
     return Study(
         name="roberta_masking",
         title="Static and dynamic masks",
-        question="Do masks that are drawn anew give more than masks that repeat?",
+        question="Do new masks in each epoch help more than masks that repeat?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes={
             "masks": {"static": {"objectives.mlm.static": True}, "dynamic": {}},

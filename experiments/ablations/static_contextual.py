@@ -12,7 +12,7 @@ entries of its table of counts, a row's worth for each row), each used two ways:
 - fine-tuned: everything is trained under a linear layer on the mean of the states, or on each word's; static vectors at ten
   times the rate.
 
-A word is read at its last piece in all rows, which a model from the left has seen whole.
+A word is read at its last piece in all rows; only there has a left-to-right model seen all of it.
 
 A task's biLSTM lends context to static vectors too, so that "features" compares what the vectors know, and "fine-tuned" whether
 the model itself sees context. No paper has this table; the order is that of ELMo's and BERT's comparisons. The models' own

@@ -7,8 +7,8 @@
 A tagger of characters, word vectors and two biLSTM layers with a CRF; the frozen language model's top states go to its input,
 to the output of its first layer (TagLM) or of its second, or, after the first layer, those of a language model that reads
 forward alone, which has a pretraining of its own. Without a language model the tagger has in the same place, after the first
-layer, embeddings that begin at random and are trained with it. A word is read at its last piece in all rows, which a model from
-the left has seen whole.
+layer, embeddings that begin at random and are trained with it. A word is read at its last piece in all rows; only there has a
+left-to-right model seen all of it.
 
 The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing, and are trained on the 1B Word
 corpus; ours share their embeddings. At scale=paper they are ELMo's with 2,048 cells and 512 wide projections; that there are

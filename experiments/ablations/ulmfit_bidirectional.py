@@ -5,7 +5,7 @@
     bertlab report runs/bidirectional
 
 An AWD-LSTM that reads forward and one that reads backward, each pretrained, adapted and made a classifier by itself; and the
-mean of their predictions, which costs no training. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+mean of their predictions, at no training cost. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Expect: the mean above both.
 

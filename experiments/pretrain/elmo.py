@@ -5,9 +5,9 @@
       --workdir=runs/elmo-original
 
 With tokens=subwords (the default) it reads the transformers' subword ids, packed rows and optimiser, so that an ablation
-changes the model alone. With tokens=characters it is ELMo as published (allenai/bilm-tf): words spelled by a character CNN,
-each direction a stream of sentences of its own, states carried along it, backpropagation through 20 words, a softmax
-sampled in training, Adagrad.
+changes only the model. With tokens=characters it is ELMo as published (allenai/bilm-tf): words spelled by a character CNN,
+each direction a stream of sentences of its own, states carried along it, backpropagation through 20 words, a softmax sampled
+in training, Adagrad.
 """
 
 from bertlab.config import add_objectives, base_config, parse_arguments
