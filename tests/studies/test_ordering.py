@@ -69,7 +69,8 @@ def test_equals_are_never_decided(tmp_path):
     status, printed = run(study({"A": 0.7, "B": 0.7}, seeds=5), tmp_path, until_decided="all")
     assert status == 0 and len(finished(tmp_path)) == 10
     assert (
-        "open after 3 seeds: A against B on x/accuracy" in printed or "open after 3 seeds: B against A on x/accuracy" in printed
+        "undecided after 3 seeds: A against B on x/accuracy" in printed
+        or "undecided after 3 seeds: B against A on x/accuracy" in printed
     )
 
 
