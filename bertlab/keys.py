@@ -89,8 +89,6 @@ class Key:
         shown = f"config.{self.name}={value!r}"
         if value is None:
             return
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{shown} is not finite; give a number")
         if self.choices and value not in self.choices:
             raise UserError(f"{shown} is not known; choose one of {', '.join(self.choices)}")
         bounds = ((self.least, operator.ge), (self.above, operator.gt), (self.below, operator.lt))
@@ -294,12 +292,22 @@ def check(config: Mapping[str, Any], group: str = "") -> None:
     Raises:
         UserError: from `Key.check`.
     """
+    _check_finite(config, f"config.{group}" if group else "config")
     prefix = f"{group}." if group else ""
     for key in (key for key in KEYS if key.name.startswith(prefix)):
         *parents, leaf = key.name.removeprefix(prefix).split(".")
         node = functools.reduce(lambda of, part: of.get(part, {}), parents, config)
         if leaf in node:
             key.check(node[leaf], {} if key.group == "model" else node)
+
+
+def _check_finite(values: Mapping[str, Any], prefix: str) -> None:
+    """Refuses numbers that are not finite, in keys outside the table too (an objective's settings, a task's)."""
+    for name, value in values.items():
+        if hasattr(value, "items"):
+            _check_finite(value, f"{prefix}.{name}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{prefix}.{name}={value} is not finite; give a number")
 
 
 def has(attribute: str, name: str) -> bool:

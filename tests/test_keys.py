@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bertlab.cli import main
-from bertlab.config import base_config, flatten
+from bertlab.config import add_objectives, base_config, flatten, set_key
 from bertlab.errors import UserError
 from bertlab.keys import BY_NAME, KEYS, check, has
 from bertlab.models.attention import BACKENDS
@@ -43,12 +43,20 @@ def test_every_key_says_what_it_means_and_its_default_is_allowed():
         *((key.name, key.above) for key in KEYS if key.above is not None),
         *((key.name, key.below) for key in KEYS if key.below is not None),
         *((key.name, "no such thing") for key in KEYS if key.choices),
-        *((key.name, float("nan")) for key in KEYS if isinstance(key.default, float)),
     ],
 )
 def test_a_value_out_of_range_is_refused(name, value):
     with pytest.raises(UserError, match=rf"config\.{re.escape(name)}="):
         BY_NAME[name].check(value, {})
+
+
+@pytest.mark.parametrize("name", ["optimizer.learning_rate", "data.valid_fraction", "objectives.mlm.rate"])
+def test_a_number_that_is_not_finite_is_refused(name):
+    config = base_config()
+    add_objectives(config, "mlm")
+    set_key(config, name, float("nan"))
+    with pytest.raises(UserError, match=rf"config\.{re.escape(name)}=nan"):
+        check(config)
 
 
 def test_a_key_without_effect_is_refused_and_the_condition_is_named():

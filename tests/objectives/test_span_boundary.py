@@ -106,7 +106,7 @@ def test_masks_that_are_no_spans_and_settings_without_sense_are_refused(small_co
     check_config(small_config(f"{recipe}mlm+sbo", objectives__mlm__unit="span"))
     with pytest.raises(UserError, match=r"objective sbo: .* set config\.objectives\.mlm\.unit='span'"):
         check_config(small_config(f"{recipe}mlm+sbo"))
-    with pytest.raises(UserError, match=r"objective sbo shares the view of mlm, .* objectives=mlm\+sbo"):
+    with pytest.raises(UserError, match=r"objective sbo shares the view of mlm; .*objectives=mlm\+sbo"):
         check_config(small_config(f"{recipe}sbo"))
     for settings in ({"places": 0}, {"place_width": 0}):
         with pytest.raises(UserError, match="must be 1 or more"):

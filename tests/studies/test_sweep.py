@@ -228,7 +228,7 @@ class NoWorkers(Local):
         ({"adapt.epochs": "many"}, r"adapt\.epochs='many'"),
         ({"adapt.train.steps": 5, "adapt.optimizer.warmup_steps": 9}, r"warmup_steps=9 .* config\.train\.steps=5"),
         ({"adapt.optimizer.frozen": "bodi/"}, r"config\.optimizer\.frozen='bodi/'"),
-        ({"adapt.model.layers": 3}, r"config\.model has layers=3.* config\.init_from=.* 2"),
+        ({"adapt.model.layers": 3}, r"config\.model\.layers=3.* config\.init_from=.* 2"),
         ({"optimizer.frozen": "bodi/"}, r"config\.optimizer\.frozen='bodi/'"),
         ({"data.corpus": "wiki"}, r'config\.data\.corpus="wiki"'),
         ({"finetun.train.steps": 5}, r"'finetun\.train\.steps'"),
