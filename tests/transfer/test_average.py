@@ -64,7 +64,7 @@ def test_what_cannot_be_averaged_is_refused(fine_tuned):
         average([run])
     with pytest.raises(UserError, match="predicts other examples"):
         average([run, fine_tuned("b", classes(FORWARD)[::-1])])
-    with pytest.raises(UserError, match=r"predictions/valid.jsonl: there is no such file"):
+    with pytest.raises(UserError, match=r"predictions/valid.jsonl is missing"):
         average([run, run], "valid")
     tags = [{"id": "0", "gold": ["bad", "bad"], "predicted": ["bad", "bad"]}]
     (run.parent / "table.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\tbad good\n" for i in range(40)))

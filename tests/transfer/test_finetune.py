@@ -58,33 +58,28 @@ def settings(**changes):
     return {"data.seq_len": 16, "data.batch_size": 16, "mesh.data": 1, "optimizer.learning_rate": 0.01} | changes
 
 
-@pytest.mark.parametrize(("task", "metric"), [("which", "accuracy"), ("negation", "f1")])
-def test_finetuning_learns_and_writes_a_run_directory(task, metric, bert_run, stub_tasks, tmp_path, capsys):
+def test_finetuning_learns_and_writes_a_run_directory(bert_run, stub_tasks, tmp_path, capsys):
     overrides = settings(**{"train.steps": 60, "optimizer.warmup_steps": 5})
-    result = finetune(bert_run, task, tmp_path / task, overrides)
-    assert json.loads((tmp_path / task / "result.json").read_text()) == result
+    result = finetune(bert_run, "which", tmp_path / "which", overrides)
+    assert json.loads((tmp_path / "which" / "result.json").read_text()) == result
     assert result["step"] == 60
     assert set(result["metrics"]) == {"valid", "test"}
-    assert result["metrics"]["test"][f"{task}/{metric}"] > 0.9
-    lines = [json.loads(line) for line in (tmp_path / task / "metrics.jsonl").read_text().splitlines()]
+    assert result["metrics"]["test"]["which/accuracy"] > 0.9
+    lines = [json.loads(line) for line in (tmp_path / "which" / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["split"] == "valid" and lines[0]["step"] == 0
-    assert lines[0][f"{task}/loss"] > 2 * result["metrics"]["valid"][f"{task}/loss"]
-    (afresh,) = re.findall(r"not in .*, so begun afresh: (.*)", capsys.readouterr().out)
-    assert all(name.startswith(f"heads_{task}/") for name in afresh.split(", ")), "mlm+nsp trained all else that the tasks use"
-    assert finetune(bert_run, task, tmp_path / task, overrides) == result
+    assert lines[0]["which/loss"] > 2 * result["metrics"]["valid"]["which/loss"]
+    (fresh,) = re.findall(r"not in .*: (heads_.*)", capsys.readouterr().out)
+    assert all(name.startswith("heads_which/") for name in fresh.split(", ")), "mlm+nsp trained all else that the tasks use"
+    assert finetune(bert_run, "which", tmp_path / "which", overrides) == result
 
 
-def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks, tmp_path):
-    finetune(bert_run, "which", tmp_path / "start", settings(**{"train.steps": 0}))
-    pretrained, start = load_params(bert_run), load_params(tmp_path / "start")
-    names = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(pretrained["body"])}
-    begun = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(start["body"])}
-    assert len(begun) > 10 and begun.keys() <= names.keys()
-    for name, leaf in begun.items():
-        np.testing.assert_array_equal(leaf, names[name], err_msg=name)
-
-    # The same parameters in the same body: the pretraining's own program gives the same states.
-    program = build_finetuning(*resolved(overridden(finetune_config(bert_run, "which"), settings()))).program
+def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks):
+    """The same parameters in the same body: the pretraining's own program gives the same states."""
+    experiment = build_finetuning(*resolved(overridden(finetune_config(bert_run, "which"), settings())))
+    program, pretrained = experiment.program, load_params(bert_run)
+    batch = experiment.evaluations["valid"][0]
+    shapes = jax.eval_shape(lambda: program.init(jax.random.key(0), batch))
+    start = experiment.warm_start(jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes))
     recorded = ConfigDict(json.loads((bert_run / "config.json").read_text()))
     body = build_body(model_shape(recorded.model, program.vocabulary.size))
     original = Program(body, objectives.build(recorded.objectives), program.vocabulary)
@@ -147,7 +142,7 @@ def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
 
 
 def test_short_texts_are_trained_in_short_batches(bert_run, words_task, tmp_path):
-    overrides = {"data.seq_len": 48, "data.buckets": (16, 32), "mesh.data": 1, "train.steps": 30, "optimizer.warmup_steps": 2}
+    overrides = {"data.seq_len": 48, "data.buckets": (32,), "mesh.data": 1, "train.steps": 30, "optimizer.warmup_steps": 2}
     result = finetune(bert_run, words_task, tmp_path / "buckets", overrides)
     whole = finetune(bert_run, words_task, tmp_path / "whole", {**overrides, "data.buckets": ()})
     assert result["tokens"] == pytest.approx(whole["tokens"], rel=0.05)
@@ -155,7 +150,7 @@ def test_short_texts_are_trained_in_short_batches(bert_run, words_task, tmp_path
     assert result["metrics"]["test"]["words/accuracy"] > 0.9
     for wrong, message in (
         ({"data.buckets": (64,)}, r"config.data.buckets=\(64,\) must be lengths .*seq_len=48"),
-        ({"transfer.features": True}, r"config.data.buckets=\(16, 32\) are for rows of tokens"),
+        ({"transfer.features": True}, r"config.data.buckets=\(32,\)"),
     ):
         with pytest.raises(UserError, match=message):
             finetune(bert_run, words_task, tmp_path / "wrong", overrides | wrong)
