@@ -87,7 +87,7 @@ def above(small_config, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("name", ["ltr", "mlm"])
+@pytest.mark.parametrize("name", ["mlm", pytest.param("ltr", marks=pytest.mark.slow)])
 def test_an_honest_model_comes_near_its_floor_and_not_below(name, above):
     nats, error = above(name)
     assert -3 * error < nats < 0.15
@@ -103,7 +103,9 @@ def sees_other_documents(documents, direction):
     return jnp.broadcast_to(mask, (documents.shape[0], 1, length, length))
 
 
-@pytest.mark.parametrize(("name", "mask"), [("ltr", sees_everything), ("mlm", sees_other_documents)])
+@pytest.mark.parametrize(
+    ("name", "mask"), [("ltr", sees_everything), pytest.param("mlm", sees_other_documents, marks=pytest.mark.slow)]
+)
 def test_a_broken_attention_mask_ends_below_the_floor(name, mask, above, monkeypatch):
     monkeypatch.setattr(transformer, "attention_mask", mask)
     nats, error = above(name)

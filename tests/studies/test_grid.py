@@ -36,6 +36,7 @@ def test_seeds_and_rates_of_a_pretraining_are_a_study(small_config, tmp_path, ca
     assert summary["seeds"].tolist() == [2] and summary["sd"].item() > 0
 
 
+@pytest.mark.slow
 def test_valid_selects_the_rate_of_fine_tunings(bert_run, words_task, tmp_path):
     settings = {"data.batch_size": 8, "data.seq_len": 16, "optimizer.warmup_steps": 1, "train.steps": 6, "mesh.data": 1}
     arguments = ["--seeds=1,2", "--rates=1e-2,1e-3", *(f"--config.{key}={value}" for key, value in settings.items())]

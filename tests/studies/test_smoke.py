@@ -88,7 +88,7 @@ def key_of(run, stage):
 
 
 # One study of each way to pretrain or transfer is trained by `make test`, the others by `make test-slow`.
-QUICK = ("bert_table5", "ulmfit_table6", "elmo_layers", "layers_by_task")
+QUICK = ("ulmfit_table6", "elmo_layers", "layers_by_task")
 
 
 def studies(quick):

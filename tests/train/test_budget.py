@@ -11,7 +11,7 @@ from bertlab.train.checks import check_config
 MLM = "experiments/pretrain/bert.py:objectives=mlm"
 
 
-@pytest.mark.parametrize(("unit", "amount"), [("tokens", 4000), ("flops", 2e8)])
+@pytest.mark.parametrize(("unit", "amount"), [("tokens", 4000), pytest.param("flops", 2e8, marks=pytest.mark.slow)])
 def test_a_run_spends_its_budget(unit, amount, small_config, tmp_path):
     result = loop.train(small_config(MLM, train__budget=f"{unit}={amount}"), tmp_path)
     # The cost of the batches differs a little from the mean of the first ones, and steps are whole.
@@ -19,6 +19,7 @@ def test_a_run_spends_its_budget(unit, amount, small_config, tmp_path):
     assert result["step"] > 5
 
 
+@pytest.mark.slow
 def test_a_scheduled_rate_is_priced_over_the_whole_run(small_config, tmp_path):
     schedule = {"objectives__mlm__rate": 0.4, "objectives__mlm__final_rate": 0.1}
     result = loop.train(small_config(MLM, train__budget="supervised=1000", **schedule), tmp_path)
@@ -44,6 +45,7 @@ def test_equal_tokens_are_equal_steps_and_equal_predictions_are_not(small_config
     assert steps("mlm", "supervised=1500") > 4 * steps(ltr[0], "supervised=1500", ltr[1]), "MLM predicts 15 % of the tokens"
 
 
+@pytest.mark.slow
 def test_a_budget_of_seconds_is_kept_by_the_run_that_goes_on(small_config, tmp_path, monkeypatch):
     config = small_config(MLM, train__budget="seconds=5")
     monkeypatch.setattr(loop, "seconds_per_step", lambda experiment: 0.5)

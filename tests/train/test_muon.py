@@ -191,6 +191,7 @@ def test_momentum_lies_beside_its_parameter_and_only_muons_have_it(case, packed_
     assert any(place.spec[1] == "fsdp" for name, place in where.items() if matrix_axes(name))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(small_config, quick_compilation, tmp_path):
     stages = dict(optimizer__thaw="gradual", optimizer__thaw_steps=3, optimizer__layer_decay=0.5)
     config = small_config("bert", optimizer__name="muon", train__steps=12, train__eval_batches=1, **stages)

@@ -28,6 +28,7 @@ def test_data_parallel_reduces_every_gradient_once_and_gathers_nothing(of_eight)
     assert found.work.collectives["all-reduce"].bytes == pytest.approx(4 * (found.parameters + TABLE), rel=0.02)
 
 
+@pytest.mark.slow
 def test_packed_rows_are_full_and_attention_is_over_all_of_them(of_eight):
     plain, packed = of_eight(), of_eight(data__pack_length=128)
     assert (packed.rows, packed.tokens) == (16, 16 * 128)
@@ -60,7 +61,7 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
     assert twice.work.collectives == found.work.collectives, "what a batch makes stays where it is"
 
 
-@pytest.mark.parametrize("axis", ["data", "fsdp"])
+@pytest.mark.parametrize("axis", ["fsdp", pytest.param("data", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "recipe", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "elmo", "awd_lstm"))]
 )

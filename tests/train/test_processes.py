@@ -101,6 +101,7 @@ def curves(workdir) -> tuple[list, list]:
     return [(line["step"], line["split"], line.get("data_hash")) for line in lines], [line["mlm/loss"] for line in lines]
 
 
+@pytest.mark.slow
 def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, tmp_path):
     assert end(start(tmp_path / "one", 1, 4)) == [0]
     steps, losses = curves(tmp_path / "one")
@@ -146,6 +147,7 @@ module.prepare = prepare_late
 """
 
 
+@pytest.mark.slow
 def test_a_process_whose_corpus_takes_longer_is_waited_for(start, tmp_path):
     two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=35))  # JAX would wait 30 for one to connect
     assert end(two) == [0, 0], [said(process) for process in two]
@@ -161,7 +163,7 @@ def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
     assert_it_says_why_it_ended(two[0], "process 0 of 2")
 
 
-@pytest.mark.parametrize("killed", [0, 2])
+@pytest.mark.parametrize("killed", [2, pytest.param(0, marks=pytest.mark.slow)])
 def test_each_that_is_left_says_so(killed, start, tmp_path):
     """Whichever it is that was killed, the one that all are connected to among them."""
     four = start(tmp_path / "run", 4, 1)

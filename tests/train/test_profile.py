@@ -67,6 +67,7 @@ def test_it_goes_on_through_evaluations_and_from_phase_to_phase(config, tmp_path
     assert "jit_eval_step" in {event.get("args", {}).get("hlo_module") for event in events}
 
 
+@pytest.mark.slow
 def test_what_was_traced_is_written_when_the_run_is_stopped_or_fails(config, tmp_path):
     done = kill_at(config(8), tmp_path / "stopped", 5, kind="SIGTERM")
     assert done.returncode == 0, done.stderr

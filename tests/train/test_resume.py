@@ -74,11 +74,10 @@ def break_at(config, workdir, step):
 
 # A process that dies costs its imports again; what resuming needs of a family shows in either way.
 KILLED_THE_HARD_WAY = ("bert", "elmo on characters", "awd_lstm")
+QUICK = ("bert", "awd_lstm")
 
 
-@pytest.mark.parametrize(
-    "recipe", [pytest.param(r, marks=[pytest.mark.slow] * (r not in KILLED_THE_HARD_WAY)) for r in RECIPES]
-)
+@pytest.mark.parametrize("recipe", [pytest.param(r, marks=[pytest.mark.slow] * (r not in QUICK)) for r in RECIPES])
 def test_killed_run_resumes_bit_for_bit(recipe, small_config, tmp_path):
     config = small_config(recipe)
     if recipe == "awd_lstm":  # NT-ASGD begins to average between the checkpoint and the kill, and has to remember it
@@ -91,6 +90,7 @@ def test_killed_run_resumes_bit_for_bit(recipe, small_config, tmp_path):
         assert any(np.abs(array).max() > 0 for name, array in straight.items() if "carry" in name)
 
 
+@pytest.mark.slow
 def test_run_on_packed_rows_resumes_bit_for_bit(small_config, tmp_path):
     # Positions begin again in each example, so the model needs no more of them than those have.
     packing = {"data__pack_length": 80, "data__pack_examples": 4, "model__max_positions": 32}
@@ -106,6 +106,7 @@ def test_run_on_packed_rows_resumes_bit_for_bit(small_config, tmp_path):
     np.testing.assert_allclose(1 - read / (4 * 8 * 80), padding, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_run_on_buckets_resumes_bit_for_bit(small_config, tmp_path, monkeypatch):
     """Each length is compiled once a process, when it first comes, and the clock stands still meanwhile."""
     happened, compile_one, start, fetch = [], loop.Session._compile, loop.Session.start_clock, loop.Session.fetch
@@ -230,7 +231,9 @@ def test_an_update_that_overflows_is_never_saved_or_finished(small_config, tmp_p
         assert "NaN" not in line and "Infinity" not in line
 
 
-@pytest.mark.parametrize("recipe", ["gpt", "elmo on characters", "awd_lstm"])
+@pytest.mark.parametrize(
+    "recipe", ["awd_lstm", *(pytest.param(r, marks=pytest.mark.slow) for r in ("gpt", "elmo on characters"))]
+)
 def test_a_run_goes_on_with_another_mesh_and_other_writers(recipe, small_config, tmp_path):
     straight = loop.train(small_config(recipe, train__steps=10), tmp_path / "straight")
     config = small_config(recipe, train__steps=10, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)

@@ -116,7 +116,10 @@ def uneven(batch):
     return batch
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[pytest.mark.slow] * (c in ("modern", "elmo", "elmo on characters, stateful"))) for c in CASES],
+)
 def test_eight_devices_and_micro_batches_equal_one_device(case, packed_batch):
     batch = batch_of(case, packed_batch)
     variants = {"mesh and micro-batches": dict(mesh_sizes=(2, 2, 2), micro_batches=2)}
