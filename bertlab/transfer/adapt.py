@@ -1,4 +1,4 @@
-"""Going on with pretraining on a task's own text, before its head is trained; labels are not read.
+"""Continues pretraining on a task's own text before its head is trained. Labels are not read.
 
 ULMFiT's second stage (Howard and Ruder 2018, section 3.2), ELMo's fine-tuned biLM (Peters et al. 2018, section 3.4), and what
 others call task-adaptive pretraining.
@@ -39,11 +39,11 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 def adapt(
     run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "same", epochs: float = 1.0
 ) -> dict:
-    """Trains a run's own objectives on the texts of a task's training examples; called again, it goes on where it stopped.
+    """Trains a run's own objectives on the texts of a task's training examples; called again, it continues where it stopped.
 
     Args:
         run: the directory of a run with a checkpoint.
-        task: as for `bertlab.transfer.finetune.finetune`, one alone.
+        task: as for `bertlab.transfer.finetune.finetune`, but only one.
         workdir: the new run's directory; the texts are kept in it as task_text.jsonl.
         overrides: dotted names to values (or their text), over the run's config and the recipe; `task_data.` ones too. Without
             `optimizer.warmup_steps` among them, warm-up is the share of the steps that it was of the run's, a tenth at most.
@@ -54,7 +54,7 @@ def adapt(
         The result, as written to result.json.
 
     Raises:
-        UserError: as for training, or there is no such run, task or recipe.
+        UserError: as for training, or the run, task or recipe is unknown.
     """
     run, workdir = Path(run).expanduser(), Path(workdir)
     config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, Run(run).config.read())
@@ -66,7 +66,7 @@ def adapt(
     if not text.exists():
         text.write(written)
     elif text.read() != written:
-        raise UserError(f"{text} holds other texts than those that are asked for now; give another --workdir")
+        raise UserError(f"{text} holds other texts than this task's; give another --workdir")
     return loop.train(config, workdir)
 
 
@@ -79,7 +79,7 @@ def adaptation_config(
     epochs: float,
     pretrained: Mapping[str, Any],
 ) -> tuple[ConfigDict, list[Example]]:
-    """The config of an adaptation, and the examples whose texts it reads; neither directory need be there yet.
+    """The config of an adaptation, and the examples whose texts it reads. Neither directory needs to exist.
 
     Args:
         run, task, workdir, overrides, recipe, epochs: as for `adapt`.
@@ -91,7 +91,7 @@ def adaptation_config(
     if recipe not in RECIPES:
         raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
     if "transfer" in pretrained:
-        raise UserError(f"{run} is a fine-tuning, which has no objective of pretraining left; give the run that it began with")
+        raise UserError(f"{run} is a fine-tuning and has no pretraining objective; give the run that it started from")
     if "+" in task:
         raise UserError(f"--task={task}: a language model is adapted to one task; give one")
     config = base_config()

@@ -22,7 +22,7 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
         By run directory, and "average", the task's metrics.
 
     Raises:
-        UserError: a run has no predictions, they are of other examples, or the task is none of classes or numbers.
+        UserError: a run has no predictions, they are of other examples, or the task has neither classes nor numbers.
     """
     if len(runs) < 2:
         raise UserError("give at least two fine-tuned runs to average")
@@ -35,7 +35,7 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
     first = lines[runs[0]]
     for run in runs[1:]:
         if [(line["id"], line["gold"]) for line in lines[run]] != [(line["id"], line["gold"]) for line in first]:
-            raise UserError(f"{run} predicts other examples than {runs[0]}; average runs on the same task and task_data")
+            raise UserError(f"{run} and {runs[0]} predict different examples; average runs with the same task and task_data")
     found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
     together = [task.kind.average(of_example, labels) for of_example in zip(*(lines[run] for run in runs), strict=True)]
     return found | {"average": scores_of(task, labels, together)}

@@ -2,9 +2,9 @@
 
 score(y) = start[y_1] + Σ_t emissions[t, y_t] + Σ_t transitions[y_t, y_{t+1}] + end[y_last]; p(y) = exp(score(y)) / Σ exp score.
 Letters: B rows, W words, C tags. A row's words are the leading ones of `mask`; a row without words has log-likelihood and
-score 0. What emissions hold beyond the words, be it not finite, has no influence.
+score 0. Emissions beyond the words have no influence, even if they are not finite.
 
-Own code because of the libraries for JAX, optax has no CRF (a CTC only) and SynJax, which has, is in no package registry.
+Own code because no library fits: optax has no CRF, and SynJax is in no package registry.
 """
 
 import jax

@@ -1,8 +1,8 @@
-"""Hidden states of many texts, computed once and kept on disk: what feature-based transfer reads in place of running a model.
+"""Hidden states of many texts, computed once and stored: feature-based transfer reads them instead of running a model.
 
 A directory holds `shard-00000.safetensors` and so on, each with `states` [tokens, n, D] of whole texts one after the other
 and `offsets` [texts + 1], and `manifest.json`. Memory is that of one shard and one batch, however many texts there are.
-An extraction that was stopped goes on after its last whole shard and ends with the same bytes.
+A stopped extraction resumes after its last whole shard and ends with the same bytes.
 
 Letters: T tokens (or words) of a text, n chosen layers, D width of the widest (a narrower layer is followed by zeros).
 """
@@ -44,7 +44,7 @@ def extract(
     special_tokens: bool = False,
     shard_bytes: int = 64 << 20,
 ) -> "Features":
-    """Writes the hidden states of texts, as `Pretrained.encode` gives them; what is there already is not computed again.
+    """Writes the hidden states of texts, as `encode` returns them. Existing shards are not computed again.
 
     Args:
         model: whose parameters stay as they are.
@@ -86,13 +86,15 @@ def extract(
         held = reader.take(texts=made["texts"]) if made else reader.take(positions=room)
         of = f"texts {first} to {first + max(len(held), 1) - 1}"
         if (made and made["sha256"] != texts_digest(held)) or (held and finished and not made):
-            raise UserError(f"{directory} was not made of {of} as they are now ({path.name}); give another directory")
+            raise UserError(
+                f"{directory} holds features of other texts: {path.name} does not match {of}; give another directory"
+            )
         if not held:
             break
         shards.append(made if path.exists() else _write_shard(path, model, held, ask, dtype, of))
         first += len(held)
     if not shards:
-        raise UserError(f"{directory}: there are no texts to extract features of; give at least one")
+        raise UserError(f"{directory}: no texts to extract features from; give at least one")
     write_json(directory / MANIFEST, {**settings, "shards": shards})
     return Features(directory)
 
@@ -114,7 +116,7 @@ class Features(Sequence):
         self._directory = Path(directory).expanduser()
         self.manifest = read_json(self._directory / MANIFEST)
         if "shards" not in self.manifest:
-            raise UserError(f"{self._directory}: the extraction has not come to its end; run it again to go on")
+            raise UserError(f"{self._directory}: the extraction is not finished; run it again")
         files = [shard["file"] for shard in self.manifest["shards"]]
         self._offsets = [_read(self._directory / file, "offsets") for file in files]
         self._first = np.cumsum([0, *(len(offsets) - 1 for offsets in self._offsets)])
@@ -212,7 +214,7 @@ def _open_directory(directory: Path, settings: dict[str, Any]) -> list[dict[str,
     for key, value in settings.items():
         if there.get(key) != value:
             raise UserError(
-                f"{directory} holds features with {key}={there.get(key)}, and {key}={value} is wanted; give another directory"
+                f"{directory} holds features with {key}={there.get(key)}, not {key}={value}; give another directory"
             )
     return there.get("shards", [])
 
@@ -224,7 +226,9 @@ def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dt
             with np.errstate(over="ignore"):
                 found[index] = np.ascontiguousarray(embedding.states.swapaxes(0, 1), dtype)
             if not np.isfinite(found[index]).all():
-                raise UserError(f"a state of {of} is not finite as {dtype}; choose float32, or look at the model's parameters")
+                raise UserError(
+                    f"a state of {of} is not finite as {dtype}; set dtype to float32, or check the model's parameters"
+                )
     offsets = np.cumsum([0, *(len(found[i]) for i in range(len(texts)))])
     states = np.concatenate([found.pop(i) for i in range(len(texts))])
     about = {"file": path.name, "texts": len(texts), "tokens": len(states), "sha256": texts_digest(texts)}
@@ -262,4 +266,4 @@ def _opened(path: Path):
     try:
         return safetensors.safe_open(path, "numpy")
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} cannot be read ({error}); delete it and extract again, which makes it alone anew") from None
+        raise UserError(f"{path} cannot be read ({error}); delete it and rerun; only this shard is rebuilt") from None

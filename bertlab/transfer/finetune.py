@@ -22,20 +22,20 @@ from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_task
 
 
 def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "small") -> dict:
-    """Trains a run on a task; called again with the same arguments, it goes on where it stopped.
+    """Trains a run on a task. Called again with the same arguments, it continues where it stopped.
 
     Args:
         run: the directory of a run with a checkpoint, pretrained, imported or itself fine-tuned (STILTs).
-        task: a key of `bertlab.transfer.tasks.TASKS` or a file that defines one; several joined by "+" share the body.
+        task: a key of `bertlab.transfer.tasks.TASKS`, or a file that defines a task; several joined by "+" share the body.
         workdir: the fine-tuning's own run directory.
         overrides: dotted names to values (or their text), over the recipe's.
         recipe: a key of `bertlab.transfer.recipes.RECIPES`.
 
     Returns:
-        The result, as written to result.json; beside it lies predictions/SPLIT.jsonl.
+        The result, as in result.json. Predictions are in predictions/SPLIT.jsonl.
 
     Raises:
-        UserError: the run has no checkpoint, the task is unknown or its files are wrong, or the workdir holds something else.
+        UserError: the run has no checkpoint, the task is unknown, its files are wrong, or the workdir holds another run.
     """
     return finetune_by(overridden(finetune_config(Path(run), task, recipe), overrides or {}), Path(workdir))
 
@@ -44,7 +44,7 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
     """A fine-tuning's config with keys set; `head.SETTING` is each task's `objectives.TASK.SETTING`.
 
     Raises:
-        UserError: there is no such key, or a value is of the wrong type.
+        UserError: a key is unknown, or a value has the wrong type.
     """
     for name, value in overrides.items():
         names = [name]
@@ -67,14 +67,14 @@ def finetune_by(config: ConfigDict, workdir: Path) -> dict:
 
 
 def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Mapping[str, Any] | None = None) -> ConfigDict:
-    """The config of a fine-tuning: the run's model, and a recipe's keys. `resolved` fills in what depends on the task's size.
+    """The config of a fine-tuning: the run's model and a recipe's keys. `resolved` adds what depends on the task's size.
 
     Args:
         run, task, recipe: as for `finetune`.
-        pretrained: the run's config, as its config.json has it, where the run is not there yet.
+        pretrained: the run's config, if the run does not exist yet.
 
     Raises:
-        UserError: the directory is no run, or there is no such task or recipe.
+        UserError: the directory is not a run, or the task or recipe is unknown.
     """
     pretrained = Run(run).config.read() if pretrained is None else pretrained
     tasks = [find_task(name) for name in task.split("+")]
@@ -92,20 +92,20 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     config.task_data = ConfigDict({**OPTIONS, "pretraining": pretraining_options(pretrained["data"])})
     config.transfer = ConfigDict(
         {
-            "epochs": 0.0,  # where train.steps is 0: that many passes over the training examples
-            "warmup": 0.0,  # share of the steps, instead of optimizer.warmup_steps; 0: those
+            "epochs": 0.0,  # passes over the training examples, if train.steps is 0
+            "warmup": 0.0,  # share of the steps; 0: optimizer.warmup_steps counts
             "layout": transfer_of(pretrained).get("layout", "pair"),  # pair | delimited: see bertlab/transfer/inputs.py
-            # auto | first | last: which piece a word of a tagging task, or one in context, is read at; auto: the first if the
-            # model sees both sides, and else the last, which alone has seen the whole word.
+            # auto | first | last: the piece at which a word is read. auto: the first if the model sees both sides, else the
+            # last, because only there has the model seen the whole word.
             "word_piece": "auto",
-            "random": False,  # begin with random parameters of the run's shape, not with its own
-            "features": False,  # the body's states are taken once, from disk: see bertlab/transfer/stored.py
+            "random": False,  # start from random parameters instead of the run's
+            "features": False,  # train on stored states: see bertlab/transfer/stored.py
             "layers": config_dict.placeholder(int),  # layers that are transferred, from the embeddings up; None: all
             "doc_stride": 128,  # span: pieces between two windows
             "max_query": 64,
             "n_best": 20,
             "max_answer_length": 30,
-            # SQuAD 2.0: no answer where its score is higher than the best answer's by more; None: what is best on `valid`.
+            # SQuAD 2.0: no answer if its score exceeds the best answer's by more than this; None: the best on `valid`.
             "null_threshold": config_dict.placeholder(float),
         }
     )
@@ -120,7 +120,7 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
 
 
 def pretraining_options(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a pretraining's `config.data` what the tasks need that are made of its documents."""
+    """The keys of a pretraining's `config.data` that tasks made from its documents need."""
     defaults = OPTIONS["pretraining"]
     return {key: data.get(key, default) for key, default in defaults.items()}
 
@@ -145,7 +145,7 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
     """The config with its steps, and the tasks' examples, by the name of each task's objective.
 
     Raises:
-        UserError: a task's files are wrong, or it has no labels to learn from.
+        UserError: a task's files are wrong, or it has no training labels.
     """
     tasks = load_tasks(config.task, config.task_data.to_dict())
     return sized(config, tasks), tasks

@@ -21,7 +21,7 @@ def self_similarity(vectors: Float[np.ndarray, "N D"]) -> float:
         UserError: there are less than two.
     """
     if len(vectors) < 2:
-        raise UserError(f"self-similarity compares occurrences of a word, and there is {len(vectors)}; give at least two")
+        raise UserError(f"self-similarity compares occurrences of a word; give at least two, not {len(vectors)}")
     return _mean_cosine(_unit(vectors), np.arange(len(vectors)))
 
 
@@ -163,7 +163,7 @@ def _norms(of_x: float, of_y: float) -> float:
 
 
 def _product(x: Float[np.ndarray, "N a"], y: Float[np.ndarray, "N b"], debiased: bool) -> float:
-    """HSIC of centred features, up to a factor that depends on N alone."""
+    """HSIC of centred features, up to a factor that depends only on N."""
     total = float(np.sum((y.T @ x) ** 2))
     if not debiased:
         return total

@@ -193,7 +193,7 @@ class TextHead(TaskHead):
 
     @staticmethod
     def reads_backward(model: Bound) -> bool:
-        """Whether the body reads right to left alone: what it read last is then a text's first token."""
+        """Whether the body only reads right to left; it then reads a text's first token last."""
         return getattr(model.body_config, "direction", "") == "right-to-left"
 
 

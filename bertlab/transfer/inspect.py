@@ -88,7 +88,7 @@ def in_context(
     numbers = np.sort(order[fits])
     if not len(numbers):
         raise UserError(
-            f"no sentence was taken of the {len(filled)} that have words; give some, or raise max_words={max_words}"
+            f"max_words={max_words} takes in none of the {len(filled)} sentences with words; raise it, or give sentences"
         )
     return _encoded(model, sentences, numbers, layers)
 
@@ -114,7 +114,7 @@ def occurrences(
     if not containing:
         others = {other for words in sentences for other in words if other.lower() == word.lower()}
         hint = f"; {sorted(others)[0]!r} does" if others else ""
-        raise UserError(f"the word {word!r} does not occur in the {len(sentences)} sentences, which are compared as is{hint}")
+        raise UserError(f"the word {word!r} does not occur in the {len(sentences)} sentences (case counts){hint}")
     if len(containing) > most:
         containing = np.sort(np.random.default_rng(seed).choice(containing, most, replace=False))
     (found,) = _encoded(model, sentences, np.array(containing), [layer])
@@ -123,7 +123,7 @@ def occurrences(
 
 def _check_words(sentences: Sentences) -> None:
     if isinstance(sentences, str) or any(isinstance(words, str) for words in sentences):
-        raise UserError("sentences must be lists of words, and one of them is a string; split it, as with sentence.split()")
+        raise UserError("sentences must be lists of words, but one is a string; split it, for example by sentence.split()")
 
 
 def _encoded(model: Pretrained, sentences: Sentences, numbers: Int[np.ndarray, "S"], layers) -> list[InContext]:

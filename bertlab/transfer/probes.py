@@ -137,7 +137,7 @@ def probe_layers(
     max_words: int = 10_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A linear probe for the words' tags on every layer: which knows the most of parts of speech.
+    """A linear probe for the words' tags on every layer.
 
     Args:
         model: from `bertlab.load`.

@@ -114,7 +114,7 @@ def find_recipe(name: str, kind: "Kind") -> dict[str, Any]:
     """The overrides of a recipe for a kind of task.
 
     Raises:
-        UserError: there is no such recipe.
+        UserError: the recipe is unknown.
     """
     if name not in RECIPES:
         raise UserError(f"recipe '{name}' is not known; choose one of {', '.join(RECIPES)}")

@@ -32,7 +32,7 @@ def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
 
 
 def _sklearn():
-    """scikit-learn's metrics, which take a second to import: only what is scored with them waits for it."""
+    """scikit-learn's metrics, imported on first use because that takes a second."""
     import sklearn.metrics
 
     return sklearn.metrics

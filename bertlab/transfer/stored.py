@@ -1,8 +1,8 @@
-"""Feature-based transfer from hidden states on disk: the body runs once over a task's texts, heads are trained on the result.
+"""Feature-based transfer from stored hidden states: the body runs once over a task's texts, then heads are trained.
 
-The states of all layers are kept (`bertlab.transfer.features`), beside the prepared corpora and by what they are of, so that
-seeds, learning rates and mixes of layers share them. A head trained so differs from one on a frozen body (`optimizer.frozen`)
-in nothing but that special tokens are left out and that the states were rounded to float16.
+The states of all layers are kept beside the prepared corpora (`bertlab.transfer.features`). Seeds, learning rates and mixes of
+layers share them. Two things differ from training on a frozen body (`optimizer.frozen`): special tokens are left out, and
+states are rounded to float16.
 
 Letters: B rows, L positions (a piece of a text, or a word of a tagging task), n layers, D width.
 """
@@ -32,7 +32,7 @@ from bertlab.transfer.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class StoredShape:
-    """Shape of a body whose layers are read and not computed.
+    """Shape of a body that reads its layers instead of computing them.
 
     Attributes:
         widths: of the layers, embeddings first.
@@ -43,13 +43,13 @@ class StoredShape:
     direction: str
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
-        """None: nothing is computed."""
+        """0: nothing is computed."""
         del seq_len, sides
         return 0.0
 
 
 class StoredBody(nn.Module):
-    """A body without parameters, which gives the layers that the view holds as `features` [B, L, n, D]."""
+    """A body without parameters. Its layers are the view's `features` [B, L, n, D]."""
 
     config: StoredShape
 
@@ -60,25 +60,25 @@ class StoredBody(nn.Module):
 
     def predict_tokens(self, hidden, side: str, among=None):
         """Refused: the output layer was not stored."""
-        raise UserError("config.transfer.features=True keeps hidden states alone, which predict no tokens; set it to False")
+        raise UserError("config.transfer.features=True stores hidden states without an output layer; set it to False")
 
     def pool(self, encoded: Encoded, view: View, documents: int | None = None):
         """Refused: the pooler was not stored."""
         raise UserError(
-            "pooling='pooler' needs the body, and config.transfer.features=True keeps its states alone; choose another"
+            "pooling='pooler' needs the body, but config.transfer.features=True stores only its states; choose another"
         )
 
 
 def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: Layout, cache: str) -> Features:
-    """The hidden states of a task's examples, extracted where they are not on disk yet.
+    """The hidden states of a task's examples; extracts them if they are not stored yet.
 
     Raises:
-        UserError: the task is not one of single texts or of words.
+        UserError: the task's examples are more than single texts or words.
     """
     if not task.kind.is_plain or any(len(example.texts) > 1 for example in examples):
         raise UserError(
-            f"config.transfer.features=True keeps states of single texts and of words, and task '{task.name}' has pairs,"
-            " choices or contexts; set config.optimizer.frozen='^body/' instead, which trains the same head on a frozen body"
+            f"config.transfer.features=True stores states of single texts or words, but task '{task.name}' has pairs,"
+            " choices or contexts; set config.optimizer.frozen='^body/' instead"
         )
     texts = [shown(model, example, layout) for example in examples]
     key = json.dumps([model_digest(model), texts_digest(texts), task.kind.name])
@@ -88,7 +88,7 @@ def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: La
 
 
 def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str]:
-    """An example's text or words, cut to what the layout and the model have room for."""
+    """An example's text or words, cut to fit the layout and the model."""
     room = min(layout.seq_len, model.longest)
     if example.words:
         encoder = RowEncoder(model.tokenizer, layout.characters, room=room)
@@ -101,7 +101,7 @@ def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str
 
 
 def stored_rows(features: Features, task: Task, examples: Sequence[Example], layout: Layout) -> list[Row]:
-    """Rows as `bertlab.transfer.inputs` makes them, without the states, which `with_features` adds when a batch is made."""
+    """The examples' rows without their states; `with_features` adds those when a batch is made."""
     rows = []
     for number, example in enumerate(examples):
         size = min(features.lengths[number], layout.seq_len)
@@ -112,7 +112,7 @@ def stored_rows(features: Features, task: Task, examples: Sequence[Example], lay
 
 
 def with_features(row: Row, features: Features) -> Row:
-    """A row with its layers' states, zeros at padding; `example_id` says which they are."""
+    """A row with the stored states of its example (`example_id`), zeros at padding."""
     states = features[int(row["example_id"][0])]
     size = min(len(states), len(row["tokens"]))
     padded = np.zeros((len(row["tokens"]), *states.shape[1:]), np.float32)

@@ -30,7 +30,7 @@ def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
         widths: of all layers, embeddings first.
 
     Raises:
-        UserError: there is no such mix or layer, or layers to be added up differ in width.
+        UserError: the mix or layer is unknown, or layers to be added differ in width.
     """
     count = len(widths)
     if kind in ("weighted_sum", "scalar_mix", "hypercolumns"):
@@ -40,12 +40,12 @@ def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
     elif found := re.fullmatch(r"layer:(-?\d+)", kind):
         number = int(found[1])
         if not -count <= number < count:
-            raise UserError(f"layers={kind}: there is no such layer; the features have 0 (embeddings) to {count - 1}")
+            raise UserError(f"layers={kind}: choose a layer from 0 (embeddings) to {count - 1}")
         layers = [number % count]
     elif found := re.fullmatch(r"(?:sum|concat|weighted_sum)_last_(\d+)", kind):
         number = int(found[1])
         if not 1 <= number <= count:
-            raise UserError(f"layers={kind}: the features have {count} layers, embeddings included; ask for 1 to {count}")
+            raise UserError(f"layers={kind}: the model has {count} layers, embeddings included; choose 1 to {count}")
         layers = list(range(count - number, count))
     else:
         raise UserError(f"layers={kind}: expected one of {MIXES}")
@@ -176,10 +176,10 @@ class BiLstmEncoder(nn.Module):
         Args:
             x: features of the words themselves, or None, if there are states at the input.
             states: of the language model: none, one array, or for "input_output" two.
-            documents: each position's document, which no state crosses; 0 for padding, at the end or anywhere.
+            documents: each position's document; states do not cross documents. 0: padding, anywhere.
 
         Raises:
-            UserError: there is no such place, or the number of layers or of arrays does not suit it.
+            UserError: the place is unknown, or the number of layers or arrays does not fit it.
         """
         if self.place not in PLACES:
             raise UserError(f"place={self.place}: expected one of {', '.join(PLACES)}")

@@ -62,7 +62,7 @@ def test_what_cannot_be_averaged_is_refused(fine_tuned):
     run = fine_tuned("a", classes(FORWARD))
     with pytest.raises(UserError, match="at least two"):
         average([run])
-    with pytest.raises(UserError, match="predicts other examples"):
+    with pytest.raises(UserError, match="task_data"):
         average([run, fine_tuned("b", classes(FORWARD)[::-1])])
     with pytest.raises(UserError, match=r"predictions/valid.jsonl is missing"):
         average([run, run], "valid")

@@ -120,7 +120,7 @@ def test_extraction_goes_on_after_its_last_whole_shard_with_the_same_bytes(model
         with pytest.raises(KeyboardInterrupt):
             extract(model, TEXTS, parts, **arguments)
     assert sorted(path.name for path in parts.glob("*.safetensors")) == ["shard-00000.safetensors", "shard-00001.safetensors"]
-    with pytest.raises(UserError, match="has not come to its end; run it again"):
+    with pytest.raises(UserError, match="is not finished"):
         Features(parts)
 
     shutil.copytree(parts, tmp_path / "gap")
@@ -194,14 +194,14 @@ def test_a_directory_of_another_extraction_is_refused(model, tmp_path):
     extract(model, TEXTS, directory, **arguments)
     before = files(directory)
     changes = [
-        (r"with layers=\[0, 1\], and layers=\[1\] is wanted; give another directory", {"layers": [1]}),
-        ("with dtype=float16, and dtype=float32", {"dtype": "float32"}),
-        ("with special_tokens=False, and special_tokens=True", {"special_tokens": True}),
+        (r"layers=\[0, 1\], not layers=\[1\]", {"layers": [1]}),
+        ("dtype=float16, not dtype=float32", {"dtype": "float32"}),
+        ("special_tokens=False, not special_tokens=True", {"special_tokens": True}),
         ("with model=.* give another directory", {"model": other}),
-        ("not made of texts 0 to .* as they are now", {"texts": [*TEXTS[:2], "with", *TEXTS[3:]]}),
-        ("not made of texts", {"texts": TEXTS[:-1]}),
-        ("not made of texts", {"texts": TEXTS[: json.loads(before["manifest.json"])["shards"][0]["texts"]]}),
-        ("not made of texts 40 to 40", {"texts": [*TEXTS, "with"]}),
+        (r"shard-00000\..* texts 0 to ", {"texts": [*TEXTS[:2], "with", *TEXTS[3:]]}),
+        ("does not match texts", {"texts": TEXTS[:-1]}),
+        ("does not match texts", {"texts": TEXTS[: json.loads(before["manifest.json"])["shards"][0]["texts"]]}),
+        ("texts 40 to 40", {"texts": [*TEXTS, "with"]}),
     ]
     for message, change in changes:
         asked = {"model": model, "texts": TEXTS, "directory": directory, **arguments, **change}
@@ -228,7 +228,7 @@ def test_a_digest_sees_every_parameter(model):
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [
-        ([], {}, "there are no texts"),
+        ([], {}, "no texts"),
         (["a", ["b"]], {}, "text 1 is a list and pretokenized=False; give a string"),
         ([["a"], "b"], {"pretokenized": True}, "text 1 is a str and pretokenized=True; give a list of words"),
         (["a"] * 300 + ["with " * 600], {}, "text 300 has 602 tokens, special ones included, and the model 512 positions"),
@@ -245,7 +245,7 @@ def test_states_beyond_half_precision_are_refused(model, tmp_path, monkeypatch):
     encode = type(model).encode
     scaled = lambda of: dataclasses.replace(of, states=of.states * np.float32(1e6))
     monkeypatch.setattr(type(model), "encode", lambda *args, **settings: [scaled(of) for of in encode(*args, **settings)])
-    with pytest.raises(UserError, match="a state of texts 0 to 1 is not finite as float16; choose float32"):
+    with pytest.raises(UserError, match="a state of texts 0 to 1 is not finite as float16"):
         extract(model, TEXTS[1:3], tmp_path / "f")
     assert np.abs(extract(model, TEXTS[1:3], tmp_path / "g", dtype="float32")[0]).max() > 1e5
 
@@ -254,7 +254,7 @@ def test_a_damaged_shard_is_named(model, tmp_path):
     extract(model, TEXTS[:5], tmp_path / "f")
     path = tmp_path / "f" / "shard-00000.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match=r"shard-00000.safetensors cannot be read .* delete it and extract again"):
+    with pytest.raises(UserError, match=r"shard-00000\.safetensors cannot be read"):
         Features(tmp_path / "f")
     with pytest.raises(UserError, match=r"has no manifest.json"):
         Features(tmp_path)

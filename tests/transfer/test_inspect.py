@@ -132,17 +132,17 @@ def test_a_repeated_sentence_does_not_answer_for_itself():
 def test_words_that_cannot_be_looked_at_are_refused():
     model = Planted(by_topic)
     (found,) = in_context(model, SENTENCES)
-    with pytest.raises(UserError, match=r"the word 'Bank' does not occur in the 6 sentences, .*; 'bank' does"):
+    with pytest.raises(UserError, match=r"'Bank' .* 6 sentences.*; 'bank' does"):
         occurrences(model, SENTENCES, "Bank")
-    with pytest.raises(UserError, match=r"the word 'qq' does not occur in the 6 sentences, which are compared as is$"):
+    with pytest.raises(UserError, match=r"'qq' .* 6 sentences[^;]*$"):
         occurrences(model, SENTENCES, "qq")
-    with pytest.raises(UserError, match=r"lists of words, and one of them is a string"):
+    with pytest.raises(UserError, match="lists of words"):
         in_context(model, RIVER)
-    with pytest.raises(UserError, match=r"lists of words, and one of them is a string"):
+    with pytest.raises(UserError, match="lists of words"):
         occurrences(model, RIVER, "bank")
     with pytest.raises(UserError, match=r"sentence 0 has 7 tokens, special ones included, and the model 6 positions"):
         in_context(Planted(by_topic, longest=6), SENTENCES)
-    with pytest.raises(UserError, match=r"no sentence was taken of the 6 that have words; give some, or raise max_words=3"):
+    with pytest.raises(UserError, match=r"max_words=3 .* 6 sentences"):
         in_context(model, SENTENCES, max_words=3)
     for arguments, message in [({"metric": "l1"}, "metric='l1' is not known"), ({"k": 0}, "k=0: ask for at least one")]:
         with pytest.raises(UserError, match=message):
@@ -251,7 +251,7 @@ def test_self_similarity_is_the_mean_cosine_of_all_pairs():
     assert anisotropy(vectors) == pytest.approx(self_similarity(vectors))
     assert self_similarity(np.outer([1, 2, 30], vectors[0])) == pytest.approx(1.0)
     assert self_similarity(np.array([[1.0, 0], [-2, 0]])) == pytest.approx(-1.0)
-    with pytest.raises(UserError, match=r"self-similarity compares occurrences of a word, and there is 1"):
+    with pytest.raises(UserError, match="at least two, not 1"):
         self_similarity(vectors[:1])
 
 

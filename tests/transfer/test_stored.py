@@ -81,8 +81,8 @@ def test_what_has_no_states_of_its_own_is_refused(bert_run, tmp_path, words_task
     (tmp_path / "pairs.tsv").write_text("a\tb\tlabel\n" + "\n".join(lines) + "\n")
     (tmp_path / "pairs.py").write_text(PAIRS)
     for task, changes, message in (
-        (str(tmp_path / "pairs.py"), {}, r"'pairs' has pairs, choices or contexts; set config.optimizer.frozen"),
-        (words_task, {"head.pooling": "pooler"}, r"pooling='pooler' needs the body"),
+        (str(tmp_path / "pairs.py"), {}, r"config\.transfer\.features=True .*'pairs' .*config\.optimizer\.frozen"),
+        (words_task, {"head.pooling": "pooler"}, r"pooling='pooler' .*config\.transfer\.features"),
         (
             words_task,
             {"transfer.random": True},

@@ -127,10 +127,10 @@ def test_layers_of_several_widths_are_joined_but_not_added():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("layer:4", r"layers=layer:4: there is no such layer; the features have 0 \(embeddings\) to 3"),
-        ("layer:-5", "no such layer"),
-        ("concat_last_5", "the features have 4 layers, embeddings included; ask for 1 to 4"),
-        ("sum_last_0", "ask for 1 to 4"),
+        ("layer:4", r"layers=layer:4: .*0 \(embeddings\) to 3"),
+        ("layer:-5", "layers=layer:-5: .*to 3"),
+        ("concat_last_5", "layers=concat_last_5: .*1 to 4"),
+        ("sum_last_0", "1 to 4"),
         ("mean", "layers=mean: expected one of last, layer:K, sum_last_N"),
         ("scalar_mix", "4, 6, 6, 4 wide and cannot be added up"),
     ],

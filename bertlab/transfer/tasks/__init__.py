@@ -54,7 +54,7 @@ def find_task(name: str) -> Task:
         name: a key of `TASKS`, or a path that ends in .py; the files of such a task are relative to it.
 
     Raises:
-        UserError: there is no such task or file, or the file cannot be run or defines none.
+        UserError: the task is unknown, or its file is missing, fails or defines no TASK.
     """
     if name.endswith(".py"):
         return _own_task(Path(name).expanduser())
@@ -67,7 +67,7 @@ def find_task(name: str) -> Task:
 
 def _own_task(path: Path) -> Task:
     if not path.is_file():
-        raise UserError(f"{path}: there is no such file; give a task's name, or the path of a .py file that defines TASK")
+        raise UserError(f"{path}: the file is missing; give a task's name, or the path of a .py file that defines TASK")
     specification = importlib.util.spec_from_file_location(f"own_task_{path.stem}", path)
     module = importlib.util.module_from_spec(specification)
     try:
@@ -153,7 +153,9 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     if options["directory"] not in ("", "tfds"):
         directory = Path(options["directory"]).expanduser()
         if not directory.is_dir():
-            raise UserError(f"config.task_data.directory={directory} is no folder; give the one that holds task '{task.name}'")
+            raise UserError(
+                f"config.task_data.directory={directory} is not a folder; give the one that holds task '{task.name}'"
+            )
     data = task.load(directory, options)
     check_labels(task, data.labels)
     train = draw(data.examples["train"], options["limit"], options["seed"])

@@ -71,7 +71,7 @@ def file_task(
             for split, path in find_files(name, directory, wanted | given, folder).items():
                 published[split] = list(read(path, split))
                 if not published[split]:
-                    raise UserError(f"{path}: there are no examples in it; task '{name}' needs at least one")
+                    raise UserError(f"{path}: the file has no examples; task '{name}' needs at least one")
         labels = ()
         if kind.has_classes:
             labels, published = number_labels(published, label_names)
@@ -178,8 +178,8 @@ def _some(labels: tuple[str, ...]) -> str:
 def divide(published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False) -> dict[str, list[Example]]:
     """Train, valid (selects) and test (reported).
 
-    What is published is used as it is. A development set alone becomes the test (see `OPTIONS["dev"]`), for a number that
-    was also selected by is too good. What is then missing is held out of train, equal texts always on one side (`hold_out`).
+    Published splits are used as they are. A development set without a test set becomes the test (see `OPTIONS["dev"]`): a
+    number used for selection is too good. Missing splits are held out of train; equal texts stay on one side (`hold_out`).
 
     Raises:
         UserError: too few different texts.

@@ -59,7 +59,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
-    """(Number from 1, line without its end), split at line feeds alone: texts hold U+0085 and U+2028, which are no ends."""
+    """(Number from 1, line without its end), split only at line feeds: U+0085 and U+2028 are part of a text."""
     lines = read_text(path, encoding).split("\n")
     if not lines[-1]:
         lines.pop()

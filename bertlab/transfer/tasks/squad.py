@@ -58,7 +58,7 @@ def squad(
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """A question; as a string "FILE:LINE: question ID", for which alone the file is searched: it is long, and mostly right."""
+    """A question; as a string "FILE:LINE: question ID". The long file is searched only when that is needed."""
 
     path: Path
     id: str

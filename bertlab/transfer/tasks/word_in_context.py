@@ -73,5 +73,5 @@ def _place(sentence: str, number: int, where: str) -> tuple[int, int]:
     """(Start, end) in characters of a word by its number."""
     words = [match.span() for match in re.finditer(r"\S+", sentence)]
     if number >= len(words):
-        raise UserError(f"{where}: there is no word {number} in '{sentence}', which has {len(words)}; correct the number")
+        raise UserError(f"{where}: word {number} is missing: '{sentence}' has {len(words)} words; correct the number")
     return words[number]

@@ -53,8 +53,8 @@ def test_wikiann_words_begin_with_their_language(tmp_path):
 @pytest.mark.parametrize(
     ("dev", "message"),
     [
-        ("", r"eng\.testa: there are no examples in it"),
-        ("-DOCSTART- -X- O O\n\n", r"eng\.testa: there are no examples in it"),
+        ("", r"eng\.testa: .*no examples"),
+        ("-DOCSTART- -X- O O\n\n", r"eng\.testa: .*no examples"),
         ("a A B O\nb A O\n", r"eng\.testa:2: 3 columns where there should be 4; every word needs a tag"),
         ("a\n", r"eng\.testa:1: 1 columns where there should be 2; every word needs a tag"),
         (
@@ -200,7 +200,7 @@ def test_squad_files_that_are_none(tmp_path):
         with pytest.raises(UserError, match=message):
             load_task(find_task("squad1"), {"directory": str(tmp_path)})
     write_squad(tmp_path, (CONTEXT, []))
-    with pytest.raises(UserError, match=r"train-v1\.1\.json: there are no examples in it"):
+    with pytest.raises(UserError, match=r"train-v1\.1\.json: .*no examples"):
         load_task(find_task("squad1"), {"directory": str(tmp_path)})
 
 
@@ -236,7 +236,7 @@ def test_word_in_context(tmp_path):
     [
         (WIC, "F\n", r"train\.gold\.txt: 1 labels for the 2 examples of train\.data\.txt"),
         (WIC, "F\n\nX\n", r"train\.gold\.txt:3: 'X' should be F or T"),
-        (WIC.replace("0-0", "0-1"), "F\nT\n", r"train\.data\.txt:2: there is no word 1 in 'Runs', which has 1"),
+        (WIC.replace("0-0", "0-1"), "F\nT\n", r"train\.data\.txt:2: word 1 .*'Runs' has 1 words"),
         (WIC.replace("0-0", "0"), "F\nT\n", r"train\.data\.txt:2: '0' should be the numbers of the word"),
         (WIC + "a\tN\t0-0\tb\n", "F\nT\nF\n", r"train\.data\.txt:3: 4 fields where there should be 5"),
         (WIC, None, r"train\.data\.txt: its labels should be in train\.gold\.txt beside it"),

@@ -93,8 +93,8 @@ GOOD = "review\tstars\na\t1\nb\t2\n"
     ("train", "dev", "message"),
     [
         ("", GOOD, r"train\.tsv: the file is empty; its first line should name the columns"),
-        ("review\tstars\n", GOOD, r"train\.tsv: there are no examples in it"),
-        (GOOD, "review\tstars\n\n", r"dev\.tsv: there are no examples in it"),
+        ("review\tstars\n", GOOD, r"train\.tsv: .*no examples"),
+        (GOOD, "review\tstars\n\n", r"dev\.tsv: .*no examples"),
         ("text\tstars\na\t1\n", GOOD, r"train\.tsv:1: no column is called 'review' \(there are text, stars\)"),
         ("review\tstars\tstars\na\t1\t1\n", GOOD, r"train\.tsv:1: several columns are called 'stars'"),
         (GOOD + "c\n", GOOD, r"train\.tsv:4: the row has 1 fields and there are 2 columns"),
