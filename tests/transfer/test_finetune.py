@@ -73,13 +73,17 @@ def test_finetuning_learns_and_writes_a_run_directory(bert_run, stub_tasks, tmp_
     assert finetune(bert_run, "which", tmp_path / "which", overrides) == result
 
 
-def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks):
-    """The same parameters in the same body: the pretraining's own program gives the same states."""
-    experiment = build_finetuning(*resolved(overridden(finetune_config(bert_run, "which"), settings())))
-    program, pretrained = experiment.program, load_params(bert_run)
-    batch = experiment.evaluations["valid"][0]
-    shapes = jax.eval_shape(lambda: program.init(jax.random.key(0), batch))
-    start = experiment.warm_start(jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes))
+def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks, tmp_path):
+    finetune(bert_run, "which", tmp_path / "start", settings(**{"train.steps": 0}))
+    pretrained, start = load_params(bert_run), load_params(tmp_path / "start")
+    names = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(pretrained["body"])}
+    begun = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(start["body"])}
+    assert len(begun) > 10 and begun.keys() <= names.keys()
+    for name, leaf in begun.items():
+        np.testing.assert_array_equal(leaf, names[name], err_msg=name)
+
+    # The same parameters in the same body: the pretraining's own program gives the same states.
+    program = build_finetuning(*resolved(overridden(finetune_config(bert_run, "which"), settings()))).program
     recorded = ConfigDict(json.loads((bert_run / "config.json").read_text()))
     body = build_body(model_shape(recorded.model, program.vocabulary.size))
     original = Program(body, objectives.build(recorded.objectives), program.vocabulary)
