@@ -4,6 +4,9 @@ Taken of the hidden states, from which logits are computed position by position;
 position's label is shown by the NumPy references of tests/objectives.
 """
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.models import transformer
+from bertlab.models.base import SIDES
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from tests.references import initial, quick_jit
@@ -30,40 +34,53 @@ ONE_SIDED = [
     ("awd_lstm", "right-to-left", "backward"),
 ]
 ALL = [("bert", "bidirectional"), ("gpt", "left-to-right"), ("elmo", "bidirectional"), ("awd_lstm", "left-to-right")]
+ROWS, LENGTH = 2, 10
 
 
-def build(family, direction, name="mlm", vocab_size=VOCABULARY.size):
+def build(family, direction, vocab_size=VOCABULARY.size):
+    """A program that only encodes."""
     config = base_config()
     config.model.update(family=family, size="tiny", direction=direction, width=16, hidden=24)
-    return Program(build_body(model_shape(config.model, vocab_size)), {name: objectives.find(name)()}, VOCABULARY)
+    return Program(build_body(model_shape(config.model, vocab_size)), {}, VOCABULARY)
+
+
+@functools.cache
+def encoder(family, direction):
+    program = build(family, direction)
+    return program, quick_jit(program.encode)
+
+
+@functools.cache
+def jacobians(family, direction):
+    """(program, (params, batch) -> by side, the derivatives of its states by every embedding): one compilation a body."""
+    # Every position shows a token of its own, so that the embedding table's rows are the positions' embeddings.
+    program = build(family, direction, ROWS * LENGTH)
+
+    def states(table, params, batch):
+        encoded = program.encode({**params, "body": {**params["body"], "token_embedding": table}}, batch)
+        last = {side: getattr(encoded, side)[-1] for side in SIDES if getattr(encoded, side) is not None}
+        # Seen through a random direction: LayerNorm makes the plain sum constant.
+        return {side: hidden @ jax.random.normal(jax.random.key(2), hidden.shape[-1:]) for side, hidden in last.items()}
+
+    return program, quick_jit(lambda params, batch: jax.jacrev(states)(params["body"]["token_embedding"], params, batch))
 
 
 def influence(family, direction, side, batch):
     """[B, L, L]: how much the states at each position (axis 1) depend on the embedding of the token at each (axis 2)."""
-    rows, length = batch["tokens"].shape
-    # Every position shows a token of its own, so that the embedding table's rows are the positions' embeddings.
-    batch = {**batch, "tokens": np.arange(rows * length, dtype=np.int32).reshape(rows, length)}
-    program = build(family, direction, {"forward": "ltr", "backward": "rtl", "both": "mlm"}[side], rows * length)
-    params = initial(program, batch, seed=1)
-
-    def states(table):
-        moved = {**params, "body": {**params["body"], "token_embedding": table}}
-        hidden = getattr(program.encode(moved, batch), side)[-1]
-        # Seen through a random direction: LayerNorm makes the plain sum constant.
-        return hidden @ jax.random.normal(jax.random.key(2), hidden.shape[-1:])
-
-    jacobian = quick_jit(jax.jacrev(states))(params["body"]["token_embedding"]).reshape(rows, length, rows, length, -1)
+    batch = {**batch, "tokens": np.arange(ROWS * LENGTH, dtype=np.int32).reshape(ROWS, LENGTH)}
+    program, derivatives = jacobians(family, direction)
+    jacobian = derivatives(initial(program, batch, seed=1), batch)[side].reshape(ROWS, LENGTH, ROWS, LENGTH, -1)
     strength = np.abs(np.asarray(jacobian)).max(-1)
-    own_row = np.eye(rows, dtype=bool)[:, None, :, None]
+    own_row = np.eye(ROWS, dtype=bool)[:, None, :, None]
     assert not np.where(own_row, 0, strength).any(), "rows of a batch must not see each other"
-    return np.stack([strength[r, :, r] for r in range(rows)])
+    return np.stack([strength[r, :, r] for r in range(ROWS)])
 
 
 @pytest.mark.parametrize(("family", "direction", "side"), ONE_SIDED)
 def test_one_sided_states_see_one_side_of_their_own_document(family, direction, side, packed_batch):
-    batch = packed_batch(rows=2, length=10)
+    batch = packed_batch(rows=ROWS, length=LENGTH)
     strength = influence(family, direction, side, batch)
-    position = np.arange(10)
+    position = np.arange(LENGTH)
     before = position[None, :] <= position[:, None]
     seen = before if side == "forward" else before.T
     same = batch["documents"][:, :, None] == batch["documents"][:, None, :]
@@ -75,7 +92,7 @@ def test_one_sided_states_see_one_side_of_their_own_document(family, direction, 
 
 @pytest.mark.parametrize("family", ["bert", "modern", "elmo"])
 def test_both_sees_all_of_its_own_document_and_nothing_else(family, packed_batch):
-    batch = packed_batch(rows=2, length=10)
+    batch = packed_batch(rows=ROWS, length=LENGTH)
     strength = influence(family, "bidirectional", "both", batch)
     same = batch["documents"][:, :, None] == batch["documents"][:, None, :]
     real = (batch["documents"] > 0)[:, :, None] & (batch["documents"] > 0)[:, None, :]
@@ -87,18 +104,15 @@ def test_both_sees_all_of_its_own_document_and_nothing_else(family, packed_batch
 def test_logits_on_real_tokens_do_not_change_with_what_is_hidden(family, direction, packed_batch):
     """The same by experiment: other tokens after t, another document or other padding leave LTR's logits bit for bit."""
     side = "both" if family == "bert" else "forward"
-    program = build(family, direction, "mlm" if side == "both" else "ltr")
-    batch = packed_batch(rows=2, length=10)
+    program, encode = encoder(family, direction)
+    batch = packed_batch(rows=ROWS, length=LENGTH)
     params = initial(program, batch, seed=1)
     documents = batch["documents"]
     changed = np.where(documents == 1, batch["tokens"], (batch["tokens"] + 7) % 50).astype(np.int32)
     if side == "forward":
         cut = int((documents[0] == 1).sum()) - 1
         changed[0, cut] = (changed[0, cut] + 1) % 50
-    states = [
-        np.asarray(getattr(quick_jit(program.encode)(params, {**batch, "tokens": t}), side)[-1])
-        for t in (batch["tokens"], changed)
-    ]
+    states = [np.asarray(getattr(encode(params, {**batch, "tokens": t}), side)[-1]) for t in (batch["tokens"], changed)]
     keep = documents == 1
     if side == "forward":
         keep[0, cut] = False
@@ -109,9 +123,8 @@ def test_logits_on_real_tokens_do_not_change_with_what_is_hidden(family, directi
 def test_masked_lm_does_not_depend_on_the_original_id_under_a_mask(packed_batch):
     """With every chosen token masked, two texts that differ only there give the same view and the same logits."""
     mlm = objectives.find("mlm")(mask_share=1.0, random_share=0.0)
-    config = base_config()
-    config.model.update(width=16, hidden=24)
-    program = Program(build_body(model_shape(config.model, VOCABULARY.size)), {"mlm": mlm}, VOCABULARY)
+    program, encode = encoder("bert", "bidirectional")
+    program = dataclasses.replace(program, objectives={"mlm": mlm})
     batch = packed_batch(rows=4, length=12)
     key = jax.random.key(3)
     view = program.views(batch, key)["mlm"]
@@ -124,22 +137,24 @@ def test_masked_lm_does_not_depend_on_the_original_id_under_a_mask(packed_batch)
     assert (np.asarray(view["masked_labels"]) != np.asarray(other_view["masked_labels"])).any()
     np.testing.assert_array_equal(view["tokens"], other_view["tokens"])
     params = initial(program, batch, seed=1)
-    logits = [quick_jit(program.encode)(params, v).both[-1] for v in (view, other_view)]
+    fields = ("tokens", "segments", "documents", "positions")
+    logits = [encode(params, {field: v[field] for field in fields}).both[-1] for v in (view, other_view)]
     np.testing.assert_array_equal(*logits)
     shown = np.asarray(view["tokens"])
     assert (shown[chosen] == VOCABULARY.mask_id).all() and (shown[~chosen] == batch["tokens"][~chosen]).all()
 
 
-def test_a_broken_causal_mask_is_noticed(monkeypatch, packed_batch):
-    monkeypatch.setattr(transformer, "attention_mask", lambda documents, direction: jnp.ones((2, 1, 10, 10), bool))
-    with pytest.raises(AssertionError, match="it sees what it must predict"):
-        test_one_sided_states_see_one_side_of_their_own_document("gpt", "left-to-right", "forward", packed_batch)
+CAUSAL = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
 
 
-def test_a_broken_document_mask_is_noticed(monkeypatch, packed_batch):
-    causal = lambda documents, direction: jnp.broadcast_to(jnp.tril(jnp.ones((10, 10), bool)), (2, 1, 10, 10))
-    monkeypatch.setattr(transformer, "attention_mask", causal)
-    with pytest.raises(AssertionError, match="packed documents see each other"):
+@pytest.mark.parametrize(
+    ("mask", "fault"),
+    [(jnp.ones_like(CAUSAL), "it sees what it must predict"), (CAUSAL, "packed documents see each other")],
+)
+def test_a_broken_mask_is_noticed(mask, fault, monkeypatch, packed_batch):
+    monkeypatch.setattr(transformer, "attention_mask", lambda documents, _: jnp.broadcast_to(mask, (ROWS, 1, LENGTH, LENGTH)))
+    monkeypatch.setitem(globals(), "jacobians", jacobians.__wrapped__)  # what has been compiled has the right mask
+    with pytest.raises(AssertionError, match=fault):
         test_one_sided_states_see_one_side_of_their_own_document("gpt", "left-to-right", "forward", packed_batch)
 
 

@@ -1,6 +1,6 @@
 """Packed examples are as if each were alone: states, losses and predictions, of every family and every objective."""
 
-import itertools
+import functools
 
 import grain
 import jax
@@ -67,12 +67,26 @@ def one_a_row(view: dict) -> dict:
     return {**apart, "documents": (apart["documents"] > 0).astype(np.int32)}
 
 
-def assert_states_are_those_alone(program, packed_view, alone_view):
-    params, encode = random_params(program, packed_view), quick_jit(program.encode)
+def body(family, direction, names=""):
+    # Windows smaller than the examples, in every second layer.
+    windows = {"local_window": 4, "global_every": 2} if family == "modern" else {}
+    layers = {} if family == "static" else {"layers": 3}
+    return tiny_program(family, names, direction=direction, **layers, **windows)
+
+
+@functools.cache
+def encoder(family, direction):
+    """A body and its compiled function of (params, view), for every test of its states."""
+    program = body(family, direction)
+    return program, quick_jit(program.encode)
+
+
+def assert_states_are_those_alone(family, direction, packed_view, alone_view):
     fields = [name for name in (*OF_POSITIONS, "order", "shown_at") if name in packed_view]
-    together, alone = (
-        jax.device_get(encode(params, {name: view[name] for name in fields})) for view in (packed_view, alone_view)
-    )
+    packed_view, alone_view = ({name: view[name] for name in fields} for view in (packed_view, alone_view))
+    program, encode = encoder(family, direction)
+    params = random_params(program, packed_view)
+    together, alone = (jax.device_get(encode(params, view)) for view in (packed_view, alone_view))
     sides = [side for side in SIDES if getattr(together, side) is not None]
     assert sides
     for side in sides:
@@ -81,16 +95,9 @@ def assert_states_are_those_alone(program, packed_view, alone_view):
                 np.testing.assert_allclose(layer[row, places], expected[i, : len(places)], **CLOSE, err_msg=side)
 
 
-def body(family, direction, names=""):
-    # Windows smaller than the examples, in every second layer.
-    windows = {"local_window": 4, "global_every": 2} if family == "modern" else {}
-    layers = {} if family == "static" else {"layers": 3}
-    return tiny_program(family, names, direction=direction, **layers, **windows)
-
-
 @pytest.mark.parametrize(("family", "direction"), BODIES)
 def test_states_of_a_packed_example_are_those_of_it_alone(family, direction, batches):
-    assert_states_are_those_alone(body(family, direction), *batches)
+    assert_states_are_those_alone(family, direction, *batches)
 
 
 def first_body(name) -> tuple[str, str]:
@@ -102,14 +109,12 @@ def first_body(name) -> tuple[str, str]:
     )
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, kind in REGISTRY.items() if kind.sees in ("own", "shared") and "counts" not in kind.needs]
-)
+@pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind().has_view and "counts" not in kind.needs])
 def test_what_an_objective_shows_keeps_examples_apart(name, batches):
-    program = body(*first_body(name), name)
-    view = views_of(program, batches[0])[name]
+    family, direction = first_body(name)
+    view = views_of(body(family, direction, name), batches[0])[name]
     assert (view["tokens"][:, :PACKED] != batches[0]["tokens"]).any() or "order" in view
-    assert_states_are_those_alone(program, view, one_a_row(view))
+    assert_states_are_those_alone(family, direction, view, one_a_row(view))
 
 
 def assert_same_metrics(found, expected):
@@ -119,25 +124,23 @@ def assert_same_metrics(found, expected):
         np.testing.assert_allclose(pair[0], expected[metric][0], rtol=2e-5, err_msg=metric)
 
 
-SEE_THE_TEXT = [name for name, kind in REGISTRY.items() if kind.sees in ("clean", "any")]
+SEE_THE_TEXT = [name for name, kind in REGISTRY.items() if kind.sees in ("clean", "any") and "counts" not in kind.needs]
 
 
 @pytest.mark.parametrize(
-    ("family", "direction", "name"),
-    [
-        (family, direction, name)
-        for (family, direction), name in itertools.product(BODIES, SEE_THE_TEXT)
-        if "counts" not in REGISTRY[name].needs and REGISTRY[name].reads in ("any", *sides_of(family, direction))
-        # Others of their directions have the same body.
-        if family not in ("gpt", "modern") or direction == FAMILIES[family].directions[0]
-    ],
+    ("family", "direction"),
+    # Others of their directions have the same body.
+    [(f, direction) for f, direction in BODIES if f not in ("gpt", "modern") or direction == FAMILIES[f].directions[0]],
 )
-def test_losses_of_what_sees_the_text_are_those_of_examples_alone(family, direction, name, batches):
-    program = body(family, direction, name)
-    params = random_params(program, batches[0])
-    fields, metrics = (*OF_POSITIONS, *REGISTRY[name].needs), quick_jit(program.metrics)
+def test_losses_of_what_sees_the_text_are_those_of_examples_alone(family, direction, batches):
+    names = [name for name in SEE_THE_TEXT if REGISTRY[name].reads in ("any", *sides_of(family, direction))]
+    program = body(family, direction, "+".join(names))
+    params, metrics = random_params(program, batches[0]), quick_jit(program.metrics)
+    fields = {*OF_POSITIONS, *(field for name in names for field in REGISTRY[name].needs)}
     views = (program.views({field: batch[field] for field in fields}, jax.random.key(0)) for batch in batches)
-    assert_same_metrics(*(metrics(params, view) for view in views))
+    found, expected = (metrics(params, view) for view in views)
+    assert {f"{name}/loss" for name in names} <= found.keys()
+    assert_same_metrics(found, expected)
 
 
 @pytest.mark.parametrize("family", ["bert", "modern", "elmo"])

@@ -1,35 +1,45 @@
-"""NSP equals a NumPy reference and leaves out rows without a pair."""
+"""NSP and SOP equal a NumPy reference, each read their own label, and leave out rows without one."""
 
 import numpy as np
 import pytest
 
-from tests.references import assert_metrics, dense, hidden_states, metrics_of, random_params, summed, tiny_program, views_of
+from tests.references import (
+    assert_metrics,
+    dense,
+    hidden_states,
+    quick_jit,
+    random_params,
+    summed,
+    tiny_program,
+    views_of,
+)
+
+LABELS = {"nsp": ("pair_label", [0, 1, -1, 1, 0, -1, 1, 1]), "sop": ("order_label", [1, -1, 0, 0, -1, 1, 0, 1])}
 
 
 @pytest.mark.parametrize("family", ["bert", "elmo"])
 def test_loss_and_accuracy_equal_numpy(family, packed_batch):
-    program, batch = tiny_program(family, "mlm+nsp"), packed_batch(rows=8)
-    batch["pair_label"] = np.array([0, 1, -1, 1, 0, -1, 1, 1], np.int32)
-    params = random_params(program, batch)
-    views = views_of(program, batch)
-    metrics = metrics_of(program, params, views)
+    program, batch = tiny_program(family, "mlm+nsp+sop"), packed_batch(rows=8)
+    assert len(program.groups) == 1, "they share the masked view and its pass"
+    batch |= {field: np.array(labels, np.int32) for field, labels in LABELS.values()}
+    params, views, compute = random_params(program, batch), views_of(program, batch), quick_jit(program.metrics)
+    metrics = compute(params, views)
 
     encoded = hidden_states(program, params, views["mlm"])
-    expected = np.zeros(3)
-    for row in (0, 1, 3, 4, 6, 7):
-        last = int((batch["documents"][row] > 0).sum()) - 1
-        first_position = encoded.both[-1][row, 0]
-        summary = (
-            np.concatenate([encoded.forward[-1][row, last], encoded.backward[-1][row, 0]])
-            if family == "elmo"
-            else first_position
-        )
-        logits = dense(np.tanh(dense(summary, params["body"]["pooler"])), params["heads_nsp"])
-        expected += summed(logits, batch["pair_label"][row])
-    assert expected[2] == 6
-    assert_metrics(metrics, "nsp", expected)
+    for name, (_, labels) in LABELS.items():
+        expected = np.zeros(3)
+        for row in np.flatnonzero(np.array(labels) >= 0):
+            last = int((batch["documents"][row] > 0).sum()) - 1
+            summary = encoded.both[-1][row, 0]
+            if family == "elmo":
+                summary = np.concatenate([encoded.forward[-1][row, last], encoded.backward[-1][row, 0]])
+            logits = dense(np.tanh(dense(summary, params["body"]["pooler"])), params[f"heads_{name}"])
+            expected += summed(logits, labels[row])
+        assert expected[2] == 6
+        assert_metrics(metrics, name, expected)
 
-    batch["pair_label"][:] = -1
-    without = metrics_of(program, params, views_of(program, batch))
-    assert [float(x) for x in (*without["nsp/loss"], *without["nsp/accuracy"])] == [0.0] * 4
+    unlabelled = {field: np.full(8, -1, np.int32) for field, _ in LABELS.values()}
+    without = compute(params, {"mlm": views["mlm"] | unlabelled})
+    for name in LABELS:
+        assert [float(x) for x in (*without[f"{name}/loss"], *without[f"{name}/accuracy"])] == [0.0] * 4
     assert float(without["mlm/loss"][0]) == float(metrics["mlm/loss"][0])
