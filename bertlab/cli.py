@@ -49,11 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return given.function(given, rest) or 0
     except UserError as error:
-        print(f"bertlab {given.command}: {error}", file=sys.stderr)
+        line = f"bertlab {given.command}: {error}"
         if given.command == "train":
             from bertlab.train import processes
 
-            processes.leave(2)
+            processes.leave(2, line)
+        print(line, file=sys.stderr)
         return 2
 
 

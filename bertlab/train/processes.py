@@ -86,11 +86,12 @@ def join() -> None:
 
 
 _witnesses: list[subprocess.Popen] = []
-_WITNESS = "import sys; sys.stdin.read() or print(sys.argv[1], file=sys.stderr)"
+# What it reads until this process ends is its line: this process's own last words, a blank, or nothing.
+_WITNESS = "import sys; line = sys.stdin.read() or sys.argv[1]; line.isspace() or print(line, file=sys.stderr)"
 
 
 def _begin_witness() -> None:
-    """Starts a process that says what to do where this one ends without a word: killed, or ended by JAX in C++."""
+    """Starts a process that prints the last line for this one, after all that JAX's threads print while it ends."""
     said = (
         f"{_who()} has ended without a word of its own: it was killed, or JAX has ended it as another one is gone (see its"
         f" output); {_AGAIN}"
@@ -102,7 +103,7 @@ def _begin_witness() -> None:
 
 def _dismiss_witness() -> None:
     while _witnesses:
-        _witnesses.pop().communicate(b"an orderly end")
+        _witnesses.pop().communicate(b" ")
 
 
 def _who() -> str:
@@ -149,13 +150,19 @@ def _give_up(address: str, patience: int) -> None:
     os._exit(2)
 
 
-def leave(status: int) -> None:
-    """Ends a process that has others at once: an orderly end would wait for them, who may be gone. Alone, does nothing."""
-    if jax.process_count() > 1:
-        _dismiss_witness()
-        sys.stderr.flush()
-        sys.stdout.flush()
-        os._exit(status)
+def leave(status: int, line: str) -> None:
+    """Ends a process that has others at once, with a last line. An orderly end would wait for the others, who may be gone.
+
+    Alone, does nothing.
+    """
+    if jax.process_count() == 1:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for witness in _witnesses:  # prints the line when this process is gone: until then JAX's threads may print more
+        witness.stdin.write(line.encode())
+        witness.stdin.flush()
+    os._exit(status)
 
 
 def _are_several() -> bool:
@@ -190,16 +197,14 @@ def company() -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         if jax.process_count() == 1:
             raise
+        status, line = 2, f"{_who()} failed: {type(error).__name__}; see above"
         if isinstance(error, UserError):
-            print(f"{_who()}: {error}", file=sys.stderr)
-        elif isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause := str(error).partition("\n")[0][:200]):
-            traceback.print_exc()  # it may be this one's after all
-            print(
-                f"{_who()} lost another one, which was killed or has failed (see its output); {_AGAIN}. ({cause})",
-                file=sys.stderr,
-            )
+            line = f"{_who()}: {error}"
         elif isinstance(error, KeyboardInterrupt):
-            print(f"{_who()} was interrupted; the others end with it", file=sys.stderr)
+            status, line = 130, f"{_who()} was interrupted; the others end with it"
         else:
             traceback.print_exc()
-        leave(130 if isinstance(error, KeyboardInterrupt) else 2)
+            cause = str(error).partition("\n")[0][:200]
+            if isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause):
+                line = f"{_who()} lost another one, which was killed or has failed (see its output); {_AGAIN}. ({cause})"
+        leave(status, line)

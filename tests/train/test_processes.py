@@ -88,11 +88,10 @@ def assert_it_says_why_it_ended(process, name: str) -> None:
     deadline = time.monotonic() + 10
     while not (last := said(process).strip().splitlines()[-1]).startswith(f"bertlab: {name} ") and time.monotonic() < deadline:
         time.sleep(0.05)  # its witness speaks after it
-    lost = {
-        2: "lost another one, which was killed",
-        -signal.SIGABRT: "has ended without a word of its own: it was killed, or JAX",
-    }
-    assert f"{name} {lost[status]}" in last and "run the same command again for all of them" in last, said(process)
+    lost, aborted = "lost another one, which was killed", "has ended without a word of its own: it was killed, or JAX"
+    words = {2: [lost], -signal.SIGABRT: [lost, aborted]}  # JAX may abort while the process is ending for the same reason
+    assert any(f"{name} {why}" in last for why in words[status]), said(process)
+    assert "run the same command again for all of them" in last, said(process)
 
 
 def curves(workdir) -> tuple[list, list]:
@@ -184,6 +183,32 @@ def test_commands_that_train_in_one_process_refuse_several(command, environment,
     given = [f"--run={tmp_path}", "--task=sst2", f"--workdir={tmp_path / 'x'}"]
     assert cli.main([command, *given]) == 2
     assert f"bertlab {command}: this trains in one process: start it once, without JAX_" in capsys.readouterr().err
+
+
+CHATTY = """
+import os, sys, threading, time
+from bertlab.train import processes
+processes.jax.process_count, processes.jax.process_index = lambda: 4, lambda: 3
+processes._begin_witness()
+threading.Thread(target=lambda: [os.write(2, b"F1124 a thread of JAX\\n") for _ in iter(int, 1)], daemon=True).start()
+time.sleep(0.1)
+with processes.company():
+    raise {error}
+"""
+
+
+@pytest.mark.parametrize(
+    "error, status, words",
+    [
+        ("RuntimeError('UNKNOWN: Gloo all-reduce failed')", 2, "lost another one"),
+        ("KeyboardInterrupt", 130, "was interrupted"),
+        ("ZeroDivisionError('own bug')", 2, "failed: ZeroDivisionError"),
+    ],
+)
+def test_its_last_line_comes_after_whatever_jax_still_prints(error, status, words):
+    done = subprocess.run([sys.executable, "-c", CHATTY.format(error=error)], stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == status
+    assert done.stderr.splitlines()[-1].startswith(f"bertlab: process 3 of 4 {words}")
 
 
 def test_who_begins_alone_says_so_and_ends(tmp_path):
