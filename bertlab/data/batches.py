@@ -12,12 +12,13 @@ import numpy as np
 
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.formats import Format, format_of
+from bertlab.data.iterators import IteratorDataset
 from bertlab.data.prepared import Prepared, UnknownWords
 from bertlab.data.tokenizers import has_whole_words
 from bertlab.errors import UserError
 
 
-class Shards(grain.IterDataset):
+class Shards(IteratorDataset):
     """Batches of several datasets side by side, as many rows of each.
 
     Args:
@@ -26,14 +27,8 @@ class Shards(grain.IterDataset):
     """
 
     def __init__(self, shards: Mapping[int, grain.IterDataset], total: int = 1):
-        super().__init__()
-        self.shards, self.total = shards, total
-
-    def __iter__(self) -> "ShardsIterator":
-        return ShardsIterator({str(number): iter(dataset) for number, dataset in self.shards.items()}, self.total)
-
-    def __str__(self) -> str:
-        return f"Shards({', '.join(map(str, self.shards.values()))})"
+        numbers = [str(number) for number in shards]
+        super().__init__(lambda *iterators: ShardsIterator(dict(zip(numbers, iterators)), total), *shards.values())
 
 
 class ShardsIterator(grain.DatasetIterator):
@@ -59,10 +54,10 @@ class ShardsIterator(grain.DatasetIterator):
         }
 
     def set_state(self, state: dict) -> None:
-        """Continues where the iterators that gave the states of these shards were; others' are passed over.
+        """Continues from the states of these shards; those of other shards are ignored.
 
         Raises:
-            UserError: the number of shards differs; each shard would have other documents.
+            UserError: the number of shards differs, so each shard would have other documents.
         """
         before = next(iter(state.values())).get("of", len(state))
         if before != self._total:
@@ -85,13 +80,13 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
 
     Args:
         prepared: the corpus.
-        data: `config.data`. Its documents are dealt out to `shards` in turn (0: one for each process), each the same number
-            of the batch's rows, so that the rows are the same for every number of processes that shares them.
+        data: `config.data`. The documents go to its `shards` in turn (0: one per process), and each shard fills as many
+            rows of a batch. So the rows do not depend on the number of processes.
         process: (index, count) of this process among all; B is its part.
 
     Raises:
-        UserError: fewer documents than shards, a number of shards that does not divide the batch or is not a multiple of the
-            processes, or several shards with buckets.
+        UserError: there are fewer documents than shards, the shards do not divide the batch or are no multiple of the
+            processes, or there are several shards with buckets.
     """
     index, count = process
     total = data.shards or count
@@ -106,12 +101,10 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
             " process): each would fill another bucket; set it to (), or config.data.shards=1 and train in one process"
         )
     own = range(index * total // count, (index + 1) * total // count)
-    return Shards({number: _shard(prepared, data, (number, total)) for number in own}, total)
+    return Shards({number: _shard(prepared, data, number, total) for number in own}, total)
 
 
-def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDataset:
-    """One shard's part of all batches; `shard` is (number, total)."""
-    index, count = shard
+def _shard(prepared: Prepared, data, index: int, count: int) -> grain.IterDataset:
     making = _open(prepared, data, "train")
     if len(making.source) < count:
         raise UserError(
@@ -126,7 +119,10 @@ def _shard(prepared: Prepared, data, shard: tuple[int, int]) -> grain.IterDatase
 def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[str, np.ndarray]]:
     """Up to `limit` batches (0: all) of a held-out split, the same for every run on the same data.
 
-    The last is filled with padding. `data.seed` and `data.buckets` have no effect.
+    The last batch is filled with padding. `data.seed` and `data.buckets` have no effect.
+
+    Raises:
+        UserError: the split has no rows.
     """
     making = _open(prepared, data, split)
     batches = making.evaluate(limit)
@@ -198,7 +194,7 @@ class AddCharacters:
 
 
 def combined_hash(hashes: Mapping[str, str]) -> str:
-    """One value of the hash chains of all shards; of one shard, its own."""
+    """One value for the hash chains of all shards. One shard keeps its own."""
     if len(hashes) == 1:
         return next(iter(hashes.values()))
     return hashlib.blake2b("".join(hashes[n] for n in sorted(hashes, key=int)).encode(), digest_size=16).hexdigest()

@@ -1,18 +1,16 @@
 """Preparation on many machines, by Apache Beam: what `bertlab.data.prepare` writes, record for record.
 
-Beam's workers read the parts of the corpus (files) in three pipelines. This process starts them and trains the tokenizer;
-the only text it reads is the tokenizer's sample.
+Beam's workers read the parts of the corpus (files) in three pipelines. This process starts them and trains the tokenizer.
 
-1. Survey: the corpus's fingerprint, and how many documents and sentences each part has. The fingerprint is a digest of all
-   bytes in their order, so one worker takes it while the others count.
+1. Survey: the corpus's fingerprint, and the documents and sentences of each part. The fingerprint is a digest of all bytes in
+   their order, so one worker takes it while the others count.
 2. Sample: the sentences that the tokenizer learns from. On one machine sentence n of the train split gets the nth number of a
    random generator. Here each part starts with the generator advanced by the sentences of the parts before it.
-3. Tokens: chunks of documents go to all workers and the examples to TFDS's Beam writer, which sorts them by their keys, the
-   documents' numbers. Statistics and repeated text are counted on the way.
+3. Tokens: chunks of documents go to all workers and the examples to TFDS's Beam writer, which sorts them by the documents'
+   numbers. Statistics and repeated text are counted on the way.
 
-The corpus and the cache directory must lie where all workers see them under the same path, and bertlab must be installed
-there. Nothing grows with the corpus in any process but 3 KB for each part here; a worker that writes holds one shard of the
-dataset (about 1 GiB at most, by TFDS's rule).
+All workers must see the corpus and the cache directory under the same path and have bertlab installed. This process holds 3 KB
+per part, and a worker that writes holds one shard of the dataset (about 1 GiB at most, by TFDS's rule).
 """
 
 import contextlib
@@ -106,12 +104,12 @@ class BeamBackend:
         Raises:
           UserError: if the corpus is read in one piece.
         """
-        if not hasattr(corpus, "part"):
+        if not isinstance(corpus, PartedCorpus):
             raise UserError(
                 f'config.data.corpus="{corpus.spec}" is read by one machine; prepare it without --beam_runner, which takes '
                 "text:GLOB and tfds:NAME."
             )
-        self._corpus: PartedCorpus = corpus
+        self._corpus = corpus
         self._options, self._root, self._progress = options, root, progress
         self._pipeline, self._config = pipeline, config
 
@@ -146,7 +144,7 @@ class BeamBackend:
         with self._pipeline() as pipeline:
             starts = zip(range(self._corpus.parts), _generators(settings["seed"], self._sentences.tolist()), strict=True)
             samples = self._parts(pipeline, starts) | beam.Map(_sample, self._corpus, self._options)
-            merged = samples | beam.CombineGlobally(_MergeSamples(settings["sample_sentences"]))
+            merged = samples | beam.CombineGlobally(_merge_samples, settings["sample_sentences"])
             _write(merged | beam.Map(Sample.texts), path)
         [sample] = _read(path)
         path.unlink()
@@ -265,25 +263,11 @@ def _sample(part: tuple[int, dict[str, Any]], corpus: PartedCorpus, options: dic
     return sample
 
 
-class _MergeSamples(beam.CombineFn):
-    def __init__(self, sentences: int):
-        self._sentences = sentences
-
-    def create_accumulator(self):
-        return Sample(self._sentences)
-
-    def add_input(self, accumulator, sample):
-        accumulator.merge(sample)
-        return accumulator
-
-    def merge_accumulators(self, accumulators):
-        merged = self.create_accumulator()
-        for accumulator in accumulators:
-            merged.merge(accumulator)
-        return merged
-
-    def extract_output(self, accumulator):
-        return accumulator
+def _merge_samples(samples: Iterable[Sample], sentences: int) -> Sample:
+    merged = Sample(sentences)
+    for sample in samples:
+        merged.merge(sample)
+    return merged
 
 
 def _chunks(part: tuple[int, int], corpus: PartedCorpus) -> Iterator[tuple[int, list]]:

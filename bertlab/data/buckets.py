@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
+from bertlab.data.iterators import IteratorDataset
 from bertlab.data.rows import Row
 from bertlab.errors import UserError
 
 
 def check_buckets(data) -> None:
-    """Refuses `config.data.buckets` that are no increasing lengths up to `seq_len`."""
+    """Raises: UserError: `config.data.buckets` are not increasing lengths up to `seq_len`."""
     lengths = [*data.buckets]
     is_number = all(isinstance(length, int) and length > 0 for length in lengths)
     if not is_number or lengths != sorted({*lengths}) or lengths[-1:] > [data.seq_len]:
@@ -35,27 +36,13 @@ def bucketed(rows: grain.IterDataset, data, size: int, texts: int = 1) -> grain.
         texts: in a row, each of them up to `seq_len` long: buckets are as many times longer.
     """
     lengths = sorted({*data.buckets, data.seq_len})
-    return _Buckets(rows, [texts * length for length in lengths], size)
+    return IteratorDataset(lambda parent: _Buckets(parent, [texts * length for length in lengths], size), rows)
 
 
 def cut(row: Row, length: int) -> Row:
     """A row's first positions: every field that has one entry for each is cut to so many."""
     whole = row["tokens"].shape
     return {name: values[:length] if np.shape(values)[:1] == whole else values for name, values in row.items()}
-
-
-class _Buckets(grain.IterDataset):
-    """See `bucketed`."""
-
-    def __init__(self, rows: grain.IterDataset, lengths: Sequence[int], size: int):
-        super().__init__(rows)
-        self._lengths, self._size = lengths, size
-
-    def __iter__(self) -> "_BucketsIterator":
-        return _BucketsIterator(self._parent.__iter__(), self._lengths, self._size)
-
-    def __str__(self) -> str:
-        return f"Buckets({self._lengths})"
 
 
 class _Waiting(NamedTuple):
@@ -66,7 +53,7 @@ class _Waiting(NamedTuple):
     row: Row
 
 
-class _BucketsIterator(grain.DatasetIterator):
+class _Buckets(grain.DatasetIterator):
     """Its state: that of the rows before the oldest one that waits, how many were read since, and which of them wait.
 
     Restoring reads those again. This is slow only if a bucket seldom fills.
@@ -81,7 +68,7 @@ class _BucketsIterator(grain.DatasetIterator):
         self._read, self._buckets = 0, {length: [] for length in self._lengths}
 
     def _next_waiting(self) -> tuple[int, _Waiting]:
-        """Reads a row; its bucket comes first."""
+        """Reads a row: (its bucket, the row)."""
         before = self._parent.get_state()
         row = next(self._parent)
         filled = np.count_nonzero(row["documents"])
@@ -99,7 +86,6 @@ class _BucketsIterator(grain.DatasetIterator):
                 return {name: np.stack([each.row[name] for each in bucket]) for name in bucket[0].row}
 
     def get_state(self) -> dict:
-        """A JSON value that `set_state` takes."""
         waiting = sorted(each.number for bucket in self._buckets.values() for each in bucket)
         if not waiting:
             return {"before": self._parent.get_state(), "read": 0, "waiting": []}
@@ -111,7 +97,6 @@ class _BucketsIterator(grain.DatasetIterator):
         }
 
     def set_state(self, state: dict) -> None:
-        """Continues where the iterator that gave the state was."""
         self._parent.set_state(state["before"])
         self._empty()
         kept = {*state["waiting"]}

@@ -33,27 +33,28 @@ class Corpus(Protocol):
         """Streams the documents, in the same order every time."""
 
 
-class PartedCorpus(Corpus, Protocol):
-    """A corpus that several machines can read at once; it can be pickled, and `parts` is the number of its parts."""
+class PartedCorpus(Corpus):
+    """A corpus that several machines can read at once. It can be pickled; `parts` is the number of its parts."""
 
     parts: int
 
     def part(self, index: int) -> Iterator[Document]:
-        """Streams the documents of part 0, 1, ...; one part after the other they are `documents()`."""
+        """Streams the documents of part 0, 1, ... Raises: UserError: the text cannot be read."""
+        raise NotImplementedError
 
     def no_text(self) -> UserError:
         """The error for a corpus without documents."""
+        raise NotImplementedError
 
-
-def documents_of_parts(corpus: PartedCorpus) -> Iterator[Document]:
-    """The documents of all parts, in order. Raises: UserError: `no_text`, if no part has any."""
-    empty = True
-    for index in range(corpus.parts):
-        for document in corpus.part(index):
-            empty = False
-            yield document
-    if empty:
-        raise corpus.no_text()
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents of all parts, in order. Raises: UserError: as `part`, or if there are none."""
+        empty = True
+        for index in range(self.parts):
+            for document in self.part(index):
+                empty = False
+                yield document
+        if empty:
+            raise self.no_text()
 
 
 def make_document(document_id: str, text: str) -> Document | None:

@@ -48,9 +48,9 @@ def ordered_map(
 ) -> Iterator[Any]:
     """Yields `function(item)` for every item, in the order of the items, computed by a pool of processes.
 
-    At most `2 * workers + 2` items are in flight, so that memory stays bounded however long `items` is. Processes are
-    spawned (never forked: JAX may be running threads in the parent), so `function` and `load` must be importable
-    from a module. With one worker, or one item, everything happens in this process.
+    At most `2 * workers + 2` items are in flight, so memory stays bounded. Processes are spawned, not forked (JAX may run
+    threads in this one), so `function` and `load` must be importable from a module. With one worker, or one item, everything
+    happens in this process.
 
     Args:
       function: called on each item; on `(loaded, item)` if `load` is given.
@@ -78,3 +78,16 @@ def ordered_map(
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def grouped(items: Iterable[Any], size: Callable[[Any], int], enough: int) -> Iterator[list[Any]]:
+    """Lists of consecutive items, each ended once its sizes add up to `enough`: one list costs little to send to a process."""
+    group, total = [], 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= enough:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group

@@ -1,14 +1,13 @@
 """Preparation: a corpus becomes token ids on disk, once.
 
-The result is a folder `CACHE/CORPUS-FINGERPRINT/` with four things: `dataset/`, a TFDS dataset in ArrayRecord shards with
-one record a document; `tokenizer/`; `counts.npy`, how often each id occurs in the train split; and `prepared.json` with
-statistics, among them how many sentences and documents occur twice. The fingerprint covers the text, the tokenizer's
-options and the splits' options, so a second preparation of the same things finds the folder and does nothing. The
-folder is built under another name and renamed when it is complete, so a folder with the final name is finished.
+The result is a folder `CACHE/CORPUS-FINGERPRINT/`: `dataset/`, a TFDS dataset in ArrayRecord shards with a record per document;
+`tokenizer/`; `counts.npy`, how often each id occurs in the train split; and `prepared.json` with statistics. The fingerprint
+covers the text and the options of the tokenizer and the splits, so a second preparation finds the folder and does nothing. The
+folder is built under another name and renamed when it is complete.
 
-Memory stays bounded for corpora of any size: documents stream through a pool of processes in chunks, at most a few
-per process at a time, and records go to disk as they come (TFDS's `SequentialWriter`; its usual builders shuffle
-through memory). So do hashes of sentences and documents, to count those that occur twice.
+Memory stays bounded for corpora of any size: documents stream through a pool of processes in chunks, and records go to disk as
+they come (TFDS's `SequentialWriter`; its usual builders shuffle in memory). So do hashes of sentences and documents, to
+count those that occur twice.
 
 `LocalBackend` does this. `bertlab.data.beam.BeamBackend` makes the same folder with Apache Beam.
 """
@@ -30,11 +29,12 @@ from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
-from bertlab.data.parallel import ordered_map
+from bertlab.data.parallel import grouped, ordered_map
 from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
+from bertlab.keys import KEYS
 
 SPLITS = ("train", "valid", "test")
 
@@ -44,15 +44,6 @@ COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 # Raise it when a change of the code changes the output.
 FORMAT_VERSION = 3
 
-_DEFAULTS = {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05, "workers": 0}
-_TOKENIZER_DEFAULTS = {
-    "kind": "unigram",
-    "vocab_size": 8192,
-    "path": "",
-    "lowercase": False,
-    "sample_sentences": 1_000_000,
-    "seed": 0,
-}
 _DOCUMENTS_PER_SHARD = 1 << 15
 _CHUNK_CHARACTERS = 1 << 18
 
@@ -85,10 +76,7 @@ def prepare(
     """Tokenises a corpus and writes it to disk, unless that has been done.
 
     Args:
-      data_config: the `data` part of a config (a mapping or an ml_collections.ConfigDict). Read here: `corpus`,
-        `directory` ("" means $BERTLAB_CACHE, or ~/.cache/bertlab), `valid_fraction`, `test_fraction`, `workers` (0 means
-        one per core), `tokenizer` (kind, vocab_size, path, lowercase, sample_sentences, seed), `tfds` (split, field),
-        `synthetic`.
+      data_config: `config.data` (a mapping or an ml_collections.ConfigDict); keys that it lacks have their defaults.
       progress: called with (label, done, total or None if unknown); at the end of each part, done equals total.
       backend: makes what runs the preparation; default `LocalBackend`. The result does not depend on it.
 
@@ -143,8 +131,9 @@ def describe(prepared: Prepared) -> str:
 
 def _options(data_config: Mapping) -> dict[str, Any]:
     config = data_config.to_dict() if hasattr(data_config, "to_dict") else dict(data_config)
-    options = {**_DEFAULTS, **config}
-    options["tokenizer"] = {**_TOKENIZER_DEFAULTS, **config.get("tokenizer", {})}
+    defaults = lambda group: {key.leaf: key.default for key in KEYS if key.group == group}
+    options = {**defaults("data"), **config}
+    options["tokenizer"] = {**defaults("data.tokenizer"), **config.get("tokenizer", {})}
     fractions = options["valid_fraction"], options["test_fraction"]
     if min(fractions) < 0 or sum(fractions) >= 1:
         raise UserError(
@@ -226,15 +215,8 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
     """Groups documents (id and sentences) so that sending them to another process costs little."""
-    chunk, size = [], 0
-    for document in documents:
-        chunk.append((document.id, document.sentences))
-        size += sum(map(len, document.sentences))
-        if size >= _CHUNK_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    pairs = ((document.id, document.sentences) for document in documents)
+    return grouped(pairs, lambda pair: sum(map(len, pair[1])), _CHUNK_CHARACTERS)
 
 
 def features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:

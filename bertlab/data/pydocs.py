@@ -8,16 +8,18 @@ written; `PydocsCorpus` gives documents of sentences, one per module or topic, w
 import ast
 import hashlib
 import inspect
+import itertools
 import os
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bertlab.data.documents import Document
-from bertlab.data.parallel import ordered_map
+from bertlab.data.parallel import grouped, ordered_map
 from bertlab.data.prose import paragraphs
 from bertlab.errors import UserError
 
@@ -144,16 +146,20 @@ def _read_prose(files: list[_SourceFile]) -> list[tuple[str, list[tuple[bytes, l
     ]
 
 
-def _chunks(files: list[_SourceFile]) -> Iterator[list[_SourceFile]]:
-    chunk, size = [], 0
-    for file in files:
-        chunk.append(file)
-        size += file.size
-        if size >= _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+def _in_processes(read: Callable[[list[_SourceFile]], list], workers: int) -> Iterator[Any]:
+    """What `read` returns of all files, in their order."""
+    chunks = grouped(_source_files(), lambda file: file.size, _CHUNK_BYTES)
+    return itertools.chain.from_iterable(ordered_map(read, chunks, workers=workers))
+
+
+def _unseen(items: Iterable[Any], key: Callable[[Any], bytes], seen: set[bytes]) -> list[Any]:
+    """The items whose keys were not seen; they are now."""
+    kept = []
+    for item in items:
+        if (found := key(item)) not in seen:
+            seen.add(found)
+            kept.append(item)
+    return kept
 
 
 def modules(workers: int = 0) -> Iterator[Module]:
@@ -165,16 +171,9 @@ def modules(workers: int = 0) -> Iterator[Module]:
       workers: number of processes that parse; 0 means one per core. The result does not depend on it.
     """
     seen = set()
-    for chunk in ordered_map(_read_modules, _chunks(_source_files()), workers=workers):
-        for module in chunk:
-            kept = []
-            for docstring in module.docstrings:
-                key = _key(docstring)
-                if key not in seen:
-                    seen.add(key)
-                    kept.append(docstring)
-            if kept:
-                yield Module(module.name, module.package, tuple(kept))
+    for module in _in_processes(_read_modules, workers):
+        if kept := _unseen(module.docstrings, _key, seen):
+            yield Module(module.name, module.package, tuple(kept))
 
 
 class PydocsCorpus:
@@ -213,17 +212,7 @@ class PydocsCorpus:
 
     def _extract(self) -> Iterator[Document]:
         seen_docstrings, seen_blocks = set(), set()
-        for chunk in ordered_map(_read_prose, _chunks(_source_files()), workers=self._workers):
-            for name, docstrings in chunk:
-                sentences = []
-                for key, blocks in docstrings:
-                    if key in seen_docstrings:
-                        continue
-                    seen_docstrings.add(key)
-                    for block in blocks:
-                        block_key = _key(" ".join(block))
-                        if block_key not in seen_blocks:
-                            seen_blocks.add(block_key)
-                            sentences.extend(block)
-                if sentences:
-                    yield Document(name, tuple(sentences))
+        for name, docstrings in _in_processes(_read_prose, self._workers):
+            blocks = itertools.chain.from_iterable(b for _, b in _unseen(docstrings, lambda pair: pair[0], seen_docstrings))
+            if kept := _unseen(blocks, lambda block: _key(" ".join(block)), seen_blocks):
+                yield Document(name, tuple(itertools.chain.from_iterable(kept)))

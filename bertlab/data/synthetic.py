@@ -8,16 +8,17 @@ A document is made in five draws:
 4. every further state, from the row `transition[t, state before]`; the chain runs on across sentence ends;
 5. every word, from `emission[its state]`.
 
-Lengths depend on nothing, so they say nothing about words, nor words about them. `initial[t]` is the stationary distribution of
-`transition[t]`, so any stretch of a document, wherever it starts, has the same distribution as a document's first words.
-Exact inference needs no more than the forward and backward recursions over S states, once for each topic.
+Lengths depend on nothing, and words say nothing about them. `initial[t]` is the stationary distribution of `transition[t]`, so
+every stretch of a document has the distribution of its first words. Exact inference is the forward and backward recursions
+over S states, once per topic.
 
-Words are `w0`, `w1`, ... For one token a word use `tokenizer.kind=words` and `tokenizer.vocab_size` = 5 more than
-`synthetic.vocab_size` (the specials have ids 0 to 4; the other ids follow the words' frequency, so map them with
-`tokenizer.encode_words(language.words)`).
+Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and a `tokenizer.vocab_size` of 5 more than
+`synthetic.vocab_size`. Ids 0 to 4 are the specials; the others follow the words' frequency, so map them with
+`tokenizer.encode_words(language.words)`.
 """
 
 import hashlib
+import inspect
 import json
 from bisect import bisect
 from collections.abc import Iterator
@@ -91,12 +92,11 @@ def language(
 ) -> Language:
     """Makes a language from a seed.
 
-    Topics are equally likely and lengths uniform. A row of `emission` is u²⁴ for uniform u, made to sum to 0.95, plus 0.05 / V:
-    a state has a few words of its own (more in a larger vocabulary), and sometimes any other. A row of `transition` is
-    made alike, so that every state follows every state.
+    Topics are equally likely and lengths uniform. A row of `emission` is u²⁴ for uniform u, scaled to sum to 0.95, plus
+    0.05 / V: a state has a few words of its own, and sometimes any other. Rows of `transition` are made in the same way.
 
     Args:
-      vocab_size: V, number of words.
+      vocab_size: V, number of words; the tokenizer's is 5 more (see the module).
       topics: T.
       states: S.
       seed: of the weights.
@@ -107,12 +107,7 @@ def language(
     Raises:
       UserError: for numbers that make no language.
     """
-    for key, value, least in (
-        ("vocab_size", vocab_size, 2),
-        ("topics", topics, 1),
-        ("states", states, 1),
-        ("seed", seed, 0),
-    ):
+    for key, value, least in zip(("vocab_size", "topics", "states", "seed"), (vocab_size, topics, states, seed), (2, 1, 1, 0)):
         _require_integer(key, value, least)
     _require_range("sentence_words", sentence_words)
     _require_range("document_sentences", document_sentences)
@@ -154,43 +149,23 @@ class SyntheticCorpus:
 
     spec = "synthetic"
 
-    def __init__(
-        self,
-        documents: int = 2000,
-        vocab_size: int = 64,
-        topics: int = 4,
-        states: int = 8,
-        seed: int = 0,
-        sentence_words: tuple[int, int] = (4, 12),
-        document_sentences: tuple[int, int] = (4, 40),
-    ):
+    def __init__(self, documents: int = 2000, **options: int | tuple[int, int]):
         """Makes the language; text comes with `documents()`.
 
         Args:
           documents: number of documents.
-          vocab_size: number of words; the tokenizer's is 5 more (see the module).
-          topics: number of document topics.
-          states: number of hidden states.
-          seed: of the language and of the text.
-          sentence_words: shortest and longest sentence, in words; equal ones put every separator where it can be known.
-          document_sentences: shortest and longest document, in sentences.
+          **options: of `language`; `seed` is that of the text too.
 
         Raises:
           UserError: for numbers that make no corpus.
         """
         _require_integer("documents", documents, 1)
-        shape = dict(
-            vocab_size=vocab_size,
-            topics=topics,
-            states=states,
-            seed=seed,
-            sentence_words=sentence_words,
-            document_sentences=document_sentences,
-        )
-        self.language = language(**shape)
+        bound = inspect.signature(language).bind(**options)
+        bound.apply_defaults()
+        self.language = language(**options)
         self._documents = documents
-        self._seed = seed
-        self._options = dict(documents=documents, **shape)
+        self._seed = bound.arguments["seed"]
+        self._options = {"documents": documents, **bound.arguments}
 
     def fingerprint(self) -> str:
         """Digest of the options and the version of this code."""

@@ -1,6 +1,5 @@
 """Corpora in text files."""
 
-import contextlib
 import glob
 import gzip
 import hashlib
@@ -14,27 +13,22 @@ from pathlib import Path
 
 import zstandard
 
-from bertlab.data.documents import Document, documents_of_parts, make_document
+from bertlab.data.documents import Document, PartedCorpus, make_document
 from bertlab.errors import UserError
-
-_COMPRESSIONS = (".gz", ".xz", ".zst")
 
 # Characters. A document is in memory as a whole, however large its file is.
 _LARGEST_DOCUMENT = 1_000_000
 
 
-class TextCorpus:
+class TextCorpus(PartedCorpus):
     """`.txt` and `.jsonl` files, each plain or compressed with gzip (.gz), xz (.xz) or Zstandard (.zst).
 
-    In .txt files blank lines separate documents; in .jsonl files each line is a record whose `text` is a document. Line
-    ends inside a document separate paragraphs: no sentence crosses them. A document's id is its file's path relative
-    to the files' common folder and the number of the line it starts on.
+    Blank lines separate the documents of a .txt file. Each line of a .jsonl file is a record whose `text` is a document. A
+    line end inside a document separates paragraphs: no sentence crosses it. A document's id is its file's path relative to
+    the files' common folder and the number of its first line. A part (see `PartedCorpus`) is a file.
 
-    A .txt document of more than 1,000,000 characters, such as a file without blank lines, is cut at line ends into
-    documents of at most that many (a longer line is one by itself), so that memory does not grow with the file. Each
-    of them has the line that it starts on in its id, so they may fall into different splits.
-
-    A part (see `PartedCorpus`) is a file.
+    A .txt document of more than 1,000,000 characters is cut at line ends into documents of at most that many (a longer line
+    is a document), so memory does not grow with the file. They have ids of their own and may fall into different splits.
     """
 
     def __init__(self, spec: str):
@@ -68,17 +62,12 @@ class TextCorpus:
                     digest.update(block)
         return digest.hexdigest()
 
-    def documents(self) -> Iterator[Document]:
-        """Streams the documents, file by file in the order of their names.
+    def part(self, index: int) -> Iterator[Document]:
+        """Streams the documents of one file; files are in the order of their names.
 
         Raises:
-          UserError: at text that is not UTF-8, a line that is not a JSON object with a `text`, a damaged compressed
-            file, or if there is no document at all.
+          UserError: at text that is not UTF-8, a line that is not a JSON object with a `text`, or a damaged compressed file.
         """
-        return documents_of_parts(self)
-
-    def part(self, index: int) -> Iterator[Document]:
-        """Streams the documents of one file. Raises: UserError: as `documents`, but not where there is no document."""
         path = self.files[index]
         read = _jsonl_documents if _text_format(path) == ".jsonl" else _txt_documents
         for number, text in read(path):
@@ -87,23 +76,27 @@ class TextCorpus:
                 yield document
 
     def no_text(self) -> UserError:
-        """The error for files without text."""
         return UserError(f'config.data.corpus="{self.spec}" holds no text in its {self.parts} file(s); name other files.')
 
 
 def _text_format(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSIONS:
+    if suffixes and suffixes[-1] in _OPENERS:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 
 
 class _ZstandardReader(io.RawIOBase):
-    """Decompresses Zstandard frames; unlike the library's own reader, notices a file that is cut off."""
+    """Decompresses Zstandard frames. Unlike the library's own reader, it notices a file that is cut off."""
 
     def __init__(self, raw: io.BufferedIOBase):
+        self._raw = raw
         self._blocks = self._decompress(raw)
         self._rest = memoryview(b"")
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
     @staticmethod
     def _decompress(raw: io.BufferedIOBase) -> Iterator[bytes]:
@@ -132,35 +125,21 @@ class _ZstandardReader(io.RawIOBase):
         return size
 
 
-@contextlib.contextmanager
-def _open_decompressed(path: Path):
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        with gzip.open(path, "rb") as file:
-            yield file
-    elif suffix == ".xz":
-        with lzma.open(path, "rb") as file:
-            yield file
-    elif suffix == ".zst":
-        with path.open("rb") as raw:
-            yield io.BufferedReader(_ZstandardReader(raw))
-    else:
-        with path.open("rb") as file:
-            yield file
+_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".zst": lambda path: io.BufferedReader(_ZstandardReader(path.open("rb")))}
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end) of a possibly compressed UTF-8 file."""
     offset = 0
     try:
-        with _open_decompressed(path) as file:
+        with _OPENERS.get(path.suffix.lower(), lambda path: path.open("rb"))(path) as file:
             for number, line in enumerate(file, start=1):
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     # The codec counts from after a byte order mark.
                     position = offset + error.start + (3 if line.startswith(b"\xef\xbb\xbf") and number == 1 else 0)
-                    where = f"{path} (decompressed)" if path.suffix.lower() in _COMPRESSIONS else path
+                    where = f"{path} (decompressed)" if path.suffix.lower() in _OPENERS else path
                     raise UserError(
                         f"{where}: byte {position} (line {number}) is not UTF-8 text; convert the file, for example "
                         "with iconv -t utf-8."

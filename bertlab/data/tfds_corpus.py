@@ -3,22 +3,70 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from bertlab.data.documents import Document, documents_of_parts, make_document
+from bertlab.data.documents import Document, PartedCorpus, make_document
 from bertlab.errors import UserError
 
 _EXAMPLES_PER_PART = 1 << 14
 
 
-class TfdsCorpus:
-    """A TFDS dataset that is on disk in a format with random access, read without TensorFlow.
+def find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
+    """The builder of a dataset that is on disk.
 
-    One example is one document; its id is the dataset's name, split and the example's number. A part (see `PartedCorpus`)
-    is 16,384 examples.
+    Args:
+      asked: the config's key and value, with which errors begin.
+      name: what `tfds.builder` takes, looked for in $TFDS_DATA_DIR, or an absolute path.
+
+    Raises:
+      UserError: there is no such dataset, or it is not prepared.
+    """
+    try:
+        if os.path.isabs(name):
+            builder = tfds.builder_from_directory(name)
+        else:
+            builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+    except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:  # TFDS asserts that a version exists
+        raise UserError(
+            f'{asked}: TFDS finds no dataset "{name}"; check its name and version, or set TFDS_DATA_DIR to the folder that '
+            "holds it."
+        ) from error
+    if not builder.info.splits:
+        raise UserError(
+            f'{asked} is not prepared on disk in {builder.data_dir}; run tfds.builder("{name}", file_format="array_record")'
+            ".download_and_prepare() first (many public datasets need TensorFlow installed for this step only)."
+        )
+    return builder
+
+
+def open_split(asked: str, builder: tfds.core.DatasetBuilder, split: str) -> Sequence[dict]:
+    """Random access to the examples of a split.
+
+    Raises:
+      UserError: the dataset's format needs TensorFlow, or it has no such split.
+    """
+    info = builder.info
+    try:
+        return builder.as_data_source(split=split)
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f'config.data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(sorted(info.splits))}.'
+        ) from error
+    except NotImplementedError as error:
+        raise UserError(
+            f"{asked} is stored as {info.file_format.value}, which cannot be read without TensorFlow; prepare it again "
+            'with file_format="array_record".'
+        ) from error
+
+
+class TfdsCorpus(PartedCorpus):
+    """A TFDS dataset on disk in a format with random access, read without TensorFlow.
+
+    An example is a document. Its id is the dataset's name, split and the example's number. A part (see `PartedCorpus`) is
+    16,384 examples.
     """
 
     def __init__(self, spec: str, split: str = "train", field: str = ""):
@@ -35,25 +83,10 @@ class TfdsCorpus:
         """
         self.spec = spec
         self.split = split
-        name = spec.removeprefix("tfds:")
-        try:
-            if os.path.isdir(os.path.expanduser(name)):
-                self._builder = tfds.builder_from_directory(os.path.abspath(os.path.expanduser(name)))
-            else:
-                self._builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-        except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:
-            # TFDS asserts that a version exists.
-            raise UserError(
-                f'config.data.corpus="{spec}": TFDS finds no dataset "{name}"; check its name and version, or set '
-                "TFDS_DATA_DIR to the folder that holds it."
-            ) from error
+        name, asked = spec.removeprefix("tfds:"), f'config.data.corpus="{spec}"'
+        folder = os.path.abspath(os.path.expanduser(name))
+        self._builder = find_builder(asked, folder if os.path.isdir(folder) else name)
         info = self._builder.info
-        if not info.splits:
-            raise UserError(
-                f'config.data.corpus="{spec}" is not prepared on disk in {self._builder.data_dir}; run '
-                f'tfds.builder("{name}", file_format="array_record").download_and_prepare() first (many public datasets '
-                "need TensorFlow installed for this step only)."
-            )
         texts = [key for key, feature in info.features.items() if isinstance(feature, tfds.features.Text)]
         self.field = field or ("text" if "text" in texts else texts[0] if len(texts) == 1 else "")
         if self.field not in texts:
@@ -61,17 +94,7 @@ class TfdsCorpus:
                 f'config.data.tfds.field="{field}" is no text field of {info.full_name}; its text fields are: '
                 f"{', '.join(texts) or 'none'}."
             )
-        try:
-            self._source = self._builder.as_data_source(split=split)
-        except (ValueError, KeyError) as error:
-            raise UserError(
-                f'config.data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(sorted(info.splits))}.'
-            ) from error
-        except NotImplementedError as error:
-            raise UserError(
-                f'config.data.corpus="{spec}" is stored as {info.file_format.value}, which cannot be read without TensorFlow; '
-                'prepare it again with file_format="array_record".'
-            ) from error
+        self._source = open_split(asked, self._builder, split)
         self.parts = -(-len(self._source) // _EXAMPLES_PER_PART)
 
     def fingerprint(self) -> str:
@@ -82,10 +105,6 @@ class TfdsCorpus:
             status = path.stat()
             digest.update(f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
         return digest.hexdigest()
-
-    def documents(self) -> Iterator[Document]:
-        """Streams the documents in the order of the dataset. Raises: UserError: if there are none, or not UTF-8."""
-        return documents_of_parts(self)
 
     def part(self, index: int) -> Iterator[Document]:
         """Streams the documents of part `index`. Raises: UserError: if one is not UTF-8."""
@@ -106,7 +125,6 @@ class TfdsCorpus:
                 yield document
 
     def no_text(self) -> UserError:
-        """The error for a split without text."""
         return UserError(
             f'config.data.corpus="{self.spec}": split {self.split} holds no text; choose another config.data.tfds.split.'
         )

@@ -1,10 +1,10 @@
 """Labelled examples from TFDS datasets, read without TensorFlow."""
 
-import os
 from collections.abc import Iterator
 
 import tensorflow_datasets as tfds
 
+from bertlab.data.tfds_corpus import find_builder, open_split
 from bertlab.errors import UserError
 
 
@@ -17,31 +17,15 @@ def read_records(name: str, split: str, features: tuple[str, ...]) -> Iterator[t
         features: those that are wanted.
 
     Raises:
-        UserError: the dataset is not on disk, is stored so that TensorFlow is needed, or has no such split or feature.
+        UserError: the dataset is not on disk, needs TensorFlow to be read, or has no such split or feature.
     """
-    try:
-        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-    except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:
-        raise UserError(
-            f"TFDS finds no dataset '{name}'; check TFDS_DATA_DIR, or give the folder of the task's published files as "
-            "config.task_data.directory"
-        ) from error
+    asked = f"config.task_data.directory=tfds: TFDS dataset '{name}'"
+    builder = find_builder(asked, name)
     info = builder.info
-    if split not in info.splits:
-        raise UserError(
-            f"TFDS dataset '{name}' has no split {split} in {builder.data_dir}; run tfds.builder('{name}', "
-            "file_format='array_record').download_and_prepare() first"
-        )
-    for feature in features:
-        if feature not in info.features:
-            raise UserError(f"TFDS dataset '{name}' has no feature '{feature}'; it has {', '.join(sorted(info.features))}")
-    try:
-        source = builder.as_data_source(split=split)
-    except NotImplementedError as error:
-        raise UserError(
-            f"TFDS dataset '{name}' is stored as {info.file_format.value}, which cannot be read without TensorFlow; prepare it "
-            "again with file_format='array_record'"
-        ) from error
+    for kind, wanted, known in (("split", (split,), info.splits), ("feature", features, info.features)):
+        for missing in (one for one in wanted if one not in known):
+            raise UserError(f"{asked} has no {kind} '{missing}'; it has {', '.join(sorted(known))}")
+    source = open_split(asked, builder, split)
     for number in range(len(source)):
         example = source[number]
         yield f"{info.full_name}/{split}:{number}", {key: _value(example[key], info.features[key]) for key in features}

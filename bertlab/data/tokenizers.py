@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, Self
 import sentencepiece
 import tokenizers
 
-from bertlab.data.gpt1_bpe import Gpt1Bpe
+from bertlab.data import gpt1_bpe
 from bertlab.data.vocabularies import (
     SPECIALS,
     bert_tokenizer,
@@ -59,11 +59,17 @@ _BPE_FILES = ("vocab.json", "merges.txt")
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. `kind` is a name in `KINDS`."""
+    """Text to ids and back.
+
+    Attributes:
+      kind: a name in `KINDS`.
+      has_whole_words: each token is one word, known or not.
+      mask_id: None if the vocabulary has no piece to mask with.
+      prefix_ids, suffix_ids: special ids around one text, as the model was pretrained: (cls,) and (sep,) for BERT.
+    """
 
     kind: str
     has_whole_words: bool
-    """Each token is one word, known or not."""
     lowercase: bool
     vocab_size: int
     pad_id: int
@@ -71,11 +77,8 @@ class Tokenizer(Protocol):
     cls_id: int
     sep_id: int
     mask_id: int | None
-    """None: the vocabulary has no piece to mask with."""
     prefix_ids: tuple[int, ...]
-    """The special ids before one text, as the model was pretrained: (cls,) for BERT, none for GPT-2."""
     suffix_ids: tuple[int, ...]
-    """The special ids after one text."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of the pieces of `text`, without special ids around them."""
@@ -106,12 +109,14 @@ class Tokenizer(Protocol):
 class _Base:
     """What the kinds share: the special ids, white space and case, words, and the description that is saved.
 
-    A kind that can be trained has a class method `train(sample, vocab_size, lowercase)`. Each has a class method
-    `load(directory, metadata)` for what `save` wrote.
+    Each kind has `encode_batch`, `_decode`, `_save_vocabulary(directory)` and a class method `load(directory, metadata)` for
+    what `save` wrote. One that can be trained has a class method `train(sample, vocab_size, lowercase)`; see `train_on_sample`.
     """
 
     kind: ClassVar[str]
     has_whole_words: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ()
+    """Attributes of the kind that are saved too."""
 
     def __init__(
         self,
@@ -130,9 +135,6 @@ class _Base:
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encode(texts)
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         ids, starts = [], []
@@ -159,12 +161,8 @@ class _Base:
         self._save_vocabulary(directory)
         special_ids = {role: getattr(self, f"{role}_id") for role in _ROLES}
         metadata = {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase, "special_ids": special_ids}
-        metadata |= self._settings()
+        metadata |= {name: getattr(self, name) for name in self.settings}
         (directory / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
-
-    def _settings(self) -> dict[str, Any]:
-        """What the kind adds to the description."""
-        return {}
 
 
 def _find_specials(ids: Mapping[str, int], names: Mapping[str, str], source: Any) -> dict[str, int | None]:
@@ -177,9 +175,11 @@ def _find_specials(ids: Mapping[str, int], names: Mapping[str, str], source: Any
     return {role: stand_in if index is None and role != "mask" else index for role, index in found.items()}
 
 
-def _bert_specials(pieces: Sequence[str]) -> dict[str, int]:
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    return {role: ids[special] for role, special in zip(_ROLES, SPECIALS)}
+def _by_id(vocabulary: Mapping[str, int]) -> list[str]:
+    pieces = [""] * (max(vocabulary.values()) + 1)
+    for piece, index in vocabulary.items():
+        pieces[index] = piece
+    return pieces
 
 
 def normalise(text: str, lowercase: bool) -> str:
@@ -211,15 +211,13 @@ class SentencePieceTokenizer(_Base):
 
     @classmethod
     def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
-        """See `train_on_sample`."""
         return cls(train_sentencepiece(cls.kind, sample, vocab_size), lowercase)
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """See `_Base`."""
         return cls((directory / "sentencepiece.model").read_bytes(), metadata["lowercase"])
 
-    def _encode(self, texts):
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._processor.encode([normalise(text, self.lowercase) for text in texts], num_threads=1)
 
     def _decode(self, ids):
@@ -245,7 +243,25 @@ class BpeTokenizer(SentencePieceTokenizer):
     kind = "bpe"
 
 
-class WordPieceTokenizer(_Base):
+class _VocabularyTokenizer(_Base):
+    """A tokenizer that is saved as a vocab.txt; [CLS] and [SEP] go around a text."""
+
+    def __init__(self, pieces: Sequence[str], lowercase: bool):
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        special_ids = {role: ids[special] for role, special in zip(_ROLES, SPECIALS)}
+        super().__init__(pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        settings = {name: metadata[name] for name in cls.settings if name in metadata}
+        return cls(_read_vocabulary(directory / "vocab.txt", as_google=False), metadata["lowercase"], **settings)
+
+    def _save_vocabulary(self, directory: Path) -> None:
+        # In bytes, as it is read: a text file would lose a piece's carriage return.
+        (directory / "vocab.txt").write_bytes("".join(f"{piece}\n" for piece in self._pieces).encode())
+
+
+class WordPieceTokenizer(_VocabularyTokenizer):
     """BERT's tokenizer: BasicTokenizer's cleaning and splitting, then greedy longest-match WordPiece (Wu et al. 2016).
 
     Same results as Google's tokenization.py (with the Unicode of this Python), including [UNK] for words of more than 200
@@ -256,22 +272,15 @@ class WordPieceTokenizer(_Base):
 
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         """Args: pieces: vocabulary in the order of ids, with the five specials; lowercase: as in BERT's uncased models."""
-        special_ids = _bert_specials(pieces)
-        super().__init__(pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
+        super().__init__(pieces, lowercase)
         self._tokenizer = bert_tokenizer({piece: index for index, piece in enumerate(pieces)})
         self._known: dict[str, list[int]] = {}  # the words met first: the frequent ones
 
     @classmethod
     def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
-        """See `train_on_sample`."""
         return cls(train_wordpiece(sample, vocab_size, lowercase), lowercase)
 
-    @classmethod
-    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """See `_Base`."""
-        return cls(_read_vocabulary(directory / "vocab.txt", as_google=False), metadata["lowercase"])
-
-    def _encode(self, texts):
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         words = [bert_words(text, self.lowercase) for text in texts]
         different = {word for of_text in words for word in of_text}
         ids = {word: self._known[word] for word in different & self._known.keys()}
@@ -288,11 +297,8 @@ class WordPieceTokenizer(_Base):
     def continues(self) -> tuple[bool, ...]:
         return self._continuing(lambda piece: piece.startswith("##"))
 
-    def _save_vocabulary(self, directory: Path) -> None:
-        _write_vocabulary(directory, self._pieces)
 
-
-class WordsTokenizer(_Base):
+class WordsTokenizer(_VocabularyTokenizer):
     """Words and single punctuation marks as they stand; others are [UNK]. Decoding puts spaces between them.
 
     A word that a caller gives is looked up whole, and split at punctuation only where the vocabulary lacks it. With
@@ -302,27 +308,20 @@ class WordsTokenizer(_Base):
 
     kind = "words"
     has_whole_words = True
+    settings = ("split",)
     SPLITS = ("punctuation", "whitespace")
 
     def __init__(self, pieces: Sequence[str], lowercase: bool, split: str = "punctuation"):
         """Args: pieces, lowercase: as for `WordPieceTokenizer`; split: where a text is split, one of `SPLITS`."""
         if split not in self.SPLITS:
             raise UserError(f'split="{split}" of a words tokenizer is unknown: use one of {", ".join(self.SPLITS)}.')
-        special_ids = _bert_specials(pieces)
-        super().__init__(pieces, lowercase, special_ids, [special_ids["cls"]], [special_ids["sep"]])
+        super().__init__(pieces, lowercase)
         self.split = split
         self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self._special_ids}
 
     @classmethod
     def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
-        """See `train_on_sample`."""
         return cls(train_words(sample, vocab_size), lowercase)
-
-    @classmethod
-    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """See `_Base`."""
-        pieces = _read_vocabulary(directory / "vocab.txt", as_google=False)
-        return cls(pieces, metadata["lowercase"], metadata.get("split", "punctuation"))
 
     def words(self, text: str) -> list[str]:
         """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
@@ -340,7 +339,7 @@ class WordsTokenizer(_Base):
             ids.extend([whole] if whole is not None else self.encode(word) or [self.unk_id])
         return ids, starts
 
-    def _encode(self, texts):
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(word, self.unk_id) for word in self.words(text)] for text in texts]
 
     def _decode(self, ids):
@@ -348,12 +347,6 @@ class WordsTokenizer(_Base):
 
     def continues(self) -> tuple[bool, ...]:
         return (False,) * self.vocab_size
-
-    def _settings(self):
-        return {"split": self.split}
-
-    def _save_vocabulary(self, directory: Path) -> None:
-        _write_vocabulary(directory, self._pieces)
 
 
 class JsonTokenizer(_Base):
@@ -374,10 +367,7 @@ class JsonTokenizer(_Base):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        pieces = [""] * (max(vocabulary.values()) + 1)
-        for piece, index in vocabulary.items():
-            pieces[index] = piece
+        pieces = _by_id(self._tokenizer.get_vocab(with_added_tokens=True))
         normalizer = self._tokenizer.normalizer
         lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
         # The special ids around a text are not named in the file; they are found by encoding one.
@@ -393,7 +383,6 @@ class JsonTokenizer(_Base):
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """See `_Base`."""
         return cls((directory / "tokenizer.json").read_text(encoding="utf-8"), metadata["special_ids"])
 
     def __reduce__(self):
@@ -402,7 +391,7 @@ class JsonTokenizer(_Base):
     def _ids(self, texts):
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
-    def _encode(self, texts):
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         hidden = self._special_ids - {self.unk_id}
         return [
             ids if hidden.isdisjoint(ids) else [self.unk_id if index in hidden else index for index in ids]
@@ -438,7 +427,10 @@ class JsonTokenizer(_Base):
 
 
 class Gpt1Tokenizer(_Base):
-    """The tokenizer of OpenAI's first GPT: `bertlab.data.gpt1_bpe`. Needs the extra `openai`."""
+    """The tokenizer of OpenAI's first GPT: byte-pair encoding (Sennrich et al. 2016) of the words of `bertlab.data.gpt1_bpe`.
+
+    A piece that is not in the vocabulary has id 0, <unk>. Needs the extra `openai`.
+    """
 
     kind = "gpt1"
 
@@ -446,30 +438,34 @@ class Gpt1Tokenizer(_Base):
         """Args: pieces: vocabulary in the order of ids; merges: pairs of pieces, the first to be merged first."""
         ids = {piece: index for index, piece in enumerate(pieces)}
         super().__init__(pieces, True, _find_specials(ids, {}, "The vocabulary"), (), ())
-        self._bpe = Gpt1Bpe(ids, merges)
+        self._merges = [tuple(merge) for merge in merges]
+        self._line_break = ids.get(f"\n{gpt1_bpe.END_OF_WORD}", 0)
+        self._bpe = _bpe(ids, self._merges, unk_token=pieces[0], end_of_word_suffix=gpt1_bpe.END_OF_WORD)
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """See `_Base`."""
         del metadata
         return _load_bpe(directory, _OPENAI_FILES)
 
     def merges(self) -> list[tuple[str, str]]:
         """Pairs of pieces, the first to be merged first."""
-        return list(self._bpe.merges)
+        return list(self._merges)
 
-    def _encode(self, texts):
-        return [self._bpe.encode(text) for text in texts]
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [list(itertools.chain.from_iterable(map(self._encode_word, gpt1_bpe.words(text)))) for text in texts]
+
+    def _encode_word(self, word: str) -> list[int]:
+        return [self._line_break] if word == gpt1_bpe.LINE_BREAK else [token.id for token in self._bpe.tokenize(word)]
 
     def _decode(self, ids):
-        return "".join(self._pieces[index] for index in ids).replace("</w>", " ").strip()
+        return "".join(self._pieces[index] for index in ids).replace(gpt1_bpe.END_OF_WORD, " ").strip()
 
     def continues(self) -> None:
         return None
 
     def _save_vocabulary(self, directory: Path) -> None:
         vocabulary = {piece: index for index, piece in enumerate(self._pieces)}
-        lines = ["#version: 0.2", *map(" ".join, self._bpe.merges)]
+        lines = ["#version: 0.2", *map(" ".join, self._merges)]
         for name, text in zip(_OPENAI_FILES, (json.dumps(vocabulary), "\n".join(lines) + "\n")):
             (directory / name).write_text(text, encoding="utf-8")
 
@@ -578,11 +574,6 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
     )
 
 
-def _write_vocabulary(directory: Path, pieces: Sequence[str]) -> None:
-    # In bytes, as it is read: a text file would lose a piece's carriage return.
-    (directory / "vocab.txt").write_bytes("".join(f"{piece}\n" for piece in pieces).encode())
-
-
 def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
     try:
         pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
@@ -629,6 +620,13 @@ def _load_json(backend: str, settings: Mapping[str, Any], path: Path) -> JsonTok
     return JsonTokenizer(backend, _find_specials(tokenizer.get_vocab(with_added_tokens=True), names, path))
 
 
+def _bpe(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: str) -> tokenizers.models.BPE:
+    try:
+        return tokenizers.models.BPE(dict(vocabulary), list(merges), **options)
+    except Exception as error:  # the library raises no narrower class
+        raise UserError(f"The merges of a byte-pair encoding do not fit its vocabulary: {error}") from error
+
+
 def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
     """Byte-level BPE as GPT-2's and RoBERTa's files describe it, or GPT-1's."""
     vocabulary = _read_json(directory / names[0])
@@ -639,14 +637,11 @@ def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
     for number, merge in enumerate(merges):
         if len(merge) != 2:
             raise UserError(f"{directory / names[1]}: merge {number + 1} is {merge}, expected two pieces with a space between.")
-    if any(piece.endswith("</w>") for piece in vocabulary):
-        pieces = [""] * (max(vocabulary.values()) + 1)
-        for piece, index in vocabulary.items():
-            pieces[index] = piece
-        return Gpt1Tokenizer(pieces, merges)
+    if any(piece.endswith(gpt1_bpe.END_OF_WORD) for piece in vocabulary):
+        return Gpt1Tokenizer(_by_id(vocabulary), merges)
     settings = _read_settings(directory)
     space = bool(settings.get("add_prefix_space", False))
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
+    tokenizer = tokenizers.Tokenizer(_bpe(vocabulary, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     specials = [name for names in _ROLES.values() for name in names if name in vocabulary]

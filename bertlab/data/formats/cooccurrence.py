@@ -17,6 +17,7 @@ import grain
 import numpy as np
 
 from bertlab.data.formats.base import Format
+from bertlab.data.iterators import IteratorDataset
 from bertlab.data.prepared import TEMPORARY, Prepared
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
@@ -119,10 +120,9 @@ class EntryIterator(grain.DatasetIterator):
     Its state is the number of the next batch: batch t holds the entries from t·B·L on of the endless order.
     """
 
-    def __init__(self, found: np.ndarray, data, shard: tuple[int, int]):
+    def __init__(self, found: np.ndarray, data, index: int, count: int):
         super().__init__()
-        self._found, self._data = found, data
-        self._index, self._count = shard
+        self._found, self._data, self._index, self._count = found, data, index, count
         self._batch = 0
         self._epoch, self._order = -1, np.zeros(0, np.int64)
 
@@ -144,26 +144,10 @@ class EntryIterator(grain.DatasetIterator):
         return self._order
 
     def get_state(self) -> dict:
-        """A JSON value that `set_state` takes."""
         return {"batch": self._batch}
 
     def set_state(self, state: dict) -> None:
-        """Continues where the iterator that gave the state was."""
         self._batch = state["batch"]
-
-
-class EntryDataset(grain.IterDataset):
-    """Endless batches of entries."""
-
-    def __init__(self, found: np.ndarray, data, shard: tuple[int, int]):
-        super().__init__()
-        self._arguments = found, data, shard
-
-    def __iter__(self) -> EntryIterator:
-        return EntryIterator(*self._arguments)
-
-    def __str__(self) -> str:
-        return f"EntryDataset({len(self._arguments[0])})"
 
 
 class Cooccurrence(Format):
@@ -175,17 +159,16 @@ class Cooccurrence(Format):
     makes = ("counts",)
 
     def check(self) -> None:
-        """See `Format`."""
         if self.settings.window < 1:
             raise UserError(f"config.data.cooccurrence.window={self.settings.window} must be at least 1")
         super().check()
 
     def train(self, index: int, count: int) -> grain.IterDataset:
         """See `Format`; all parts share one order of entries."""
-        return EntryDataset(entries(self.prepared, self.split, self.settings.window), self.data, (index, count))
+        found = entries(self.prepared, self.split, self.settings.window)
+        return IteratorDataset(lambda: EntryIterator(found, self.data, index, count))
 
     def evaluate(self, limit: int) -> list[dict[str, np.ndarray]]:
-        """See `Format`."""
         data, found = self.data, entries(self.prepared, self.split, self.settings.window)
         order, size = _order(len(found), 0, 0), data.batch_size * data.seq_len
         batches = []
@@ -196,7 +179,6 @@ class Cooccurrence(Format):
         return batches
 
     def made_up(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Format`."""
         tokens = batch["tokens"]
         return batch | {"contexts": np.roll(tokens, 1, axis=1), "counts": np.ones_like(tokens, np.float32)}
 

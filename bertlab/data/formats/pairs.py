@@ -4,7 +4,7 @@ import abc
 
 import numpy as np
 
-from bertlab.data.formats.row_format import RowFormat, Units
+from bertlab.data.formats.row_format import RowFormat, RowIterator
 from bertlab.data.rows import Row, make_row, sentence_bounds
 from bertlab.errors import UserError
 
@@ -43,7 +43,6 @@ class Pairs(RowFormat):
         return NEGATIVES[negatives]
 
     def check(self) -> None:
-        """See `Format`."""
         _ = self.label_field  # refuses unknown negatives
         if self.data.seq_len < 8:
             raise UserError(
@@ -104,7 +103,7 @@ class Pairs(RowFormat):
         end = max(start + 1, int(np.searchsorted(bounds, bounds[start] + target)))
         return other["tokens"][bounds[start] : bounds[min(end, len(bounds) - 1)]]
 
-    def assemble(self, units: Units) -> Row | None:
+    def assemble(self, units: RowIterator) -> Row | None:
         """A unit is a row already."""
         return None if units.peek() is None else units.take()
 

@@ -5,28 +5,18 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Sequence
-from typing import Protocol
 
 import grain
 import numpy as np
 
 from bertlab.data.buckets import bucketed
 from bertlab.data.formats.base import Format
+from bertlab.data.iterators import IteratorDataset
 from bertlab.data.packing import packed
 from bertlab.data.rows import Row, pad_batch
 
 # Documents are read by the thread that makes the rows: handing them over from other threads costs more than reading them.
 READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-
-
-class Units(Protocol):
-    """A stream of units with one unit of look-ahead."""
-
-    def peek(self):
-        """The next unit, or None at the end."""
-
-    def take(self):
-        """The next unit; it is consumed."""
 
 
 class RowFormat(Format):
@@ -37,8 +27,8 @@ class RowFormat(Format):
         """The units of one prepared document; any randomness comes from `rng`."""
 
     @abc.abstractmethod
-    def assemble(self, units: Units) -> Row | None:
-        """The next row, or None when the stream has ended."""
+    def assemble(self, units: "RowIterator") -> Row | None:
+        """The next row, of what `peek` and `take` of `units` give; None when the stream has ended."""
 
     def train(self, index: int, count: int) -> grain.IterDataset:
         """See `Format`; each part has documents of its own."""
@@ -62,7 +52,7 @@ class RowFormat(Format):
         return grain.MapDataset.source(self.source).seed(seed).shuffle()
 
     def _rows(self, visits: grain.MapDataset) -> grain.IterDataset:
-        return RowDataset(visits.to_iter_dataset(READ_HERE), self)
+        return IteratorDataset(lambda parent: RowIterator(parent, self), visits.to_iter_dataset(READ_HERE))
 
     def _packed(self, rows: grain.IterDataset, seed: int) -> grain.IterDataset:
         return packed(rows, self.data, self.tokenizer.pad_id, seed) if self.data.pack_length else rows
@@ -80,22 +70,8 @@ class _WithVisit(grain.transforms.MapWithIndex):
         return document, visit, [self._seed, document["document"], visit]
 
 
-class RowDataset(grain.IterDataset):
-    """The rows of a format over a dataset of (document, visit, seed)."""
-
-    def __init__(self, parent: grain.IterDataset, row_format: RowFormat):
-        super().__init__(parent)
-        self._format = row_format
-
-    def __iter__(self) -> "RowIterator":
-        return RowIterator(self._parent.__iter__(), self._format)
-
-    def __str__(self) -> str:
-        return f"RowDataset({type(self._format).__name__})"
-
-
 class RowIterator(grain.DatasetIterator):
-    """Rows of a format over a stream of documents, with `visit`: how often the row's first document was read before.
+    """Rows of a format over a stream of (document, visit, seed), with `visit`: how often the first document was read before.
 
     Its state is the stream's state before the document of the next unit, and the number of units already taken from
     that document. Restoring cuts the document again.
@@ -135,11 +111,9 @@ class RowIterator(grain.DatasetIterator):
         return unit
 
     def get_state(self) -> dict:
-        """A JSON value that `set_state` takes."""
         return {"before_document": copy.deepcopy(self._before_document), "taken": self._taken}
 
     def set_state(self, state: dict) -> None:
-        """Continues where the iterator that gave the state was."""
         self._before_document = copy.deepcopy(state["before_document"])
         self._parent.set_state(copy.deepcopy(state["before_document"]))
         self._units, self._taken = (), 0

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from bertlab.data.formats.row_format import RowFormat, Units
+from bertlab.data.formats.row_format import RowFormat, RowIterator
 from bertlab.data.rows import Row, make_row, sentence_bounds
 
 
@@ -27,7 +27,7 @@ class FullSentences(RowFormat):
         cuts = [(i, min(i + room, end)) for start, end in itertools.pairwise(bounds) for i in range(start, end, room)]
         return [(document["tokens"][start:end], document["document"], number) for number, (start, end) in enumerate(cuts)]
 
-    def assemble(self, units: Units) -> Row | None:
+    def assemble(self, units: RowIterator) -> Row | None:
         """Whole sentences while they fit."""
         first = units.peek()
         if first is None:

@@ -25,6 +25,7 @@ import grain
 import numpy as np
 
 from bertlab.data.formats.base import Format
+from bertlab.data.iterators import IteratorDataset
 from bertlab.data.rows import sentence_bounds
 from bertlab.errors import UserError
 
@@ -153,11 +154,15 @@ class _Lanes:
 
 
 class StreamIterator(grain.DatasetIterator):
-    """Batches of a stream. Its state: how far each lane has come, and the number of the next batch."""
+    """Batches of `rows` lanes over the documents of each direction (`visits`).
 
-    def __init__(self, stream: "Stream", sides: dict[str, _Lanes], varies: bool):
+    Its state: how far each lane has come, and the number of the next batch.
+    """
+
+    def __init__(self, stream: "Stream", visits: dict[str, grain.MapDataset], rows: int, varies: bool):
         super().__init__()
-        self._data, self._width, self._sides, self._varies = stream.data, stream.row_length, sides, varies
+        self._data, self._width, self._varies = stream.data, stream.row_length, varies
+        self._sides = {name: _Lanes(stream, order, rows, name == "backward") for name, order in visits.items()}
         self._batch = 0
 
     def __next__(self) -> dict[str, np.ndarray]:
@@ -179,31 +184,12 @@ class StreamIterator(grain.DatasetIterator):
         return batch
 
     def get_state(self) -> dict:
-        """A JSON value that `set_state` takes."""
         return {"batch": self._batch, **{name: lanes.state() for name, lanes in self._sides.items()}}
 
     def set_state(self, state: dict) -> None:
-        """Continues where the iterator that gave the state was."""
         self._batch = state["batch"]
         for name, lanes in self._sides.items():
             lanes.restore(state[name])
-
-
-class StreamDataset(grain.IterDataset):
-    """Batches of `rows` lanes over the documents of each direction, in the orders they are given."""
-
-    def __init__(self, stream: "Stream", visits: dict[str, grain.MapDataset], rows: int, varies: bool):
-        super().__init__()
-        self._stream, self._visits, self._rows, self._varies = stream, visits, rows, varies
-
-    def __iter__(self) -> StreamIterator:
-        sides = {
-            name: _Lanes(self._stream, visits, self._rows, backward=name == "backward") for name, visits in self._visits.items()
-        }
-        return StreamIterator(self._stream, sides, self._varies)
-
-    def __str__(self) -> str:
-        return f"StreamDataset({', '.join(self._visits)})"
 
 
 class Stream(Format):
@@ -218,7 +204,6 @@ class Stream(Format):
         return self.data.seq_len + _MARGIN * self.settings.vary_length
 
     def check(self) -> None:
-        """See `Format`."""
         if self.settings.wrap not in WRAPS:
             raise UserError(f"config.data.stream.wrap={self.settings.wrap!r} is not known; choose one of {', '.join(WRAPS)}")
         super().check()
@@ -226,15 +211,15 @@ class Stream(Format):
     def train(self, index: int, count: int) -> grain.IterDataset:
         """See `Format`; each part reads documents of its own."""
         visits = {name: order[index::count].repeat() for name, order in self._orders(self.data.seed).items()}
-        return StreamDataset(self, visits, self.data.batch_size // count, varies=self.settings.vary_length)
+        rows = self.data.batch_size // count
+        return IteratorDataset(lambda: StreamIterator(self, visits, rows, varies=self.settings.vary_length))
 
     def evaluate(self, limit: int) -> list[dict[str, np.ndarray]]:
         """See `Format`: every document once, in lanes that continue from batch to batch; a lane that has ended is padding."""
-        batches = StreamDataset(self, self._orders(seed=0), self.data.batch_size, varies=False)
+        batches = StreamIterator(self, self._orders(seed=0), self.data.batch_size, varies=False)
         return list(itertools.islice(batches, limit or None))
 
     def made_up(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Format`."""
         rows = len(batch["tokens"])
         return batch | {
             "next_tokens": np.roll(batch["tokens"], -1, axis=1),
