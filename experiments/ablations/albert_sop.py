@@ -4,16 +4,16 @@
       --workdir=runs/albert_sop --jobs=2
     bertlab report runs/albert_sop
 
-MLM on pairs of segments alone, with NSP (is B from another text?) and with SOP (have A and B changed places?). The
-report has nsp/accuracy and sop/accuracy, each of the model that learnt it. The paper asks every model both (NSP's is at
-chance on SOP, 52.0 %), and does not say how one is asked what it did not learn: here by a linear layer on the mean of the
-frozen states (`next_sentence_frozen`, `sentence_order_frozen`), and all are fine-tuned on both questions besides, as tasks
-`next_sentence` and `sentence_order`. Without a second objective the pairs are NSP's.
+MLM on pairs of segments: by itself (on NSP's pairs), with NSP (is B from another text?) and with SOP (have A and B changed
+places?). The report has nsp/accuracy and sop/accuracy, each of the model that learnt it. The paper asks every model both
+questions (NSP's model is at chance on SOP, 52.0 %) and does not say how a model is asked what it did not learn. Here a linear
+layer on the mean of the frozen states answers (`next_sentence_frozen`, `sentence_order_frozen`); the tasks `next_sentence` and
+`sentence_order` fine-tune all models on both questions.
 
-Pairs of texts are where the paper gains (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is
-BERT's: ALBERT shares parameters between layers and factorises the embeddings; this study does not. At scale=paper the rest is
-ALBERT's (section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a rate of 0.00176
-after 3,125 steps, 30,000 pieces of a unigram model; but single tokens are masked, where the paper masks up to three together.
+The paper gains on pairs of texts (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is BERT's:
+ALBERT shares parameters between layers and factorises the embeddings; this study does not. At scale=paper the rest is ALBERT's
+(section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a rate of 0.00176 after 3,125
+steps, 30,000 pieces of a unigram model. One difference: it masks single tokens, and the paper masks up to three together.
 
 Expect: NSP's accuracy is soon high, from topic only; SOP is harder and never as high; downstream SOP is ahead on pairs, and
 nothing much differs on single texts.

@@ -4,18 +4,18 @@
       --workdir=runs/awd_lstm_table4 --jobs=2
     bertlab report runs/awd_lstm_table4
 
-The whole model, and without one part each: averaging (SGD at a constant rate instead of NT-ASGD; the paper cuts the rate by
-half there), backpropagation of varying length, embedding dropout, weight decay, activation penalties (AR and TAR), embeddings
-of another width than the hidden states ("full-sized embedding" is read as its removal making them as wide as those), and the
-weight-dropped recurrence. The score is the held-out language-model loss, in nats a token; its exponential is the perplexity
-that the paper prints. `tasks=package` adds tasks: nothing downstream is asked otherwise.
+The whole model, and the model without one part each: averaging (SGD at a constant rate instead of NT-ASGD; the paper halves
+the rate there), backpropagation of varying length, embedding dropout, weight decay, activation penalties (AR and TAR),
+embeddings of another width than the hidden states (we read the removal of "full-sized embedding" as equal widths), and the
+weight-dropped recurrence. The score is the held-out language-model loss in nats a token; its exponential is the perplexity
+that the paper prints. `tasks=package` adds tasks; by default nothing downstream is measured.
 
-The published row without fine-tuning has no counterpart: that stage, a second run of averaged SGD from the first one's end, is
-none of ours, and all our rows are without it. scale=paper is WikiText-2's: `corpus='text:wikitext-2/*.txt'`.
+The published row without fine-tuning has no counterpart: that stage is a second run of averaged SGD from the end of the first,
+and none of our rows has it. scale=paper is WikiText-2's: `corpus='text:wikitext-2/*.txt'`.
 
-Averaging begins once the held-out loss is worse than the best of all looks at it but the last five, so never before the seventh
-look. At tiny and mini there is a look every 100 steps, 40 and 400 in all, so that it begins soon after the loss has stopped
-falling; where it falls to the end, averaging does not begin, and "without NT-ASGD" is "full".
+Averaging begins once the held-out loss is worse than the best of all measurements but the last five, so never before the
+seventh. Tiny and mini measure it every 100 steps (40 and 400 times), so averaging begins soon after the loss has stopped
+falling. If the loss falls to the end, averaging does not begin, and "without NT-ASGD" equals "full".
 
 Expect: the weight-dropped recurrence counts most, then averaging and the embeddings' width; on text that a small model cannot
 overfit every kind of dropout costs more than it gives, at first.

@@ -5,15 +5,14 @@
     bertlab report runs/bert_figure5
 
 MLM and LTR on one body, pretrained for an eighth, a quarter, half and all of the steps, then fine-tuned. The paper fine-tunes
-checkpoints along one run, whose learning rate has then not fallen yet; here each length is a run of its own with a whole
-schedule, so that a point is what that many steps can give and not an unfinished run. All four cost 15/8 of the longest.
-Neither model has NSP, so that one thing differs; the paper's masked one has it. Both are fine-tuned alike, as in
-`bert_table5.py`. A word is read at its last piece in all rows; only there has a left-to-right model seen all of it. The
-paper's task is MNLI: `tasks=mnli,data=DIR`.
+checkpoints of one run, before its learning rate has fallen. Here each length is a run of its own with a whole schedule: a
+point shows what that many steps can give. All four cost 15/8 of the longest. Neither model has NSP (the paper's masked model
+has it), and both are fine-tuned alike, as in `bert_table5.py`. A word is read at its last piece in all rows; only there has a
+left-to-right model seen all of it. The paper's task is MNLI: `tasks=mnli,data=DIR`.
 
 Expect: both rise with steps (the paper gains about a point of MNLI from 500,000 to 1,000,000). In the paper MLM is above LTR
-almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With the few tokens
-of small scales the latter is the likelier picture.
+almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens the
+second is more likely.
 
 Cost at scale=tiny with one seed: 66.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -3,23 +3,23 @@
     bertlab sweep --study=experiments/ablations/bert_table5.py:scale=tiny,corpus=pydocs,seeds=2 --workdir=runs/table5 --jobs=2
     bertlab report runs/table5
 
-Four models on the same text: BERT (MLM + NSP), without NSP, left to right without NSP (seen from the left in fine-tuning too),
-and that with a BiLSTM of its own on top in fine-tuning, which has the same pretraining. MLM and LTR are one body; direction and
-objective differ.
+Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, in fine-tuning too; and the same
+pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR are one body; direction and objective differ.
 
-A text is classified alike in all rows, and as in `bert_figure5.py`: at base and paper as BERT does it, by the pooler on the
-token that has seen the whole text, which is [CLS], or the last one of a model that reads left to right; at small scales by
-the mean of the states. The pooler does not see a BiLSTM, so that "+ BiLSTM" has its state at that same last token there. A
-word is read at its last piece in all rows; only there has a left-to-right model seen all of it.
+All rows classify a text in the same way, as in `bert_figure5.py`. At base and paper the pooler reads the token that has seen
+the whole text: [CLS], or the last token of a left-to-right model. At smaller scales the head reads the mean of the states. The
+pooler cannot see a BiLSTM, so "+ BiLSTM" reads the BiLSTM's state at that last token. A word is read at its last piece in all
+rows; only there has a left-to-right model seen all of it.
 
-Task `next_sentence` stands for the paper's pairs; it is NSP's own question on held-out sentences. At base and paper row BERT
-has a start there: its pooler was trained on that question, and only the layer of classes above it is new. At tiny, mini and
-small the mean leaves the pooler out, so that all that NSP can give is what the body has learnt from it. `tasks=` and `data=`
-name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper's are MNLI, QNLI, MRPC, SST-2 and SQuAD 1.1.
+Task `next_sentence` stands for the paper's pairs; it is NSP's own question on held-out sentences. At base and paper BERT has a
+head start on it: its pooler was trained on that question. At smaller scales the head does not read the pooler, so NSP helps
+only through the body. `tasks=` and `data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper's are MNLI,
+QNLI, MRPC, SST-2 and SQuAD 1.1.
 
-Expect: MLM above LTR at equal data, most on tokens and spans; the BiLSTM makes up for some of it there, not on sentences; NSP
-matters for pairs of sentences, and later work found it not to. With few tokens LTR is ahead: it is asked at every position, MLM
-at 15 %. Measured at tiny with two seeds, on two shared cores: 48 minutes, and that order of the means (experiments/README.md).
+Expect: MLM above LTR at equal data, most on tokens and spans. The BiLSTM makes up for part of it there, not on sentences. NSP
+matters for pairs of sentences; later work found that it does not. With few tokens LTR is ahead: it is asked at every position,
+MLM at 15 %. Measured at tiny with two seeds, on two shared cores: 48 minutes, and that order of the means
+(experiments/README.md).
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting

@@ -5,9 +5,9 @@
     bertlab report runs/bert_table8
 
 Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, each fine-tuned and as features (the last four layers
-side by side under a BiLSTM, the body frozen; all layers of a model that has fewer), which share their pretraining. The
-paper's tasks are MNLI and, in both uses, named entities: `tasks=mnli+ner,data=DIR`. Bits per byte are missing where no [MASK]
-was ever shown, since a pseudo-likelihood needs it; each row's mlm/loss is of its own corruption, and rows do not compare by it.
+side by side under a BiLSTM on a frozen body; all layers of a model that has fewer). Both uses share their pretraining. The
+paper's tasks are MNLI and, in both uses, named entities: `tasks=mnli+ner,data=DIR`. Bits per byte are missing where [MASK] was
+never shown, because a pseudo-likelihood needs it. Each row's mlm/loss is of its own corruption, so rows do not compare by it.
 
 Expect: fine-tuning is nearly indifferent, also to 100 % [MASK]; as features 100 % [MASK] is clearly worst (94.0 against 94.9
 F1), since [MASK] is never seen in use; random tokens without [MASK] cost a little everywhere.

@@ -5,19 +5,18 @@
     bertlab report runs/clm_then_mlm
 
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on a quarter, half or three quarters of CLM and then
-MLM. CLM is objective `prefix` without a prefix: left to right on a body that otherwise sees both sides, so that the body
-stays as it is. What was CLM alone is fine-tuned seeing both sides and, as a row of its own, still from the left. A word is
-read at its last piece in all rows; only there has a left-to-right model seen all of it. `rate=` is MLM's; the paper has 20 to
-50 %.
+MLM. CLM is objective `prefix` without a prefix: left to right on a body that otherwise sees both sides. The model of CLM only
+is fine-tuned seeing both sides and, as another row, still from the left. A word is read at its last piece in all rows; only
+there has a left-to-right model seen all of it. `rate=` is MLM's; the paper has 20 to 50 %.
 
 The paper's models have EuroBERT's shape and 210 million to 1 billion parameters; here they are `modern` bodies without local
-attention. The rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), lest what comes
-second is learnt at falling rates. At scale=paper: 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in all),
-as published, on `modern` in size base; rows of 512 positions and a vocabulary of 30,522 pieces are not verified. The paper's
-results are figures.
+attention. The rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), so that the second
+objective is not learnt at falling rates. At scale=paper: 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in
+all), as published, on `modern` in size base. Rows of 512 positions and a vocabulary of 30,522 pieces are not verified. The
+paper's results are figures.
 
-Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above MLM
-alone, a quarter and three quarters reliably, and three quarters of CLM no worse than MLM.
+Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above
+MLM, reliably with a quarter and with three quarters of CLM; with three quarters no worse than MLM.
 
 Cost at scale=tiny with one seed: 84.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

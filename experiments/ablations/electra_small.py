@@ -5,14 +5,14 @@
     bertlab report runs/electra_small
 
 Five objectives on one body, between MLM and ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
-[MASK], so that none is seen that later is not); ELECTRA 15 % (which of the chosen tokens are replaced); All-Tokens MLM (every
-token predicted, with a way to copy); ELECTRA (every token: replaced or not). The generator has a quarter of the body's
-width and heads at tiny, mini and small, as that of ELECTRA-Small, and a third at base and paper, as that of ELECTRA-Base (256
-of 768). Steps are equal, as in the paper; the generator makes a step dearer: see FLOPs and seconds.
+[MASK]); ELECTRA 15 % (which of the chosen tokens are replaced); All-Tokens MLM (every token predicted, with a way to copy);
+ELECTRA (every token: replaced or not). The generator has a quarter of the body's width and heads at tiny, mini and small, like
+ELECTRA-Small's, and a third at base and paper, like ELECTRA-Base's (256 of 768). Steps are equal, as in the paper; the
+generator makes a step dearer: see FLOPs and seconds.
 
-The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is
-ELECTRA-Base (appendix A): BERT-Base's size, rows of 512, batches of 256, a rate of 2e-4; of its two numbers of steps the one
-at BERT-Base's compute, 766,000: which one table 5 has is not printed.
+The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is ELECTRA-Base
+(appendix A): BERT-Base's size, rows of 512, batches of 256, a rate of 2e-4, and 766,000 steps, the number at BERT-Base's
+compute. The paper has two numbers of steps and does not say which of them table 5 has.
 
 Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT: most of the gain comes from being asked at every
 token, little from the mismatch of [MASK].

@@ -4,12 +4,12 @@
       --workdir=runs/elmo_placement --jobs=2
     bertlab report runs/elmo_placement
 
-One pretrained biLM a seed, frozen; a tagger with word vectors of its own (100 wide, trained) under a biLSTM of two layers gets
-the mix of ELMo's layers beside its words, beside the biLSTM's output, or at both with weights of their own.
+One pretrained, frozen biLM per seed. The task's model is a tagger with its own word vectors (100 wide, trained) under a biLSTM
+of two layers. It gets the mix of ELMo's layers beside its words, beside the biLSTM's output, or at both with separate weights.
 
-The paper's tasks are SQuAD, SNLI and SRL. The output placement needs a task model with words of its own, which taggers have:
-`tasks=ner,data=DIR` or `tasks=ud,data=DIR` is nearest to SRL, whose row is the one to look at. As `elmo_layers.py`: tokens
-are subwords below scale=paper, and the tasks' own training is not the paper's.
+The paper's tasks are SQuAD, SNLI and SRL. The output placement needs a task model with its own words, and taggers have them:
+`tasks=ner,data=DIR` or `tasks=ud,data=DIR` is nearest to SRL. As in `elmo_layers.py`, tokens are subwords below scale=paper,
+and the tasks' training is not the paper's.
 
 Expect: for tagging the input as good as both, the output below (SRL); for SQuAD and SNLI, whose models attend, both is best.
 

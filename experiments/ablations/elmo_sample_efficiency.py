@@ -4,15 +4,15 @@
       --workdir=runs/elmo_sample --jobs=2
     bertlab report runs/elmo_sample
 
-One pretrained biLM a seed; each task is learnt from a growing number of its training examples, a smaller set being part of a
-larger one, with ELMo (frozen, all layers mixed) under a biLSTM of two layers, and without (as in `elmo_layers.py`: embeddings
-that begin at random). The figure has shares of 0.1 % to 100 % of SNLI and SRL. Here they are counts, as tasks differ in size:
-100 to all in five steps, each about three times the one before at tiny and mini (`package` and `code_spans` have a few thousand
-examples), ten times from small on. Steps are the same for all counts, so that few examples are read more often: from
-scale=small on 3,000 batches, where the other studies have epochs.
+One pretrained biLM per seed. Each task is learnt from a growing number of its training examples (smaller sets are parts of
+larger ones), with ELMo (frozen, all layers mixed) under a biLSTM of two layers, and without (embeddings with random initial
+values, as in `elmo_layers.py`). The figure has shares of 0.1 % to 100 % of SNLI and SRL. Here they are counts, because tasks
+differ in size: 100 to all in five steps, each about three times the last at tiny and mini (`package` and `code_spans` have a
+few thousand examples), and ten times from small on. Steps are the same for all counts, so few examples are read more often.
+From scale=small on there are 3,000 batches, where other studies have epochs.
 
-Published: the figure has no table. The text: for SRL the baseline's best score, reached in epoch 486, is passed with ELMo in
-epoch 10, and 1 % of the data with ELMo is about as good as 10 % without.
+Published: the figure has no table. The text: for SRL, ELMo passes the baseline's best score (epoch 486) in epoch 10, and 1 %
+of the data with ELMo is about as good as 10 % without.
 
 Expect: the fewer examples, the more ELMo gives.
 

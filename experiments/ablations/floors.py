@@ -3,9 +3,9 @@
     bertlab sweep --study=experiments/ablations/floors.py --workdir=runs/floors --jobs=2
     bertlab report runs/floors
 
-The language has 16 words, 2 topics and 4 hidden states; all sentences and documents are of one length, so that separators say
-nothing and every floor is exact. There is much to learn: a word costs 2.32 nats if you know only the frequencies, and 1.60
-for the best MLM; whether two sentences belong together is 0.69 nats of chance, of which the best keeps less than 0.5.
+The language has 16 words, 2 topics and 4 hidden states. All sentences and documents have one length, so separators say nothing
+and every floor is exact. A model has much to learn: a word costs 2.32 nats with frequencies only, and 1.60 for the best MLM;
+whether two sentences belong together costs 0.69 nats by chance, and less than 0.5 for the best.
 
 A transformer 64 wide reads rows of 16 words (`doc_sentences`) for the objectives about tokens, with two layers (three for
 ELECTRA's), and pairs of sentences of 4 words (`sentence_pair`) for those about sentences, with three; ELMo's LSTMs read the

@@ -4,11 +4,11 @@
       --workdir=runs/layers_by_task --jobs=2
     bertlab report runs/layers_by_task
 
-Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et al. (arXiv 1905.05950)
-ask which layers their probes weigh most. Here: the layers of one body that was pretrained with MLM and NSP, left to right, or
-not at all, which tells what the architecture and the task's own training give. A text is the mean of its states. A word is
-read at its last piece in all rows; only there has a left-to-right model seen all of it. The report's heat map is this table.
-`tasks=` and `data=` name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.
+Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et al. (arXiv 1905.05950) ask
+which layers their probes weigh most. Here: the layers of one body, pretrained with MLM and NSP, left to right, or not at all.
+The last shows what the architecture and the task's own training give. A text is the mean of its states. A word is read at its
+last piece in all rows; only there has a left-to-right model seen all of it. The report's heat map is this table. `tasks=` and
+`data=` name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.
 
 Expect: the embeddings last; the middle layers first in grammar, later ones in meaning; a left-to-right model's best layers in
 the middle, MLM's nearer the end; a body without pretraining well above chance, and falling with depth.

@@ -4,13 +4,12 @@
       --workdir=runs/modern_body --jobs=2
     bertlab report runs/modern_body
 
-MLM on one body that changes from row to row; each row keeps the switches of those above it. A row is one switch with what it
-cannot do without: pre-norm has a norm at the end, and gated layers are narrower, so that they have as many weights. The last
-row is all that experiments/pretrain/modern.py has beside these: rotary positions of base 160,000 in the layers that see
-everything, the exact GELU, the norm's ε of 1e-5, and no segment embeddings. Depth, width, weights of a layer and dropout stay
-BERT's in all rows; ModernBERT-base has 22 layers. With `alone=true` each switch is set by itself on the body of 2018 instead.
-Every third layer sees everything, the first one too; the others see a quarter of the row's positions, which at rows of 512 are
-ModernBERT's 128.
+MLM on one body that changes from row to row; each row keeps the switches of those above it. Some switches bring what they
+need: pre-norm has a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds the rest
+of experiments/pretrain/modern.py: rotary positions of base 160,000 in the global layers, the exact GELU, the norm's ε of 1e-5,
+and no segment embeddings. Depth, width, weights of a layer and dropout stay BERT's in all rows; ModernBERT-base has 22 layers.
+With `alone=true` each switch is set by itself on the body of 2018 instead. Every third layer is global, beginning with the
+first; the others see a quarter of the row's positions (128 of 512, as in ModernBERT).
 
 No table is known to us for these steps at equal data; optimiser and text are BERT's throughout (at scale=paper appendix A.2).
 

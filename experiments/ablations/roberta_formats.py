@@ -4,11 +4,11 @@
       --workdir=runs/roberta_formats --jobs=2
     bertlab report runs/roberta_formats
 
-MLM on pairs of segments or of sentences with NSP, on packed sentences across documents and within one without it, and, which
-the paper's table lacks, pairs of segments without NSP: the loss goes while the format stays, as perhaps in BERT's own "No NSP".
-Formats fill rows unequally, pairs of sentences least. The paper gave those larger batches; here every run reads the same number
-of tokens (config.train.budget) in batches of equally many rows, so that unfilled rows mean more steps: pairs of sentences fill
-two thirds of rows of 64 (pydocs), and a tenth of rows of 512.
+MLM on pairs of segments or of sentences with NSP, and on packed sentences across documents and within one without it. One row
+is not in the paper's table: pairs of segments without NSP. There the loss goes and the format stays, as perhaps in BERT's own
+"No NSP". Formats fill rows unequally, pairs of sentences least. The paper gave those larger batches. Here every run reads the
+same number of tokens (config.train.budget) in batches of equally many rows, so unfilled rows mean more steps: pairs of
+sentences fill two thirds of rows of 64 (pydocs), and a tenth of rows of 512.
 
 `tasks=squad1+squad2+mnli+sst2,data=DIR` are the paper's but for RACE. At scale=paper rows have 512 positions throughout, and
 the tokenizer is BERT's.

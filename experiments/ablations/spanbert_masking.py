@@ -4,10 +4,10 @@
       --workdir=runs/spanbert_masking --jobs=2
     bertlab report runs/spanbert_masking
 
-The paper's two tables in one: subword tokens, whole words or geometric spans of words are masked, all on pairs of segments
-with NSP (2seq); then spans on rows of one document without NSP (1seq), and these with the span boundary objective (SBO).
-Masks of named entities and of noun phrases, as in the paper, need a parser and are left out here. The loss of MLM alone does
-not compare between units: spans are harder to guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks.
+The paper's two tables in one. Subword tokens, whole words or geometric spans of words are masked, all on pairs of segments
+with NSP (2seq); then spans on rows of one document without NSP (1seq), and these with the span boundary objective (SBO). The
+paper's masks of named entities and of noun phrases need a parser and are left out. Do not compare MLM losses between units:
+spans are harder to guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks.
 
 At scale=paper it is section 4.2's: BERT-Large's size, cased pieces, rows of 512 without short ones, AdamW with a decay of 0.1
 and ε of 1e-8, a rate of 1e-4 after 10,000 steps. The paper's tables are of checkpoints at 1,200,000 of 2,400,000 steps; here

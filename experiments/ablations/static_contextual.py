@@ -14,9 +14,9 @@ entries of its table of counts, a row's worth for each row), each used two ways:
 
 A word is read at its last piece in all rows; only there has a left-to-right model seen all of it.
 
-A task's biLSTM lends context to static vectors too, so that "features" compares what the vectors know, and "fine-tuned" whether
-the model itself sees context. No paper has this table; the order is that of ELMo's and BERT's comparisons. The models' own
-sizes differ (`parameters` in the report); scale=paper has the recipes' published ones.
+A task's biLSTM lends context to static vectors too. So "features" compares what the vectors know, and "fine-tuned" whether the
+model itself sees context. No paper has this table; the order is that of ELMo's and BERT's comparisons. The models' sizes
+differ (`parameters` in the report); scale=paper has the recipes' published ones.
 
 Expect: contextual above static wherever the task's model has no context of its own, least for topics of whole texts; ELMo, GPT
 and BERT differ less as features than fine-tuned.

@@ -4,11 +4,11 @@
       --workdir=runs/low_shot --jobs=2
     bertlab report runs/low_shot
 
-A growing number of labelled examples, a smaller set being part of a larger one, three ways: a classifier from random values;
-ULMFiT whose language model has read only the text of these examples (supervised); and that of all the task's training text
-(semi-supervised). Counts are the paper's from 100 on, as far as `package` goes at tiny and mini (a few thousand examples),
-and "all". All have the same number of steps, 3,000 from scale=small on, so that few examples are read more often. Stages,
-tasks and corpus are otherwise as in `ulmfit_table4.py`.
+A growing number of labelled examples (smaller sets are parts of larger ones), in three ways: a classifier from random values;
+ULMFiT with a language model adapted to the text of these examples only (supervised), or to all of the task's training text
+(semi-supervised). Counts are the paper's from 100 on, as far as `package` goes at tiny and mini (a few thousand examples), and
+"all". All have the same number of steps (3,000 from scale=small on), so few examples are read more often. Stages, tasks and
+corpus are otherwise as in `ulmfit_table4.py`.
 
 Published: the figure has no table. The text: with 100 labels, supervised ULMFiT is as good as a classifier from scratch with 10
 (IMDb) and 20 times (AG News) as many, semi-supervised 50 (AG News) and 100 times (IMDb).

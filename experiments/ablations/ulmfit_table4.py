@@ -5,10 +5,10 @@
     bertlab report runs/ulmfit4
 
 An AWD-LSTM that has read the corpus, and one that has not, go through the same two stages: language modelling of the task's
-text, and ULMFiT's classifier. (That the unpretrained one has the second stage too is our reading: in the paper's table 7 a
-classifier from scratch is much worse than its row without pretraining.) Rates, schedules and the order of thawing are the
-paper's at every scale; tiny and mini have fewer steps, and shorter and fewer rows, and a stage of thawing is a tenth of the
-steps there. The classifier's rate falls by 2.6 a layer; in the paper's scale it has 50 passes, as in its ablations.
+text, and ULMFiT's classifier. (That the unpretrained one has the second stage too is our reading:
+in table 7 a classifier from scratch is much worse than the row without pretraining here.) Rates, schedules and the order of
+thawing are the paper's at every scale. Tiny and mini have fewer steps and shorter and fewer rows, and thaw a group every tenth
+of the steps. The classifier's rate falls by 2.6 a layer; at scale=paper it makes 50 passes, as in the paper's ablations.
 
 At scale=paper pretraining has the paper's dropouts, batch, and Adam with its β (0.7, 0.99); the rate and the slanted triangle
 are those that it prints for the second stage, and ten passes and fastai's vocabulary of 60,000 words are not verified. The

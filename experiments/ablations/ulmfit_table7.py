@@ -4,12 +4,11 @@
       --workdir=runs/ulmfit7 --jobs=2
     bertlab report runs/ulmfit7
 
-One pretraining and one adapted language model a seed, ten ways on: a classifier from random values; all layers at one rate
-("full"); rates that fall by 2.6 a layer ("discr"); only the classifier's own layers ("last"); chain-thaw, which trains one
-group of layers after another (at a rate of 1e-3, a tenth of it below the head, as in the released script); gradual unfreezing
-("freez") by itself and with discr, the slanted triangle ("stlr") or a cosine ("cos"). Where neither of these two is named the
-rate is constant: the paper does not say. A schedule runs once in each stage of unfreezing. Stages, tasks and corpus are as in
-`ulmfit_table4.py`.
+One pretraining and one adapted language model per seed, ten ways on: a classifier from random values; all layers at one rate
+("full"); rates that fall by 2.6 a layer ("discr"); only the classifier's own layers ("last"); chain-thaw, one group of layers
+after another (at a rate of 1e-3, a tenth of it below the head, as in the released script); gradual unfreezing ("freez") by
+itself and with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other rows the rate is constant: the paper
+does not say. A schedule runs once in each stage of unfreezing. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Expect: scratch and last are worst, on the smallest task last is below scratch; the whole recipe is best, or within noise of it,
 on all three. No single part is best everywhere.
