@@ -12,27 +12,24 @@ from bertlab.errors import UserError
 from bertlab.run import StudyDirectory
 from bertlab.studies import statistics
 from bertlab.studies.measurements import Measure, Results, bounds, scores
-from bertlab.studies.ordering import FIRST_LOOK
 from bertlab.studies.seeds import mean_scores, seed_tables
+from bertlab.studies.statistics import TTest
 
 # Families of comparisons, each corrected for its own number.
 ALL_PAIRS, FIRST_VARIANT, MOST_FREQUENT = "all pairs", "first variant", "most frequent answer"
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Variant minus variant in one measure.
+class Comparison(TTest):
+    """Variant minus variant in one measure; without common seeds (`pairs` is 0), the difference of the means.
+
+    The interval is of level 1 - 0.05/`corrections`: Student's over the pairs (Welch's without any), or the multi-bootstrap's if
+    fine-tuning seeds are nested in pretraining seeds (p is NaN then, and a seed counts with its mean over fine-tunings). It is
+    cut where differences of the metric end. p is uncorrected.
 
     Attributes:
         measure: What is compared.
         variant, other: Their names; `other` is "" for the most frequent answer.
-        mean: Mean difference of `pairs` seeds that both have; without any, the difference of the means.
-        sd: Standard deviation of the differences, of each seed's mean over fine-tunings; NaN without pairs.
-        low, high: The interval of level 1 - 0.05/`corrections`: Student's over the pairs (Welch's without any), or the
-            multi-bootstrap's if fine-tuning seeds are nested in pretraining seeds; cut where differences of the metric end. NaN
-            if nothing varies.
-        p: Of the paired t test (or Welch's), uncorrected; NaN if there is none.
-        pairs: Seeds (of pretraining, if there are such) that both have.
         seeds: How many seeds of each have a value.
         family: What it is corrected with: every two variants, every variant against the first, or every variant against the
             most frequent answer. "" if it stands by itself.
@@ -43,12 +40,6 @@ class Comparison:
     measure: Measure
     variant: str
     other: str
-    mean: float
-    sd: float
-    low: float
-    high: float
-    p: float
-    pairs: int
     seeds: tuple[int, int]
     family: str = ""
     corrections: int = 1
@@ -127,7 +118,7 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
 def looks_of(results: Results) -> int:
     """How often a sweep that may stop early could have looked at the scores, whether it stopped or not; 1 for other sweeps."""
     rule = StudyDirectory(results.path).rule.get()
-    return rule["max_seeds"] - FIRST_LOOK + 1 if rule else 1
+    return rule["max_seeds"] - statistics.FIRST_LOOK + 1 if rule else 1
 
 
 def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
@@ -167,7 +158,7 @@ def _compare(
     level = level or 1 - 0.05 / corrections
     names = (variant, other or MOST_FREQUENT)
     if max(ours.shape[1], theirs.shape[1]) > 1:
-        found = statistics.multi_bootstrap(ours, theirs, names=names, level=level)
+        found = statistics.multi_bootstrap(ours, theirs, names, level)
         p, sd = math.nan, (ours.mean(axis=1) - theirs.mean(axis=1)).std()
     else:
         found = statistics.compare_variants(ours.iloc[:, 0], theirs.iloc[:, 0], names, level)
@@ -175,7 +166,7 @@ def _compare(
     lowest, highest = bounds(measure.metric)
     low, high = max(found.low, lowest - highest), min(found.high, highest - lowest)
     seeds = tuple(len(tables[name].dropna(how="all")) for name in (variant, other))
-    return Comparison(measure, variant, other, found.mean, sd, low, high, p, pairs, seeds, family, corrections)
+    return Comparison(found.mean, sd, low, high, p, pairs, measure, variant, other, seeds, family, corrections)
 
 
 def _comparable(tables: Mapping[str, pd.DataFrame], variant: str, other: str) -> bool:

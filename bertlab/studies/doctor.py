@@ -242,8 +242,7 @@ def read_facts(directory: str | Path) -> Facts:
 
 
 @check("run finished")
-def finished(facts: Facts) -> Finding | None:
-    """The run came to its end."""
+def _finished(facts: Facts) -> Finding | None:
     if facts.imported:
         raise CannotTell("these weights were trained elsewhere")
     if facts.result is not None:
@@ -259,8 +258,7 @@ def finished(facts: Facts) -> Finding | None:
 
 
 @check("learned more than token frequencies")
-def unigram(facts: Facts) -> Finding | None:
-    """A loss at the entropy of the token frequencies: nothing else was learned."""
+def _unigram(facts: Facts) -> Finding | None:
     entropy = facts.recorded["corpus"]["unigram_entropy"]
     losses = facts.token_losses(long=True)
     near = {name: NEAR_UNIGRAM * (facts.objectives[name]["guessing"] or math.inf) for name in losses}
@@ -278,8 +276,7 @@ def unigram(facts: Facts) -> Finding | None:
 
 
 @check("pair labels learned beyond lengths")
-def pair_labels(facts: Facts) -> Finding | None:
-    """NSP or SOP at chance, or no better than the segments' lengths."""
+def _pair_labels(facts: Facts) -> Finding | None:
     batches = facts.recorded["batches"]["valid"]
     of_pairs = {name: batches.get(of["labels"]) for name, of in facts.objectives.items() if of["asks"] == "pairs"}
     asked = {name: pairs for name, pairs in of_pairs.items() if pairs and f"{name}/accuracy" in facts.held_out}
@@ -309,8 +306,7 @@ def pair_labels(facts: Facts) -> Finding | None:
 
 
 @check("little padding")
-def padding(facts: Facts) -> Finding | None:
-    """A large share of the positions is padding."""
+def _padding(facts: Facts) -> Finding | None:
     batches = facts.recorded["batches"]["valid"]
     share = 1 - batches["tokens"] / batches["positions"]
     if share <= PADDING or facts.setting("data.buckets"):  # held-out rows are not cut to buckets
@@ -329,8 +325,7 @@ def padding(facts: Facts) -> Finding | None:
 
 
 @check("little repeated text")
-def duplicates(facts: Facts) -> Finding | None:
-    """Text that occurs more than once."""
+def _duplicates(facts: Facts) -> Finding | None:
     if facts.setting("data.corpus") == "synthetic":
         raise CannotTell("short sentences of the synthetic language repeat by chance")
     for split, counts in facts.recorded["corpus"]["splits"].items():
@@ -348,8 +343,7 @@ def duplicates(facts: Facts) -> Finding | None:
 
 
 @check("few unknown tokens")
-def unknown_tokens(facts: Facts) -> Finding | None:
-    """Many tokens are [UNK]."""
+def _unknown_tokens(facts: Facts) -> Finding | None:
     corpus = facts.recorded["corpus"]
     limit = UNKNOWN_WORDS if corpus["tokenizer"] == "words" else UNKNOWN
     shares = {split: counts["unknown"] / counts["tokens"] for split, counts in corpus["splits"].items() if counts["tokens"]}
@@ -367,8 +361,7 @@ def unknown_tokens(facts: Facts) -> Finding | None:
 
 
 @check("loss not below its floor")
-def floor(facts: Facts) -> Finding | None:
-    """A loss below what any model can reach: something shows the answer."""
+def _floor(facts: Facts) -> Finding | None:
     if facts.floor is None:
         raise CannotTell("there is no floor.json; only config.data.corpus='synthetic' has known floors")
     above = {
@@ -376,10 +369,9 @@ def floor(facts: Facts) -> Finding | None:
         for name, entry in facts.floor.items()
         if entry.get("above") is not None
     }
-    found = leaks.below_floor(above)
-    if not found:
+    if not (found := leaks.below_floor(above)):
         return None
-    listed = [f"{of.objective} ({of.below:.4f} nats below, standard error {of.standard_error:.4f})" for of in found]
+    listed = [f"{name} ({below:.4f} nats below, standard error {error:.4f})" for name, (below, error) in found.items()]
     return Finding(
         f"the test loss is below its floor for {', '.join(listed)}, and no model can do that without seeing the answer",
         "look for a leak: the causal and document masks, the objective's view, and the positions at which it is scored",
@@ -387,21 +379,17 @@ def floor(facts: Facts) -> Finding | None:
 
 
 @check("loss not next to nothing")
-def no_loss(facts: Facts) -> Finding | None:
-    """A loss of next to nothing."""
-    found = leaks.next_to_nothing(facts.token_losses())
-    if not found:
+def _no_loss(facts: Facts) -> Finding | None:
+    if not (found := leaks.next_to_nothing(facts.token_losses())):
         return None
-    losses = _values({leak.objective: leak.loss for leak in found})
     return Finding(
-        f"the held-out loss of {losses} is next to nothing, and real text costs more",
+        f"the held-out loss of {_values(found)} is next to nothing, and real text costs more",
         "look for a leak: a label among the inputs, a broken mask, or held-out text that stands in the train split",
     )
 
 
 @check("held-out loss near training loss")
-def train_and_held_out(facts: Facts) -> Finding | None:
-    """Held-out loss well above training loss."""
+def _train_and_held_out(facts: Facts) -> Finding | None:
     if FORMATS.get(facts.setting("data.format"), Format).is_word_pairs:
         raise CannotTell("words co-occur less often in held-out text, which is shorter")
     held_out = facts.held_out
@@ -434,8 +422,7 @@ def train_and_held_out(facts: Facts) -> Finding | None:
 
 
 @check("held-out loss not rising")
-def rising(facts: Facts) -> Finding | None:
-    """Held-out loss that rose again before the end."""
+def _rising(facts: Facts) -> Finding | None:
     courses = {
         name: {
             v["step"]: v[f"{name}/loss"] for v in facts.valid if v["step"] > facts.trained_since[name] and f"{name}/loss" in v
@@ -456,8 +443,7 @@ def rising(facts: Facts) -> Finding | None:
 
 
 @check("learning rate past its warm-up")
-def warm_up(facts: Facts) -> Finding | None:
-    """A learning rate that never got past its warm-up, or was zero."""
+def _warm_up(facts: Facts) -> Finding | None:
     rates = facts.course("learning_rate")
     if not max(rates):
         return Finding("the learning rate was 0 in every log line", "set config.optimizer.learning_rate")
@@ -471,8 +457,7 @@ def warm_up(facts: Facts) -> Finding | None:
 
 
 @check("gradients not always clipped")
-def clipping(facts: Facts) -> Finding | None:
-    """Gradients far above the clipping norm all along."""
+def _clipping(facts: Facts) -> Finding | None:
     norms, clip_norm = facts.course("gradient_norm"), facts.setting("optimizer.clip_norm")
     if not clip_norm:
         raise CannotTell("gradients are not clipped (config.optimizer.clip_norm)")
@@ -488,8 +473,7 @@ def clipping(facts: Facts) -> Finding | None:
 
 
 @check("gradients not exploding")
-def exploding(facts: Facts) -> Finding | None:
-    """A gradient norm out of all proportion."""
+def _exploding(facts: Facts) -> Finding | None:
     for lines in facts.settled("gradient_norm"):
         usual = statistics.median(line["gradient_norm"] for _, line in lines)
         _, worst = max(lines, key=lambda window: window[1]["gradient_norm"])
@@ -503,8 +487,7 @@ def exploding(facts: Facts) -> Finding | None:
 
 
 @check("steady throughput")
-def throughput(facts: Facts) -> Finding | None:
-    """Training that was much slower for a while."""
+def _throughput(facts: Facts) -> Finding | None:
     for lines in facts.settled("tokens_per_second"):
         usual = statistics.median(line["tokens_per_second"] for _, line in lines)
         begin, slowest = min(lines, key=lambda window: window[1]["tokens_per_second"])

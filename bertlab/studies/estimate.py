@@ -64,12 +64,7 @@ def pretraining_cost(config: ConfigDict) -> Cost:
 
 
 def transfer_cost(run: RunSpec, transfers: Mapping[tuple[str, str], ConfigDict]) -> Cost:
-    """The cost of a run's adaptations and fine-tunings.
-
-    Args:
-        run: The run.
-        transfers: Their configs, from `bertlab.studies.checks.check_transfers`.
-    """
+    """The cost of a run's adaptations and fine-tunings, of their configs from `bertlab.studies.checks.check_transfers`."""
     total = Cost()
     for (kind, _), config in transfers.items():
         if kind == "finetune":

@@ -15,12 +15,7 @@ from bertlab.studies.text import count_text, points, score_text, seconds_text, s
 
 
 def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
-    """What the results show, in plain sentences.
-
-    Args:
-        results: The study or run.
-        compared: Its comparisons, from `compare_all`.
-    """
+    """What the results of a study or run show, in plain sentences; `compared` comes from `compare_all`."""
     if results.finished.empty:
         return ["No run is finished yet, so nothing can be concluded."]
     if not results.axes:
@@ -177,29 +172,24 @@ def notices(results: Results) -> list[str]:
 
 def leak_notices(results: Results) -> list[str]:
     """A sentence for each objective whose loss is too good to be true in some runs."""
-    floors, zeros = {}, {}
-    for run in results.runs["run"]:
-        rows = results.measurements[results.measurements["run"] == run]
-        above = rows[(rows["stage"] == "floor") & rows["metric"].str.endswith("/above")]
-        pairs = {
-            m.removesuffix("/above"): of for m, *of in above[["metric", "value", "standard_error"]].itertuples(index=False)
-        }
-        held_out = rows[(rows["stage"] == "pretrain") & (rows["split"] == "valid")].set_index("metric")["value"]
-        asked = results.token_objectives.get(run, ())
-        losses = {name: held_out[f"{name}/loss"] for name in asked if f"{name}/loss" in held_out}
-        for leak in leaks.below_floor(pairs):
-            floors.setdefault(leak.objective, []).append(run)
-        for leak in leaks.next_to_nothing(losses):
-            zeros.setdefault(leak.objective, []).append(run)
-    return [
-        f"The loss of {name} is below its floor by more than {leaks.STANDARD_ERRORS} standard errors in {', '.join(runs)}. No"
-        " model can be that good, so it sees what it must predict (a leak)."
-        for name, runs in floors.items()
-    ] + [
-        f"The loss of {name} is next to nothing in {', '.join(runs)}. Text does not allow that, so the model sees what it must"
-        " predict (a leak)."
-        for name, runs in zeros.items()
-    ]
+    said = []
+    for measure in results.measures(stage="floor"):
+        name, _, kind = measure.metric.rpartition("/")
+        above = zip(results.values(measure).items(), results.standard_errors(measure), strict=True)
+        if kind == "above" and (runs := leaks.below_floor({run: (nats, error) for (run, nats), error in above})):
+            said.append(
+                f"The loss of {name} is below its floor by more than {leaks.STANDARD_ERRORS} standard errors in"
+                f" {', '.join(runs)}. No model can be that good, so it sees what it must predict (a leak)."
+            )
+    for measure in results.measures(stage="pretrain", split="valid"):
+        name = measure.metric.removesuffix("/loss")
+        asked = {run: loss for run, loss in results.values(measure).items() if name in results.token_objectives.get(run, ())}
+        if runs := leaks.next_to_nothing(asked):
+            said.append(
+                f"The loss of {name} is next to nothing in {', '.join(runs)}. Text does not allow that, so the model sees what"
+                " it must predict (a leak)."
+            )
+    return said
 
 
 def runs_left_out(results: Results, status: str) -> str:
@@ -214,11 +204,7 @@ def runs_left_out(results: Results, status: str) -> str:
     if status == "failed":
         started = int(results.runs["status"].isin(["failed", "finished"]).sum())
         of = f"{started} runs that were started" if started < len(results.runs) else of
-        did += f" ({failed_share(len(runs), started)})"
+        interval = scipy.stats.binomtest(len(runs), started).proportion_ci(method="exact")  # Clopper and Pearson's
+        ends = f"{100 * interval.low:.0f} to {100 * interval.high:.0f} %"
+        did += f" ({100 * len(runs) / started:.0f} %, 95 % interval {ends})"
     return f"{len(runs)} of {of} {did} and {verb} left out of tables: {names}."
-
-
-def failed_share(failed: int, runs: int) -> str:
-    """The rate of failed runs with Clopper and Pearson's interval: "20 %, 95 % interval 3 to 56 %"."""
-    interval = scipy.stats.binomtest(failed, runs).proportion_ci(method="exact")
-    return f"{100 * failed / runs:.0f} %, 95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %"

@@ -23,20 +23,12 @@ def pretraining_grid(
     argv: Sequence[str] = (),
     jobs: int = 1,
 ) -> int:
-    """Pretrains a config with every seed and rate. Call it again to run whatever is unfinished.
+    """Pretrains a config with every seed and rate, as `grid` fine-tunes a run. Each seed also sets the order of the text.
 
     Args:
-        config: config file with its arguments.
-        workdir, jobs: as for `grid`.
-        seeds: "1,2,3"; each seed also sets the order of the text. None: the config's seed.
-        rates: "1e-4,3e-4"; None: the config's rate.
-        argv: command-line arguments; only `--config.KEY=VALUE` is read.
-
-    Returns:
-        The exit status of `sweep`.
-
-    Raises:
-        UserError: a list is malformed, or as for `sweep`.
+        config: Config file with its arguments.
+        workdir, seeds, rates, jobs: As for `grid`.
+        argv: Command-line arguments; only `--config.KEY=VALUE` is read.
     """
     given, own = (flatten(load_config(config, argv=list(arguments)).to_dict()) for arguments in (argv, ()))
     study = Study(
@@ -63,17 +55,17 @@ def grid(
     """Fine-tunes a run on a task with every seed and rate. Call it again to run whatever is unfinished.
 
     Args:
-        run, task, overrides, recipe: as for `bertlab.transfer.finetune.finetune`.
-        workdir: directory of the study, for `bertlab report`.
-        seeds: "1,2,3"; None: the run's seed.
-        rates: "1e-4,3e-4"; None: the recipe's rate.
-        jobs: number of runs at a time, each in its own process.
+        run, task, overrides, recipe: As for `bertlab.transfer.finetune.finetune`.
+        workdir: Directory of the study, for `bertlab report`.
+        seeds: "1,2,3"; None: the run's or config's seed.
+        rates: "1e-4,3e-4"; None: the recipe's or config's rate.
+        jobs: Runs at a time, each in its own process.
 
     Returns:
         The exit status of `sweep`.
 
     Raises:
-        UserError: a list is malformed, or as for `sweep`.
+        UserError: A list is malformed, or as for `sweep`.
     """
     axes = axes_of(seeds, rates, "finetune.")
     study = Study(
@@ -90,20 +82,12 @@ def grid(
 
 def axes_of(seeds: str | None, rates: str | None, of: str = "") -> dict[str, list]:
     """The axes of a grid; `of` is the stage that the keys belong to ("finetune." or "")."""
-    axes = {}
-    if rates is not None:
-        axes[of + RATE] = numbers("rates", rates, float)
-    if seeds is not None:
-        axes[of + SEED] = numbers("seeds", seeds, int)
-    return axes
+    given = {RATE: ("rates", rates, float), SEED: ("seeds", seeds, int)}
+    return {of + key: numbers(name, text, kind) for key, (name, text, kind) in given.items() if text is not None}
 
 
 def numbers(name: str, text: str, kind: type) -> list:
-    """Parses "1,2,3" into seeds (int) or rates (float).
-
-    Raises:
-        UserError: a value is not a number, out of range, or repeated.
-    """
+    """Parses "1,2,3" into seeds (int) or rates (float); a UserError says which value is wrong."""
     try:
         values = [kind(part) for part in text.split(",")]
     except ValueError:

@@ -18,12 +18,7 @@ ORPHAN_SECONDS = 20.0  # how long the workers of a killed sweep may take to save
 
 
 def lock(file: IO, wait: bool = False) -> None:
-    """Takes a file's lock (flock).
-
-    Raises:
-        BlockingIOError: Another process holds it, and `wait` is False.
-        UserError: The file system has no locks.
-    """
+    """Takes a file's lock (flock); raises BlockingIOError if another process holds it and `wait` is False."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -168,9 +168,7 @@ def load(path: str | os.PathLike) -> Results:
     """
     path = Path(path)
     study, directories = read_study(path)
-    single = [run.directory for run in directories.values()] == [
-        path
-    ]  # its own pretraining counts, whatever its fine-tunings start from
+    single = not StudyDirectory(path).study.exists()  # its own pretraining counts, whatever its fine-tunings start from
     seeds = seed_axes(study["axes"])
     repetitions = bool(seeds) and len(seeds) == len(study["axes"])
     runs, measured, curves, data_hashes, text_hashes, environments, configs, asked = [], [], [], [], [], {}, {}, {}
@@ -209,7 +207,8 @@ def load(path: str | os.PathLike) -> Results:
         data_hashes += [{"run": name, "step": step, "data_hash": value} for step, value in hashes.items()]
         text_hashes += [{"run": name, **row} for row in _text_hashes(evaluations)]
         configs |= {name: config} if config else {}
-        asked |= {name: _of_tokens(data)} if not scratch and (data := pretraining.data.get()) else {}
+        if not scratch and (data := pretraining.data.get()):
+            asked[name] = [key for key, of in data.get("objectives", {}).items() if of["asks"] == "tokens"]
         environments |= {name: found} if (found := pretraining.environment.get()) else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since
@@ -284,19 +283,15 @@ def read_first_metrics(directories: Iterable[Run], downstream: Sequence[str]) ->
     found = {}
     for directory in directories:
         for task in downstream:
-            metrics = directory.stage("finetune", task).config.get({}).get("metrics") or {}
-            found = ({task: next(iter(metrics.values()))} if metrics else {}) | found
+            if metrics := directory.stage("finetune", task).config.get({}).get("metrics"):
+                found.setdefault(task, next(iter(metrics.values())))
     return found
-
-
-def is_score(measure: Measure) -> bool:
-    """Whether it is a test score after fine-tuning of which more is better."""
-    return measure.stage == "finetune" and measure.split == "test" and not measure.metric.endswith(("loss", "perplexity"))
 
 
 def score_of_task(results: Results, task: str) -> Measure | None:
     """The test score a task is reported by: its first metric; if the runs do not say, F1, then accuracy, then any."""
-    scores = [measure for measure in results.measures(stage="finetune", task=task, split="test") if is_score(measure)]
+    measured = results.measures(stage="finetune", task=task, split="test")
+    scores = [measure for measure in measured if not measure.metric.endswith(("loss", "perplexity"))]  # more is better
     preferred = (results.first_metrics.get(task), "f1", "accuracy")
     ranked = [m for metric in preferred for m in scores if metric and f"/{m.metric}".endswith(f"/{metric}")]
     return next(iter(ranked + scores), None)
@@ -314,11 +309,6 @@ def bounds(metric: str) -> tuple[float, float]:
     if name.endswith(("accuracy", "f1", "precision", "recall", "exact_match")):
         return 0.0, 1.0
     return (-1.0, 1.0) if name.endswith(("correlation", "matthews", "mcc", "pearson", "spearman")) else (-np.inf, np.inf)
-
-
-def _of_tokens(facts: Mapping[str, Any]) -> list[str]:
-    """The objectives that predict tokens, by data.json."""
-    return [name for name, objective in facts.get("objectives", {}).items() if objective["asks"] == "tokens"]
 
 
 def _number(value: float | None, weight: float | None = None, standard_error: float | None = None) -> dict[str, Any]:

@@ -14,18 +14,14 @@ from bertlab.run import StudyDirectory
 from bertlab.studies import statistics
 from bertlab.studies.measurements import load, score_of_task, seed_axes
 from bertlab.studies.seeds import seed_tables
+from bertlab.studies.statistics import FIRST_LOOK
 from bertlab.studies.study import RunSpec, Study
 
-FIRST_LOOK = 3
 ALL = "all"
 
 
 def check_until_decided(study: Study, task: str) -> None:
-    """Refuses a study whose order cannot be settled: too few seeds or variants, or no such task.
-
-    Raises:
-        UserError: Says what is missing.
-    """
+    """Raises a UserError for a study whose order cannot be settled: too few seeds, or no such task."""
     if task != ALL and task not in study.tasks:
         raise UserError(
             f"--until_decided={task}: the study's tasks are {', '.join(study.tasks) or 'none'}; name one of them, or all"
@@ -44,11 +40,7 @@ def check_until_decided(study: Study, task: str) -> None:
 
 
 def fix_rule(workdir: Path, study: Study, task: str) -> None:
-    """Records the stopping rule of a sweep's directory before the first look; the correction for looks needs it fixed.
-
-    Raises:
-        UserError: An earlier sweep of the directory had another rule.
-    """
+    """Records the stopping rule of a sweep's directory before the first look; raises a UserError if it had another rule."""
     rule = {"task": task, "max_seeds": len(_seeds(study.runs(), study))}
     file = StudyDirectory(workdir).rule
     if (before := file.get(rule)) != rule:
@@ -86,7 +78,7 @@ def look(workdir: Path, study: Study, task: str, waiting: Mapping[str, str] | No
         if measure := score_of_task(results, name):
             tables = seed_tables(results, measure)
             scores[measure.name] = pd.DataFrame({v: of.mean(axis=1).reindex(complete) for v, of in tables.items()})
-    return statistics.settled(scores, len(seeds), first_look=FIRST_LOOK) if scores else None
+    return statistics.settled(scores, len(seeds)) if scores else None
 
 
 def write_settled(workdir: Path, found: statistics.Settlement) -> str:
@@ -99,7 +91,7 @@ def write_settled(workdir: Path, found: statistics.Settlement) -> str:
 
 def open_pairs(found: statistics.Settlement) -> str:
     """The pairs that are not decided yet: "A against B on sst2/accuracy (0.004)"."""
-    named = [f"{p.better} against {p.worse} on {p.metric} ({p.difference.mean:.3g})" for p in found.pairs if not p.decided]
+    named = [f"{pair.better} against {pair.worse} on {pair.metric} ({pair.difference.mean:.3g})" for pair in found.open]
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 

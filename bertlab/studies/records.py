@@ -33,7 +33,7 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
     Args:
         workdir: The study's.
         description: The new content of study.json.
-        runs: The study's, from `with_owners`.
+        runs: From `with_owners`.
 
     Raises:
         UserError: The workdir is not a directory or belongs to a single run; the study's name or axes differ; the settings of

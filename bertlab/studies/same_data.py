@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pandas as pd
 
@@ -64,15 +63,11 @@ def _reading_alike(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
     seeds, trained = list(results.seed_axes), trained_runs(results)
     for labels, of_seed in trained.groupby(seeds, sort=False) if seeds else [((), trained)]:
         where = ", ".join(f"{axis} {label}" for axis, label in zip(seeds, labels, strict=True)) or "all runs"
-        groups = of_seed.groupby([_data_settings(results.configs.get(name, {})) for name in of_seed["run"]], sort=False)
+        data = [results.configs.get(name, {}).get("data", {}) for name in of_seed["run"]]
+        read = [json.dumps({key: of[key] for key in sorted(of) if key not in BOOKKEEPING}) for of in data]
+        groups = of_seed.groupby(read, sort=False)
         for _, runs in groups:
             yield where if len(groups) == 1 else f"{where} ({', '.join(dict.fromkeys(runs['variant']))})", runs
-
-
-def _data_settings(config: Mapping[str, Any]) -> str:
-    """The part of a config that decides the text that is read, as one string."""
-    data = {key: value for key, value in config.get("data", {}).items() if key not in BOOKKEEPING}
-    return json.dumps(data, sort_keys=True)
 
 
 def _listing(hashes: Mapping[str, str]) -> str:

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertlab.config import parse_arguments
+from bertlab.config import load_config, parse_arguments
 from bertlab.errors import UserError
+from bertlab.models.presets import FAMILIES
+from bertlab.transfer.recipes import RECIPES, SMALL
+from bertlab.transfer.tasks import find_task
 
-RECIPES = "experiments/pretrain"
+PRETRAIN = "experiments/pretrain"
 SCALES = ("tiny", "mini", "small", "base", "paper")
 # Sizes of the families at each scale, unless the size has the scale's name.
 SIZES: Mapping[str, Mapping[str, str]] = {
@@ -22,48 +25,22 @@ SIZES: Mapping[str, Mapping[str, str]] = {
     "awd_lstm": {"small": "original", "base": "original", "paper": "original"},
     "static": {"small": "original", "base": "original", "paper": "original"},
 }
+# Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run takes minutes on one CPU core at
+# scale tiny; a night on two cores, or minutes on a GPU, at scale mini.
+_KEYS = ("data.seq_len", "data.batch_size", "data.tokenizer.vocab_size", "train.steps")
+_KEYS += ("train.eval_every", "train.log_every", "train.checkpoint_every")
+_VALUES = {
+    "tiny": (64, 16, 2048, 4000, 500, 100, 1000),
+    "mini": (128, 32, None, 40_000, 2000, 500, 2000),
+    "small": (128, 128, 16_384, 100_000, 5000, 1000, 5000),
+    "base": (128, 256, 30_522, 250_000, 10_000, 1000, 10_000),
+    "paper": (None, None, None, None, 10_000, 1000, 10_000),
+}
 _SPLITS = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1}
-# Rows, batches and steps of every pretraining. A run takes minutes on one CPU core at scale tiny; a night on two cores, or
-# minutes on a GPU, at scale mini. At scale paper they are the study's, or else the recipe's.
 PRETRAINING: Mapping[str, Mapping[str, Any]] = {
-    "tiny": _SPLITS
-    | {
-        "data.seq_len": 64,
-        "data.batch_size": 16,
-        "data.tokenizer.vocab_size": 2048,
-        "train.steps": 4000,
-        "train.eval_every": 500,
-        "train.log_every": 100,
-        "train.checkpoint_every": 1000,
-    },
-    "mini": _SPLITS
-    | {
-        "data.seq_len": 128,
-        "data.batch_size": 32,
-        "train.steps": 40_000,
-        "train.eval_every": 2000,
-        "train.log_every": 500,
-        "train.checkpoint_every": 2000,
-    },
-    "small": {
-        "data.seq_len": 128,
-        "data.batch_size": 128,
-        "data.tokenizer.vocab_size": 16_384,
-        "train.steps": 100_000,
-        "train.eval_every": 5000,
-        "train.log_every": 1000,
-        "train.checkpoint_every": 5000,
-    },
-    "base": {
-        "data.seq_len": 128,
-        "data.batch_size": 256,
-        "data.tokenizer.vocab_size": 30_522,
-        "train.steps": 250_000,
-        "train.eval_every": 10_000,
-        "train.log_every": 1000,
-        "train.checkpoint_every": 10_000,
-    },
-    "paper": {"train.eval_every": 10_000, "train.log_every": 1000, "train.checkpoint_every": 10_000},
+    scale: (_SPLITS if scale in ("tiny", "mini") else {})
+    | {key: value for key, value in zip(_KEYS, values, strict=True) if value is not None}
+    for scale, values in _VALUES.items()
 }
 # For bodies trained with Adam: transformers, and ELMo on subwords.
 ADAM: Mapping[str, Mapping[str, Any]] = {
@@ -193,14 +170,12 @@ class Setting:
 
     def steps(self, recipe: str) -> int:
         """Steps of pretraining with a recipe (from `recipe`): the arguments', the scale's or the study's, else the recipe's."""
-        from bertlab.config import load_config
-
         return self.pretraining.get("train.steps") or load_config(recipe).train.steps
 
     def recipe(self, family: str, **arguments: Any) -> str:
         """A family's recipe at the scale's size: "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"."""
         given = {"size": self.size(family), "corpus": self.corpus} | arguments
-        return f"{RECIPES}/{family}.py:" + ",".join(f"{key}={value}" for key, value in given.items())
+        return f"{PRETRAIN}/{family}.py:" + ",".join(f"{key}={value}" for key, value in given.items())
 
     def size(self, family: str) -> str:
         """The name of a family's size at this scale."""
@@ -208,8 +183,6 @@ class Setting:
 
     def numbers(self, family: str) -> Mapping[str, Any]:
         """Layers, width, heads and so on of a family's size at this scale."""
-        from bertlab.models.presets import FAMILIES
-
         return FAMILIES[family].sizes[self.size(family)]
 
     def features(self, layers: str) -> dict[str, Any]:
@@ -230,8 +203,6 @@ class Setting:
 
         From scale=base on, the recipe's own apply if it has any; else rows of 128, batches of 32 and ten epochs.
         """
-        from bertlab.transfer.recipes import RECIPES, SMALL
-
         if self.scale not in ("base", "paper"):
             rows = {key: SMALL[key] for key in _SMALL_ROWS}
         else:
@@ -244,8 +215,6 @@ class Setting:
         Raises:
             UserError: No task is of these kinds.
         """
-        from bertlab.transfer.tasks import find_task
-
         found = {name: self._settings(name) for name in self.tasks if not kinds or find_task(name).kind.name in kinds}
         if kinds and not found:
             raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs a task of {' or '.join(kinds)}; name one")
@@ -273,8 +242,7 @@ def read_setting(
     Args:
         arguments: Text after the colon.
         paper: Overrides at scale=paper: published hyper-parameters that the recipe lacks.
-        tasks: Tasks if `tasks=` is not given.
-        seeds: Number of seeds if `seeds=` is not given.
+        tasks, seeds: Defaults of the arguments `tasks` and `seeds`.
         presets: Scales of the study beside SCALES: name -> the arguments it stands for, including `scale`.
         least: "steps" or "task_steps" -> the smallest value the study allows; default 1.
         **others: The study's own arguments with their defaults.

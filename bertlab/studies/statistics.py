@@ -1,18 +1,16 @@
 """Statistics over seeds: intervals, tests, power, and the rule by which a sweep stops early.
 
-Scores are one variant's numbers in one metric: a pandas Series indexed by seed (a plain array's index is its position). Scores
-that are not finite come from failed runs and are left out. Two variants are compared seed by seed (paired) if
-they have a seed in common, failed or not; otherwise as independent samples. If fine-tuning seeds are nested in pretraining
-seeds, scores are a DataFrame with a row per pretraining seed and a column per fine-tuning seed: fine-tunings of one pretrained
-model are not independent, so only `multi_bootstrap` takes them.
-
-Tests come from scipy and power from statsmodels. Neither has the multi-bootstrap or the stopping rule.
+Scores are one variant's numbers in one metric: a pandas Series indexed by seed. Scores that are not finite come from failed
+runs and are left out. Two variants are compared seed by seed (paired) if they have a seed in common, failed or not; otherwise
+as independent samples. If fine-tuning seeds are nested in pretraining seeds, scores are a DataFrame with a row per pretraining
+seed and a column per fine-tuning seed. Fine-tunings of one pretrained model are not independent, so only `multi_bootstrap`
+takes them. `names` are the variants', for errors.
 """
 
 import bisect
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +23,8 @@ from bertlab.errors import UserError
 
 # Scores are computed in float32: differences that vary by less than this share of the scores do not vary.
 RESOLUTION = 1e-6
+ALPHA = 0.05  # the chance that a sweep stops by mistake
+FIRST_LOOK = 3  # complete seeds after which a sweep first asks whether it may stop
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairDecision:
-    """Two variants of a ranking in one metric; `difference` is better minus worse (negative if less is better)."""
+    """Two variants of a ranking in one metric; `difference` is better minus worse."""
 
     metric: str
     better: str
@@ -113,12 +113,6 @@ def compare_variants(first: pd.Series, second: pd.Series, names: tuple[str, str]
     can be estimated, and Student's p of 0 would call a metric that moves in steps of one test example decided after three
     seeds. Then p is 1 for no difference, and otherwise that of the permutation test: `smallest_p`.
 
-    Args:
-        first: Scores by seed.
-        second: Scores by seed.
-        names: What the two variants are called, for the error.
-        level: Coverage of the interval.
-
     Raises:
         UserError: There are fewer than two pairs, or fewer than two scores of one of two independent samples.
     """
@@ -135,18 +129,11 @@ def paired_p(first: Float[np.ndarray, "... seeds"], second: Float[np.ndarray, ".
     return p
 
 
-def sign_flips(first: pd.Series, second: pd.Series, names: tuple[str, str], draws: int = 100_000, seed: int = 0) -> float:
+def sign_flips(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> float:
     """Two-sided p of no difference of pairs, without a normal distribution: the permutation test of their signs.
 
-    All sign flips are tried if they are no more than `draws` (up to 16 pairs by default), else that many at random.
-    Few seeds cannot give a small p, however large the difference is: see `smallest_p`.
-
-    Args:
-        first: Scores by seed.
-        second: Scores by seed.
-        names: What the two variants are called, for the error.
-        draws: Flips to try at most.
-        seed: Of the random flips.
+    All sign flips are tried of up to 16 pairs, and 100,000 at random of more. Few seeds cannot give a small p, however large
+    the difference is: see `smallest_p`.
 
     Raises:
         UserError: There are fewer than two pairs.
@@ -154,7 +141,7 @@ def sign_flips(first: pd.Series, second: pd.Series, names: tuple[str, str], draw
     ours, theirs, paired = _aligned(first, second, names)
     if not paired:
         raise UserError(f"{names[0]} and {names[1]} have no seed in common, and only pairs can be flipped; run common seeds")
-    options = {"permutation_type": "samples", "n_resamples": draws, "batch": 10_000, "rng": np.random.default_rng(seed)}
+    options = {"permutation_type": "samples", "n_resamples": 100_000, "batch": 10_000, "rng": np.random.default_rng(0)}
     return float(scipy.stats.permutation_test((ours - theirs,), np.mean, **options).pvalue)
 
 
@@ -174,9 +161,6 @@ def multi_bootstrap(
     first: pd.DataFrame,
     second: pd.DataFrame | None = None,
     names: tuple[str, ...] = ("the first variant", "the second variant"),
-    *,
-    draws: int = 10_000,
-    seed: int = 0,
     level: float = 0.95,
 ) -> Interval:
     """Interval of one variant's mean, or of the difference of two, with fine-tuning seeds nested in pretraining seeds.
@@ -206,9 +190,7 @@ def multi_bootstrap(
     Args:
         first: A row per pretraining seed, a column per fine-tuning seed, NaN for a run that failed or does not exist.
         second: The same for another variant; pairs are made by row labels.
-        names: What the variants are called, for the error.
-        draws: How often to draw.
-        seed: Of the draws; the same seed gives the same interval.
+        names: Of the variants.
         level: Coverage.
 
     Raises:
@@ -222,18 +204,14 @@ def multi_bootstrap(
     if paired:
         labels = [labels[0].intersection(labels[1], sort=False)] * 2
     _check_sizes(tuple(map(len, labels)), names, "pretraining seed", paired)
-    return bootstrap_interval([_known(table.loc[of]) for table, of in zip(tables, labels)], paired, level, draws, seed)
+    return bootstrap_interval([_known(table.loc[of]) for table, of in zip(tables, labels)], paired, level)
 
 
 def bootstrap_interval(
-    scores: Sequence[Float[np.ndarray, "seeds finetunings"]],
-    paired: bool,
-    level: float = 0.95,
-    draws: int = 10_000,
-    seed: int = 0,
+    scores: Sequence[Float[np.ndarray, "seeds finetunings"]], paired: bool, level: float = 0.95, draws: int = 10_000
 ) -> Interval:
-    """`multi_bootstrap` of arrays, of one variant or of the difference of two."""
-    rng = np.random.default_rng(seed)
+    """`multi_bootstrap` of arrays, of one variant or of the difference of two; the same each time."""
+    rng = np.random.default_rng(0)
     rows = [rng.integers(len(of), size=(draws, len(of))) for of in scores]
     drawn = [_draw(of, rows[0] if paired else rows_of, rng) for of, rows_of in zip(scores, rows)]
     means = [np.nanmean(of, axis=1) for of in scores]
@@ -251,115 +229,89 @@ def power(pairs: int, difference: float, sd: float, alpha: float = 0.05) -> floa
     """Chance that a two-sided paired t test of that many seeds finds a true mean difference.
 
     Args:
-        pairs: Seeds that both variants are run with.
+        pairs: Seeds that both variants are run with, 2 or more.
         difference: True mean difference, in units of the metric.
         sd: True standard deviation of the differences between seeds, same units.
         alpha: Size of the test.
 
     Raises:
-        UserError: `difference` or `sd` is zero or not a number, or there are fewer than two pairs.
+        UserError: `difference` or `sd` is zero or not a number.
     """
     if not (math.isfinite(difference) and difference and math.isfinite(sd) and sd > 0):
         raise UserError(
             f"power needs a difference other than 0 and a standard deviation above 0, not {difference} and {sd};"
             " take them from at least two seeds"
         )
-    if pairs < 2:
-        raise UserError(f"power needs at least 2 pairs of seeds, not {pairs}; ask for more")
     effect = abs(difference) / sd
     near, far = (TTestPower().power(of, pairs, alpha / 2, alternative="larger") for of in (effect, -effect))
     return float(near + np.nan_to_num(far))  # statsmodels gives NaN for a tail that underflows
 
 
-def seeds_needed(difference: float, sd: float, power_wanted: float = 0.8, alpha: float = 0.05, most: int = 10**6) -> int:
-    """The fewest seeds, 2 or more, with which a two-sided paired t test finds a true difference with the wanted chance.
+def seeds_needed(difference: float, sd: float, alpha: float = 0.05, most: int = 10**6) -> int:
+    """The fewest seeds, 2 or more, with which a two-sided paired t test finds a true difference with a chance of 80 %.
 
     It is as good as `sd`: estimated from 3 seeds, the true one is between 0.52 and 6.3 times as large (95 %, chi-squared).
 
     Args:
-        difference: The difference of interest, in units of the metric.
-        sd: Standard deviation of the paired differences (`TTest.sd`).
-        power_wanted: Between `alpha` and 1.
-        alpha: Size of the test.
+        difference, sd, alpha: As for `power`; `TTest.sd` estimates `sd`.
         most: If more seeds than these are needed, `most` + 1 is returned.
 
     Raises:
-        UserError: As `power`, or `power_wanted` is not between `alpha` and 1.
+        UserError: As `power`.
     """
-    if not alpha < power_wanted < 1:
-        raise UserError(f"power_wanted is {power_wanted}; give a number between {alpha} and 1, such as 0.8")
-    seeds = range(2, most + 1)
-    return 2 + bisect.bisect_left(seeds, power_wanted, key=lambda pairs: power(pairs, difference, sd, alpha))
+    return 2 + bisect.bisect_left(range(2, most + 1), 0.8, key=lambda pairs: power(pairs, difference, sd, alpha))
 
 
-def look_threshold(max_seeds: int, first_look: int, alpha: float = 0.05) -> float:
-    """The p at or below which one look decides a pair: `alpha` shared among all planned looks (Bonferroni)."""
-    return alpha / (max_seeds - first_look + 1)
+def look_threshold(max_seeds: int) -> float:
+    """The p at or below which one look decides a pair: `ALPHA` shared among all planned looks (Bonferroni)."""
+    return ALPHA / (max_seeds - FIRST_LOOK + 1)
 
 
-def settled(
-    scores: Mapping[str, pd.DataFrame],
-    max_seeds: int,
-    lower_is_better: Collection[str] = (),
-    first_look: int = 3,
-    alpha: float = 0.05,
-) -> Settlement:
+def settled(scores: Mapping[str, pd.DataFrame], max_seeds: int) -> Settlement:
     """Whether the order of all variants is settled in all metrics, so that a sweep may stop before `max_seeds`.
 
-    A sweep asks after each complete seed from `first_look` on, at most L = max_seeds - first_look + 1 times. The order is
-    settled if a paired t test gives p <= alpha/L for every pair of variants in every metric at this look. If any pair does not
-    truly differ, the chance of ever stopping is at most `alpha`:
+    A sweep asks after each complete seed from `FIRST_LOOK` on, at most L = max_seeds - FIRST_LOOK + 1 times. The order is
+    settled if a paired t test gives p <= ALPHA/L for every pair of variants in every metric at this look. If any pair does not
+    truly differ, the chance of ever stopping is at most `ALPHA`:
 
-    - Looks: Bonferroni, because each look may reject by chance with alpha/L. `max_seeds` must be fixed beforehand. Of 200,000
+    - Looks: Bonferroni, because each look may reject by chance with ALPHA/L. `max_seeds` must be fixed beforehand. Of 200,000
       simulated sweeps of two equal variants, 3.1 % stopped between 3 and 8 seeds (14.6 % without correction).
     - Pairs and metrics: no further correction. To stop, all tests must reject, including that of the equal pair, and that test
-      errs with at most `alpha` (intersection-union test, Berger 1982). A decided pair of an open order is decided only by
+      errs with at most `ALPHA` (intersection-union test, Berger 1982). A decided pair of an open order is decided only by
       itself: for claims about several, multiply p by L and their number (Bonferroni).
 
     If no score is missing, neighbours in the ranking decide: if p is small enough for A, B and for B, C, so it is for A, C (the
     standard deviation of a sum is at most the sum of the two). If differences do not vary, p is as in `compare_variants`: no
-    difference is never decided, and a constant one once 2/2^n is at most alpha/L, as with 8 of 8 seeds.
+    difference is never decided, and a constant one once 2/2^n is at most ALPHA/L, as with 8 of 8 seeds.
 
     Args:
-        scores: Metric -> a row per complete seed, a column per variant, NaN for a failed run. Give the mean of several
-            fine-tunings of one pretrained model.
-        max_seeds: Seeds at which the sweep stops in any case.
-        lower_is_better: The metrics of which less is better.
-        first_look: Seeds after which it is first asked, 2 or more; a pair with fewer common scores is open.
-        alpha: The chance to stop by mistake.
+        scores: Metric -> a row per complete seed, a column per variant, NaN for a failed run; more is better. Give the mean of
+            several fine-tunings of one pretrained model. A pair with fewer than `FIRST_LOOK` common scores is open.
+        max_seeds: Seeds at which the sweep stops in any case, `FIRST_LOOK` or more.
 
     Returns:
-        The rankings, and every pair's difference with its interval of level 1 - alpha/L, which excludes 0 if the pair is
+        The rankings, and every pair's difference with its interval of level 1 - ALPHA/L, which excludes 0 if the pair is
         decided (NaN if the differences do not vary).
 
     Raises:
-        UserError: There is no metric, a metric has fewer than two variants, `first_look` is not between 2 and `max_seeds`, or
-            the metrics do not have the same seeds, or more than `max_seeds`.
+        UserError: A metric has fewer than two variants.
     """
-    if not 2 <= first_look <= max_seeds:
-        raise UserError(f"first_look is {first_look}; give a number of seeds between 2 and max_seeds, which is {max_seeds}")
-    seeds = [table.index for table in scores.values()]
-    if not seeds or any(set(of) != set(seeds[0]) or len(of) > max_seeds for of in seeds):
-        counts = ", ".join(f"{len(of)} of {metric}" for metric, of in zip(scores, seeds)) or "none"
-        raise UserError(f"the seeds to look at are {counts}; give every metric's scores of the same seeds, {max_seeds} at most")
-    threshold = look_threshold(max_seeds, first_look, alpha)
+    threshold = look_threshold(max_seeds)
     rankings, pairs = {}, []
     for metric, table in scores.items():
         if table.shape[1] < 2:
             raise UserError(f"{metric}: an order needs scores of at least 2 variants, not {table.shape[1]}; add variants")
-        _check_seeds(table.index, metric)
         values = _known(table)
-        direction = -1 if metric in lower_is_better else 1
         known = [column[~np.isnan(column)] for column in values.T]
-        means = [direction * column.mean() if len(column) else -math.inf for column in known]
+        means = [column.mean() if len(column) else -math.inf for column in known]
         ranking = sorted(range(len(means)), key=lambda column: -means[column])
         rankings[metric] = [table.columns[column] for column in ranking]
         for (i, better), (j, worse) in itertools.combinations(enumerate(ranking), 2):
             found = _t_test(*_pairs(values[:, better], values[:, worse]), True, 1 - threshold)
-            decided = found.pairs >= first_look and found.p <= threshold and direction * found.mean > 0
+            decided = found.pairs >= FIRST_LOOK and found.p <= threshold and found.mean > 0
             pairs.append((j - i, PairDecision(metric, table.columns[better], table.columns[worse], found, decided)))
     pairs.sort(key=lambda pair: pair[0])
-    return Settlement(len(seeds[0]), max_seeds, rankings, tuple(pair for _, pair in pairs))
+    return Settlement(len(next(iter(scores.values()))), max_seeds, rankings, tuple(pair for _, pair in pairs))
 
 
 def _known(scores: pd.Series | pd.DataFrame) -> np.ndarray:

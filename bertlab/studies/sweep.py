@@ -46,8 +46,6 @@ def sweep(
     until_decided: str = "",
     *,
     runner: str = RUNNER,
-    load_config: Callable[[str, dict], Any] | None = None,
-    prepare: Callable[[Any], Any] | None = None,
     console: Console | None = None,
 ) -> int:
     """Runs the unfinished runs of a study; run directories are `workdir/RUN`.
@@ -64,8 +62,6 @@ def sweep(
         until_decided: A task, or "all": start no further seed once that task settles the order of the variants
             (`bertlab.studies.ordering`).
         runner: "module:function" called in each worker process with a RunSpec and its directory.
-        load_config: Turns a config spec and overrides into a config; default `load_checked`.
-        prepare: Called once with each distinct `config.data`; default `bertlab.data.prepare.prepare`.
         console: Where to print; default the terminal.
 
     Returns:
@@ -87,7 +83,7 @@ def sweep(
     check_same_study(workdir, description, runs)
     if runner == RUNNER:
         print_line(console, f"checking {len(runs)} runs and reading their tasks")
-    configs, transfers = check_configs(runs, runner, load_config)
+    configs, transfers = check_configs(runs, runner)
     description["trained"] = {name: trained_objectives(config) for name, config in configs.items()}
     if dry_run:
         print_plan(study, runs, configs, transfers, workdir, launcher, console)
@@ -95,8 +91,9 @@ def sweep(
 
     workdir.mkdir(parents=True, exist_ok=True)
     with lock_directory(workdir, functools.partial(print_line, console)) as descriptor, sigterm_interrupts():
-        left = [name for name in begun_before(workdir) if name not in [run.name for run in runs]]
-        if left:
+        names = {run.name for run in runs}
+        there = [run.directory for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
+        if left := [directory.name for directory in there if directory.name not in names]:
             print_line(console, f"no longer in the study; their files stay, but the report omits them: {', '.join(left)}")
         clear_changed(workdir, runs)
         if until_decided:
@@ -110,7 +107,7 @@ def sweep(
         running: list[Job] = []
         try:
             if pending:
-                prepare_data([configs[run.name] for run in pending], prepare or prepare_text, console)
+                prepare_data([configs[run.name] for run in pending], console)
             settled = functools.partial(look, workdir, study, until_decided) if until_decided else None
             StudyDirectory(workdir).settled.delete()
             failures, unbegun = run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled)
@@ -252,9 +249,7 @@ def failure(job: Job) -> str | None:
     return (errors or lines or [f"exit status {status}"])[-1].removeprefix("error: ")
 
 
-def check_configs(
-    runs: Sequence[RunSpec], runner: str, load_config: Callable[[str, dict], Any] | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def check_configs(runs: Sequence[RunSpec], runner: str = RUNNER) -> tuple[dict[str, Any], dict[str, Any]]:
     """Each run's config, and, for the real runner, the configs of its adaptations and fine-tunings.
 
     Raises:
@@ -263,17 +258,11 @@ def check_configs(
     configs, texts = {}, set()
     for run in runs:
         with blaming(run):
-            configs[run.name] = config = (load_config or load_checked)(run.config, dict(run.overrides))
-            if load_config is None and config.train.steps and (text := text_of(config.data)) not in texts:
+            configs[run.name] = config = load_checked(run.config, dict(run.overrides))
+            if runner == RUNNER and config.train.steps and (text := text_of(config.data)) not in texts:
                 check_corpus(config.data)
                 texts.add(text)
     return configs, check_transfers(runs, configs) if runner == RUNNER else {}
-
-
-def prepare_text(data: Any) -> None:
-    """Prepares the corpus, if the config has one."""
-    if data.corpus:
-        prepare(data)
 
 
 def text_of(data: Any) -> str:
@@ -281,15 +270,12 @@ def text_of(data: Any) -> str:
     return json.dumps({key: value for key, value in data.to_dict().items() if key != "seed"}, sort_keys=True, default=str)
 
 
-def prepare_data(configs: Sequence[Any], prepare: Callable[[Any], Any], console: Console) -> None:
+def prepare_data(configs: Sequence[Any], console: Console) -> None:
     """Prepares each distinct text once, before parallel runs would each start with it."""
-    distinct = {}
-    for config in configs:
-        distinct.setdefault(text_of(config.data), config.data)
-    for data in distinct.values():
+    for data in {text_of(config.data): config.data for config in configs}.values():
         if data.corpus:
             print_line(console, f"preparing corpus {data.corpus}")
-        prepare(data)
+            prepare(data)
 
 
 def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
@@ -307,11 +293,6 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
         "runs": [dataclasses.asdict(run) for run in runs],
     }
     return json.loads(json.dumps(description))
-
-
-def begun_before(workdir: Path) -> list[str]:
-    """The runs in the workdir's present study.json that have a directory."""
-    return [run.directory.name for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
 
 
 @contextlib.contextmanager

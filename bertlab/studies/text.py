@@ -14,10 +14,7 @@ MISSING = "–"
 def number(value: float, digits: int, sign: str = "") -> str:
     """A number with `digits` decimals; in six figures from 1000 on, and in two where the decimals would all be 0.
 
-    Args:
-        value: The number; NaN is missing.
-        digits: Decimals.
-        sign: "+" for a sign before a positive one too.
+    NaN is missing. With `sign` "+", positive numbers have a sign too.
     """
     if math.isnan(value):
         return MISSING

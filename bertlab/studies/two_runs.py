@@ -1,5 +1,6 @@
 """`bertlab compare A B`: what differs between two runs in config, environment, data and results."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,12 +34,13 @@ def compare(first: Path, second: Path, console: Console | None = None) -> None:
         UserError: One of them is not a run.
     """
     console = console or Console()
+    say = functools.partial(console.print, markup=False, highlight=False)
     ours, theirs = (stages(path) for path in (first, second))
     for path, found in ((first, ours), (second, theirs)):
         if from_random(path):
-            print_sentence(console, f"{path} starts from random values, with the model shape of {found[PRETRAINING]}.")
+            say(f"{path} starts from random values, with the model shape of {found[PRETRAINING]}.")
         elif found[PRETRAINING] != path:
-            print_sentence(console, f"{path} uses the pretraining of {found[PRETRAINING]}.")
+            say(f"{path} uses the pretraining of {found[PRETRAINING]}.")
     print_table(console, "Config", differences(first, second), (first, second), "the configs are the same")
     print_table(console, "Environment", environment(first, second), (first, second), "the environments are the same")
     frame = outcomes(first, second)
@@ -48,12 +50,10 @@ def compare(first: Path, second: Path, console: Console | None = None) -> None:
     rows = [(name, *(text(name, row[c]) for c in ("first", "second", "difference"))) for name, row in shown.iterrows()]
     print_table(console, "Results", rows, (first, second), "neither has a result yet", ("second - first",))
     if not shown.index.intersection(totals).empty:
-        print_sentence(
-            console, "Total losses with different objectives or weights are not comparable, so they are not subtracted."
-        )
+        say("Total losses with different objectives or weights are not comparable, so they are not subtracted.")
     for sentence in (*other_texts(first, second), *same_data(first, second)):
-        print_sentence(console, sentence)
-    print_sentence(console, "Two runs cannot tell a difference from chance; run a study with seeds for that.")
+        say(sentence)
+    say("Two runs cannot tell a difference from chance; run a study with seeds for that.")
 
 
 def stages(path: Path) -> dict[str, Path]:
@@ -104,7 +104,7 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
         configs = [flatten(Run(directory).config.read()) for directory in (ours, theirs)]
         # `init_from` names the pretraining or the adaptation, and those are compared themselves.
         keys = [key for key in _differing(*configs) if stage == PRETRAINING or key != "init_from"]
-        rows += [(_named(stage, key), *(_shown(config, key) for config in configs)) for key in keys]
+        rows += [(f"{stage}: {key}" if stage else key, *(_shown(config, key) for config in configs)) for key in keys]
     return rows
 
 
@@ -114,7 +114,7 @@ def environment(first: Path, second: Path) -> list[tuple[str, str, str]]:
     for stage, ours, theirs in _pairs(first, second):
         found = [flatten(Run(directory).environment.get({})) for directory in (ours, theirs)]
         entries = [(key, *(_shown(of, key) for of in found)) for key in _differing(*found) if key != "command"]
-        rows += [(_named(stage, key), *values) for key, *values in entries if (key, *values) not in before]
+        rows += [(f"{stage}: {key}" if stage else key, *values) for key, *values in entries if (key, *values) not in before]
         before |= set(entries) if stage == PRETRAINING else set()
     return rows
 
@@ -160,7 +160,7 @@ def print_table(
 ) -> None:
     """Prints (name, first, second, ...) rows, or that there are none."""
     if not rows:
-        print_sentence(console, f"{title}: {nothing}.")
+        console.print(f"{title}: {nothing}.", markup=False, highlight=False)
         return
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold")
@@ -169,11 +169,6 @@ def print_table(
     for row in rows:
         table.add_row(*row)
     console.print(table, markup=False, highlight=False)
-
-
-def print_sentence(console: Console, sentence: str) -> None:
-    """Prints text as it is."""
-    console.print(sentence, markup=False, highlight=False)
 
 
 def text(name: str, value: float) -> str:
@@ -197,22 +192,17 @@ def _numbers(path: Path) -> dict[str, float]:
     results = [file.read() for file in files if file.exists()]
     for result in results:
         found |= {key: result[key] for key in COSTS if result.get(key) is not None}
-    found |= NO_COSTS if from_random(path) else _of_pretraining(pretraining, results)
+    if from_random(path):
+        found |= NO_COSTS
+    else:
+        for result in results:
+            found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
+        found |= {name: of.get("value", of.get("accuracy")) for name, of in _evaluations(pretraining).items()}
+        for objective, floor in Run(pretraining).floor.get({}).items():
+            found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
     for task in Run(path).tasks("finetune"):
         metrics = Run(path).stage("finetune", task).result.get({"metrics": {}})["metrics"].get("test", {})
         found |= {f"{task}: test/{metric}": value for metric, value in metrics.items()}
-    return found
-
-
-def _of_pretraining(pretraining: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Held-out metrics, likelihoods and floors of a pretraining."""
-    found = {}
-    for result in results:
-        found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
-    for name, entry in _evaluations(pretraining).items():
-        found[name] = entry["value"] if "value" in entry else entry["accuracy"]
-    for objective, floor in Run(pretraining).floor.get({}).items():
-        found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
     return found
 
 
@@ -248,10 +238,6 @@ def _same_batches(stage: str, first: Path, second: Path) -> str:
 def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     keys = dict.fromkeys([*ours, *theirs])
     return [key for key in keys if (key in ours) != (key in theirs) or ours.get(key) != theirs.get(key)]
-
-
-def _named(stage: str, key: str) -> str:
-    return f"{stage}: {key}" if stage else key
 
 
 def _shown(config: Mapping[str, Any], key: str) -> str:

@@ -21,21 +21,13 @@ WIDE = 110  # columns of a console that has room for bars
 
 @dataclass
 class Job:
-    """A run in progress.
-
-    Attributes:
-        run: What is run.
-        directory: The run's.
-        process: Its worker.
-        log_start: Size of its log.txt before it started.
-        started: `time.monotonic()` then.
-    """
+    """A run in progress, and its worker."""
 
     run: RunSpec
     directory: Path
     process: Process
-    log_start: int
-    started: float
+    log_start: int  # size of its log.txt before it started
+    started: float  # time.monotonic() then
 
 
 class LineView:
@@ -68,7 +60,9 @@ class LineView:
         for job in running:
             if now - self.told[job.run.name] >= LINE_SECONDS:
                 self.told[job.run.name] = now
-                print_line(self.console, f"{job.run.name}: {progress_text(job)}")
+                (stage, _, step, total), state = progress(job), job.process.state()
+                text = f"{stage}, step {step:,} of {total:,}" if total else f"{stage}, starting"
+                print_line(self.console, f"{job.run.name}: {text if state == 'running' else state}")
 
 
 class TerminalView(LineView):
@@ -118,13 +112,6 @@ class TerminalView(LineView):
             self.bars.update(self.tasks[job.run.name], phase=state, completed=step, total=total, count=count)
         count = f"{self.count}/{self.total}"
         self.bars.update(self.overall, completed=done, count=count, phase=f"{waiting} waiting" if waiting else "")
-
-
-def progress_text(job: Job) -> str:
-    """How far a run is: "pretrain, step 120 of 400"."""
-    stage, _, step, total = progress(job)
-    state = job.process.state()
-    return state if state != "running" else f"{stage}, step {step:,} of {total:,}" if total else f"{stage}, starting"
 
 
 def progress(job: Job) -> tuple[str, int, int, int | None]:

@@ -109,12 +109,7 @@ def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
 
 
 def execute(run: RunSpec, directory: Path) -> None:
-    """Executes the unfinished stages of a run.
-
-    Args:
-        run: The run.
-        directory: Its directory; the runs that it takes stages from lie beside it.
-    """
+    """Executes the unfinished stages of a run in its directory; the runs that it takes stages from lie beside that."""
     from bertlab.config import load_config
     from bertlab.transfer.adapt import adapt
     from bertlab.transfer.finetune import finetune
@@ -184,12 +179,7 @@ def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
         passes = float(epochs)
     except (TypeError, ValueError):
         raise UserError(f"adapt.epochs={epochs!r}: expected a number of passes over the text, such as 1.0") from None
-    return {
-        "task": name,
-        "recipe": overrides.pop("recipe", "same"),
-        "epochs": passes,
-        "overrides": overrides,
-    }
+    return {"task": name, "recipe": overrides.pop("recipe", "same"), "epochs": passes, "overrides": overrides}
 
 
 def task_config(run: RunSpec, task: str) -> Any:
@@ -227,12 +217,11 @@ def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
 
 
 def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1) -> Path:
-    """Writes job.json: what a worker needs to know about a run; returns its path.
+    """Writes job.json, what a worker needs to know about a run, and returns its path.
 
     It also records how many runs execute at a time, and the settings of all stages begun so far, including stages that the
     study no longer has.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     settings = stage_settings(run)
     own = {stage.key: settings[stage.key] for stage in stages(run, directory)}
     before = {key: of for key, of in recorded(directory).items() if settings.get(key, of) == of}

@@ -3,6 +3,7 @@
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ class Process(Protocol):
 
     def state(self) -> str:
         """What to show until it ends: "queued" or "running"."""
+        return "running"
 
     def stop(self) -> None:
         """Tells the worker to save and end (SIGTERM), or removes it from the queue; does not wait."""
@@ -27,6 +29,20 @@ class Process(Protocol):
 
     def wait(self) -> int:
         """Waits until it has ended; returns the exit status."""
+        while (status := self.poll()) is None:
+            time.sleep(0.05)
+        return status
+
+
+class QueuedProcess(Process):
+    """A run in an engine's queue; it has a node once its log.txt grows."""
+
+    def __init__(self, directory: Path, log_start: int):
+        self.directory, self.log_start = directory, log_start
+        self.status: int | None = None
+
+    def state(self) -> str:
+        return "running" if log_size(self.directory) > self.log_start else "queued"
 
 
 class Launcher(Protocol):
@@ -38,10 +54,11 @@ class Launcher(Protocol):
     """
 
     jobs: int
-    is_here: bool
+    is_here = False
 
     def share(self, workers: int) -> float | None:
         """The share of this machine's cores that each of so many workers has; None if each has its own device or node."""
+        return None
 
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> Process:
         """Starts a worker, or gives the run to an idle one.

@@ -13,21 +13,19 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
-from bertlab.studies.launchers.base import start_worker
+from bertlab.studies.launchers.base import Launcher, Process, start_worker
 
-POLL_SECONDS = 0.05  # between two checks for the end of a run
 PROGRAMS = "bertlab-programs"  # temporary directory with the programs that a sweep's workers compile
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # a TPU process's chips as a box: x,y,z
 
 
-class Local:
+class Local(Launcher):
     """Runs workers on this machine, each with its own share of the CPU cores, and of the GPUs or TPU chips.
 
     A single worker has them all. If there are fewer cores than workers, all workers share all cores; too few devices are an
@@ -141,7 +139,7 @@ class Worker:
         self.answers.close()
 
 
-class LocalRun:
+class LocalRun(Process):
     """A `Process`: one run of a worker on this machine."""
 
     def __init__(self, worker: Worker):
@@ -153,20 +151,12 @@ class LocalRun:
             self.status = 0 if self.worker.answered() else ended
         return self.status
 
-    def state(self) -> str:
-        return "running"
-
     def stop(self) -> None:
         self.worker.process.terminate()
 
     def kill(self) -> None:
         if self.poll() is None:
             os.killpg(self.worker.process.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        while self.poll() is None:
-            time.sleep(POLL_SECONDS)
-        return self.status
 
 
 def share(items: Sequence[str], jobs: int) -> list[list[str]]:

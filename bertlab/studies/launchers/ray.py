@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError, require
-from bertlab.studies.launchers.base import append_line, attend, log_size, start_on_node
+from bertlab.studies.launchers.base import Launcher, QueuedProcess, append_line, attend, log_size, start_on_node
 
 
-class Ray:
+class Ray(Launcher):
     """Runs workers as tasks of a Ray cluster. Ray places them by their needs and sets CUDA_VISIBLE_DEVICES.
 
     Args:
@@ -22,8 +22,6 @@ class Ray:
         UserError: Ray is not installed, no cluster answers at the address, or Ray does not know an option.
     """
 
-    is_here = False
-
     def __init__(self, jobs: int, address: str | None = None, **options: Any):
         ray = require("ray", "ray", "--launcher=ray")
         self.jobs, self.ray = jobs, ray
@@ -32,9 +30,6 @@ class Ray:
         except (ValueError, TypeError) as error:
             raise UserError(f"--launcher_options: {str(error).splitlines()[0]}") from None
         self.address, self.connected = address, False
-
-    def share(self, workers: int) -> float | None:
-        return None
 
     def connect(self) -> None:
         """Joins or starts the cluster, unless the caller did. Only the first worker needs it; a dry run does not."""
@@ -66,12 +61,12 @@ def run_task(command: Sequence[str], directory: Path) -> int:
     return attend(start_on_node(command, directory))
 
 
-class RayProcess:
+class RayProcess(QueuedProcess):
     """A `Process` in a Ray task."""
 
     def __init__(self, ray: Any, task: Any, directory: Path, log_start: int):
-        self.ray, self.task, self.directory, self.log_start = ray, task, directory, log_start
-        self.status: int | None = None
+        super().__init__(directory, log_start)
+        self.ray, self.task = ray, task
 
     def poll(self) -> int | None:
         if self.status is None and self.ray.wait([self.task], timeout=0)[0]:
@@ -91,15 +86,8 @@ class RayProcess:
             append_line(self.directory, f"{type(error).__name__}: {error}")
             return -signal.SIGKILL
 
-    def state(self) -> str:
-        return "running" if log_size(self.directory) > self.log_start else "queued"
-
     def stop(self) -> None:
         self.ray.cancel(self.task)
 
     def kill(self) -> None:
         self.ray.cancel(self.task, force=True)
-
-    def wait(self) -> int:
-        self.ray.wait([self.task])
-        return self.poll()

@@ -13,13 +13,13 @@ from typing import Any
 
 from bertlab.errors import UserError, require
 from bertlab.run import Run
-from bertlab.studies.launchers.base import append_line, attend, log_size, start_on_node
+from bertlab.studies.launchers.base import Launcher, QueuedProcess, append_line, attend, log_size, start_on_node
 
 QUEUE_SECONDS = 30  # between two queries to SLURM's controller, for all runs together
 STOP_SECONDS = 1  # the same while runs are being stopped
 
 
-class Slurm:
+class Slurm(Launcher):
     """Submits workers to SLURM with submitit; its files go to `slurm/` in a run's directory.
 
     A cancelled job's worker has the cluster's KillWait (30 s by default) to save and end. `slurm_signal_delay_s` seconds (90)
@@ -35,8 +35,6 @@ class Slurm:
     Raises:
         UserError: submitit or SLURM is missing, or submitit does not know a parameter.
     """
-
-    is_here = False
 
     def __init__(self, jobs: int, cluster: str = "slurm", slurm_max_num_timeout: int = 3, **parameters: Any):
         submitit = require("submitit", "slurm", "--launcher=slurm")
@@ -56,9 +54,6 @@ class Slurm:
                 self.executor(Path(tempfile.gettempdir()), "checked")
         except (NameError, AssertionError, ValueError, TypeError, UserWarning) as error:
             raise UserError(f"--launcher_options: {str(error).splitlines()[0]}") from None
-
-    def share(self, workers: int) -> float | None:
-        return None
 
     def executor(self, folder: Path, name: str) -> Any:
         """A submitit executor that keeps its files in a folder."""
@@ -90,9 +85,6 @@ class Slurm:
                 self.queue, self.asked = set(listing.stdout.split()), self.tried
         return self.asked
 
-    def close(self) -> None:
-        pass
-
 
 class Submission:
     """What submitit runs on the node: the worker, and the checkpoint before its time limit."""
@@ -122,12 +114,12 @@ class Submission:
         return submitit.helpers.DelayedSubmission(Submission(self.command, self.directory))
 
 
-class SlurmProcess:
+class SlurmProcess(QueuedProcess):
     """A `Process` in a SLURM job."""
 
     def __init__(self, slurm: Slurm, job: Any, directory: Path, log_start: int):
-        self.slurm, self.job, self.directory, self.log_start = slurm, job, directory, log_start
-        self.status: int | None = None
+        super().__init__(directory, log_start)
+        self.slurm, self.job = slurm, job
         self.stopped = False
         self.missed: float | None = None
 
@@ -159,9 +151,6 @@ class SlurmProcess:
             self.missed = asked
         return self.missed is not None and (self.stopped or asked > self.missed)
 
-    def state(self) -> str:
-        return "running" if log_size(self.directory) > self.log_start else "queued"
-
     def stop(self) -> None:
         self.stopped = True
         self.job.cancel(check=False)
@@ -170,8 +159,3 @@ class SlurmProcess:
         if self.slurm.cluster == "slurm":  # the step: a job's processes would first get KillWait seconds
             subprocess.run(["scancel", "--signal=KILL", f"{self.job.job_id}.0"], capture_output=True, check=False)
         self.stop()
-
-    def wait(self) -> int:
-        while self.poll() is None:
-            time.sleep(STOP_SECONDS)
-        return self.status
