@@ -19,7 +19,7 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-# Trains every run of every study for two steps; the tests train one run of each.
+# Trains every run of every study for two steps; the tests train one run of each kind.
 studies: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_WHOLE_STUDIES=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/studies/test_smoke.py
 

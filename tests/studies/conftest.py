@@ -1,17 +1,28 @@
 """Synthetic fixtures: directories as runs write them, filled with made-up but plausible numbers."""
 
+import contextlib
 import hashlib
 import io
 import json
 import math
+import os
 import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ml_collections import ConfigDict
 from rich.console import Console
 
+from bertlab.run import Run
+from bertlab.studies import sweep as sweep_module
+from bertlab.studies.launchers import Launcher
 from bertlab.studies.report import report
 from bertlab.studies.study import Study
-from bertlab.studies.sweep import describe
+from bertlab.studies.sweep import describe, sweep
+from bertlab.studies.worker import execute_job
+from tests.conftest import ROOT
 
 # variant -> (objectives and their final losses, package accuracy, code_spans F1, seconds per step)
 VARIANTS = {
@@ -74,74 +85,39 @@ def write_run(directory, variant, seed, *, package=None, code_spans=None, steps=
     def data_hash(step):
         return hashlib.blake2b(f"{data} {seed} {step}".encode(), digest_size=16).hexdigest()
 
-    lines = []
+    run, lines = Run(directory), []
     for step in range(0, steps + 1, 150):
         if step:
-            lines.append(
-                {
-                    "step": step,
-                    "split": "train",
-                    **held_out(step),
-                    **costs(step),
-                    "tokens_per_second": TOKENS_PER_STEP / pace,
-                    "learning_rate": 1e-3 * (1 - step / STEPS),
-                    "data_hash": data_hash(step),
-                }
-            )
+            rates = {"tokens_per_second": TOKENS_PER_STEP / pace, "learning_rate": 1e-3 * (1 - step / STEPS)}
+            line = {"step": step, "split": "train", **held_out(step), **costs(step), **rates, "data_hash": data_hash(step)}
+            lines.append(line)
         lines.append({"step": step, "split": "valid", **held_out(step), **costs(step)})
     write_lines(directory / "metrics.jsonl", lines)
-    write_json(directory / "config.json", {"train": {"steps": steps}, "seed": seed})
-    write_json(
-        directory / "environment.json",
+    run.config.write({"train": {"steps": steps}, "seed": seed})
+    run.environment.write(
         {
             "versions": {"python": "3.11.9", "bertlab": "0.1.0", "jax": "0.10.2", "flax": "0.12.4", "numpy": "2.4.6"},
             "devices": ["cpu"],
             "commit": "3f2a9c1d",
             "command": "python -m bertlab.studies.sweep --run job.json",
-        },
+        }
     )
     if not finished:
         return
     valid = {k: v for k, v in lines[-1].items() if k == "loss" or "/" in k}
-    write_json(
-        directory / "result.json",
-        {
-            "step": steps,
-            "parameters": PARAMETERS,
-            **costs(steps),
-            "data_hash": data_hash(steps),
-            "metrics": {"valid": valid, "test": valid},
-        },
+    metrics = {"valid": valid, "test": valid}
+    run.result.write(
+        {"step": steps, "parameters": PARAMETERS, **costs(steps), "data_hash": data_hash(steps), "metrics": metrics}
     )
-    package = default_package + rng.gauss(0, 0.006) if package is None else package
-    code_spans = default_code_spans + rng.gauss(0, 0.006) if code_spans is None else code_spans
-    for task, metrics in (
-        ("package", {"loss": 0.91, "package/loss": 0.91, "package/accuracy": package}),
-        (
-            "code_spans",
-            {
-                "loss": 0.2,
-                "code_spans/loss": 0.2,
-                "code_spans/precision": code_spans + 0.02,
-                "code_spans/recall": code_spans - 0.02,
-                "code_spans/f1": code_spans,
-            },
-        ),
+    accuracy = default_package + rng.gauss(0, 0.006) if package is None else package
+    f1 = default_code_spans + rng.gauss(0, 0.006) if code_spans is None else code_spans
+    for task, loss, scores in (
+        ("package", 0.91, {"accuracy": accuracy}),
+        ("code_spans", 0.2, {"precision": f1 + 0.02, "recall": f1 - 0.02, "f1": f1}),
     ):
-        (directory / "finetune" / task).mkdir(parents=True, exist_ok=True)
-        write_json(
-            directory / "finetune" / task / "result.json",
-            {
-                "step": 300,
-                "parameters": PARAMETERS,
-                "tokens": 10,
-                "supervised": 10,
-                "flops": 1.0,
-                "seconds": 20.0,
-                "data_hash": "00",
-                "metrics": {"valid": metrics, "test": metrics},
-            },
-        )
+        metrics = {"loss": loss, f"{task}/loss": loss} | {f"{task}/{name}": score for name, score in scores.items()}
+        result = {"flops": 1.0, "seconds": 20.0, "metrics": {"valid": metrics, "test": metrics}}
+        run.stage("finetune", task).result.write(result)
 
 
 def write_study(directory, study, **options):
@@ -150,10 +126,47 @@ def write_study(directory, study, **options):
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "study.json", describe(study, study.runs()))
     for run in study.runs():
-        write_run(
-            directory / run.name, run.labels["objective"], int(run.labels["seed"]), **(options | per_run.get(run.name, {}))
-        )
+        settings = options | per_run.get(run.name, {})
+        write_run(directory / run.name, run.labels["objective"], int(run.labels["seed"]), **settings)
     return directory
+
+
+class InThisProcess(Launcher):
+    """A launcher that executes a run when it is started, in this process: no imports, no compilation of what is compiled."""
+
+    def __init__(self, jobs=1):
+        self.jobs = jobs
+
+    def start(self, command, directory, lock):
+        arguments = sys.argv[1:]
+        with open(directory / "log.txt", "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            status = execute_job(Path(command[-1]))
+        sys.argv[1:] = arguments
+        return SimpleNamespace(poll=lambda: status, state=lambda: "running")
+
+
+def fake_config(spec, overrides):
+    """As much of a config as a sweep of fake runs reads."""
+    data = {"corpus": overrides.get("data.corpus", "pydocs"), "batch_size": 4, "seq_len": 8}
+    return ConfigDict({"train": {"steps": overrides.get("train.steps", 0)}, "data": data})
+
+
+@pytest.fixture
+def fake_runs(monkeypatch):
+    """For sweeps of the fake runner: it is found, and configs and corpora need not exist. The corpora that were prepared."""
+    prepared = []
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
+    monkeypatch.setattr(sweep_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(sweep_module, "load_checked", fake_config)
+    monkeypatch.setattr(sweep_module, "prepare", lambda data: prepared.append(data.corpus))
+    return prepared
+
+
+def run_sweep(study, workdir, launcher=None, terminal=False, **options):
+    """(exit status, what was printed) of a sweep of the fake runner."""
+    console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
+    status = sweep(study, workdir, launcher or InThisProcess(), runner="fake_runner:run", console=console, **options)
+    return status, console.file.getvalue()
 
 
 def write_json(path, value):

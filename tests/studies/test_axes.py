@@ -48,8 +48,6 @@ def test_a_mapping_is_the_product_of_its_axes():
     [
         (lambda: zipped(WIDTHS, HEADS[:2]), "zipped grids have 3, 2 points"),
         (lambda: product(WIDTHS, WIDTHS), 'axis "model.width" is in two'),
-        (lambda: axis("seed", []), "list of values"),
-        (lambda: axis("a", {"x": 3}), 'label "x" of axis "a" is 3'),
     ],
 )
 def test_what_cannot_be_combined_is_refused(combine, message):

@@ -17,10 +17,9 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [
-        ("bert.py:objectives=mlm+nsp", {}),
+        ("bert.py:objectives=mlm+nsp", {"model__layers": 1}),
         ("awd_lstm.py", {}),
         pytest.param("bert.py:objectives=electra", {"data__format": "full_sentences"}, marks=pytest.mark.slow),
-        pytest.param("elmo.py", {}, marks=pytest.mark.slow),
         pytest.param("static.py:objectives=skip_gram", {}, marks=pytest.mark.slow),
     ],
 )

@@ -23,21 +23,17 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from rich.console import Console
-from test_sweep import load_config
+from conftest import run_sweep
 
-import bertlab
 from bertlab.errors import UserError
 from bertlab.studies.launchers import Slurm, launcher, local, parse_options, slurm
-from bertlab.studies.launchers.base import attend, start_on_node
 from bertlab.studies.launchers.local import device_environments, share
-from bertlab.studies.launchers.slurm import SlurmProcess, Submission
+from bertlab.studies.launchers.slurm import SlurmProcess
 from bertlab.studies.study import RunSpec, Study
-from bertlab.studies.sweep import sweep
 from bertlab.studies.worker import write_job
 
 # Ray starts its cluster by a fork, and JAX warns of one once it is at work in the same process.
-pytestmark = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"), pytest.mark.usefixtures("fake_runs")]
 
 SECONDS = 60  # no worker here takes longer; what hangs fails
 
@@ -83,8 +79,6 @@ def slurm_is_here():
 @pytest.fixture
 def make_launcher(monkeypatch):
     """A function (name, jobs, SLURM or its stand-in) -> launcher; its cluster has two CPUs. Closed after the test."""
-    places = (Path(bertlab.__file__).parent.parent, Path(__file__).parent)  # of bertlab and of the fake runner
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, places), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home directory
     monkeypatch.setattr(slurm, "QUEUE_SECONDS", 1)
     with contextlib.ExitStack() as stack:
@@ -163,8 +157,7 @@ def files_of_a_sweep(engine, workdir):
         overrides={"train.steps": 10},
         downstream=["x"],
     )
-    fake = {"runner": "fake_runner:run", "load_config": load_config, "prepare": lambda data: None}
-    assert sweep(study, workdir, engine, console=Console(quiet=True), **fake) == 1
+    assert run_sweep(study, workdir, engine)[0] == 1
     own = ("log.txt", "calls.txt", "run.lock", "sweep.lock")  # where and when, not what
     paths = [path for path in workdir.rglob("*") if path.is_file() and path.name not in own and "slurm" not in path.parts]
     return {str(path.relative_to(workdir)): path.read_text() for path in paths}
@@ -256,8 +249,7 @@ def test_a_worker_on_this_machine_takes_run_after_run_until_one_fails(make_launc
     modes = ("finish", "finish", "fail", "finish", "die")
     axes = {"turn": {f"r{i}": {"mode": mode, "train.steps": i + 1} for i, mode in enumerate(modes)}}
     study = Study(name="s", title="", question="?", config="base.py", axes=axes)
-    fake = {"runner": "fake_runner:run", "load_config": load_config, "prepare": lambda data: None}
-    assert sweep(study, tmp_path, make_launcher("local", jobs=1), console=Console(quiet=True), **fake) == 1
+    assert run_sweep(study, tmp_path, make_launcher("local", jobs=1))[0] == 1
     runs = [tmp_path / run.name for run in study.runs()]
     a, b, c, d, e = (int((run / "calls.txt").read_text().split()[-1]) for run in runs)
     assert a == b == c and c != d == e
@@ -314,7 +306,7 @@ def test_a_worker_that_cannot_be_started_hides_nothing(make_launcher, start, mon
     engine.close()
 
 
-def test_programs_of_a_sweep_that_was_killed_are_removed(make_launcher, tmp_path, monkeypatch):
+def test_workers_share_their_programs_for_one_sweep_and_remove_those_of_one_that_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
     for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
         monkeypatch.delenv(name, raising=False)
@@ -325,11 +317,18 @@ def test_programs_of_a_sweep_that_was_killed_are_removed(make_launcher, tmp_path
     left, *others = (tmp_path / f"{local.PROGRAMS}-{end}-x" for end in ends)
     for directory in (left, *others):
         directory.mkdir()
-    engine = make_launcher("local", jobs=1)
-    own = Path(engine.programs()["JAX_COMPILATION_CACHE_DIR"])
+    engine = launcher("local", 2)
+    shared = engine.programs()
+    own = Path(shared["JAX_COMPILATION_CACHE_DIR"])
+    assert engine.programs() == shared and shared["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
     assert own.is_dir() and all(other.is_dir() for other in others) and not left.exists()
     engine.close()
     assert not own.exists()
+    several = {"JAX_NUM_CPU_DEVICES": "4", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    for name, value in (several | {"JAX_COMPILATION_CACHE_DIR": "mine"}).items():
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert launcher("local", 2).programs() == {}
 
 
 def test_a_worker_on_this_machine_holds_the_lock(make_launcher, start, tmp_path):
@@ -411,17 +410,6 @@ def test_a_run_that_slurm_takes_back_saves_and_goes_on_later(make_launcher, star
     os.kill(started(directory)["parent"], signal.SIGTERM)  # `scancel`
     assert status(process) == 0
     assert (directory / "saved.txt").exists()
-
-
-def test_a_job_goes_back_into_the_queue_after_its_worker_has_saved(tmp_path):
-    (tmp_path / "worker.py").write_text(textwrap.dedent(WORKER))
-    submission = Submission([sys.executable, str(tmp_path / "worker.py"), str(tmp_path), "save"], tmp_path)
-    submission.process = start_on_node(submission.command, tmp_path)
-    started(tmp_path)
-    again = submission.checkpoint().function
-    assert (tmp_path / "saved.txt").exists()
-    assert (again.command, again.directory, again.process) == (submission.command, tmp_path, None)
-    assert attend(submission.process) == 0
 
 
 def test_a_job_that_left_no_result_is_noticed(make_launcher, monkeypatch, tmp_path):

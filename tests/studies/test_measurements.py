@@ -123,14 +123,6 @@ def test_status_tells_finished_failed_and_unfinished_apart(tmp_path):
     assert set(nothing.runs["status"]) == {"unfinished"} and nothing.metrics.empty and summarise(nothing).empty
 
 
-def test_summary_is_the_mean_and_sample_deviation_over_seeds(tmp_path):
-    summary = summarise(load(small_study(tmp_path / "s"))).set_index(["variant", *Measure._fields])
-    row = summary.loc[("MLM", *F1)]
-    assert row["mean"] == pytest.approx(0.72)
-    assert row["sd"] == pytest.approx(statistics.stdev([0.70, 0.74]))
-    assert row["seeds"] == row["runs"] == 2
-
-
 def test_differences_are_paired_by_seed(tmp_path):
     results = load(small_study(tmp_path / "s"))
     found = difference(results, "code_spans/f1", "MLM", "LTR")

@@ -12,28 +12,17 @@ from pydoc_data.topics import topics
 import jax
 import matplotlib.pyplot as plt
 import pytest
+from conftest import InThisProcess
 
 from bertlab.data.documents import make_document
 from bertlab.data.pydocs import Module, PydocsCorpus
-from bertlab.files import read_json
-from bertlab.studies import launchers, worker
-from bertlab.studies.study import RunSpec
+from bertlab.studies import launchers
 from bertlab.transfer.tasks import pydocs
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NAMES = [
-    "distance_to_the_floor",
-    "features_against_fine_tuning",
-    "first_look",
-    "mlm_against_ltr",
-    "ulmfit_step_by_step",
-    "what_a_contextual_embedding_knows",
-    "what_nsp_does",
-    "your_own_objective",
-]
 LARGEST = 1_500_000  # bytes, all together
 # Paths of a machine: "/home/..." and "C:\\...", but not "a/b" or "https://...".
 MACHINE_PATH = re.compile(r"(?<![\w./:<])/(?:home|root|Users|tmp|usr|opt|var|mnt|work|private)/|[A-Z]:\\\\")
@@ -50,27 +39,6 @@ def source_of(cell: dict, magics: bool = False) -> str:
 
 def code_of(path: Path) -> list[dict]:
     return [cell for cell in read(path) if cell["cell_type"] == "code"]
-
-
-class InThisProcess:
-    """A launcher that runs everything in this process; separate processes would mostly import and compile."""
-
-    def __init__(self, jobs: int):
-        self.jobs = jobs
-
-    def start(self, command, directory, lock):
-        assert worker.RUNNER == read_json(directory / "job.json")["runner"]
-        worker.execute(RunSpec(**read_json(directory / "job.json")["run"]), directory)
-        return self
-
-    def poll(self) -> int:
-        return 0
-
-    def state(self) -> str:
-        return "running"
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +86,6 @@ def test_runs_from_top_to_bottom(path: Path, in_fast_mode, capsys):
     answer = capsys.readouterr().out
     assert len(answer.split()) > 30, f"the answer is: {answer}"
     assert not re.search(r"\bnan\b", answer.lower())
-
-
-def test_they_are_all_there():
-    assert [path.stem for path in NOTEBOOKS] == NAMES
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -182,10 +146,6 @@ def test_uses_the_public_interface_alone(path: Path):
             assert not unknown, f"{unknown[0]} is not in README.md's table: {source_of(cell)}"
 
 
-def test_machine_paths_are_found():
-    assert MACHINE_PATH.search("saved in /home/me/runs") and MACHINE_PATH.search("'C:\\\\Users\\\\me'")
-    assert not MACHINE_PATH.search("<td>a</td> ../runs/notebooks/x experiments/tmp/ https://host/tmp/x")
-
-
-def test_they_are_small():
+def test_they_are_all_there_and_small():
+    assert len(NOTEBOOKS) == 8
     assert sum(path.stat().st_size for path in NOTEBOOKS) < LARGEST

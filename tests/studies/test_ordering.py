@@ -1,20 +1,19 @@
 """`bertlab sweep --until_decided`: seeds are run one after the other, and none is begun any more once the order is settled."""
 
 import dataclasses
-import io
 import json
 
 import pytest
-from rich.console import Console
-from test_sweep import load_config, workers_find_the_fake_runner  # noqa: F401
+from conftest import run_sweep
 
 from bertlab.errors import UserError
 from bertlab.studies.findings import notices
-from bertlab.studies.launchers import Local
 from bertlab.studies.measurements import load
 from bertlab.studies.ordering import fix_rule, look
 from bertlab.studies.study import Study
-from bertlab.studies.sweep import outlook, sweep
+from bertlab.studies.sweep import outlook
+
+pytestmark = pytest.mark.usefixtures("fake_runs")
 
 
 def study(scores, seeds):
@@ -22,13 +21,6 @@ def study(scores, seeds):
     variants = {name: {"score": score, "which": name} for name, score in scores.items()}
     axes = {"mode": variants, "seed": list(range(1, seeds + 1))}
     return Study(name="s", title="", question="?", config="base.py", axes=axes, overrides={"train.steps": 1}, downstream=["x"])
-
-
-def run(spec, workdir, **options):
-    out = io.StringIO()
-    console, fake = Console(file=out, width=200), {"runner": "fake_runner:run", "load_config": load_config}
-    status = sweep(spec, workdir, Local(2), console=console, prepare=lambda data: None, **fake, **options)
-    return status, out.getvalue()
 
 
 def finished(workdir):
@@ -39,7 +31,7 @@ def test_an_order_that_is_clear_ends_the_sweep_and_the_report_says_so(tmp_path):
     # Noise is a seed's, the same for all variants: the difference does not vary, and is decided where 2/2^n <= 0.05/10 looks.
     clear = study({"A": 0.9, "B": 0.5}, seeds=12)
     noisy = dataclasses.replace(clear, axes={**clear.axes, "seed": {str(s): {"seed": s} for s in range(1, 13)}})
-    status, printed = run(noisy, tmp_path, until_decided="x")
+    status, printed = run_sweep(noisy, tmp_path, until_decided="x")
     assert status == 0
     done = finished(tmp_path)
     settled = json.loads((tmp_path / "settled.json").read_text())
@@ -50,9 +42,9 @@ def test_an_order_that_is_clear_ends_the_sweep_and_the_report_says_so(tmp_path):
     [notice] = notices(load(tmp_path))
     assert f"{24 - len(done)} runs were not started" in notice
 
-    assert run(noisy, tmp_path, until_decided="x")[0] == 0
+    assert run_sweep(noisy, tmp_path, until_decided="x")[0] == 0
     assert finished(tmp_path) == done, "asked again, it begins none"
-    assert run(noisy, tmp_path)[0] == 0
+    assert run_sweep(noisy, tmp_path)[0] == 0
     assert len(finished(tmp_path)) == 24 and not (tmp_path / "settled.json").exists(), "without the rule it goes on to the end"
 
 
@@ -66,7 +58,7 @@ def test_the_rule_of_a_directory_stays(tmp_path):
 
 
 def test_equals_are_never_decided(tmp_path):
-    status, printed = run(study({"A": 0.7, "B": 0.7}, seeds=5), tmp_path, until_decided="all")
+    status, printed = run_sweep(study({"A": 0.7, "B": 0.7}, seeds=5), tmp_path, until_decided="all")
     assert status == 0 and len(finished(tmp_path)) == 10
     assert (
         "undecided after 3 seeds: A against B on x/accuracy" in printed
@@ -76,7 +68,7 @@ def test_equals_are_never_decided(tmp_path):
 
 def test_a_seed_counts_when_all_its_variants_have_ended(tmp_path):
     spec = study({"A": 0.9, "B": 0.5}, seeds=4)
-    assert run(spec, tmp_path)[0] == 0
+    assert run_sweep(spec, tmp_path)[0] == 0
     assert look(tmp_path, spec, "x").seeds == 4
     (tmp_path / "b-seed=3" / "finetune" / "x" / "result.json").unlink()
     assert look(tmp_path, spec, "x") is None, "two complete seeds are too few to look at"
@@ -109,5 +101,5 @@ def test_a_run_whose_pretraining_failed_is_not_waited_for(tmp_path):
 )
 def test_what_cannot_be_settled_is_refused_before_anything_runs(tmp_path, changes, asked, message):
     with pytest.raises(UserError, match=message):
-        run(dataclasses.replace(study({"A": 0.9, "B": 0.5}, 5), **changes), tmp_path / "w", until_decided=asked)
+        run_sweep(dataclasses.replace(study({"A": 0.9, "B": 0.5}, 5), **changes), tmp_path / "w", until_decided=asked)
     assert not (tmp_path / "w").exists()

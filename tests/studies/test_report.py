@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 from conftest import objectives_study, write_run, write_study
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from bertlab.studies import report as module
@@ -52,6 +53,8 @@ def no_figures(monkeypatch):
     """Reports without their figures, most of a report's time."""
     monkeypatch.setattr(module, "inline_svg", lambda *_: '<svg role="img"></svg>')
     monkeypatch.setattr(module, "figures", lambda _: {})
+    for name in ("learning_curves", "downstream_bars", "heat_map"):
+        monkeypatch.setattr(module.plots, name, lambda *_, **__: Figure())
 
 
 def study_of(directory, task="code_spans", published=None, **scores):
@@ -224,10 +227,6 @@ def test_page_is_self_contained(study_directory, study_report):
     assert text.count('role="img"') == panels + 6  # and six samples in the legends
 
 
-def test_page_is_the_same_each_time(study_directory, study_report):
-    assert html_page(load(study_directory)) == study_report[0].read_text(encoding="utf-8")
-
-
 def test_page_escapes_what_a_study_says(tmp_path, no_figures):
     study = Study(
         name="s",
@@ -291,16 +290,6 @@ def test_the_published_table_stands_beside_ours_with_a_warning(tmp_path, no_figu
     assert r"As published: Somebody 2019, table 5" in (directory / "report" / "table.tex").read_text(encoding="utf-8")
 
 
-def test_failed_runs_are_a_rate_of_their_own(tmp_path):
-    directory = write_study(tmp_path / "s", objectives_study((1, 2, 3, 4, 5), ("MLM", "LTR")))
-    for seed in (1, 2):
-        (directory / f"ltr-seed={seed}" / "result.json").unlink()
-        (directory / f"ltr-seed={seed}" / "failed.txt").write_text("out of memory")
-    [said] = notices(load(directory))
-    low, high = scipy.stats.binomtest(2, 10).proportion_ci(method="exact")
-    assert said.startswith(f"2 of 10 runs failed (20 %, 95 % interval {100 * low:.0f} to {100 * high:.0f} %) and are left out")
-
-
 def test_different_data_are_flagged_on_top_and_below(tmp_path, no_figures):
     study = objectives_study((1,), ("MLM", "LTR"))
     directory = write_study(tmp_path / "s", study, per_run={"ltr-seed=1": {"data": "other"}})
@@ -311,11 +300,13 @@ def test_different_data_are_flagged_on_top_and_below(tmp_path, no_figures):
     assert "did not read the same data" in console.file.getvalue()
 
 
-def test_the_same_data_are_stated_with_their_hash(study_directory, study_report):
+def test_the_same_data_are_stated_with_their_hash_and_the_footer_says_where_numbers_come_from(study_directory, study_report):
     text = study_report[0].read_text(encoding="utf-8")
     assert "Runs with the same seed and the same settings of the data read the same tokens in the same order." in text
     assert load(study_directory).runs.set_index("run").loc["mlm-seed=2", "data_hash"] in text
     assert 'class="notice"' not in text
+    footer = text[text.index("<footer>") :]
+    assert all(expected in footer for expected in ("3f2a9c1d", "jax 0.10.2", "cpu"))
 
 
 def write_likelihoods(directory, bits=None, pairs=None, text_hash="a" * 32, **bias):
@@ -487,13 +478,6 @@ def test_curves_of_one_pretraining_are_drawn_once_and_the_others_named(tmp_path,
     assert set(curves(load(directory))["variant"]) == {"MLM", "LTR", "biLM"}
 
 
-def test_footer_says_where_numbers_come_from(study_report):
-    text = study_report[0].read_text(encoding="utf-8")
-    footer = text[text.index("<footer>") :]
-    for expected in ("3f2a9c1d", "jax 0.10.2", "cpu"):
-        assert expected in footer
-
-
 def test_environments_that_differ_are_listed_by_run():
     rows = environment_rows(
         {
@@ -520,20 +504,15 @@ def test_files_and_terminal(study_directory, study_report):
     assert "MLM+NSP" in printed and "4.39 M" in printed and "report: " in printed
 
 
-def test_report_of_a_single_run(tmp_path, no_figures):
+def test_report_of_a_single_run_and_of_one_in_progress(tmp_path, no_figures):
     write_run(tmp_path / "x", "MLM+NSP", 1, package=0.7)
     console = quiet()
     text = report(tmp_path / "x", console=console).read_text(encoding="utf-8")
     assert "package/accuracy on test is 70.0" in console.file.getvalue().replace("\n", " ")
     assert "One run says nothing about differences." in text
-
-
-def test_report_of_a_run_in_progress(tmp_path, no_figures):
-    write_run(tmp_path / "x", "MLM", 1, finished=False)
-    console = quiet()
-    text = report(tmp_path / "x", console=console).read_text(encoding="utf-8")
-    assert "This run is not finished." in text
-    assert "mlm/loss (nats)" in text
+    write_run(tmp_path / "y", "MLM", 1, finished=False)
+    text = report(tmp_path / "y", console=quiet()).read_text(encoding="utf-8")
+    assert "This run is not finished." in text and "mlm/loss (nats)" in text
 
 
 @pytest.mark.parametrize(
@@ -709,15 +688,6 @@ def printed_table(width, labels, columns):
     lines = console.file.getvalue().rstrip("\n").split("\n")
     assert max(map(len, lines)) <= width
     return [line.strip() for line in lines if line.strip("─ ")]
-
-
-def test_a_table_that_fits_is_printed_as_it_is():
-    lines = printed_table(80, ["MLM", "LTR"], {"package accuracy (%)": ["71.4 ± 0.8", "70.0"], "f1": ["1", "2"]})
-    assert [line.split() for line in lines] == [
-        ["variant", "package", "accuracy", "(%)", "f1"],
-        ["MLM", "71.4", "±", "0.8", "1"],
-        ["LTR", "70.0", "2"],
-    ]
 
 
 def test_long_labels_fold_and_numbers_stay():

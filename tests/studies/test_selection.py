@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bertlab.errors import UserError
 from bertlab.studies.comparisons import compare_all, difference
 from bertlab.studies.findings import findings
 from bertlab.studies.measurements import load, score_of_task
@@ -147,27 +146,6 @@ def test_an_infinite_score_is_no_score(tmp_path):
     [column] = [c for c in table(results).columns if c[1] == "words accuracy (%)"]
     assert table(results)[column].tolist() == ["60.0 ± 14.1 (2 seeds)", "51.7 ± 12.6"]
     assert report(tmp_path).exists()
-
-
-def test_one_seed_is_not_compared_with_one(tmp_path):
-    results = write_scores(tmp_path, {("a", "1"): 0.5, ("b", "1"): 0.6}, ("model", "seed"))
-    with pytest.raises(UserError, match="a and b have 1 seed in common"):
-        difference(results, "words/accuracy", "a", "b")
-    assert findings(results, compare_all(results))[1:] == ["words (accuracy, test): a 50.0\u00a0%, b 60.0\u00a0%."]
-    assert difference_table(compare_all(results)).empty
-
-
-def test_intervals_of_many_variants_hold_together(tmp_path):
-    """Bonferroni's: of eleven differences each has the interval of level 1 - 0.05/11."""
-    rng = np.random.default_rng(0)
-    scores = {(f"v{v}", f"{seed}"): rng.normal(0.5, 0.1) for v in range(12) for seed in range(4)}
-    results = write_scores(tmp_path, scores, ("model", "seed"))
-    intervals = difference_table(compare_all(results))[DIFFERENCES, "95 % interval"]
-    assert len(intervals) == 11
-    for v, text in enumerate(intervals, 1):
-        both = [[100 * scores[f"v{of}", f"{seed}"] for seed in range(4)] for of in (v, 0)]
-        expected = scipy.stats.ttest_rel(*both).confidence_interval(1 - 0.05 / 11)
-        assert text == f"{expected.low:z.1f} to {expected.high:z.1f}"
 
 
 @pytest.mark.parametrize("settled", [True, False])

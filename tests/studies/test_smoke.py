@@ -1,15 +1,14 @@
 """Studies are trained: two steps of pretraining, two of adaptation and of fine-tuning.
 
-Text, tasks and batches are small; models, objectives, heads, stages and schedules are the study's own at scale=tiny. Of every
-study the last run is, and those of MORE; with BERTLAB_WHOLE_STUDIES=1 (`make studies`) all runs, with a report. What two
-studies train alike is trained once.
+Text, tasks and batches are small; models, objectives, heads, stages and schedules are the study's own at scale=tiny. The tests
+train one run of each kind: each family, objective, format, recipe with each kind of task, layers, places and schedules. With
+BERTLAB_WHOLE_STUDIES=1 (`make studies`) they train all runs of all studies, with a report.
 """
 
 import dataclasses
 import io
 import json
 import os
-import shutil
 
 import pytest
 from rich.console import Console
@@ -27,12 +26,16 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 STUDIES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("floors", "objectives"))
 WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
-# Kinds of stages that no study's last run has on its last task: label of the run, task. Other layers, places of a biLSTM,
-# orders of thawing and probes are left to `make studies`.
+# Studies whose last run, on its last task, is of a kind of its own: those of `make test`, and of `make test-slow`.
+QUICK = ("elmo_layers", "fitlam", "layers_by_task")
+SLOW = ("albert_sop", "bert_table5", "bert_table7", "bert_table8", "clm_then_mlm", "electra_small", "elmo_placement")
+SLOW += ("gpt_layers", "gpt_table5", "roberta_formats", "spanbert_masking", "static_contextual", "taglm_placement")
+SLOW += ("ulmfit_bidirectional",)
+# Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],
     "clm_then_mlm": [("25% CLM then MLM", "code_spans")],  # phases
-    "elmo_layers": [("baseline", "code_spans"), ("all layers, λ=0.001", "package")],  # embeddings of its own; a mix of layers
+    "elmo_layers": [("baseline", "code_spans")],  # embeddings of its own
     "gpt_layers": [("none", "package")],  # random parameters, and a language model beside the classifier
     "static_contextual": [("GloVe, features", "package")],
 }
@@ -51,12 +54,6 @@ def tasks(tmp_path_factory):
     (directory / "texts.py").write_text(f'{own}TASK = table("texts", train="table.tsv", text="text", label="label")\n')
     (directory / "words.py").write_text(f'{own}TASK = conll("words", train="words.conll")\n')
     return {"classification": str(directory / "texts.py"), "tagging": str(directory / "words.py")}
-
-
-@pytest.fixture(scope="module")
-def trained():
-    """What a stage is made of, as text -> its directory."""
-    return {}
 
 
 def small(run, corpus, cache, tasks):
@@ -82,36 +79,22 @@ def some(study, runs):
     ]
 
 
-def key_of(run, stage):
-    """All that a stage depends on."""
-    return json.dumps([stage.kind, stage.task, run.config, run.overrides, run.adapt, run.downstream.get(stage.task)])
+def studies(quick, slow):
+    """Studies by these names, and which are slow; all with BERTLAB_WHOLE_STUDIES=1."""
+    paths = [path for path in STUDIES if WHOLE or path.stem in quick + slow]
+    return [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem not in quick)) for path in paths]
 
 
-# One study of each way to pretrain or transfer is trained by `make test`, the others by `make test-slow`.
-QUICK = ("ulmfit_table6", "elmo_layers", "layers_by_task")
-
-
-def studies(quick):
-    """All studies; those that are not named are slow."""
-    return [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem not in quick)) for path in STUDIES]
-
-
-@pytest.mark.parametrize("path", studies(QUICK))
-def test_a_study_trains(path, corpus, cache, tasks, trained, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", studies(QUICK, SLOW))
+def test_a_study_trains(path, corpus, cache, tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     study = load_study(f"{path}:scale=tiny,seeds=1,steps=2,task_steps=2")
     runs = [small(run, corpus, cache, tasks) for run in study.runs()]
     if not WHOLE:
         runs = some(path.stem, runs)
     for run in runs:
-        directory = tmp_path / run.name
-        made_of = {stage: key_of(run, stage) for stage in worker.stages(run, directory)}
-        for stage, key in made_of.items():  # what a study before this one has trained
-            if key in trained:
-                shutil.copytree(trained[key], stage.directory, ignore=shutil.ignore_patterns("finetune", "adapt"))
-        worker.execute(run, directory)
-        assert worker.is_finished(run, directory), run.name
-        trained |= {key: stage.directory for stage, key in made_of.items() if stage.kind != "average"}
+        worker.execute(run, tmp_path / run.name)
+        assert worker.is_finished(run, tmp_path / run.name), run.name
     (tmp_path / "study.json").write_text(json.dumps(describe(study, runs)))
     results = load(tmp_path)
     assert set(results.runs["status"]) == {"finished"}
@@ -119,7 +102,7 @@ def test_a_study_trains(path, corpus, cache, tasks, trained, tmp_path, monkeypat
         assert report(tmp_path, console=Console(quiet=True)).exists()
 
 
-@pytest.mark.parametrize("path", studies(["bert_table7"]))
+@pytest.mark.parametrize("path", studies(("bert_table7",), ("static_contextual", "ulmfit_table7")))
 def test_a_study_says_what_it_would_cost(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     out = io.StringIO()

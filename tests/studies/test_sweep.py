@@ -1,4 +1,5 @@
-import contextlib
+"""Sweeps: which runs begin, wait, share, fail and resume; what is refused; what is shown. Most runs are of a fake runner."""
+
 import dataclasses
 import errno
 import fcntl
@@ -17,78 +18,40 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ml_collections import ConfigDict
+from conftest import InThisProcess, run_sweep
 from rich.console import Console
 
-import bertlab
 from bertlab.errors import UserError
 from bertlab.studies import locks, views
 from bertlab.studies import sweep as sweep_module
 from bertlab.studies.launchers import Local
 from bertlab.studies.locks import alone
 from bertlab.studies.study import RunSpec, Study
-from bertlab.studies.sweep import sweep
+from bertlab.studies.sweep import check_configs, sweep
 from bertlab.studies.views import Job, LineView, TerminalView, progress
-from bertlab.studies.worker import execute_job
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("fake_runs")
+
 HERE = Path(__file__).parent
+RUNNING = SimpleNamespace(state=lambda: "running")  # a worker that never ends
 
 
-@pytest.fixture(autouse=True)
-def workers_find_the_fake_runner(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(Path(bertlab.__file__).parent.parent)]))
+def study_of(axes, **options):
+    options = {"overrides": {"train.steps": 10}} | options
+    return Study(name="s", title="", question="?", config="base.py", axes=axes, **options)
 
 
-def study(modes, seeds=(1,), **options):
+def study(modes, seeds=(1,), overrides=None, **options):
+    """Runs of the fake runner in these modes."""
     axes = {"mode": {name: {"mode": mode, "which": name} for name, mode in modes.items()}, "seed": list(seeds)}
-    return Study(
-        name="s",
-        title="S",
-        question="?",
-        config="base.py",
-        axes=axes,
-        overrides={"train.steps": 10} | options.pop("overrides", {}),
-        **options,
-    )
+    return study_of(axes, overrides={"train.steps": 10} | (overrides or {}), **options)
 
 
-def load_config(spec, overrides):
-    data = {"corpus": overrides.get("data.corpus", "pydocs"), "batch_size": 4, "seq_len": 8}
-    return ConfigDict({"train": {"steps": overrides["train.steps"]}, "data": data})
-
-
-class InThisProcess:
-    """A launcher that executes a run when it is started, in this process: quick, for runs that end by themselves."""
-
-    jobs, is_here = 1, True
-
-    def start(self, command, directory, lock):
-        arguments = sys.argv[1:]
-        with open(directory / "log.txt", "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-            status = execute_job(Path(command[-1]))
-        sys.argv[1:] = arguments
-        return SimpleNamespace(poll=lambda: status, state=lambda: "running")
-
-    def close(self):
-        pass
-
-
-def run_sweep(study, workdir, terminal=False, **options):
-    """(exit status, what was printed, corpora prepared)."""
-    out, prepared = io.StringIO(), []
-    options = {"launcher": InThisProcess()} | options
-    console = Console(file=out, width=200, force_terminal=terminal)
-    status = sweep(
-        study,
-        workdir,
-        runner="fake_runner:run",
-        load_config=load_config,
-        prepare=lambda data: prepared.append(data.corpus),
-        console=console,
-        **options,
-    )
-    return status, out.getvalue(), prepared
+def uses(settings, overrides=None):
+    """A study whose runs differ in fine-tuning alone, so that one of them pretrains for all."""
+    axes = {"use": {name: {"finetune.head.layers": layers} for name, layers in settings.items()}}
+    return study_of(axes, overrides={"train.steps": 10} | (overrides or {}), downstream=["x"])
 
 
 def calls(workdir, name):
@@ -96,72 +59,45 @@ def calls(workdir, name):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_finished_runs_are_skipped_and_unfinished_ones_run_again(tmp_path):
+def test_finished_runs_are_skipped_and_unfinished_ones_run_again(fake_runs, tmp_path):
     spec = study({"A": "finish", "B": "finish"}, downstream=("package",))
     assert run_sweep(spec, tmp_path)[0] == 0
     (tmp_path / "b-seed=1" / "finetune" / "package" / "result.json").unlink()
-    status, printed, _ = run_sweep(spec, tmp_path)
-    assert status == 0
-    assert len(calls(tmp_path, "a-seed=1")) == 1
-    assert len(calls(tmp_path, "b-seed=1")) == 2
-    assert "1 already finished, 1 to do" in printed
-    status, _, prepared = run_sweep(spec, tmp_path)
-    assert (status, prepared, len(calls(tmp_path, "b-seed=1"))) == (0, [], 2)
+    status, printed = run_sweep(spec, tmp_path)
+    assert status == 0 and "1 already finished, 1 to do" in printed
+    assert (len(calls(tmp_path, "a-seed=1")), len(calls(tmp_path, "b-seed=1"))) == (1, 2)
+    fake_runs.clear()
+    assert run_sweep(spec, tmp_path)[0] == 0
+    assert (fake_runs, len(calls(tmp_path, "b-seed=1"))) == ([], 2)
 
 
 def test_goes_on_after_failures_and_says_which_and_why(tmp_path):
-    spec = study({"A": "fail", "B": "die", "C": "leave", "D": "finish"})
-    status, printed, _ = run_sweep(spec, tmp_path, launcher=Local(1))
+    status, printed = run_sweep(study({"A": "fail", "[C]": "leave", "D": "finish"}), tmp_path, terminal=True)
     assert status == 1
     assert (tmp_path / "d-seed=1" / "result.json").exists()
     log = tmp_path / "a-seed=1" / "log.txt"
     assert f"failed: a-seed=1: RuntimeError: the step went wrong (log: {log})" in printed
     assert "Traceback" in log.read_text()
-    assert "failed: b-seed=1: killed by SIGKILL" in printed
     assert "failed: c-seed=1: stopped before" in printed
-    assert "3 of 4 runs failed" in printed
+    assert "2 of 3 runs failed" in printed
     assert (tmp_path / "a-seed=1" / "failed.txt").read_text() == "RuntimeError: the step went wrong\n"
+    assert "all runs" in printed and "3/3" in printed, "the bar of the sweep"
 
 
-def test_a_mended_run_is_no_longer_failed(tmp_path):
-    spec = study({"A": "fail"})
-    assert run_sweep(spec, tmp_path)[0] == 1
-    (tmp_path / "mended").touch()
-    assert run_sweep(spec, tmp_path)[0] == 0
-    assert not (tmp_path / "a-seed=1" / "failed.txt").exists()
-
-
-def test_two_jobs_run_at_a_time(tmp_path):
-    status, printed, _ = run_sweep(study({"A": "finish", "B": "finish", "C": "finish"}), tmp_path, launcher=Local(2))
-    assert status == 0
-    lines = [line for line in printed.splitlines() if ": " in line and "seed=1" in line]
-    assert [line.endswith("started") for line in lines[:2]] == [True, True] and not lines[2].endswith("started")
-
-
-def test_runs_share_what_they_compile_unless_the_environment_says_where_or_there_are_several_cpu_devices(monkeypatch):
-    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
-        monkeypatch.delenv(name, raising=False)
-    launcher = Local(2)
-    shared = launcher.programs()
-    assert launcher.programs() == shared and Path(shared["JAX_COMPILATION_CACHE_DIR"]).is_dir()
-    assert shared["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
-    launcher.close()
-    assert not Path(shared["JAX_COMPILATION_CACHE_DIR"]).exists()
-    several = {"JAX_NUM_CPU_DEVICES": "4", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    for name, value in (several | {"JAX_COMPILATION_CACHE_DIR": "mine"}).items():
-        with monkeypatch.context() as changed:
-            changed.setenv(name, value)
-            assert Local(2).programs() == {}
-
-
-def test_each_distinct_data_config_is_prepared_once_before_any_run(tmp_path):
+def test_each_distinct_data_config_is_prepared_once_before_any_run(fake_runs, tmp_path):
     axes = {"corpus": {"p": {"data.corpus": "pydocs"}, "t": {"data.corpus": "text:*.txt"}}, "seed": [1, 2]}
-    spec = Study(name="s", title="", question="", config="base.py", axes=axes, overrides={"train.steps": 1})
-    assert run_sweep(spec, tmp_path)[2] == ["pydocs", "text:*.txt"]
+    run_sweep(study_of(axes), tmp_path)
+    assert fake_runs == ["pydocs", "text:*.txt"]
+
+
+@pytest.fixture
+def real_configs(monkeypatch):
+    """Undoes `fake_runs`."""
+    monkeypatch.undo()
 
 
 def real_study(task, axes=None, **overrides):
-    """A study of the real runner, of whose pretraining nothing is there."""
+    """A study of the real runner; nothing is pretrained yet."""
     return Study(
         name="s",
         title="",
@@ -183,7 +119,7 @@ def real_study(task, axes=None, **overrides):
     )
 
 
-def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(tmp_path, words_task):
+def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(real_configs, tmp_path, words_task):
     spec = real_study(words_task, axes={"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1]})
     out, workdir = io.StringIO(), tmp_path / "new"
     assert sweep(spec, workdir, dry_run=True, console=Console(file=out, width=200)) == 0
@@ -199,20 +135,12 @@ def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(tmp_path, wor
     assert "1 at a time, roughly, at 15 % of this machine" in printed[-1]
 
 
-class NoWorkers(Local):
-    """A launcher that fails where a worker would be started."""
-
-    def start(self, *_):
-        raise AssertionError("a worker was started")
-
-
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
         ({"finetune.optimizer.frozn": "x"}, r"'optimizer\.frozn'; did you mean finetune\.optimizer\.frozen"),
         ({"finetune.optimizer.frozen": "bodi/"}, r"config\.optimizer\.frozen='bodi/'"),
         ({"finetune.recipe": "nope"}, "recipe 'nope'"),
-        ({"finetune.train.step": 5}, r"'train\.step'"),
         ({"finetune.train.steps": "many"}, r"train\.steps=many: expected int"),
         ({"finetune.train.steps": 2.5}, r"config\.train\.steps=2\.5: expected int, not float$"),
         ({"finetune.optimizer.warmup_steps": 9}, r"warmup_steps=9 .* config\.train\.steps=5"),
@@ -223,7 +151,7 @@ class NoWorkers(Local):
         ({"finetune.transfer.layers": 9}, r"config\.transfer\.layers=9 .* 0 "),
         ({"finetune.optimizer.thaw": "gradual", "finetune.optimizer.thaw_stages": 40}, "thaw_stages=40.* thaw='gradual'"),
         ({"finetune.task_data.directory": "/nowhere"}, r"config\.task_data\.directory=/nowhere"),
-        ({"adapt.optimizer.frozn": "x"}, r"'optimizer\.frozn'"),
+        ({"adapt.optimizer.frozn": "x"}, r"'optimizer\.frozn'; did you mean adapt\.optimizer\.frozen"),
         ({"adapt.recipe": "nope"}, "recipe 'nope'.* same"),
         ({"adapt.epochs": "many"}, r"adapt\.epochs='many'"),
         ({"adapt.train.steps": 5, "adapt.optimizer.warmup_steps": 9}, r"warmup_steps=9 .* config\.train\.steps=5"),
@@ -232,14 +160,13 @@ class NoWorkers(Local):
         ({"optimizer.frozen": "bodi/"}, r"config\.optimizer\.frozen='bodi/'"),
         ({"data.corpus": "wiki"}, r'config\.data\.corpus="wiki"'),
         ({"finetun.train.steps": 5}, r"'finetun\.train\.steps'"),
+        ({"finetune.task": "word"}, "task 'word' is not known"),
     ],
 )
-def test_a_mistake_in_a_later_stage_is_refused_before_the_first(overrides, named, tmp_path, words_task):
+def test_a_mistake_in_a_later_stage_is_refused_before_the_first(overrides, named, real_configs, words_task):
     spec = real_study(words_task, {"way": {"right": {}, "wrong": overrides}, "seed": [1]})
-    for dry_run in (True, False) if "data.corpus" in overrides else (False,):
-        with pytest.raises(UserError, match=f"^run wrong-seed=1: .*{named}"):
-            sweep(spec, tmp_path / "x", NoWorkers(1), dry_run=dry_run, console=Console(quiet=True))
-    assert not (tmp_path / "x").exists()
+    with pytest.raises(UserError, match=f"^run wrong-seed=1: .*{named}"):
+        check_configs(spec.runs())
 
 
 def test_checking_leaves_accelerators_to_the_workers(tmp_path, words_task):
@@ -247,10 +174,9 @@ def test_checking_leaves_accelerators_to_the_workers(tmp_path, words_task):
         import jax
         from test_sweep import real_study
         from bertlab.studies.sweep import check_configs
-        from bertlab.studies.worker import RUNNER
         axes = {{"way": {{"A": {{}}, "B": {{"adapt.epochs": 1.0}}, "C": {{"finetune.head.bilstm": 1}}}}}}
         runs = real_study({words_task!r}, axes).runs()
-        check_configs(runs, RUNNER, None)
+        check_configs(runs)
         try:
             jax.devices()
         except RuntimeError:
@@ -262,24 +188,21 @@ def test_checking_leaves_accelerators_to_the_workers(tmp_path, words_task):
     assert said == "checked, and devices cannot be asked for here\n"
 
 
-def test_a_run_waits_for_the_one_whose_pretraining_it_shares(tmp_path):
+def test_a_run_waits_for_the_one_whose_pretraining_it_shares_and_two_run_at_a_time(tmp_path):
     axes = {"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1, 2]}
-    spec = Study(name="s", title="", question="", config="base.py", axes=axes, overrides={"train.steps": 1}, downstream=["x"])
-    status, printed, _ = run_sweep(spec, tmp_path, launcher=Local(2))
+    status, printed = run_sweep(study_of(axes, downstream=["x"]), tmp_path, Local(2))
     assert status == 0
-    started = [line.partition(":")[0] for line in printed.splitlines() if line.endswith(": started")]
-    assert set(started[:2]) == {"a-seed=1", "a-seed=2"}, "what others stand on comes first"
+    lines = [line for line in printed.splitlines() if "-seed=" in line]
+    assert lines[:2] == ["a-seed=1: started", "a-seed=2: started"] and not lines[2].endswith("started")
     assert not (tmp_path / "b-seed=1" / "result.json").exists(), "it pretrains nothing itself"
     assert (tmp_path / "b-seed=1" / "finetune" / "x" / "result.json").exists()
 
 
 def test_what_stands_on_a_failed_run_is_failed_too_and_mends_with_it(tmp_path):
-    axes = {"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1]}
-    given = {"overrides": {"train.steps": 1, "mode": "fail"}, "downstream": ["x"]}
-    spec = Study(name="s", title="", question="", config="base.py", axes=axes, **given)
-    status, printed, _ = run_sweep(spec, tmp_path)
-    assert status == 1
-    assert "failed: b-seed=1: needs a-seed=1" in printed and "2 of 2 runs failed" in printed
+    spec = uses({"A": "last", "B": "layer:0"}, {"mode": "fail"})
+    status, printed = run_sweep(spec, tmp_path)
+    assert status == 1 and "2 of 2 runs failed" in printed
+    assert "failed: b: needs a\n" in printed, "it has no log"
     (tmp_path / "mended").touch()
     assert run_sweep(spec, tmp_path)[0] == 0
     assert not list(tmp_path.glob("*/failed.txt"))
@@ -290,16 +213,9 @@ def test_two_processes_are_never_at_work_on_one_run(tmp_path):
     (tmp_path / "a-seed=1").mkdir()
     with open(tmp_path / "a-seed=1" / "run.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        threading.Timer(1.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        threading.Timer(0.3, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
         assert run_sweep(study({"A": "finish"}), tmp_path)[0] == 0
     assert "waiting for another process" in (tmp_path / "a-seed=1" / "log.txt").read_text()
-
-
-def test_terminal_view_shows_a_bar_for_the_sweep(tmp_path):
-    status, printed, _ = run_sweep(study({"A": "finish", "[B]": "fail"}), tmp_path, terminal=True)
-    assert status == 1
-    assert "all runs" in printed
-    assert "2/2" in printed
 
 
 def test_another_study_in_the_workdir_is_refused(tmp_path):
@@ -311,24 +227,12 @@ def test_another_study_in_the_workdir_is_refused(tmp_path):
         run_sweep(other, tmp_path)
 
 
-def test_a_study_that_has_grown_keeps_its_workdir(tmp_path):
-    run_sweep(study({"A": "finish"}), tmp_path)
-    status, printed, _ = run_sweep(study({"A": "finish", "B": "finish"}, seeds=(1, 2)), tmp_path)
+def test_a_study_that_has_grown_keeps_its_workdir_and_a_run_that_never_began_may_be_mended(tmp_path):
+    assert run_sweep(study({"A": "finish", "C": "fail"}), tmp_path)[0] == 1
+    status, printed = run_sweep(study({"A": "finish", "C": "finish"}, seeds=(1, 2)), tmp_path)
     assert status == 0
     assert "4 runs, 1 already finished, 3 to do" in printed
-    assert json.loads((tmp_path / "study.json").read_text())["axes"] == {"mode": ["A", "B"], "seed": ["1", "2"]}
-
-
-def test_a_run_that_never_began_may_be_mended(tmp_path):
-    assert run_sweep(study({"A": "finish", "B": "fail", "C": "fail"}), tmp_path)[0] == 1
-    assert run_sweep(study({"A": "finish", "B": "finish"}), tmp_path)[0] == 0
-
-
-def uses(settings, overrides=None, **options):
-    """A study whose runs differ in fine-tuning alone, so that one of them pretrains for all."""
-    axes = {"use": {name: {"finetune.head.layers": layers} for name, layers in settings.items()}}
-    given = {"train.steps": 10, **(overrides or {})}
-    return Study(name="s", title="", question="?", config="base.py", axes=axes, overrides=given, downstream=["x"], **options)
+    assert json.loads((tmp_path / "study.json").read_text())["axes"] == {"mode": ["A", "C"], "seed": ["1", "2"]}
 
 
 def stage_files(workdir, run, stage, *names):
@@ -371,25 +275,19 @@ def test_a_pretraining_that_diverged_before_it_saved_may_be_mended(tmp_path):
 
 def test_what_is_noted_of_a_run_that_was_there_before_is_nothing_to_lose(tmp_path):
     of = lambda layers: dataclasses.replace(uses({"A": layers}, {}), config=f"run:{tmp_path}", overrides={})
-    fake = {"runner": "fake_runner:run", "prepare": lambda data: None, "console": Console(quiet=True)}
-    fake["load_config"] = lambda spec, overrides: load_config(spec, {"train.steps": 0})
     workdir = tmp_path / "study"
-    assert sweep(of("last"), workdir, **fake) == 0
+    assert run_sweep(of("last"), workdir)[0] == 0
     (workdir / "a" / "result.json").write_text(json.dumps({"run": str(tmp_path), "step": 7, "metrics": {}}))
     with pytest.raises(UserError, match=r"finetune\.head\.layers of x is 'last', not 'layer:0'"):
-        sweep(of("layer:0"), workdir, **fake)
+        run_sweep(of("layer:0"), workdir)
     (workdir / "a" / "finetune" / "x" / "result.json").unlink()
-    assert sweep(of("layer:0"), workdir, **fake) == 0
+    assert run_sweep(of("layer:0"), workdir)[0] == 0
     assert json.loads((workdir / "a" / "result.json").read_text())["step"] == 0, "it is noted anew"
 
 
 @pytest.mark.parametrize(
     "grown",
-    [
-        {"C": "layer:1", "A": "last", "B": "layer:0"},
-        {"B": "layer:0", "A": "last"},
-        {"B": "layer:0", "C": "layer:1", "A": "last"},
-    ],
+    [{"C": "layer:1", "A": "last", "B": "layer:0"}, {"B": "layer:0", "A": "last"}],
 )
 def test_whose_pretraining_it_is_does_not_depend_on_the_order(tmp_path, grown):
     run_sweep(uses({"A": "last", "B": "layer:0"}), tmp_path)
@@ -405,11 +303,11 @@ def test_whose_pretraining_it_is_does_not_depend_on_the_order(tmp_path, grown):
 def test_a_smaller_study_leaves_the_others_where_they_are(tmp_path):
     both, one = (study({"A": "finish"}, seeds=seeds, downstream=("x", "y")) for seeds in ((1, 2), (1,)))
     run_sweep(both, tmp_path)
-    status, printed, _ = run_sweep(one, tmp_path)
+    status, printed = run_sweep(one, tmp_path)
     assert status == 0 and ": a-seed=2\n" in printed
     assert [run["name"] for run in json.loads((tmp_path / "study.json").read_text())["runs"]] == ["a-seed=1"]
     assert run_sweep(study({"A": "finish"}, seeds=(1,), downstream=("y",)), tmp_path)[0] == 0
-    status, printed, _ = run_sweep(both, tmp_path)
+    status, printed = run_sweep(both, tmp_path)
     assert (status, len(calls(tmp_path, "a-seed=1")), len(calls(tmp_path, "a-seed=2"))) == (0, 1, 1)
     run_sweep(one, tmp_path)
     with pytest.raises(UserError, match=r"in its run a-seed=2 train\.steps is 10, not 20"):  # which the study before has not
@@ -429,12 +327,13 @@ def test_what_is_damaged_in_a_workdir_is_named(tmp_path, name, message):
         run_sweep(study({"A": "finish"}), tmp_path if name == "study.json" else tmp_path / name)
 
 
-def test_a_wrong_config_is_refused_before_any_run(tmp_path):
+def test_a_wrong_config_is_refused_before_any_run(tmp_path, monkeypatch):
     def refuse(spec, overrides):
         raise UserError("no such key")
 
+    monkeypatch.setattr(sweep_module, "load_checked", refuse)
     with pytest.raises(UserError, match="no such key"):
-        sweep(study({"A": "finish"}), tmp_path / "x", runner="fake_runner:run", load_config=refuse)
+        run_sweep(study({"A": "finish"}), tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -444,11 +343,12 @@ def start_waiting_sweep(workdir, before=()):
     script = f"""
         import sys
         from pathlib import Path
-        from test_sweep import load_config, study
-        from bertlab.studies.sweep import sweep
+        from conftest import fake_config
+        from test_sweep import study
+        from bertlab.studies import sweep
+        sweep.load_checked, sweep.prepare = fake_config, lambda data: None
         spec = study({{**{dict.fromkeys(before, "finish")}, "A": "wait", "B": "finish"}})
-        sys.exit(sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run", load_config=load_config,
-                       prepare=lambda data: None))
+        sys.exit(sweep.sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run"))
     """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -458,12 +358,8 @@ def start_waiting_sweep(workdir, before=()):
     return process
 
 
-slow = lambda *values: pytest.param(*values, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
-    ("number", "before"),
-    [(signal.SIGINT, ("X",)), slow(signal.SIGINT, ()), slow(signal.SIGTERM, ()), slow(signal.SIGTERM, ("X",))],
+    ("number", "before"), [(signal.SIGINT, ("X",)), pytest.param(signal.SIGTERM, (), marks=pytest.mark.slow)]
 )
 def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number, before):
     process = start_waiting_sweep(tmp_path, before)
@@ -480,9 +376,8 @@ def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number, before):
     assert "interrupted" in printed
 
 
-@pytest.mark.parametrize("before", [(), slow(("X",))])
-def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path, before):
-    process = start_waiting_sweep(tmp_path, before)
+def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path):
+    process = start_waiting_sweep(tmp_path, ("X",))
     with open(tmp_path / "sweep.lock") as lock:
         process.kill()
         process.communicate(timeout=30)
@@ -507,13 +402,13 @@ def test_a_sweep_waits_for_the_workers_of_a_killed_one(tmp_path):
     """Here a lock held by this process, with the number of a process that has ended."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    fake = {"runner": "fake_runner:run", "load_config": load_config, "prepare": lambda data: None}
     with open(tmp_path / "sweep.lock", "w") as held:
         held.write(f"{ended.pid} {socket.gethostname()}")
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)
         out = Listener("for the runs of a killed sweep", lambda: fcntl.flock(held, fcntl.LOCK_UN))
-        assert sweep(study({"A": "finish"}), tmp_path, console=Console(file=out, width=200), **fake) == 0
+        console = Console(file=out, width=200)
+        assert sweep(study({"A": "finish"}), tmp_path, InThisProcess(), runner="fake_runner:run", console=console) == 0
     assert "20 s" in out.getvalue().splitlines()[0]
 
 
@@ -536,7 +431,7 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 120])
 def test_the_view_fits_the_terminal_and_counts_all_runs(width, tmp_path):
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     view = TerminalView(console, total=40, finished=3)
@@ -545,7 +440,7 @@ def test_the_view_fits_the_terminal_and_counts_all_runs(width, tmp_path):
     (tmp_path / name / "finetune" / "code_spans").mkdir(parents=True)
     (tmp_path / name / "finetune" / "code_spans" / "config.json").write_text('{"train": {"steps": 400}}')
     (tmp_path / name / "finetune" / "code_spans" / "metrics.jsonl").write_text('{"step": 120}\n')
-    job = Job(RunSpec(name, {}, "c.py", {}, {"code_spans": {}}), tmp_path / name, FakeProcess(), 0, 0.0)
+    job = Job(RunSpec(name, {}, "c.py", {}, {"code_spans": {}}), tmp_path / name, RUNNING, 0, 0.0)
     view.started(job)
     view.update([job], waiting=36)
     with console.capture() as captured:
@@ -556,19 +451,12 @@ def test_the_view_fits_the_terminal_and_counts_all_runs(width, tmp_path):
     assert re.search(r"^a-variant.* code_spans .*120/400 \d:\d\d:\d\d -:--:--$", second)
 
 
-class FakeProcess:
-    """A worker that never ends."""
-
-    def state(self):
-        return "running"
-
-
 def test_without_a_terminal_a_running_run_is_told_of_once_a_minute(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(views, "time", SimpleNamespace(monotonic=lambda: now[0]))
     out = io.StringIO()
     view = LineView(Console(file=out, width=200), total=5, finished=2)
-    job = Job(RunSpec("a", {}, "c.py", {}, {}), tmp_path, FakeProcess(), 0, now[0])
+    job = Job(RunSpec("a", {}, "c.py", {}, {}), tmp_path, RUNNING, 0, now[0])
     view.started(job)
     (tmp_path / "config.json").write_text('{"train": {"steps": 4000}}')
     for step, seconds in ((0, 59), (1200, 2), (1300, 30), (2400, 31)):
@@ -605,13 +493,6 @@ def test_files_are_looked_at_far_less_often_than_workers(tmp_path, monkeypatch):
     failures, unbegun = sweep_module.run_all([run], [], tmp_path, Slow(), "fake_runner:run", 0, console, 1)
     assert (list(failures), unbegun) == (["a-seed=1"], 0)
     assert len(polled) >= 100 and 10 <= len(looked) <= 12 and len(asked) == 1
-
-
-def test_a_failed_run_without_a_log_is_not_said_to_have_one(tmp_path):
-    spec = uses({"A": "last", "B": "layer:0"}, {"mode": "fail"})
-    _, printed, _ = run_sweep(spec, tmp_path)
-    assert f"failed: a: RuntimeError: the step went wrong (log: {tmp_path / 'a' / 'log.txt'})\n" in printed
-    assert "failed: b: needs a\n" in printed
 
 
 def test_progress_reads_the_last_whole_line(tmp_path):
