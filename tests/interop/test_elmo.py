@@ -1,87 +1,226 @@
-"""ELMo's datasets become our parameters and back bit for bit, and a file that does not fit is refused by name."""
+"""ELMo from its published file layout equals a NumPy reference over batches, and goes out as it came."""
 
-import builtins
+import functools
+import itertools
 import json
+import sys
 
+import h5py
+import jax
 import numpy as np
 import pytest
 
+from bertlab.config import base_config
+from bertlab.data.tokenizers import WordsTokenizer, train_tokenizer
+from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.interop import elmo
-from bertlab.interop.base import body_shapes, flatten_tree
+from bertlab.interop.base import Imported, body_shapes, export_weights, import_weights, load_run
 from bertlab.models.characters import PUBLISHED_FILTERS
-from bertlab.models.presets import model_shape
+from bertlab.models.presets import build_body, model_shape
+from tests.recurrent_references import bilm_side, encode_characters
 
-LSTM = dict(dim=6, projection_dim=4, n_layers=2, cell_clip=3, proj_clip=3, use_skip_connections=True)
-CHARACTERS = dict(
+WIDTH, CELL, WORDS = 6, 10, ["<S>", "</S>", "<UNK>", "the", "cat", "sat", "down"]
+APART = ["sat", "</S>", "the", "<S>", "cat", "down", "."]
+FILTERS, FILTERED = ((1, 4), (2, 5), (7, 8)), 17
+GATES = ("carry", "transform")
+LSTM = dict(dim=CELL, projection_dim=WIDTH, n_layers=2, cell_clip=3, proj_clip=3, use_skip_connections=True)
+CHAR_CNN = dict(
     embedding=dict(dim=16),
-    filters=[list(pair) for pair in PUBLISHED_FILTERS],
-    n_highway=1,
+    filters=[list(pair) for pair in FILTERS],
+    n_highway=2,
     n_characters=262,
     max_characters_per_token=50,
     activation="relu",
 )
 
 
-def datasets(rng, vocab_size=None):
-    """A weight file's datasets as the format's readers expect them; with a vocabulary, of a model on token ids."""
-    draw = lambda *shape: rng.standard_normal(shape, np.float32)
-    tensors = {} if vocab_size is None else {"embedding": draw(vocab_size, 4)}
-    if vocab_size is None:
-        tensors["char_embed"] = draw(261, 16)
-        for i, (width, number) in enumerate(PUBLISHED_FILTERS):
+def write_source(directory, form):
+    """options.json and weights.hdf5 as bilm-tf's `dump_weights` names them; "characters", "ids" or "apart".
+
+    Apart: beside them what `dump_token_embeddings` makes, and the words as usage_token.py has them, without <UNK>.
+    """
+    rng = np.random.default_rng(0)
+    draw = lambda *shape, scale=0.5: (scale * rng.standard_normal(shape)).astype(np.float32)
+    tensors = {"embedding": draw(len(WORDS), WIDTH)} if form == "ids" else {"char_embed": draw(261, 16)}
+    if form != "ids":
+        for i, (width, number) in enumerate(FILTERS):
             tensors |= {f"CNN/W_cnn_{i}": draw(1, width, 16, number), f"CNN/b_cnn_{i}": draw(number)}
-        for gate in ("carry", "transform"):
-            tensors |= {f"CNN_high_0/W_{gate}": draw(2048, 2048), f"CNN_high_0/b_{gate}": draw(2048)}
-        tensors |= {"CNN_proj/W_proj": draw(2048, 4), "CNN_proj/b_proj": draw(4)}
-    for direction in (0, 1):
-        for layer in (0, 1):
-            root = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
-            tensors |= {f"{root}/W_0": draw(8, 24), f"{root}/B": draw(24), f"{root}/W_P_0": draw(6, 4)}
-    return tensors
+        for i, gate in itertools.product(range(2), GATES):
+            tensors |= {f"CNN_high_{i}/W_{gate}": draw(FILTERED, FILTERED), f"CNN_high_{i}/b_{gate}": draw(FILTERED)}
+        tensors |= {"CNN_proj/W_proj": draw(FILTERED, WIDTH), "CNN_proj/b_proj": draw(WIDTH)}
+    for direction, layer in np.ndindex(2, 2):
+        cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+        tensors |= {
+            f"{cell}/W_0": draw(2 * WIDTH, 4 * CELL),
+            f"{cell}/B": draw(4 * CELL, scale=2),
+            f"{cell}/W_P_0": draw(CELL, WIDTH),
+        }
+    directory.mkdir()
+    write_datasets(directory / "tiny_weights.hdf5", tensors)
+    if form == "apart":
+        write_datasets(directory / "elmo_token_embeddings.hdf5", {"embedding": draw(len(APART), WIDTH)})
+        (directory / "vocabulary.txt").write_text("\n".join(APART))
+    elif form == "ids":
+        (directory / "vocabulary.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    options = {"lstm": LSTM} if form == "ids" else {"lstm": LSTM, "char_cnn": CHAR_CNN}
+    (directory / "tiny_options.json").write_text(json.dumps(options))
+    return directory
 
 
-def tiny_config(characters=True):
-    options = {"lstm": LSTM} | ({"char_cnn": CHARACTERS} if characters else {})
-    return elmo.config_of(options, "options.json")
+def write_datasets(path, tensors):
+    with h5py.File(path, "a") as file:
+        for name, array in tensors.items():
+            file[name] = array
 
 
-@pytest.mark.parametrize("characters", [True, False])
-def test_datasets_come_back_bit_for_bit(characters):
-    tensors = datasets(np.random.default_rng(0), None if characters else 9)
-    config = tiny_config(characters)
-    params = elmo.params_of(tensors, config, 9, "weights.hdf5")
-    body = params["body"]
-    assert {path: a.shape for path, a in flatten_tree(params).items()} == {
-        path: leaf.shape for path, leaf in flatten_tree(body_shapes(config, 9, predicts=False)).items()
-    }
-    w = tensors["RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"]
-    # Rows of inputs before those of states; columns of gate 0, then 1, ...
-    assert body["backward"]["input_kernel"][1, 3, 2, 5] == w[3, 2 * 6 + 5]
-    assert body["backward"]["recurrent_kernel"][1, 3, 2, 5] == w[4 + 3, 2 * 6 + 5]
-    if characters:
-        assert body["characters"]["filter_6"]["kernel"][6, 15, 1000] == tensors["CNN/W_cnn_6"][0, 6, 15, 1000]
-    # What the format cannot hold is left out.
-    extra = {"body": {**body, "output": {"kernel": np.ones((9, 4), np.float32)}}, "heads_x": {"kernel": np.ones(1)}}
-    back = elmo.tensors_of(extra, model_shape(config.model, 9))
-    assert back.keys() == tensors.keys()
-    for name, array in tensors.items():
-        assert back[name].dtype == np.float32
-        np.testing.assert_array_equal(back[name], array)
+def datasets(directory):
+    """Every dataset of the directory's HDF5 files."""
+    found = {}
+    for path in directory.glob("*.hdf5"):
+        with h5py.File(path) as file:
+            keep = lambda name, item: found.__setitem__(name, item[()]) if isinstance(item, h5py.Dataset) else None
+            file.visititems(keep)
+    return found
 
 
-def test_what_does_not_fit_is_refused_by_name():
-    config = tiny_config(characters=False)
-    tensors = datasets(np.random.default_rng(0), 9)
-    root = "RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell"
-    read = lambda changed: elmo.params_of(changed, config, 9, "weights.hdf5")
+def reference(tensors):
+    """The file's arrays in the shapes of the NumPy reference, without the code under test."""
+    p = {}
+    for side, direction in (("forward", 0), ("backward", 1)):
+        cells = [f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/" for layer in (0, 1)]
+        gates = lambda array: np.stack(np.split(array, 4, axis=-1), axis=-2)  # i, j, f, o, one block of columns each
+        p[side] = {
+            "input_kernel": np.stack([gates(tensors[c + "W_0"][:WIDTH]) for c in cells]),
+            "recurrent_kernel": np.stack([gates(tensors[c + "W_0"][WIDTH:]) for c in cells]),
+            "bias": np.stack([gates(tensors[c + "B"]) for c in cells]),
+            "projection": np.stack([tensors[c + "W_P_0"] for c in cells]),
+        }
+    if "embedding" in tensors:
+        return p | {"embedding": np.float64(tensors["embedding"])}
+    p["characters"] = {"embedding": tensors["char_embed"]}
+    for i in range(len(FILTERS)):
+        p["characters"][f"filter_{i}"] = {"kernel": tensors[f"CNN/W_cnn_{i}"][0], "bias": tensors[f"CNN/b_cnn_{i}"]}
+    for i in range(2):
+        names = {f"{gate}_{ours}": f"CNN_high_{i}/{k}_{gate}" for gate in GATES for ours, k in (("kernel", "W"), ("bias", "b"))}
+        p["characters"][f"highway_{i}"] = {ours: tensors[theirs] for ours, theirs in names.items()}
+    p["characters"]["projection"] = {"kernel": tensors["CNN_proj/W_proj"], "bias": tensors["CNN_proj/b_proj"]}
+    return p
+
+
+@pytest.mark.parametrize("form", ["characters", "ids", "apart"])
+def test_imported_weights_give_the_reference_states_over_batches(form, tmp_path):
+    source = write_source(tmp_path / "source", form)
+    described = import_weights("elmo", source, tmp_path / "run")
+    tensors, run = datasets(source), load_run(tmp_path / "run")
+    taken = [name for name in tensors if form != "apart" or name.startswith(("embedding", "RNN"))]
+    assert described["tensors"] == len(tensors) and described["parameters"] == sum(tensors[name].size for name in taken)
+    config = model_shape(run.config.model, run.tokenizer.vocab_size)
+    body, p, rng = build_body(config), reference(tensors), np.random.default_rng(1)
+    encode = jax.jit(functools.partial(body.apply, method="encode"), static_argnums=2)
+    for side in ("forward", "backward"):
+        carry = config.initial_carry(2, (side,))
+        begins = {row: [{"cell": np.zeros(CELL), "state": np.zeros(WIDTH)}] * 2 for row in range(2)}
+        for _ in range(3):
+            view = {
+                "tokens": rng.integers(0, 7, (2, 4)).astype(np.int32),
+                "characters": rng.integers(0, 261, (2, 4, 50)).astype(np.int32),
+                "documents": np.ones((2, 4), np.int32),
+                "continues": np.ones(2, np.int32),
+            }
+            encoded, carry = encode({"params": run.params["body"]}, view, True, carry)
+            x = encode_characters(p["characters"], view["characters"]) if "characters" in p else p["embedding"][view["tokens"]]
+            for row in range(2):
+                expected, begins[row] = bilm_side(x[row], p[side], view["documents"][row], side == "backward", begins[row])
+                for ours, theirs in zip(getattr(encoded, side), expected, strict=True):
+                    np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["characters", "ids"])
+def test_an_export_is_bit_for_bit_what_came_in(form, tmp_path):
+    source, out = write_source(tmp_path / "source", form), tmp_path / "out"
+    import_weights("elmo", source, tmp_path / "run")
+    export_weights("elmo", tmp_path / "run", out)
+    names = {"options.json", "tokenizer", "weights.hdf5"} | ({"vocabulary.txt"} if form == "ids" else set())
+    assert {path.name for path in out.iterdir()} == names
+    jax.tree.map(functools.partial(np.testing.assert_array_equal, strict=True), datasets(out), datasets(source))
+    options = json.loads((out / "options.json").read_text())
+    assert options["lstm"] == LSTM and options.get("char_cnn") == (CHAR_CNN if form == "characters" else None)
+    if form == "ids":
+        assert (out / "vocabulary.txt").read_bytes() == (source / "vocabulary.txt").read_bytes()
+    imported, again = elmo.load(source), elmo.load(out)
+    jax.tree.map(np.testing.assert_array_equal, again.params, imported.params)
+    assert again.config.to_dict() == imported.config.to_dict() and again.tokenizer.pieces() == imported.tokenizer.pieces()
+    assert again.files[-1] == "tokenizer"
+
+
+def test_words_of_a_model_that_reads_characters(tmp_path):
+    source = write_source(tmp_path / "source", "characters")
+    assert elmo.load(source).tokenizer.pieces() == list(SPECIALS)
+    (source / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")
+    imported = elmo.load(source)
+    assert imported.tokenizer.kind == "words" and imported.tokenizer.pieces() == [*SPECIALS, "the"]
+    assert imported.config.data.characters and list(imported.config.objectives) == []
+
+
+def test_words_beside_separate_embeddings(tmp_path):
+    imported = elmo.load(write_source(tmp_path / "source", "apart"))
+    tokenizer = imported.tokenizer
+    assert tokenizer.pieces() == APART and tokenizer.encode("the dog sat .") == [2, 1, 0, 6], "</S> for what is not there"
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((3,), (1,)) and not imported.config.data.characters
+
+
+def test_refusals_name_the_file_and_write_nothing(tmp_path):
+    source = write_source(tmp_path / "source", "ids")
+
+    def refused(message):
+        with pytest.raises(UserError, match=message):
+            import_weights("elmo", source, tmp_path / "run")
+
+    (source / "vocabulary.txt").write_text("<S>\n</S>\n<UNK>\n")
+    refused(r"3 words.* tiny_weights\.hdf5's dataset embedding .*7 rows")
+    (source / "vocabulary.txt").unlink()
+    refused(r" vocabulary\.txt or vocab\.txt")
+    with h5py.File(source / "tiny_weights.hdf5", "a") as file:
+        del file["embedding"]
+    refused(r"options\.json .*char_cnn.* tiny_weights\.hdf5")
+    (source / "tiny_weights.hdf5").write_bytes(b"no HDF5")
+    refused(r"tiny_weights\.hdf5 .*HDF5")
+    (source / "b_options.json").write_text("{}")
+    refused(r"b_options\.json and tiny_options\.json")
+    (source / "tiny_weights.hdf5").unlink()
+    (source / "b_options.json").unlink()
+    refused(r"\*weights\.hdf5, found none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("CNN_high_2/W_carry", "CNN_high_2/W_carry"),
+        ("CNN/W_cnn_3", "CNN/W_cnn_3"),
+        ("softmax/W", "softmax/W"),
+        ("embedding", r"elmo_token_embeddings\.hdf5 has \['embedding'\]"),
+    ],
+)
+def test_beside_separate_embeddings_only_the_characters_of_the_options_are_passed_over(name, message, tmp_path):
+    source = write_source(tmp_path / "source", "apart")
+    write_datasets(source / "tiny_weights.hdf5", {name: np.zeros(3, np.float32)})
+    with pytest.raises(UserError, match=message):
+        elmo.load(source)
+
+
+def test_what_does_not_fit_is_refused_by_name(tmp_path):
+    tensors = datasets(write_source(tmp_path / "source", "ids"))
+    config, root = elmo.config_of({"lstm": LSTM}, "options.json"), "RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell"
+    read = lambda changed: elmo.params_of(changed, config, 7, "weights.hdf5")
     for name in (f"{root}/W_0", f"{root}/B", "embedding"):
         with pytest.raises(UserError, match=f"lacks.*{name}"):
             read({k: v for k, v in tensors.items() if k != name})
         with pytest.raises(UserError, match=name):
             read({**tensors, name: tensors[name][1:]})
-    for name in ("char_embed", "RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/B", "softmax/W"):
-        with pytest.raises(UserError, match=f"{name}"):
+    for name in ("char_embed", "RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/B"):
+        with pytest.raises(UserError, match=name):
             read({**tensors, name: np.zeros(3, np.float32)})
 
 
@@ -90,7 +229,7 @@ def test_what_does_not_fit_is_refused_by_name():
     [
         ("lstm", "proj_clip", 5),
         ("lstm", "cell_clip", None),
-        ("lstm", "projection_dim", 6),
+        ("lstm", "projection_dim", CELL),
         ("char_cnn", "filters", [[1, 32, 3]]),
         ("char_cnn", "filters", [[51, 32]]),
         ("char_cnn", "filters", None),
@@ -100,40 +239,72 @@ def test_what_does_not_fit_is_refused_by_name():
     ],
 )
 def test_options_that_the_model_does_not_have_are_refused(group, key, value):
-    options = {"lstm": dict(LSTM), "char_cnn": dict(CHARACTERS)}
+    options = {"lstm": dict(LSTM), "char_cnn": dict(CHAR_CNN)}
     options[group][key] = value
     with pytest.raises(UserError, match=f"options.json has {group}.{key}|{group}.proj_clip"):
         elmo.config_of(options, "options.json")
 
 
 def test_options_become_the_config():
-    model = elmo.config_of({"lstm": LSTM | {"use_skip_connections": False}, "char_cnn": CHARACTERS}, "options.json").model
+    characters = CHAR_CNN | {"n_highway": 1, "filters": [list(pair) for pair in PUBLISHED_FILTERS]}
+    model = elmo.config_of({"lstm": LSTM | {"use_skip_connections": False}, "char_cnn": characters}, "options.json").model
     shape = model_shape(model, 9)
-    assert (shape.layers, shape.width, shape.hidden, shape.clip, shape.highway_layers) == (2, 4, 6, 3.0, 1)
+    assert (shape.layers, shape.width, shape.hidden, shape.clip, shape.highway_layers) == (2, WIDTH, CELL, 3.0, 1)
     assert shape.skip_connections is False and shape.direction == "bidirectional" and shape.token_encoder == "characters"
+    assert model.filters is None and shape.filters == PUBLISHED_FILTERS
     assert model_shape(elmo.config_of({"lstm": LSTM}, "options.json").model, 9).token_encoder == "ids"
 
 
 def test_a_missing_package_names_its_extra(tmp_path, monkeypatch):
-    (tmp_path / "options.json").write_text(json.dumps({"lstm": LSTM}))
-    (tmp_path / "weights.hdf5").write_bytes(b"")
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.split(".")[0] == "h5py":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.setattr("importlib.import_module", lambda name, package=None: without(name))
+    source = write_source(tmp_path / "source", "ids")
+    monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(UserError, match=r"bertlab\[elmo\]"):
-        elmo.load(tmp_path)
+        elmo.load(source)
 
 
-def test_directories_without_their_files_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"\*options.json, found none"):
-        elmo.load(tmp_path)
-    for name in ("a_options.json", "b_options.json"):
-        (tmp_path / name).write_text("{}")
-    with pytest.raises(UserError, match=r"a_options\.json and b_options"):
-        elmo.load(tmp_path)
+def exported(directory, tokenizer, **model):
+    """A run with parameters of zero, and with an output layer that the format does not have, as it goes out."""
+    config = base_config()
+    config.model.update(family="elmo", size="tiny", **model)
+    config.data.characters = model.get("token_encoder") == "characters"
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), body_shapes(config, tokenizer.vocab_size))
+    directory.mkdir()
+    elmo.save(Imported(config, zeros, tokenizer), directory)
+    return directory
+
+
+def test_a_run_on_subwords_keeps_its_tokenizer(tmp_path):
+    texts = ["the cat sat on the mat", "a cat and a dog sat down"] * 20
+    subwords = train_tokenizer("bpe", texts, 300, seed=0)
+    out = exported(tmp_path / "out", subwords, width=4, hidden=6)
+    tokenizer = elmo.load(out).tokenizer
+    assert tokenizer.kind == "bpe" and tokenizer.encode("the catalogue") == subwords.encode("the catalogue")
+    with h5py.File(out / "weights.hdf5", "a") as file:
+        rows = file["embedding"][1:]
+        del file["embedding"]
+        file["embedding"] = rows
+    with pytest.raises(UserError, match=r"tokenizer has 300 words.* weights\.hdf5's dataset embedding .*299 rows"):
+        elmo.load(out)
+
+
+def test_a_run_on_characters_keeps_its_words_and_filters(tmp_path):
+    words = WordsTokenizer([*SPECIALS, "the", "cat"], lowercase=True)
+    out = exported(tmp_path / "out", words, width=64, hidden=80, token_encoder="characters")
+    imported = elmo.load(out)
+    assert imported.tokenizer.pieces() == words.pieces() and imported.tokenizer.encode("The cat") == [5, 6]
+    assert model_shape(imported.config.model, 7).filters == ((1, 8), (2, 16), (3, 32), (4, 72)), "those of the size"
+    train_tokenizer("bpe", ["the cat sat"] * 9, 270, seed=0).save(out / "tokenizer")
+    with pytest.raises(UserError, match=r"tokenizer .*'bpe'"):
+        elmo.load(out)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (dict(token_encoder="ids"), r"config\.model\.hidden is 128.*config\.model\.hidden larger"),
+        (dict(token_encoder="characters", hidden=256), r"character filters is 128.*config\.model\.width smaller"),
+    ],
+)
+def test_what_readers_would_not_project_is_refused(model, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        exported(tmp_path / "out", WordsTokenizer([*SPECIALS, "the"], lowercase=False), **model)
