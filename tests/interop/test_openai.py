@@ -10,11 +10,12 @@ from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop import export_weights, import_weights
 from bertlab.interop.openai import load
+from bertlab.train.checkpoint import load_params
 from tests.hostile_text import hostile_texts
 from tests.interop import published
 from tests.tokenizer_files import plain_words
 
-D, H, V, P, LAYERS = 128, 2, 40, 20, 2
+D, V, P, LAYERS = 128, 40, 20, 2
 LAYER = {
     "attn/c_attn/w": (1, D, 3 * D),
     "attn/c_attn/b": (3 * D,),
@@ -59,7 +60,7 @@ def test_arrays_lie_in_the_published_order(tmp_path):
         same(attention["out_kernel"][i, 1], drawn[f"h{i}/attn/c_proj/w"][0, 64:])
         same(body["blocks"]["feed_forward_norm"]["scale"][i], drawn[f"h{i}/ln_2/g"])
         same(body["blocks"]["down"]["kernel"][i], drawn[f"h{i}/mlp/c_proj/w"][0])
-    assert imported.config.model.heads == H and imported.config.model.norm_placement == "post"
+    assert imported.config.model.heads == D // 64 and imported.config.model.norm_placement == "post"
     assert imported.tensors == len(SHAPES) and list(imported.config.objectives) == ["ltr"]
 
 
@@ -70,8 +71,6 @@ def test_it_goes_out_as_transformers_gpt_and_comes_back(tmp_path, monkeypatch):
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["model_type"] == "openai-gpt" and config["afn"] == "gelu"
     import_weights("huggingface", tmp_path / "out", tmp_path / "again")
-    from bertlab.train.checkpoint import load_params
-
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "run"), load_params(tmp_path / "again"))
     first, again = (load_tokenizer(tmp_path / folder / "tokenizer") for folder in ("run", "again"))
     assert first.kind == again.kind == "gpt1"
@@ -110,24 +109,17 @@ def test_a_vocabulary_shorter_than_the_embedding(tmp_path):
     [
         ("params_4.npy", b"\x93NUMPY\x01\x00", "params_4.npy cannot be read as a NumPy array"),
         ("params_4.npy", b"", "params_4.npy cannot be read as a NumPy array"),
+        ("params_9.npy", None, "params_9.npy cannot be read as a NumPy array"),
         ("params_shapes.json", b"null", "params_shapes.json: expected a list of shapes"),
         ("params_shapes.json", b'[[20, "128"]]', "params_shapes.json: expected a list of shapes"),
-        ("params_shapes.json", b"[20, 128]", "params_shapes.json: expected a list of shapes"),
         ("vocab_40000.bpe", b"#version\n\xe9 a\n", "vocab_40000.bpe.*UTF-8"),
     ],
 )
 def test_damaged_files(name, contents, message, tmp_path):
     write_model(tmp_path / "model")
-    (tmp_path / "model" / name).write_bytes(contents)
+    path = tmp_path / "model" / name
+    path.write_bytes(path.read_bytes()[:-100] if contents is None else contents)
     with pytest.raises(UserError, match=message):
         load(tmp_path / "model")
-
-
-def test_a_part_that_is_cut_short(tmp_path):
-    write_model(tmp_path / "model")
-    part = tmp_path / "model/params_9.npy"
-    part.write_bytes(part.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"params_9.npy cannot be read as a NumPy array"):
-        load(tmp_path / "model")
-    with pytest.raises(UserError, match=r"params_9.npy is a file; give the directory"):
-        load(part)
+    with pytest.raises(UserError, match=rf"{name} is a file; give the directory"):
+        load(path)
