@@ -1,9 +1,77 @@
 """The recurrent bodies once more in NumPy (float64), one position after the other, written from the published sources."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from tests.references import sigmoid
+from bertlab.models.awd_lstm import AwdLstmConfig
+from bertlab.models.base import OutputConfig, unbox
+from bertlab.models.bilstm import BilstmConfig
+from bertlab.models.presets import build_body
+from tests.references import quick_jit, sigmoid
+
+ELMO = BilstmConfig(
+    layers=2,
+    width=5,
+    hidden=7,
+    vocab_size=30,
+    direction="bidirectional",
+    clip=3.0,
+    epsilon=1e-12,
+    output=OutputConfig(transform=False, tied=False, bias=True),
+    dropout=0.0,
+    dtype=jnp.float32,
+)
+AWD_LSTM = AwdLstmConfig(
+    layers=3,
+    width=5,
+    hidden=7,
+    vocab_size=30,
+    direction="left-to-right",
+    embedding_dropout=0.0,
+    input_dropout=0.0,
+    hidden_dropout=0.0,
+    dropout=0.0,
+    weight_dropout=0.0,
+    output=OutputConfig(transform=False, tied=True, bias=True),
+    dtype=jnp.float32,
+)
+
+
+def sides_of(config) -> tuple[str, ...]:
+    """The sides that this body encodes."""
+    return config.sides if isinstance(config, BilstmConfig) else (config.side,)
+
+
+def body_params(config, seed=0):
+    """Random parameters of a body and its output layer."""
+    row = np.ones((1, 2), np.int32)
+
+    def use(body):
+        encoded, _ = body.encode({"tokens": row, "documents": row}, True, {})
+        body.predict_tokens(encoded.output(sides_of(config)[0]), sides_of(config)[0])
+
+    shapes = unbox(jax.eval_shape(lambda: build_body(config).init(jax.random.key(0), method=use)))["params"]
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda s: rng.normal(scale=0.5, size=s.shape).astype(np.float32), shapes)
+
+
+@functools.cache
+def _encoder(config, deterministic):
+    apply = functools.partial(build_body(config).apply, method="encode")
+    return quick_jit(lambda p, v, c, key: apply({"params": p}, v, deterministic, c, rngs={"dropout": key}))
+
+
+def encode(config, params, view, carry=None, key=None):
+    """Hidden states and the carry; with a key, dropout."""
+    return _encoder(config, key is None)(params, view, carry or {}, jax.random.key(key or 0))
+
+
+def one_document(tokens):
+    """A view of rows that are one document each."""
+    return {"tokens": np.asarray(tokens, np.int32), "documents": np.ones(np.shape(tokens), np.int32)}
 
 
 def walk(documents, reverse, begin, zeros, step):
@@ -77,6 +145,15 @@ def encode_characters(p, characters, activation="relu"):
         gate = sigmoid(y @ h["carry_kernel"] + h["carry_bias"])
         y = gate * np.maximum(y @ h["transform_kernel"] + h["transform_bias"], 0) + (1 - gate) * y
     return y @ p["projection"]["kernel"] + p["projection"]["bias"]
+
+
+def layers_and_ends(config, params, view, row, side, begins=None, clipped=None):
+    """All layers of a row, embeddings first, and each layer's last state, for either body."""
+    tokens, documents = view["tokens"][row], view["documents"][row]
+    if isinstance(config, AwdLstmConfig):
+        return awd_layers(params, tokens, documents, side == "backward", begins)
+    x = np.float64(params["token_embedding"])[tokens]
+    return bilm_side(x, params[side], documents, side == "backward", begins, clipped=clipped)
 
 
 def awd_layers(body, tokens, documents, reverse, begins=None):

@@ -17,6 +17,10 @@ from tests.references import initial
 PUBLISHED = {
     # From the definitions of google-research/bert modeling.py and run_pretraining.py, their pooler in the body.
     ("bert", "base", 30_522): (109_482_240, 110_106_428),
+    ("bert", "tiny", 30_522): (None, 4_433_468),
+    ("bert", "mini", 30_522): (None, 11_267_900),
+    ("bert", "small", 30_522): (None, 29_058_876),
+    ("bert", "medium", 30_522): (None, 41_668_412),
     ("bert", "large", 30_522): (335_141_888, 336_226_108),
     ("bert", "base", 28_996): (108_310_272, None),
     # openai/finetune-transformer-lm, params_shapes.json.

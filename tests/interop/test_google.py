@@ -114,5 +114,5 @@ def test_which_checkpoint(tmp_path):
         load(source / "vocab.txt")
     for name in ("model.ckpt-1.index", "model.ckpt-2.index"):
         (source / name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"found model.ckpt-1.index, model.ckpt-2.index"):
+    with pytest.raises(UserError, match=r"found model.ckpt-1.index and model.ckpt-2.index"):
         load(source)

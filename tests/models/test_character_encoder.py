@@ -1,14 +1,12 @@
 """ELMo's character encoder equals a NumPy reference, and starts with the published initial values."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.models.base import OutputConfig, unbox
-from bertlab.models.bilstm import Bilstm, BilstmConfig
+from bertlab.models.base import unbox
 from bertlab.models.characters import Characters, CharactersConfig
-from tests.recurrent_references import bilm_side, encode_characters
+from tests.recurrent_references import encode_characters
 from tests.references import quick_jit
 
 FILTERS = ((1, 3), (2, 4), (7, 5))
@@ -30,44 +28,6 @@ def test_word_vectors_equal_numpy(activation, highway_layers):
     changed[0, 0, 49] = (ids[0, 0, 49] + 1) % 261
     again = quick_jit(Characters(config).apply)({"params": params}, changed)
     np.testing.assert_allclose(again, encode_characters(params, changed, activation), rtol=1e-5, atol=1e-5)
-
-
-def test_biLSTM_reads_the_characters_of_the_view():
-    config = BilstmConfig(
-        layers=2,
-        width=6,
-        hidden=8,
-        vocab_size=20,
-        direction="bidirectional",
-        clip=3.0,
-        epsilon=1e-12,
-        output=OutputConfig(transform=False, tied=False, bias=True),
-        dropout=0.0,
-        dtype=jnp.float32,
-        token_encoder="characters",
-        highway_layers=1,
-        filters=FILTERS,
-    )
-    rng = np.random.default_rng(1)
-    view = {"characters": rng.integers(0, 261, (2, 5, 50)).astype(np.int32), "documents": np.ones((2, 5), np.int32)}
-
-    def use(body):
-        encoded, _ = body.encode(view, True, {})
-        return encoded, body.predict_tokens(encoded.forward[-1], "forward")
-
-    shapes = unbox(jax.eval_shape(lambda: Bilstm(config).init(jax.random.key(0), method=use)))["params"]
-    assert "token_embedding" not in shapes and shapes["output"]["kernel"].shape == (20, 6)
-    params = jax.tree.map(lambda s: rng.normal(scale=0.5, size=s.shape).astype(np.float32), shapes)
-    encoded, logits = quick_jit(lambda p: Bilstm(config).apply({"params": p}, method=use))(params)
-    x = encode_characters(params["characters"], view["characters"])
-    for side in ("forward", "backward"):
-        for row in range(2):
-            expected, _ = bilm_side(x[row], params[side], view["documents"][row], side == "backward")
-            for ours, theirs in zip(getattr(encoded, side), expected, strict=True):
-                np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5)
-    output = {name: np.float64(value) for name, value in params["output"].items()}
-    expected = np.float64(encoded.forward[-1]) @ output["kernel"].T + output["bias"]
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_initial_values():

@@ -9,7 +9,6 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab.models.base import einsum, product
-from bertlab.models.presets import FAMILIES
 from bertlab.train.sharding import build_mesh
 from tests.references import random_params, tiny_program, views_of
 
@@ -88,7 +87,7 @@ def loss_and_gradients(family: str, dtype: str, batch):
     return jax.value_and_grad(total), random_params(program, batch, scale=0.3)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("static",)])
+@pytest.mark.parametrize("family", ["bert", "modern", "elmo", "awd_lstm"])
 def test_a_model_in_bfloat16_has_the_gradients_of_float32(family, packed_batch, cpu):
     found = {}
     for dtype in ("float32", "bfloat16"):

@@ -14,12 +14,15 @@ from bertlab.data.tokenizers import load_tokenizer
 
 WORDS = {"data.tokenizer.kind": "wordpiece", "data.tokenizer.lowercase": True}
 SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hidden": 24}
+BERT = "bert.py:size=tiny,objectives=mlm+nsp"
 RECIPES = {
-    "bert.py:size=tiny,objectives=mlm+nsp": SMALL | {"objectives.mlm.max_predictions": 5},
+    BERT: SMALL | {"objectives.mlm.max_predictions": 5},
     "gpt.py:size=tiny": SMALL,
     "awd_lstm.py:size=tiny": SMALL | {"data.stream.vary_length": False},
     "elmo.py:size=tiny": SMALL,
 }
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(params=RECIPES)
@@ -70,8 +73,7 @@ def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
 
 def test_a_gathered_head_asks_the_same(small_overrides, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    recipe = "bert.py:size=tiny,objectives=mlm+nsp"
-    workload = Workload("small", "", "cpu", "step", recipe, {**small_overrides, **RECIPES[recipe]})
+    workload = Workload("small", "", "cpu", "step", BERT, {**small_overrides, **RECIPES[BERT]})
     ours.write_examples(workload, str(tmp_path), count=2)
     plain, gathered = (rival.TrainingSteps(workload, str(tmp_path), side) for side in ("eager", "gathered"))
     gathered.model.load_state_dict(plain.model.state_dict())
@@ -83,9 +85,7 @@ def test_a_gathered_head_asks_the_same(small_overrides, tmp_path, monkeypatch):
 
 
 def small(small_overrides, kind: str, **more) -> Workload:
-    return Workload(
-        "small", "", "cpu", kind, "bert.py:size=tiny,objectives=mlm+nsp", {**small_overrides, **SMALL, **WORDS, **more}
-    )
+    return Workload("small", "", "cpu", kind, BERT, {**small_overrides, **SMALL, **WORDS, **more})
 
 
 def test_both_make_rows_of_the_same_tokens(small_overrides, tmp_path):
@@ -103,12 +103,13 @@ def test_both_make_rows_of_the_same_tokens(small_overrides, tmp_path):
 
 
 def test_both_fine_tune_on_the_same_task(small_overrides, tmp_path, monkeypatch):
-    """Two seeds of each. (So few steps teach little; with the benchmark's 2,500 examples both come to 0.99.)"""
-    monkeypatch.setattr(ours, "SEEDS", 2)
-    monkeypatch.setattr(rival, "SEEDS", 2)
+    """One seed of each. (So few steps teach little; with the benchmark's 2,500 examples both come to 0.99.)"""
+    monkeypatch.setattr(ours, "SEEDS", 1)
+    monkeypatch.setattr(rival, "SEEDS", 1)
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # it trains in a process of its own
     more = {"train.steps": 0, "train.eval_batches": 1, "model.width": 32, "model.hidden": 64}
     workload = small(small_overrides, "finetune", **more)
-    ours.write_task(workload, str(tmp_path), train=600, held_out=60)
+    ours.write_task(workload, str(tmp_path), train=300, held_out=60)
     scores = [ours.FineTunings(workload, str(tmp_path), "ours").round(1)["score"]]
     scores += [rival.FineTunings(workload, str(tmp_path), "eager").round(1)["score"]]
     assert 0.3 < min(scores) <= max(scores) <= 1, scores
