@@ -1,8 +1,7 @@
 """Shared by all imports and exports: tables of names, checks, and run directories.
 
 Each entry of a table maps one parameter of bertlab's tree ("body/blocks/up/kernel") to the tensors that hold it elsewhere.
-Imports and exports read the same table, so an export returns exactly what was imported. A file is accepted only as a whole: if
-a tensor is missing, left over, of another shape or not of floats, the error names it and nothing is written.
+Imports and exports read the same table, so an export returns exactly what was imported.
 """
 
 import contextlib
@@ -99,11 +98,9 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
     Raises:
         UserError: names every tensor that is missing, left over, not finite, or of the wrong shape or type.
     """
-    entries = {entry.ours: entry for entry in table}
-    wanted = {path: leaf.shape for path, leaf in flatten_tree(shapes).items()}
-    expected = {}
-    for path, shape in wanted.items():
-        expected |= _their_shapes(entries[path], shape)
+    entries, expected = {entry.ours: entry for entry in table}, {}
+    for path, leaf in flatten_tree(shapes).items():
+        expected |= _their_shapes(entries[path], leaf.shape)
     _refuse(source, "lacks", [f"{name} {expected[name]}" for name in expected if name not in tensors])
     unknown = [f"{name} {tuple(np.shape(tensors[name]))}" for name in tensors if name not in expected]
     _refuse(source, "has tensors that are not part of this model:", unknown)
@@ -115,16 +112,13 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
     damaged = [name for name in expected if not np.isfinite(np.asarray(tensors[name], np.float32)).all()]
     _refuse(source, "has NaN or infinite numbers in", damaged)
 
-    def parameter(path: str, shape: tuple[int, ...]) -> np.ndarray:
-        entry = entries[path]
-        if not entry.stacked:
-            return np.array(entry.to_ours([tensors[name] for name in entry.theirs]), np.float32)
-        out = np.empty(shape, np.float32)
-        for layer in range(shape[0]):
-            out[layer] = entry.to_ours([tensors[name] for name in entry.names(layer)])
+    def parameter(path, leaf) -> np.ndarray:
+        entry, out = entries[_joined(path)], np.empty(leaf.shape, np.float32)
+        for layer, part in enumerate(out if entry.stacked else [out]):
+            part[...] = entry.to_ours([tensors[name] for name in entry.names(layer)])
         return out
 
-    return nest({path: parameter(path, shape) for path, shape in wanted.items()})
+    return jax.tree.map_with_path(parameter, shapes)
 
 
 def write(table: Sequence[Entry], params) -> dict[str, np.ndarray]:
@@ -172,20 +166,11 @@ def _listed(items: Sequence[str], most: int = 8) -> str:
 
 def flatten_tree(tree) -> dict[str, Any]:
     """Leaves by path, with keys joined by "/"."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    return {_joined(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
-def nest(flat: Mapping[str, Any]) -> dict:
-    """The inverse of `flatten_tree`."""
-    tree = {}
-    for path, leaf in flat.items():
-        *parents, last = path.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = leaf
-    return tree
+def _joined(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def body_shapes(config: ConfigDict, vocab_size: int, *, predicts: bool = True, pools: bool = False) -> dict:
@@ -227,14 +212,14 @@ class Imported:
     Attributes:
         config: a whole config; `config.objectives` lists the objectives whose heads are in `params`.
         params: {"body": ..., "heads_nsp": ...}, float32 NumPy arrays.
-        tokenizer: None if the source has none (`save_imported` refuses that).
+        tokenizer: the run's.
         files: names of the files that were read.
         tensors: how many tensors the files held.
     """
 
     config: ConfigDict
     params: dict
-    tokenizer: Tokenizer | None
+    tokenizer: Tokenizer
     files: tuple[str, ...] = ()
     tensors: int = 0
 
@@ -258,6 +243,14 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         raise
 
 
+def only(source: Path, found: Sequence[Path], expected: str) -> Path:
+    """The only one of the files found in a source. Raises: UserError: they are none or several; it says what is expected."""
+    if len(found) != 1:
+        names = " and ".join(path.name for path in sorted(found))
+        raise UserError(f"{source}: expected {expected}, found {names or 'none'}")
+    return found[0]
+
+
 def refuse_occupied(directory: Path) -> None:
     """Refuses a path that exists and is not an empty directory."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -277,10 +270,8 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
         The contents of imported.json.
 
     Raises:
-        UserError: the workdir is not empty, or the model has no tokenizer.
+        UserError: the workdir is not empty, or the vocabulary has a word with a line break.
     """
-    if imported.tokenizer is None:
-        raise UserError(f"{source} has no tokenizer, and a run needs one; put the tokenizer's files beside the weights")
     description = {
         "from": source_kind,
         "source": str(source),

@@ -21,7 +21,7 @@ from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError, require
 from bertlab.files import read_json, write_json
-from bertlab.interop.base import Entry, Imported, body_shapes, read, write
+from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
 from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
 from bertlab.models.bilstm import BilstmConfig
 from bertlab.models.characters import ALPHABET, PUBLISHED_FILTERS, CharactersConfig
@@ -96,21 +96,18 @@ def params_of(tensors: Mapping[str, np.ndarray], config, vocab_size: int, source
             raise UserError(f"{source}: {name} is {np.shape(array)}, expected {expected}; nothing was written")
         root = name.removesuffix("W_0")
         parts |= {root + _INPUT_PART: array[: shape.width], root + _STATE_PART: array[shape.width :]}
-    return read(_table_of(shape), parts, body_shapes(config, vocab_size, predicts=False), source)
+    entries = table(len(shape.filters), shape.highway_layers)
+    return read(entries, parts, body_shapes(config, vocab_size, predicts=False), source)
 
 
 def tensors_of(params, shape: BilstmConfig) -> dict[str, np.ndarray]:
     """The file's datasets from our parameters; the inverse of `params_of`, without parameters that the format lacks."""
-    names = ("characters", "token_embedding", *_DIRECTIONS)
-    tensors = write(_table_of(shape), {"body": {name: params["body"][name] for name in names if name in params["body"]}})
+    kept = {name: params["body"][name] for name in ("characters", "token_embedding", *_DIRECTIONS) if name in params["body"]}
+    tensors = write(table(len(shape.filters), shape.highway_layers), {"body": kept})
     for name in [name for name in tensors if name.endswith(_INPUT_PART)]:
         root = name.removesuffix(_INPUT_PART)
         tensors[root + "W_0"] = np.concatenate([tensors.pop(name), tensors.pop(root + _STATE_PART)])
     return tensors
-
-
-def _table_of(shape: BilstmConfig) -> list[Entry]:
-    return table(len(shape.filters), shape.highway_layers)
 
 
 def load(source: Path) -> Imported:
@@ -120,7 +117,10 @@ def load(source: Path) -> Imported:
         UserError: a file is missing or ambiguous, bertlab does not have an option's value, a dataset is missing, left over or
             of the wrong shape, or h5py is not installed.
     """
-    options_file, weights_file = _only(source, "options.json"), _only(source, "weights.hdf5")
+    options_file, weights_file = (
+        only(source, [*source.glob(f"*{ending}")], f"a directory with one file *{ending}")
+        for ending in ("options.json", "weights.hdf5")
+    )
     if len(apart := [path for path in sorted(source.glob("*.hdf5")) if path.stem.endswith(("embedding", "embeddings"))]) > 1:
         raise UserError(f"{source} has {' and '.join(path.name for path in apart)}; keep one of them")
     options = read_json(options_file)
@@ -131,8 +131,10 @@ def load(source: Path) -> Imported:
         raise UserError(f"{options_file} needs char_cnn, or {weights_file.name} a dataset embedding; both are missing")
     char_cnn = options.pop("char_cnn", None) if on_ids else None
     config = config_of(options, options_file)
-    for name in _character_datasets(char_cnn, options_file) if apart and char_cnn else ():
-        tensors.pop(name, None)
+    if apart and char_cnn:
+        entries = table(len(_filters_of(char_cnn, options_file)), _highway_layers_of(char_cnn))
+        skipped = {name for entry in entries if entry.ours.startswith("body/characters/") for name in entry.theirs}
+        tensors = {name: array for name, array in tensors.items() if name not in skipped}
     for path in apart:
         found = _read_hdf5(path)
         if list(found) != ["embedding"] or "embedding" in tensors:
@@ -148,12 +150,6 @@ def load(source: Path) -> Imported:
     params = params_of(tensors, config, tokenizer.vocab_size, weights_file)
     files = (options_file, weights_file, *apart, *filter(None, [words_file]))
     return Imported(config, params, tokenizer, tuple(path.name for path in files), held)
-
-
-def _character_datasets(char_cnn: Mapping[str, Any], path: Path) -> list[str]:
-    """The datasets of the character encoder in the options."""
-    entries = table(len(_filters_of(char_cnn, path)), _highway_layers_of(char_cnn))
-    return [name for entry in entries if entry.ours.startswith("body/characters/") for name in entry.theirs]
 
 
 def _tokenizer_of_ids(source: Path, rows: int, tensor: str) -> tuple[Tokenizer, Path]:
@@ -319,27 +315,13 @@ def _with_specials(words: Sequence[str]) -> list[str]:
     return [*SPECIALS, *(word for word in dict.fromkeys(words) if word not in (*SPECIALS, *theirs))]
 
 
-def _only(source: Path, ending: str) -> Path:
-    """The only file of a directory with this ending."""
-    found = sorted(source.glob(f"*{ending}"))
-    if len(found) != 1:
-        has = "none" if not found else " and ".join(path.name for path in found)
-        raise UserError(f"{source}: expected a directory with one file *{ending}, found {has}")
-    return found[0]
-
-
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """All datasets by path."""
     h5py = require("h5py", "elmo", "ELMo's weights.hdf5")
-    tensors = {}
-
-    def collect(name, item):
-        if isinstance(item, h5py.Dataset):
-            tensors[name] = item[()]
-
+    names = []
     try:
         with h5py.File(path, "r") as file:
-            file.visititems(collect)
+            file.visit(names.append)
+            return {name: file[name][()] for name in names if isinstance(file[name], h5py.Dataset)}
     except OSError as error:
         raise UserError(f"{path} cannot be read as HDF5: {error}") from error
-    return tensors

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from bertlab.config import add_objectives, base_config
 from bertlab.errors import UserError, require
-from bertlab.interop.base import Entry, Imported, body_shapes, read
+from bertlab.interop.base import Entry, Imported, body_shapes, only, read
 from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
 
 _ENDINGS = (".pth", ".pt", ".bin", ".h5")
@@ -103,7 +103,10 @@ def load(source: Path) -> Imported:
         UserError: the directory has no such file or several, or no vocabulary; the file holds more than tensors; a tensor is
             missing, left over or of the wrong shape, or differs from its copy; or torch is not installed.
     """
-    path = _weights_file(source)
+    path = source
+    if source.is_dir():
+        found = [path for path in source.iterdir() if path.suffix in _ENDINGS]
+        path = only(source, found, f"the name of a file, or a directory with one of {', '.join(_ENDINGS)}")
     vocabulary = _vocabulary_file(path.parent)
     loaded = _read_torch(path)
     tensors = plain_names(loaded, path)
@@ -112,16 +115,6 @@ def load(source: Path) -> Imported:
     check_rows(words, len(tensors["encoder.weight"]), vocabulary, f"{path.name}'s embedding")
     params = read(table(config.model.layers), tensors, body_shapes(config, len(words)), path)
     return Imported(config, params, word_tokenizer(words, vocabulary), (path.name, vocabulary.name), len(loaded))
-
-
-def _weights_file(source: Path) -> Path:
-    if source.is_file():
-        return source
-    found = [path for path in sorted(source.iterdir()) if path.suffix in _ENDINGS]
-    if len(found) != 1:
-        has = "none" if not found else " and ".join(path.name for path in found)
-        raise UserError(f"{source}: expected one file of {', '.join(_ENDINGS)}, found {has}; name the file itself")
-    return found[0]
 
 
 def _vocabulary_file(directory: Path) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bertlab.errors import UserError, require
-from bertlab.interop.base import Entry, Imported, transposed
+from bertlab.interop.base import Entry, Imported, only, transposed
 from bertlab.interop.transformer import (
     BERT_SIZES,
     Style,
@@ -53,11 +53,8 @@ def load(source: Path) -> Imported:
             bert_config.json.
     """
     require_directory(source, "bert_config.json, vocab.txt and the checkpoint")
-    index = sorted(source.glob("*.ckpt*.index"))
-    if len(index) != 1:
-        found = ", ".join(path.name for path in index) or "none"
-        raise UserError(f"{source}: expected one checkpoint (such as bert_model.ckpt.index and its data), found {found}")
-    checkpoint = index[0].with_suffix("")
+    expected = "one checkpoint (such as bert_model.ckpt.index and its data)"
+    checkpoint = only(source, [*source.glob("*.ckpt*.index")], expected).with_suffix("")
     reader = require("tensorflow", "google", "a TensorFlow checkpoint").train.load_checkpoint(str(checkpoint))
     # The optimiser's slots are two thirds of such a file.
     names = [name for name in reader.get_variable_to_shape_map() if not _NOT_WEIGHTS.fullmatch(name)]
