@@ -29,7 +29,7 @@ from bertlab.train.layer_groups import layer_groups, layer_plan, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
 from bertlab.transfer.heads import AuxiliaryLanguageModel
-from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout, vocabulary_size
+from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout, vocabulary_size
 from bertlab.transfer.load import load
 from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
@@ -39,7 +39,6 @@ Tasks = Mapping[str, tuple[Task, TaskData]]
 """By the name of each task's objective."""
 
 FEW = 8  # examples of each task by which a fine-tuning is checked before its run exists
-WORD_PIECES = ("auto", "first", "last")
 
 
 def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = None) -> Experiment:
@@ -221,10 +220,6 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
     transfer = config.transfer
     if not transfer.random:
         check_family(config, ConfigDict(pretrained["model"]))
-    if transfer.layout not in LAYOUTS:
-        raise UserError(f"config.transfer.layout={transfer.layout!r} is not known; choose {' or '.join(LAYOUTS)}")
-    if transfer.word_piece not in WORD_PIECES:
-        raise UserError(f"config.transfer.word_piece={transfer.word_piece!r} is not known; choose {', '.join(WORD_PIECES)}")
     if transfer.layout == "delimited" and config.model.token_encoder == "characters":
         raise UserError("config.transfer.layout='delimited' adds tokens, but this model reads characters; set it to 'pair'")
     if transfer.layers is not None and not 0 <= transfer.layers <= shape.layers:

@@ -1,11 +1,11 @@
 """Linear-chain conditional random field (Lafferty et al. 2001): TagLM's output layer (Peters et al. 2017), as pure functions.
 
 score(y) = start[y_1] + Σ_t emissions[t, y_t] + Σ_t transitions[y_t, y_{t+1}] + end[y_last]; p(y) = exp(score(y)) / Σ exp score.
-Letters: B rows, W words, C tags. A row's words are the leading ones of `mask`; a row without words has log-likelihood and
-score 0. Emissions beyond the words have no influence, even if they are not finite.
-
-Own code because no library fits: optax has no CRF, and SynJax is in no package registry.
+Letters: B rows, W words, C tags. `emissions` are the score of each tag at each word, `mask` is true for a row's words, which
+come first; other emissions have no influence, even if they are not finite. A row without words has log-likelihood and score 0.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,72 +16,56 @@ FORBIDDEN = -1e9
 """Score of what is not allowed: finite, so that gradients are too."""
 
 
-def log_likelihood(
-    emissions: Float[Array, "B W C"],
-    mask: Bool[Array, "B W"],
-    labels: Int[Array, "B W"],
-    transitions: Float[Array, "C C"],
-    start: Float[Array, "C"],
-    end: Float[Array, "C"],
-) -> Float[Array, "B"]:
-    """log p(labels) in nats.
+class Scores(NamedTuple):
+    """Scores of tags: from one tag (first axis) to the next (second), at the first word, and at the last."""
 
-    Args:
-        emissions: score of each tag at each word.
-        mask: true for the words.
-        labels: tags; a word's that is not known is −1, and all its tags are added up.
-        transitions: score of going from a tag (first axis) to a tag (second).
-        start: score of each tag at the first word.
-        end: score of each tag at the last word.
-    """
+    transitions: Float[Array, "C C"]
+    start: Float[Array, "C"]
+    end: Float[Array, "C"]
+
+
+def log_likelihood(
+    emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], labels: Int[Array, "B W"], scores: Scores
+) -> Float[Array, "B"]:
+    """log p(labels) in nats; where a label is −1, it is not known, and all tags of that word are added up."""
     tags = jnp.arange(emissions.shape[-1])
     possible = (labels[:, :, None] < 0) | (labels[:, :, None] == tags)
     given = jnp.where(possible, emissions, FORBIDDEN)
-    return log_partition(given, mask, transitions, start, end) - log_partition(emissions, mask, transitions, start, end)
+    return log_partition(given, mask, scores) - log_partition(emissions, mask, scores)
 
 
-def log_partition(
-    emissions: Float[Array, "B W C"],
-    mask: Bool[Array, "B W"],
-    transitions: Float[Array, "C C"],
-    start: Float[Array, "C"],
-    end: Float[Array, "C"],
-) -> Float[Array, "B"]:
-    """log Σ exp(score) over all tag sequences, by the forward recursion; arguments as for `log_likelihood`."""
+def log_partition(emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores) -> Float[Array, "B"]:
+    """log Σ exp(score) over all tag sequences, by the forward recursion."""
 
     def step(before, now):
         emission, inside = now
-        after = logsumexp(before[:, :, None] + transitions, axis=1) + emission
+        after = logsumexp(before[:, :, None] + scores.transitions, axis=1) + emission
         return jnp.where(inside[:, None], after, before), None
 
     emissions, mask = _words_first(emissions, mask)
-    last, _ = jax.lax.scan(step, start + emissions[0], (emissions[1:], mask[1:]))
-    return jnp.where(mask[0], logsumexp(last + end, axis=-1), 0.0)
+    last, _ = jax.lax.scan(step, scores.start + emissions[0], (emissions[1:], mask[1:]))
+    return jnp.where(mask[0], logsumexp(last + scores.end, axis=-1), 0.0)
 
 
 def viterbi(
-    emissions: Float[Array, "B W C"],
-    mask: Bool[Array, "B W"],
-    transitions: Float[Array, "C C"],
-    start: Float[Array, "C"],
-    end: Float[Array, "C"],
+    emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores
 ) -> tuple[Int[Array, "B W"], Float[Array, "B"]]:
-    """The tag sequence of highest score, int32 with −1 beyond the words, and its score; arguments as for `log_likelihood`."""
+    """The tag sequence with the highest score, int32 with −1 beyond the words, and its score."""
 
     def forward(before, now):
         emission, inside = now
-        scores = before[:, :, None] + transitions
-        after = jnp.where(inside[:, None], scores.max(axis=1) + emission, before)
+        reached = before[:, :, None] + scores.transitions
+        after = jnp.where(inside[:, None], reached.max(axis=1) + emission, before)
         # Beyond the words a tag leads back to itself, up to the last word's.
-        return after, jnp.where(inside[:, None], scores.argmax(axis=1), jnp.arange(emission.shape[-1]))
+        return after, jnp.where(inside[:, None], reached.argmax(axis=1), jnp.arange(emission.shape[-1]))
 
     def backward(tag, origins):
         origin = jnp.take_along_axis(origins, tag[:, None], axis=1)[:, 0]
         return origin, origin
 
     emissions, mask = _words_first(emissions, mask)
-    last, origins = jax.lax.scan(forward, start + emissions[0], (emissions[1:], mask[1:]))
-    last = last + end
+    last, origins = jax.lax.scan(forward, scores.start + emissions[0], (emissions[1:], mask[1:]))
+    last = last + scores.end
     final = last.argmax(axis=-1)
     _, tags = jax.lax.scan(backward, final, origins, reverse=True)
     tags = jnp.concatenate([tags, final[None]])

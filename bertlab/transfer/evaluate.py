@@ -1,13 +1,10 @@
 """`bertlab evaluate`: bits per byte of held-out text, and accuracy on minimal pairs, each by the model's own likelihood."""
 
 import dataclasses
-import gzip
 import hashlib
 import heapq
 import json
-import lzma
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from bertlab.files import write_json
 from bertlab.run import Run
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import BitsPerByte, Score
-from bertlab.transfer.load import Pretrained, load
+from bertlab.transfer.load import Pretrained, load, read_lines
 
 SAMPLE = 200  # sentences of the held-out split
 
@@ -140,7 +137,7 @@ def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
         UserError: the file cannot be read, or a line is not such a record: names file and line.
     """
     pairs, taken = [], {}
-    for number, line in enumerate(_read_lines(path, "--minimal_pairs"), start=1):
+    for number, line in enumerate(read_lines(path, "--minimal_pairs"), start=1):
         if not line.strip():
             continue
         try:
@@ -241,17 +238,7 @@ def _error(value: float | None, width: int, scale: float = 1) -> str:
 def _read_texts(path: Path, limit: int) -> list[str]:
     if str(path) == TEST_SPLIT:
         raise UserError(f"--text={path}: in evaluation.json this name is that of the held-out sentences; rename it")
-    texts = [line for line in _read_lines(path, "--text") if line.strip()]
+    texts = [line for line in read_lines(path, "--text") if line.strip()]
     if not texts:
         raise UserError(f"--text={path} is empty; give one text a line")
     return texts[: limit or None]
-
-
-def _read_lines(path: Path, flag: str) -> list[str]:
-    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    try:
-        with opened(path, "rb") as file:
-            lines = file.read().decode("utf-8-sig").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error) as error:
-        raise UserError(f"{flag}={path}: {error}; give a UTF-8 file, plain or compressed (.gz, .xz)") from None
-    return [line.removesuffix("\r") for line in lines]

@@ -7,6 +7,7 @@ A stopped extraction resumes after its last whole shard and ends with the same b
 Letters: T tokens (or words) of a text, n chosen layers, D width of the widest (a narrower layer is followed by zeros).
 """
 
+import collections
 import hashlib
 import itertools
 import json
@@ -164,43 +165,27 @@ class _Reader:
     """The stream of texts, a shard at a time, with a few read ahead."""
 
     def __init__(self, model: Pretrained, texts: Iterable[Text], pretokenized: bool):
-        self._model, self._pretokenized = model, pretokenized
-        self._texts = self._checked(texts)
-        self._ahead: list[Text] = []
-        self._lengths: list[int] = []
+        self._model, self._pretokenized, self._texts = model, pretokenized, enumerate(texts)
+        self._ahead: collections.deque[tuple[Text, int]] = collections.deque()
 
     def take(self, texts: int = 0, positions: int = 0) -> list[Text]:
-        """The next ones: so many texts, or as many as have no more positions than that (one at least)."""
+        """The next texts: so many, or as many as have at most so many positions (one at least)."""
         if texts:
-            taken, self._ahead, self._lengths = self._ahead[:texts], self._ahead[texts:], self._lengths[texts:]
-            return taken + list(itertools.islice(self._texts, texts - len(taken)))
+            taken = [self._ahead.popleft()[0] for _ in range(min(texts, len(self._ahead)))]
+            return taken + [text for _, text in itertools.islice(self._texts, texts - len(taken))]
         taken, left = [], positions
-        while self._fill() and (not taken or self._lengths[0] <= left):
-            taken.append(self._ahead.pop(0))
-            left -= self._lengths.pop(0)
+        while self._fill() and (not taken or self._ahead[0][1] <= left):
+            text, length = self._ahead.popleft()
+            taken.append(text)
+            left -= length
         return taken
 
     def _fill(self) -> bool:
-        if not self._ahead:
-            self._ahead = list(itertools.islice(self._texts, READ_AHEAD))
-            self._lengths = self._model.lengths(self._ahead, self._pretokenized)
-            longest = self._model.longest
-            if long := [i for i, length in enumerate(self._lengths) if length > longest]:
-                number, length = self._read - len(self._ahead) + long[0], self._lengths[long[0]]
-                raise UserError(
-                    f"text {number} has {length} tokens, special ones included, and the model {longest} positions; split it"
-                )
+        if not self._ahead and (numbered := list(itertools.islice(self._texts, READ_AHEAD))):
+            texts = [text for _, text in numbered]
+            rows = self._model.rows(texts, self._pretokenized, first=numbered[0][0])
+            self._ahead.extend((text, len(row.tokens)) for text, row in zip(texts, rows))
         return bool(self._ahead)
-
-    def _checked(self, texts: Iterable[Text]) -> Iterator[Text]:
-        for number, text in enumerate(texts):
-            self._read = number + 1
-            if isinstance(text, str) == self._pretokenized:
-                expected = "a list of words" if self._pretokenized else "a string"
-                raise UserError(
-                    f"text {number} is a {type(text).__name__} and pretokenized={self._pretokenized}; give {expected}"
-                )
-            yield text
 
 
 def _open_directory(directory: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,12 +13,31 @@ from ml_collections import ConfigDict, config_dict
 from bertlab import keys
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
+from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.transfer.composition import build_finetuning
-from bertlab.transfer.inputs import transfer_of
+from bertlab.transfer.inputs import LAYOUTS, transfer_of
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
+
+KEYS = (
+    Key("transfer.epochs", 0.0, "passes over the training examples if train.steps is 0", least=0),
+    Key("transfer.warmup", 0.0, "share of the steps that warm up; 0: optimizer.warmup_steps counts", least=0, below=1),
+    Key("transfer.layout", "pair", "special tokens around texts (bertlab/transfer/inputs.py)", choices=LAYOUTS),
+    Key("transfer.word_piece", "auto", "piece at which a word is read; auto: the first if the model sees both sides, else the"
+        " last, because only there has it seen the whole word", choices=("auto", "first", "last")),
+    Key("transfer.random", False, "start from random parameters instead of the run's"),
+    Key("transfer.features", False, "train on stored states (bertlab/transfer/stored.py)"),
+    Key("transfer.layers", int, "layers that are transferred, from the embeddings up; unset: all"),
+    Key("transfer.doc_stride", 128, "span: pieces between the starts of two windows"),
+    Key("transfer.max_query", 64, "span: most pieces of a question"),
+    Key("transfer.n_best", 20, "span: starts and ends of a window that are compared"),
+    Key("transfer.max_answer_length", 30, "span: most pieces of an answer"),
+    Key("transfer.null_threshold", float, "SQuAD 2.0: no answer if its score exceeds the best answer's by more; unset: the best"
+        " threshold on valid"),
+)  # fmt: skip
+"""`config.transfer`."""
 
 
 def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "small") -> dict:
@@ -47,13 +66,9 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
         UserError: a key is unknown, or a value has the wrong type.
     """
     for name, value in overrides.items():
-        names = [name]
-        if name.startswith("head."):
-            leaf = name.removeprefix("head.")
-            names = [f"objectives.{task}.{leaf}" for task, entry in config.objectives.items() if leaf in entry]
-            if not names:
-                raise UserError(f"{name}: the heads of {config.task} have no setting '{leaf}'")
-        for key in names:
+        if not (keys_of := _keys_of(config, name)):
+            raise UserError(f"{name}: the heads of {config.task} have no setting '{name.removeprefix('head.')}'")
+        for key in keys_of:
             set_key(config, key, parse_override(config, key, value) if isinstance(value, str) else value)
     return config
 
@@ -90,32 +105,18 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     # Buckets as in pretraining (bertlab/data/buckets.py), for short texts.
     config.data = ConfigDict({"seq_len": 48, "batch_size": 16, "seed": order, "characters": characters, "buckets": ()})
     config.task_data = ConfigDict({**OPTIONS, "pretraining": pretraining_options(pretrained["data"])})
-    config.transfer = ConfigDict(
-        {
-            "epochs": 0.0,  # passes over the training examples, if train.steps is 0
-            "warmup": 0.0,  # share of the steps; 0: optimizer.warmup_steps counts
-            "layout": transfer_of(pretrained).get("layout", "pair"),  # pair | delimited: see bertlab/transfer/inputs.py
-            # auto | first | last: the piece at which a word is read. auto: the first if the model sees both sides, else the
-            # last, because only there has the model seen the whole word.
-            "word_piece": "auto",
-            "random": False,  # start from random parameters instead of the run's
-            "features": False,  # train on stored states: see bertlab/transfer/stored.py
-            "layers": config_dict.placeholder(int),  # layers that are transferred, from the embeddings up; None: all
-            "doc_stride": 128,  # span: pieces between two windows
-            "max_query": 64,
-            "n_best": 20,
-            "max_answer_length": 30,
-            # SQuAD 2.0: no answer if its score exceeds the best answer's by more than this; None: the best on `valid`.
-            "null_threshold": config_dict.placeholder(float),
-        }
-    )
+    defaults = {key.leaf: config_dict.placeholder(key.default) if key.unset else key.default for key in KEYS}
+    config.transfer = ConfigDict(defaults | {"layout": transfer_of(pretrained).get("layout", "pair")})
     config.metrics = ConfigDict({of_task.name: of_task.metrics[0] for of_task in tasks})  # by which each is reported
     config.objectives = ConfigDict()
     for of_task in tasks:
         config.objectives[of_task.name] = ConfigDict({**_weight(1.0), **of_task.kind.settings()})
     config.train.update(steps=400, log_every=50, eval_every=0, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
+    if (weight := settings.pop("language_model", None)) is not None:
+        config.objectives.language_model = ConfigDict(_weight(weight))
     for name, value in settings.items():
-        _set(config, name, value)
+        for key in _keys_of(config, name):
+            set_key(config, key, value)
     return config
 
 
@@ -125,16 +126,11 @@ def pretraining_options(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: data.get(key, default) for key, default in defaults.items()}
 
 
-def _set(config: ConfigDict, name: str, value) -> None:
-    """Sets a key of a recipe."""
-    if name == "language_model":
-        config.objectives.language_model = ConfigDict(_weight(value))
-    elif name.startswith("head."):
-        leaf = name.removeprefix("head.")
-        for entry in (entry for entry in config.objectives.values() if leaf in entry):
-            entry[leaf] = value
-    else:
-        set_key(config, name, value)
+def _keys_of(config: ConfigDict, name: str) -> list[str]:
+    """The keys that an override sets: of `head.SETTING` those of the heads that have it."""
+    setting = name.removeprefix("head.")
+    heads = [task for task, entry in config.objectives.items() if setting in entry]
+    return [name] if name == setting else [f"objectives.{task}.{setting}" for task in heads]
 
 
 def _weight(value: float) -> dict[str, Any]:
@@ -155,11 +151,8 @@ def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> Con
     """The config with what depends on the number of training examples: steps, warm-up, stages; and the order's seed."""
     config = config.copy_and_resolve_references()
     keys.check(config)
-    if config.transfer.epochs < 0 or not 0 <= config.transfer.warmup < 1:
-        raise UserError(
-            f"config.transfer.epochs={config.transfer.epochs} must be at least 0 and config.transfer.warmup="
-            f"{config.transfer.warmup} at least 0 and below 1"
-        )
+    for key in KEYS:
+        key.check(config.transfer[key.leaf], config.transfer)
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     epoch = max(1, examples // config.data.batch_size)
     if config.data.seed is None:

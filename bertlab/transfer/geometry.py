@@ -128,38 +128,33 @@ def layer_geometry(
 def cka(x: Float[np.ndarray, "N a"], y: Float[np.ndarray, "N b"], debiased: bool = False) -> float:
     """Linear centred kernel alignment of two representations of the same N words (Kornblith et al. 2019, section 3).
 
-    ‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) in Frobenius norms, features centred: the normalised HSIC of the Gram matrices XXᵀ and YYᵀ. From 0
-    to 1; rotations and a common factor of the features do not change it, other linear maps do. With few words for the width
-    it is far above 0 even for unrelated vectors, which the debiased form mends.
+    ‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) in Frobenius norms, features centred: the normalised HSIC of the Gram matrices. It is from 0 to 1.
+    Rotations and a common factor of the features do not change it. With few words for the width it is far above 0 even for
+    unrelated vectors; the debiased form is not.
 
     Args:
         x, y: rows of the same words.
-        debiased: with the unbiased HSIC estimator (Song et al. 2012; Nguyen et al. 2021, section 2): about 0 for unrelated
-            representations, and possibly below it.
+        debiased: with the unbiased HSIC estimator (Song et al. 2012; Nguyen et al. 2021, section 2), which can be below 0.
 
     Raises:
         UserError: the rows differ in number or are too few, or a representation is the same for all words.
     """
-    x, y = _centred(x), _centred(y)
-    _check_rows(x, y, debiased)
-    return _product(x, y, debiased) / _norms(_product(x, x, debiased), _product(y, y, debiased))
+    return float(_cka_table([x], [y], debiased)[0, 0])
 
 
-def _centred(x) -> Float[np.ndarray, "N D"]:
-    x = np.asarray(x, np.float64)
-    return x - x.mean(axis=0)
-
-
-def _check_rows(x, y, debiased: bool) -> None:
+def _cka_table(xs, ys, debiased: bool) -> Float[np.ndarray, "a b"]:
+    """CKA of every x with every y."""
+    xs, ys = ([np.asarray(x, np.float64) - np.mean(x, axis=0, dtype=np.float64) for x in group] for group in (xs, ys))
     least = 4 if debiased else 2
-    if len(x) != len(y) or len(x) < least:
-        raise UserError(f"CKA compares the same words: got {len(x)} and {len(y)} rows; give equally many, {least} or more")
-
-
-def _norms(of_x: float, of_y: float) -> float:
-    if of_x <= 0 or of_y <= 0:
+    if len(xs[0]) != len(ys[0]) or len(xs[0]) < least:
+        raise UserError(
+            f"CKA compares the same words: got {len(xs[0])} and {len(ys[0])} rows; give equally many, {least} or more"
+        )
+    own = [np.array([_product(x, x, debiased) for x in group]) for group in (xs, ys)]
+    if min(map(np.min, own)) <= 0:
         raise UserError("a representation is the same for all words, so that CKA is not defined; leave that layer out")
-    return float(np.sqrt(of_x) * np.sqrt(of_y))
+    table = np.array([[_product(x, y, debiased) for y in ys] for x in xs])
+    return table / np.sqrt(np.outer(*own))
 
 
 def _product(x: Float[np.ndarray, "N a"], y: Float[np.ndarray, "N b"], debiased: bool) -> float:
@@ -192,8 +187,5 @@ def cka_layers(
     Raises:
         UserError: as for `in_context` and `cka`.
     """
-    of_a, of_b = ([_centred(layer.vectors) for layer in in_context(model, sentences, "all", max_words, seed)]
-                  for model in (model_a, model_b))  # fmt: skip
-    _check_rows(of_a[0], of_b[0], debiased)
-    own_a, own_b = ([_product(x, x, debiased) for x in layers] for layers in (of_a, of_b))
-    return np.array([[_product(x, y, debiased) / _norms(i, j) for y, j in zip(of_b, own_b)] for x, i in zip(of_a, own_a)])
+    layers = ([layer.vectors for layer in in_context(model, sentences, "all", max_words, seed)] for model in (model_a, model_b))
+    return _cka_table(*layers, debiased)

@@ -22,7 +22,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Dense, Dropout, View, inside_documents, mean_state, summary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, check_share, cross_entropy
-from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures, concat_pool
+from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures
 
 NO_LABEL = -1
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
@@ -95,10 +95,9 @@ class TaskModel(nn.Module):
 class TaskHead(Objective):
     """The settings that all heads share.
 
-    `layers`: which layers of the body are mixed, and how (`LayerMix`); `mix_penalty` ELMo's λ, `mix_norm` its layer norm,
-    `mix_dropout`. `bilstm`: layers of a new biLSTM on them (Devlin et al. 2018, table 5 and section 5.3), `hidden` wide each
-    way; the mix joins it at `place`. `dropout`: before the classifier, and of the biLSTM's inputs. `number`: of the task, where
-    several are trained together.
+    `layers`: which layers of the body are mixed, and how (`LayerMix`, with `mix_penalty`, `mix_norm` and `mix_dropout`).
+    `bilstm`: layers of a new biLSTM, `hidden` wide each way; the mix joins it at `place`. `dropout`: before the classifier,
+    and of the biLSTM's inputs. `number`: of the task, if several are trained together.
     """
 
     reads: ClassVar[str] = "any"
@@ -134,8 +133,11 @@ class TaskHead(Objective):
             raise UserError(
                 f"place={self.place!r} leaves the biLSTM without an input; set spelling=True (tagging), or place=input"
             )
-        if self.place != "input" and not self.bilstm:
-            raise UserError(f"place={self.place!r} says where states join a biLSTM; set bilstm=2, or place='input'")
+        least = {"input": 0, "after_first": 2}.get(self.place, 1)
+        if self.bilstm < least:
+            raise UserError(
+                f"place={self.place!r} says where states join a biLSTM; set bilstm={least} or more, or place='input'"
+            )
 
     @property
     def has_features(self) -> bool:
@@ -156,11 +158,10 @@ class TaskHead(Objective):
 class TextHead(TaskHead):
     """One vector a text. `pooling` says which.
 
-    "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text through the body's dense
-    layer and tanh (BERT's [CLS]; a model that reads left to right has its last token there); "concat", [h_last; max; mean]
-    (Howard and Ruder 2018, section 3.3). `blocks`: width of a ReLU layer before the classifier (ULMFiT: 50). `chunk`:
-    positions through which a gradient flows back in a recurrent model (BPTT for classification, the same section); 0: all.
-    `texts`: n.
+    "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the body's dense
+    layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3). `blocks`: width of a ReLU
+    layer before the classifier (ULMFiT: 50). `chunk`: positions through which a gradient flows back in a recurrent model (BPTT
+    for classification, the same section); 0: all. `texts`: n.
     """
 
     pooling: str = "mean"
@@ -213,10 +214,12 @@ def pooled(x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backw
     if pooling == "mean":
         return mean_state(x, view, texts)
     inside = inside_documents(view, texts)
-    first = jnp.argmax(inside, axis=1)
-    joined = [concat_pool(x, inside[..., i], first[:, i] if backward else None) for i in range(texts)]
-    joined = jnp.stack(joined, axis=1)
-    return joined if pooling == "concat" else jnp.split(joined, 3, axis=-1)[1]
+    lowest = jnp.finfo(x.dtype).min
+    highest = jnp.stack([jnp.where(inside[..., i, None], x, lowest).max(axis=1) for i in range(texts)], axis=1)
+    highest = jnp.where(inside.any(axis=1)[..., None], highest, 0)
+    if pooling == "max":
+        return highest
+    return jnp.concatenate([summary(x, ends["last"], view, texts), highest, mean_state(x, view, texts)], axis=-1)
 
 
 class LogitsHead(TextHead):

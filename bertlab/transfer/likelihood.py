@@ -1,27 +1,22 @@
 """How likely a model finds a text, in every way that its objectives allow, and all of them on one scale: bits per byte.
 
 A text of T pieces x_1 … x_T stands between the special tokens that the tokenizer adds: [CLS] x_1 … x_T [SEP] for BERT, none for
-GPT-2. A score adds up (KINDS):
+GPT-2. KINDS are what a score can add up:
 
-- "left-to-right": Σ log p(token | all tokens before it), of every token but the first. In BERT's frame these are x_1 … x_T and
-  [SEP]; without a frame x_2 … x_T, so x_1 is free. This is a code length: its exponential is the probability of the text (given
-  a free x_1), including that it ends where a [SEP] says so. Models of `prefix` and `masked_next_token` can see both sides; they
-  are shown the tokens in order. A prefix model with `min_share` above 0 never learns the first tokens of a text and has no such
-  score.
+- "left-to-right": Σ log p(token | all tokens before it), of every token but the first: x_1 … x_T and [SEP] in BERT's frame,
+  x_2 … x_T without a frame. This is a code length: its exponential is the probability of the text, given a free x_1. Models of
+  `prefix` and `masked_next_token` are shown the tokens in order. A prefix model with `min_share` above 0 has no such score.
 - "right-to-left": the same from the other end: x_T … x_1 and [CLS]; without a frame x_T is free.
 - "both directions": the mean of the two, for models that have both (biLM).
 - "pseudo": pseudo-log-likelihood, Σ log p(x_t | the text with [MASK] in place of x_t) over the T pieces; special tokens are
-  neither masked nor scored (Salazar et al. 2020, section 2). It is not a probability: each piece is predicted from both sides
-  and is visible when the others are predicted, so the exponentials do not sum to 1 over all texts. It is usually closer to 0
-  than a left-to-right score, which does not make the model better. It favours words of several pieces, which reveal each other.
-  `masked_next_token` predicts a masked token from the state before it, so without a frame x_1 is free here too. A model that
-  never saw [MASK] (`mask_share=0`) has no pseudo score.
+  neither masked nor scored (Salazar et al. 2020, section 2). It is no probability of the text: each piece is visible when the
+  others are predicted. So it is usually closer to 0 than a left-to-right score, and it favours words of several pieces.
+  `masked_next_token` predicts a token from the state before it, so without a frame x_1 is free. A model that never saw [MASK]
+  (`mask_share=0`) has no pseudo score.
 - "pseudo-within-word": the same with the later pieces of x_t's word masked too (PLL-word-l2r, Kauf and Ivanova 2023). That
-  removes the bias; it is not a probability either. The tokenizer's `continues` says what a word is; if it is not known, each
-  piece is a word and the two pseudo kinds are equal.
+  removes the bias towards long words. The tokenizer's `continues` says what a word is; if it does not know, each piece is one.
 
-Bits per byte of one kind compare models with different tokenizers. Compare left-to-right with right-to-left, and pseudo only
-with pseudo. Untrained objectives (without a weight) do not count.
+Compare left-to-right with right-to-left, and pseudo only with pseudo. Objectives without a weight do not count.
 
 Letters: B rows, L length of a row, D width, V vocabulary.
 """
@@ -67,11 +62,11 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class BitsPerByte:
-    """−Σ log2 p / Σ bytes over texts: sums of scores, so the kind says what it means and how it is biased.
+    """−Σ log2 p / Σ bytes over texts, by one kind of score.
 
-    The bytes are those of the whole texts in UTF-8, as they were given. What is not predicted is counted in them all the same,
-    and makes a number too low: what normalisation loses (capitals, accents, kinds of white space), what [UNK] stands for, and
-    a first token that is free. In the other direction, [SEP] or [CLS] at the end is predicted and is no byte.
+    The bytes are those of the texts in UTF-8, as given. What is not predicted counts too and makes a number too low: capitals,
+    accents and white space that normalisation drops, what [UNK] stands for, and a first token that is free. [SEP] or [CLS] at
+    the end is predicted and is no byte.
 
     Attributes:
         value: bits per byte.
@@ -79,9 +74,9 @@ class BitsPerByte:
         kind: one of KINDS.
         texts, bytes: how many.
         tokens: scored ones, as in `Score`.
-        pieces: the texts' own tokens; where fewer are scored, one of each text is free.
+        pieces: the texts' own tokens; if there are more than `tokens`, one of each text is free.
         unknown: share of the pieces that are [UNK]; above 0 the value does not compare with other tokenizers'.
-        lowercase: the tokenizer drops capitals, which other tokenizers may have to predict.
+        lowercase: the tokenizer drops capitals.
     """
 
     value: float
@@ -123,7 +118,11 @@ def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: C
     if kind is not None and kind not in KINDS:
         raise UserError(f"kind={kind!r} is not known; choose one of {', '.join(KINDS)}")
     kinds = kinds_of({name: objectives[name] for name in trained})
-    reasons = [f"{name}: {reason}" for name, o in objectives.items() if (reason := _lacks(o, name in trained))]
+    reasons = []
+    for name, objective in objectives.items():
+        scoring = objective.scoring()
+        lacks = scoring.lacks if name in trained else "it had no weight in training" if scoring.ways else ""
+        reasons += [f"{name}: {lacks}"] if lacks else []
     names = ", ".join(objectives) or "none"
     if not kinds:
         why = "; ".join(reasons) or f"none of its objectives ({names}) predicts the tokens of a text"
@@ -137,14 +136,6 @@ def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: C
             f" {' or '.join(kinds)}"
         )
     return kind or kinds[0]
-
-
-def _lacks(objective: Objective, trained: bool) -> str:
-    """Why an objective allows fewer kinds than it might; "" if it allows all."""
-    scoring = objective.scoring()
-    if not trained:
-        return "it had no weight in training" if scoring.ways else ""
-    return scoring.lacks
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,12 @@ has seen most.
 
 import dataclasses
 import functools
+import gzip
+import lzma
 import operator
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,14 +114,14 @@ class Pretrained:
             pretokenized: one vector a word: its first piece's, or, in a model that reads one way, its last's.
             special_tokens: keep those that the tokenizer puts around a text.
 
-        Of a GloVe run these are the word vectors w; the published vectors, and `bertlab export`, are w + w̃.
+        Of a GloVe run these are the word vectors w; published vectors, and those of `bertlab export`, are w + w̃.
 
         Raises:
             UserError: there is no such layer, or a text is longer than the model's positions.
         """
         if pretokenized and special_tokens:
             raise UserError("special_tokens: with pretokenized there is one vector a word, and special tokens are no words")
-        rows = self._rows(texts, pretokenized)
+        rows = self.rows(texts, pretokenized)
         embeddings: dict[int, Embedding] = {}
         for indices, _, numbers, found in self._states(rows, layers):
             widths = tuple(layer.shape[-1] for layer in found)
@@ -143,25 +146,28 @@ class Pretrained:
     ) -> Float[np.ndarray, "N D"]:
         """One vector a text, float32, on the side that has seen most; D is the layer's own width.
 
-        Special tokens count in all of these, as in Sentence-BERT's poolings (Reimers and Gurevych 2019, section 3):
-        - "mean", "max": over the text's positions, of each number by itself; padding is left out.
-        - "first", "last": the first position ([CLS], where the tokenizer puts one), or the last. Of a model that reads left to
-          right the first has seen nothing of the text but itself, and right to left the last.
-        - "pooler": what next-sentence prediction reads, a dense layer and tanh (BERT, section 3.1).
-
         Args:
-            texts: strings; with `pretokenized`, lists of words, of whose pieces every one counts.
-            layer: 0 is the embeddings, −1 the last one, which alone has a pooler.
-            pooling: one of the above.
+            texts: strings; with `pretokenized`, lists of words, of which every piece counts.
+            layer: 0 is the embeddings, −1 the last one.
+            pooling: "mean" or "max" over the text's positions; "first" or "last" position; "pooler", what next-sentence
+                prediction reads: a dense layer and tanh on the last layer (BERT, section 3.1). Special tokens count, as in
+                Sentence-BERT (Reimers and Gurevych 2019, section 3). A model that reads one way has seen nothing of the text
+                but one token where it begins.
             pretokenized: texts are lists of words.
 
         Raises:
             UserError: there is no such layer or pooling; the pooler was not trained; or a text has no tokens, or too many.
         """
-        self.check_pooling(pooling)
+        if pooling not in POOLINGS:
+            raise UserError(f"pooling={pooling!r} is not known; choose one of {', '.join(POOLINGS)}")
+        readers = [name for name, objective in self.program.objectives.items() if objective.asks == "pairs"]
+        untrained = readers and not any(name in self._trained for name in readers)
+        if pooling == "pooler" and ("pooler" not in self.params["body"] or untrained):
+            others = " or ".join(name for name in POOLINGS if name != "pooler")
+            raise UserError(f"pooling='pooler': this model's pooler was never trained (nsp and sop train it); choose {others}")
         if pooling == "pooler" and layer != -1:
             raise UserError(f"layer={layer}: the pooler reads the last layer alone; leave layer at -1")
-        rows = self._rows(texts, pretokenized)
+        rows = self.rows(texts, pretokenized)
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
             raise UserError(f"text {empty[0]} has no tokens, and so no vector; leave it out")
         vectors = {}
@@ -173,23 +179,38 @@ class Pretrained:
             vectors.update(zip(indices, pooled))
         return np.stack([vectors[index] for index in range(len(rows))]) if rows else np.zeros((0, 0), np.float32)
 
-    def check_pooling(self, pooling: str) -> None:
-        """Refuses what `sentence_vectors` cannot do.
+    def rows(self, texts: Sequence[str] | Sequence[Sequence[str]], pretokenized: bool = False, first: int = 0) -> list[TextRow]:
+        """The rows that the model reads.
+
+        Args:
+            texts, pretokenized: as for `encode`.
+            first: number of the first text, for errors.
 
         Raises:
-            UserError: there is no such pooling, or the model's pooler was not trained.
+            UserError: a text is not of the right type, or longer than `longest`.
         """
-        if pooling not in POOLINGS:
-            raise UserError(f"pooling={pooling!r} is not known; choose one of {', '.join(POOLINGS)}")
-        readers = [name for name, objective in self.program.objectives.items() if objective.asks == "pairs"]
-        untrained = readers and not any(name in self._trained for name in readers)
-        if pooling == "pooler" and ("pooler" not in self.params["body"] or untrained):
-            others = " or ".join(name for name in POOLINGS if name != "pooler")
-            raise UserError(f"pooling='pooler': this model's pooler was never trained (nsp and sop train it); choose {others}")
+        rows = self._encoded(texts, pretokenized, first)
+        for number, row in enumerate(rows, first):
+            if len(row.tokens) > self.longest:
+                raise UserError(
+                    f"text {number} has {len(row.tokens)} tokens, special ones included, and the model {self.longest}"
+                    " positions; split it"
+                )
+        return rows
 
     def lengths(self, texts: Sequence[str] | Sequence[Sequence[str]], pretokenized: bool = False) -> list[int]:
         """Positions that each text takes, special tokens included; those beyond `longest` cannot be encoded."""
         return [len(row.tokens) for row in self._encoded(texts, pretokenized)]
+
+    def _encoded(self, texts, pretokenized: bool, first: int = 0) -> list[TextRow]:
+        if isinstance(texts, str):
+            raise UserError("texts is one string; give a list of strings")
+        wanted = "a list of words" if pretokenized else "a string; for words split already set pretokenized=True"
+        for number, text in enumerate(texts, first):
+            if isinstance(text, str) == pretokenized:
+                raise UserError(f"text {number} is a {type(text).__name__} and pretokenized={pretokenized}: expected {wanted}")
+        encoder = RowEncoder(self.tokenizer, self.config.model.token_encoder == "characters")
+        return [encoder.words(text) if pretokenized else encoder.text(text) for text in texts]
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -215,14 +236,10 @@ class Pretrained:
             UserError: the model predicts no tokens, or not in this way; or a text is longer than its positions.
         """
         kind = self.check_kind(kind)
-        return self._scorer.score(self._rows(texts, pretokenized=False), kind)
+        return self._scorer.score(self.rows(texts, pretokenized=False), kind)
 
     def bits_per_byte(self, texts: Sequence[str], kind: str | None = None) -> BitsPerByte:
-        """−Σ log2 p / Σ bytes of texts: the scale on which models with different tokenizers compare, kind by kind.
-
-        Left to right (or right to left) it is a proper code length, up to a first token that is free where the tokenizer puts
-        no special one before a text; the pseudo kinds are no probability of a text and are lower as a rule, since each token
-        is predicted with both sides in sight. See `bertlab.transfer.likelihood`, and `BitsPerByte` for what is counted.
+        """Bits per byte of texts: the scale on which models with different tokenizers compare, kind by kind.
 
         Args:
             texts, kind: as for `score`.
@@ -231,13 +248,8 @@ class Pretrained:
             UserError: as for `score`, or the texts are empty.
         """
         kind = self.check_kind(kind)
-        rows = self._rows(texts, pretokenized=False)
+        rows = self.rows(texts, pretokenized=False)
         return bits_per_byte(texts, rows, self._scorer.score(rows, kind), self.tokenizer)
-
-    def _encoded(self, texts, pretokenized: bool) -> list[TextRow]:
-        _check_texts(texts, pretokenized)
-        encoder = RowEncoder(self.tokenizer, self.config.model.token_encoder == "characters")
-        return [encoder.words(text) if pretokenized else encoder.text(text) for text in texts]
 
     def _states(self, rows: list[TextRow], layers) -> Iterator[tuple[list[int], View, tuple[int, ...], list[np.ndarray]]]:
         """(indices of rows, view, numbers of the layers, states [B, L, D] of each layer) of a batch after the other."""
@@ -245,16 +257,6 @@ class Pretrained:
             found = self._inference(_widest, view)
             numbers = tuple(_chosen(layers, len(found)))
             yield indices, view, numbers, [np.asarray(found[i], np.float32) for i in numbers]
-
-    def _rows(self, texts, pretokenized: bool) -> list[TextRow]:
-        rows = self._encoded(texts, pretokenized)
-        for number, row in enumerate(rows):
-            if len(row.tokens) > self.longest:
-                raise UserError(
-                    f"text {number} has {len(row.tokens)} tokens, special ones included, and the model {self.longest}"
-                    " positions; split it"
-                )
-        return rows
 
     @functools.cached_property
     def _inference(self) -> Inference:
@@ -304,18 +306,6 @@ def pool(states: Float[np.ndarray, "B L D"], filled: Bool[np.ndarray, "B L"], po
     if pooling == "max":
         return np.where(filled[:, :, None], states, -np.inf).max(1)
     return np.where(filled[:, :, None], states, 0).sum(1) / np.maximum(filled.sum(1), 1)[:, None].astype(states.dtype)
-
-
-def _check_texts(texts, pretokenized: bool) -> None:
-    kind = list if pretokenized else str
-    if isinstance(texts, str):
-        raise UserError("texts is one string; give a list of strings")
-    for number, text in enumerate(texts):
-        if isinstance(text, str) == pretokenized:
-            raise UserError(
-                f"text {number} is a {type(text).__name__} and pretokenized={pretokenized}: expected a {kind.__name__}"
-                f"{' of words' if pretokenized else '; for words split already set pretokenized=True'}"
-            )
 
 
 def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
@@ -391,7 +381,7 @@ def embed_file(
 
     Args:
         run: run or imported directory.
-        text: UTF-8, one text a line.
+        text: as for `read_lines`, one text a line.
         out: written whole or not at all. FILE.npz and FILE.safetensors hold one array [n, T, D] a line, by its number from 0,
             and with `pooling` one array "vectors" [lines, D]; FILE.csv is the table of `to_frame`, and with `pooling` has a
             row a line: `text`, then `d0`, `d1`, ….
@@ -412,7 +402,9 @@ def embed_file(
         raise UserError(f"--layers={layers}: --pooling makes one vector a line; name one layer, such as --layers=-1")
     if pooling is not None and special_tokens:
         raise UserError("--special_tokens: with --pooling they always count; leave the flag out")
-    texts = _lines(text)
+    texts = read_lines(text, "--text")
+    if not texts:
+        raise UserError(f"--text={text} is empty; give one text a line")
     texts = [re.findall(r"[^ \t]+", line) for line in texts] if pretokenized else texts
     out.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(out.parent, os.W_OK):
@@ -440,12 +432,16 @@ def embed_file(
     print(f"{out}: {said}")
 
 
-def _lines(text: Path) -> list[str]:
+def read_lines(path: Path, flag: str) -> list[str]:
+    """The lines of a UTF-8 file, plain or compressed (.gz, .xz), without line ends.
+
+    Raises:
+        UserError: names the flag; the file cannot be read.
+    """
+    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     try:
-        lines = text.read_bytes().decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--text={text}: {error}; give a UTF-8 text file with one text a line") from None
-    lines = lines[:-1] if lines and not lines[-1] else lines
-    if not lines:
-        raise UserError(f"--text={text} is empty; give one text a line")
-    return [line.removesuffix("\r") for line in lines]
+        with opened(path, "rb") as file:
+            lines = file.read().decode("utf-8-sig").split("\n")
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"{flag}={path}: {error}; give a UTF-8 file, plain or compressed (.gz, .xz)") from None
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

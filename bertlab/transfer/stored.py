@@ -58,10 +58,6 @@ class StoredBody(nn.Module):
         del deterministic, carry
         return Encoded(both=split_layers(view["features"], self.config.widths)), {}
 
-    def predict_tokens(self, hidden, side: str, among=None):
-        """Refused: the output layer was not stored."""
-        raise UserError("config.transfer.features=True stores hidden states without an output layer; set it to False")
-
     def pool(self, encoded: Encoded, view: View, documents: int | None = None):
         """Refused: the pooler was not stored."""
         raise UserError(

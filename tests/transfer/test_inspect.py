@@ -6,7 +6,6 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist, pdist
-from scipy.stats import ortho_group
 
 from bertlab.config import base_config
 from bertlab.data.tokenizers import train_tokenizer
@@ -99,14 +98,6 @@ def test_occurrences_are_those_of_the_word_as_it_stands():
     assert len(occurrences(Planted(by_topic), SENTENCES, "bank", most=2).words) == 2
 
 
-def test_neighbours_part_the_bank_by_the_river_from_the_bank_for_money():
-    banks = occurrences(Planted(by_topic), SENTENCES, "bank")
-    table = neighbours(banks, banks, k=2)
-    assert table.groupby("query").sentence.apply(set).tolist() == [{1, 2}, {0, 2}, {0, 1}, {4, 5}, {3, 5}, {3, 4}]
-    assert table["rank"].tolist() == [1, 2] * 6 and set(table.word) == {"bank"}
-    assert table.context[0].count("[bank]") == 1
-
-
 def test_neighbours_are_those_of_brute_force():
     rng = np.random.default_rng(0)
     model = Planted(lambda words, at, layer: rng.normal(size=5))
@@ -123,32 +114,31 @@ def test_neighbours_are_those_of_brute_force():
     assert len(neighbours(queries, found, k=1000)) == 4 * len(found.words)
 
 
-def test_a_repeated_sentence_does_not_answer_for_itself():
-    repeated = [SENTENCES[0], SENTENCES[0], SENTENCES[1]]
-    banks = occurrences(Planted(by_topic), repeated, "bank")
+def test_a_word_is_not_its_own_neighbour_nor_that_of_a_copy_of_its_sentence():
+    banks = occurrences(Planted(by_topic), SENTENCES, "bank")
+    table = neighbours(banks, banks, k=2)
+    assert table.groupby("query").sentence.apply(set).tolist() == [{1, 2}, {0, 2}, {0, 1}, {4, 5}, {3, 5}, {3, 4}]
+    assert table["rank"].tolist() == [1, 2] * 6 and table.context[0].count("[bank]") == 1
+    banks = occurrences(Planted(by_topic), [SENTENCES[0], SENTENCES[0], SENTENCES[1]], "bank")
     assert neighbours(banks, banks, k=2).sentence.tolist() == [2, 2, 0, 1]
 
 
 def test_words_that_cannot_be_looked_at_are_refused():
     model = Planted(by_topic)
     (found,) = in_context(model, SENTENCES)
-    with pytest.raises(UserError, match=r"'Bank' .* 6 sentences.*; 'bank' does"):
-        occurrences(model, SENTENCES, "Bank")
-    with pytest.raises(UserError, match=r"'qq' .* 6 sentences[^;]*$"):
-        occurrences(model, SENTENCES, "qq")
-    with pytest.raises(UserError, match="lists of words"):
-        in_context(model, RIVER)
-    with pytest.raises(UserError, match="lists of words"):
-        occurrences(model, RIVER, "bank")
-    with pytest.raises(UserError, match=r"sentence 0 has 7 tokens, special ones included, and the model 6 positions"):
-        in_context(Planted(by_topic, longest=6), SENTENCES)
-    with pytest.raises(UserError, match=r"max_words=3 .* 6 sentences"):
-        in_context(model, SENTENCES, max_words=3)
-    for arguments, message in [({"metric": "l1"}, "metric='l1' is not known"), ({"k": 0}, "k=0: ask for at least one")]:
+    for message, ask in (
+        (r"'Bank' .* 6 sentences.*; 'bank' does", lambda: occurrences(model, SENTENCES, "Bank")),
+        (r"'qq' .* 6 sentences[^;]*$", lambda: occurrences(model, SENTENCES, "qq")),
+        ("lists of words", lambda: in_context(model, RIVER)),
+        ("lists of words", lambda: occurrences(model, RIVER, "bank")),
+        ("sentence 0 has 7 tokens.* 6 positions", lambda: in_context(Planted(by_topic, longest=6), SENTENCES)),
+        ("max_words=3 .* 6 sentences", lambda: in_context(model, SENTENCES, max_words=3)),
+        ("metric='l1'", lambda: neighbours(found, found, metric="l1")),
+        ("k=0", lambda: neighbours(found, found, k=0)),
+        (r"queries are \(2, 5\) and candidates \(33, 3\)", lambda: neighbours(np.ones((2, 5)), found)),
+    ):
         with pytest.raises(UserError, match=message):
-            neighbours(found, found, **arguments)
-    with pytest.raises(UserError, match=r"queries are \(2, 5\) and candidates \(33, 3\): expected \[N, D\] with the same D"):
-        neighbours(np.ones((2, 5)), found)
+            ask()
 
 
 # ---- probes and senses
@@ -208,14 +198,14 @@ def test_probe_layers_shows_on_which_layer_the_tag_is():
 
 def test_what_cannot_be_probed_is_refused():
     features, labels = planted_labels(20, 0)
-    with pytest.raises(UserError, match=r"at least two classes, and the training words have \['A'\]"):
-        probe(features, ["A"] * 20, features, labels)
-    with pytest.raises(UserError, match=r"at least two training groups \(sentences\)"):
-        probe(features, labels, features, labels, groups=[0] * 20)
-    with pytest.raises(UserError, match=r"20 and 20 vectors with 3 and 20 labels"):
-        probe(features, labels[:3], features, labels)
-    with pytest.raises(UserError, match=r"20 and 0 vectors with 20 and 0 labels"):
-        probe(features, labels, features[:0], [])
+    for message, arguments in {
+        r"at least two classes, .*\['A'\]": (features, ["A"] * 20, features, labels),
+        r"at least two training groups": (features, labels, features, labels, [0] * 20),
+        r"20 and 20 vectors with 3 and 20 labels": (features, labels[:3], features, labels),
+        r"20 and 0 vectors with 20 and 0 labels": (features, labels, features[:0], []),
+    }.items():
+        with pytest.raises(UserError, match=message):
+            probe(*arguments)
     with pytest.raises(UserError, match=r"test sentence 0 has 2 words and 1 tags"):
         probe_layers(Planted(by_topic), [(["a", "b"], ["X", "Y"])], [(["a", "b"], ["X"])])
 
@@ -249,8 +239,6 @@ def test_self_similarity_is_the_mean_cosine_of_all_pairs():
     vectors = np.random.default_rng(0).normal(size=(7, 4)) * np.arange(1, 8)[:, None]
     assert self_similarity(vectors) == pytest.approx(np.mean(1 - pdist(vectors, "cosine")))
     assert anisotropy(vectors) == pytest.approx(self_similarity(vectors))
-    assert self_similarity(np.outer([1, 2, 30], vectors[0])) == pytest.approx(1.0)
-    assert self_similarity(np.array([[1.0, 0], [-2, 0]])) == pytest.approx(-1.0)
     with pytest.raises(UserError, match="at least two, not 1"):
         self_similarity(vectors[:1])
 
@@ -260,17 +248,13 @@ def test_intra_sentence_similarity_is_with_the_mean_vector_not_of_pairs():
     assert intra_sentence_similarity(np.array([[3.0, 4]])) == pytest.approx(1.0)
 
 
-def test_anisotropy_of_isotropic_vectors_is_0_and_pairs_are_of_different_sentences():
-    count, width = 500, 20
-    vectors = np.random.default_rng(0).normal(size=(count, width))
-    # The cosines of independent directions are uncorrelated pair by pair, with variance 1/D.
-    assert abs(anisotropy(vectors)) < 4 * np.sqrt(2 / (count * (count - 1) * width))
-    assert anisotropy(vectors + 3) > 0.85
-    sentence = np.repeat(np.arange(5), 100)[np.random.default_rng(1).permutation(count)]
+def test_anisotropy_is_the_mean_cosine_of_words_of_different_sentences():
+    vectors = np.random.default_rng(0).normal(size=(50, 20)) + 1
+    sentence = np.repeat(np.arange(5), 10)[np.random.default_rng(1).permutation(50)]
     cosine = 1 - cdist(vectors, vectors, "cosine")
     assert anisotropy(vectors, sentence) == pytest.approx(cosine[sentence[:, None] != sentence].mean())
     with pytest.raises(UserError, match=r"give at least two sentences"):
-        anisotropy(vectors, np.zeros(count))
+        anisotropy(vectors, np.zeros(50))
 
 
 def test_layer_geometry_is_made_of_its_measures():
@@ -324,32 +308,15 @@ def test_cka_is_the_normalised_hsic_of_gram_matrices(debiased, reference):
     assert cka(x, x, debiased) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("debiased", [False, True])
-def test_cka_does_not_see_rotations_scale_and_shift_but_other_maps(debiased):
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(40, 6)), rng.normal(size=(40, 4))
-    turned = 3 * x @ ortho_group.rvs(6, random_state=1) + rng.normal(size=6)
-    assert cka(turned, x, debiased) == pytest.approx(1)
-    assert cka(turned, y, debiased) == pytest.approx(cka(x, y, debiased))
-    assert cka(x * [9, 1, 1, 1, 1, 1], x, debiased) < 0.8
-
-
-def test_debiased_cka_of_unrelated_vectors_is_about_0_where_the_plain_one_is_not():
-    rng = np.random.default_rng(0)
-    pairs = [(rng.normal(size=(40, 60)), rng.normal(size=(40, 60))) for _ in range(20)]
-    assert np.mean([cka(*pair) for pair in pairs]) > 0.5
-    found = np.array([cka(*pair, debiased=True) for pair in pairs])
-    assert abs(found.mean()) < 4 * found.std() / np.sqrt(20) and found.min() < 0
-
-
 def test_cka_that_is_not_defined_is_refused():
     x = np.random.default_rng(0).normal(size=(5, 3))
-    with pytest.raises(UserError, match=r"got 5 and 4 rows; give equally many, 2 or more"):
-        cka(x, x[:4])
-    with pytest.raises(UserError, match=r"got 3 and 3 rows; give equally many, 4 or more"):
-        cka(x[:3], x[:3], debiased=True)
-    with pytest.raises(UserError, match=r"a representation is the same for all words"):
-        cka(x, np.ones((5, 2)))
+    for message, arguments in {
+        r"5 and 4 rows; .* 2 or more": (x, x[:4]),
+        r"3 and 3 rows; .* 4 or more": (x[:3], x[:3], True),
+        r"the same for all words": (x, np.ones((5, 2))),
+    }.items():
+        with pytest.raises(UserError, match=message):
+            cka(*arguments)
 
 
 # ---- on models

@@ -86,11 +86,14 @@ class TestKind:
         assert not kind.one_row or len(rows) == 2
         differ = {key for key in rows[0] if not np.array_equal(rows[0][key], rows[1][key], equal_nan=True)} - {"example_id"}
         assert differ and differ <= set(kind.unknown)
+        wanted = {key: np.full_like(rows[1][key], kind.unknown[key]) for key in differ}
+        assert name == "span" or all(np.array_equal(rows[1][key], wanted[key], equal_nan=True) for key in differ)
         # Predictions are one line an example, and can be scored by every metric.
         labels = ("x", "y") if kind.has_classes else ()
         lines = kind.predict([known, unknown], labels, outputs_of(kind, rows), about, TRANSFER)
-        assert [line["id"] for line in lines] == ["a", "b"]
-        task = Task("stub", kind, kind.metrics, lambda directory, options: None)
+        assert [line["id"] for line in lines] == ["a", "b"] and not lines[1]["gold"]
+        assert name == "span" or scores_of(Task("stub", kind, kind.metrics, None), labels, lines[1:]) == {}, "not known"
+        task = Task("stub", kind, kind.metrics, None)
         assert set(scores_of(task, labels, [lines[0], lines[0]])) == set(kind.metrics)
         perfect = [line | {"predicted": line["gold"][0] if name == "span" else line["gold"]} for line in lines[:1] * 2]
         assert scores_of(task, labels, perfect)[kind.default_metrics[0]] in (0, 1)

@@ -29,6 +29,22 @@ def predicted(task, names, examples, outputs, windows=(), transfer=TRANSFER):
     return lines, scores_of(task, names, lines)
 
 
+@pytest.mark.parametrize(
+    ("kind", "metrics", "labels", "outputs", "expected", "scores"),
+    [
+        ("choice", ("accuracy",), (2, 1), {"logits": [[0, 1, 3], [2, 0, -3e38]]}, [2, 0], [0.5]),
+        ("classification", ("accuracy",), (0, None), {"logits": [[1e4, 0, -1e38], [0, 1, 0]]}, [0, 1], [1]),
+        ("regression", ("pearson", "spearman"), (0.0, 2.0, 5.0), {"value": [1, 9, 4]}, [1.0, 9.0, 4.0], [0.262, 0.5]),
+        ("regression", ("pearson",), (None,), {"value": [1.5]}, [1.5], []),
+    ],
+)
+def test_predictions_and_scores(kind, metrics, labels, outputs, expected, scores):
+    lines, found = predicted(task_of(kind, *metrics), (), labelled(*labels), {k: np.float32(v) for k, v in outputs.items()})
+    assert [(line["gold"], line["predicted"]) for line in lines] == list(zip(labels, expected))
+    assert list(found.values()) == pytest.approx(scores, abs=1e-3)
+    json.dumps(lines, allow_nan=False)
+
+
 def test_classes_go_by_their_names_and_f1_is_that_of_class_number_one():
     # Class 1 (yes): two right, one missed, one too many; so precision and recall are 2/3.
     gold, guess = [1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 0, 0]
@@ -39,33 +55,6 @@ def test_classes_go_by_their_names_and_f1_is_that_of_class_number_one():
     assert [line["predicted"] for line in lines] == ["yes", "yes", "no", "yes", "no", "no"]
     assert lines[0]["id"] == "x0" and lines[0]["gold"] == "yes"
     np.testing.assert_allclose(lines[0]["probabilities"], [1 / (1 + np.e**2), 1 / (1 + np.e**-2)], rtol=1e-12)
-    # Names that sort the other way round change nothing.
-    _, other = predicted(task, ("zebra", "ant"), labelled(*gold), {"logits": logits})
-    assert other == scores
-
-
-def test_probabilities_of_large_logits_are_finite_and_average_over_runs():
-    lines, _ = predicted(
-        task_of("classification", "accuracy"), ("a", "b", "c"), labelled(0), {"logits": np.float32([[1e4, 0, -1e38]])}
-    )
-    assert lines[0]["probabilities"] == [1, 0, 0]
-    json.dumps(lines, allow_nan=False)
-
-
-def test_choices_are_numbers():
-    logits = np.float32([[0, 1, 3], [2, 0, -3e38]])
-    lines, scores = predicted(task_of("choice", "accuracy"), (), labelled(2, 1), {"logits": logits})
-    assert [(line["gold"], line["predicted"]) for line in lines] == [(2, 2), (1, 0)]
-    assert scores == {"accuracy": 0.5} and len(lines[1]["probabilities"]) == 3
-    json.dumps(lines)
-
-
-def test_numbers_are_scored_as_they_are():
-    task = task_of("regression", "pearson", "spearman")
-    lines, scores = predicted(task, (), labelled(0.0, 2.0, 5.0), {"value": np.float32([1, 9, 4])})
-    assert [(line["gold"], line["predicted"]) for line in lines] == [(0.0, 1.0), (2.0, 9.0), (5.0, 4.0)]
-    expected = np.corrcoef([0, 2, 5], [1, 9, 4])[0, 1]
-    assert scores["pearson"] == pytest.approx(expected) and scores["spearman"] == pytest.approx(0.5)
 
 
 WORDS = Example("s", "f:1", words=("a", "b", "c"), label=(1, 2, 1))
@@ -136,11 +125,12 @@ def test_spans_are_slices_of_the_context_and_no_answer_is_for_the_threshold_to_s
     assert [line["predicted"] for line in lines] == ["cd", "xy zu"] and scores["q/exact_match"] == 0.5
     _, scores, lines = squad2(-1.5, tmp_path)
     assert [line["predicted"] for line in lines] == ["", ""] and scores["q/exact_match"] == 0.5
-    # SQuAD 1.1 always answers.
-    lines, _ = predicted(
-        task_of("span", "exact_match"), (), QUESTIONS[:1], span_outputs(WINDOWS[:1], [(3, 6)], [99]), WINDOWS[:1]
-    )
-    assert lines[0]["predicted"] == "ab cd" and "null_odds" not in lines[0]
+    # SQuAD 1.1 always answers, with as many pieces as the settings allow.
+    answered = span_outputs(WINDOWS[:1], [(3, 6)], [99])
+    for longest, text in ((30, "ab cd"), (2, "a")):
+        settings = SimpleNamespace(n_best=20, max_answer_length=longest, null_threshold=0.0)
+        lines, _ = predicted(task_of("span", "exact_match"), (), QUESTIONS[:1], answered, WINDOWS[:1], settings)
+        assert lines[0]["predicted"] == text and "null_odds" not in lines[0]
 
 
 def test_where_no_threshold_is_set_valid_chooses_it_for_test(tmp_path):
@@ -153,30 +143,7 @@ def test_where_no_threshold_is_set_valid_chooses_it_for_test(tmp_path):
     assert valid["q/null_threshold"] == test["q/null_threshold"] == 0 and test["q/exact_match"] == 1
 
 
-def test_answers_keep_to_the_settings_of_the_transfer():
-    task = task_of("span", "exact_match")
-    outputs = span_outputs(WINDOWS[:1], [(3, 6)], [0])
-    short = SimpleNamespace(n_best=20, max_answer_length=2, null_threshold=0.0)
-    lines, _ = predicted(task, (), QUESTIONS[:1], outputs, WINDOWS[:1], short)
-    assert len(lines[0]["predicted"].replace(" ", "")) <= 2
-
-
 # --- what is not known, several tasks, and the file
-
-
-@pytest.mark.parametrize(
-    ("kind", "names", "outputs"),
-    [
-        ("classification", ("a", "b"), {"logits": [[0.0, 1.0]]}),
-        ("choice", (), {"logits": [[0.0, 1.0]]}),
-        ("regression", (), {"value": [1.5]}),
-        ("tagging", ("a", "b"), {"tags": [[0, 1, -1]]}),
-    ],
-)
-def test_hidden_labels_are_predicted_and_not_scored(kind, names, outputs):
-    examples = [Example("x", "f:1", words=("a", "b") if kind == "tagging" else ())]
-    lines, scores = predicted(task_of(kind, "accuracy"), names, examples, outputs)
-    assert scores == {} and lines[0]["gold"] is None and lines[0]["predicted"] in ("b", 1, 1.5, ["a", "b"])
 
 
 def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
@@ -194,9 +161,8 @@ def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
     metrics = scoring("test", batches)
     assert metrics == pytest.approx({"one/accuracy": 2 / 3, "two/pearson": np.corrcoef([1, 2, 4], [1, 2.5, 3.5])[0, 1]})
     lines = [json.loads(line) for line in (tmp_path / "predictions" / "test.jsonl").read_text().splitlines()]
-    assert [(line["task"], line["id"]) for line in lines] == [("one", f"x{i}") for i in range(3)] + [
-        ("two", f"x{i}") for i in range(4)
-    ]
+    places = [("one", f"x{i}") for i in range(3)] + [("two", f"x{i}") for i in range(4)]
+    assert [(line["task"], line["id"]) for line in lines] == places
     assert lines[3] == {"task": "two", "id": "x0", "gold": 1.0, "predicted": 1.0}
     assert lines[5]["gold"] is None and lines[5]["predicted"] == 7.0
     assert set(lines[0]) == {"task", "id", "gold", "predicted", "probabilities"}

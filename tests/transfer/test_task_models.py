@@ -231,23 +231,6 @@ def test_bilstm_initial_values_are_small_with_forget_gates_open():
     assert 0.09 < np.abs(p["recurrent_kernel"]).max() <= 0.1
 
 
-@pytest.mark.parametrize(
-    ("settings", "x", "count", "message"),
-    [
-        ({"place": "middle"}, True, 1, "place=middle: expected one of input, after_first"),
-        ({"place": "after_first", "layers": 1}, True, 1, "layers=1: place=after_first needs at least 2"),
-        ({"place": "input_output"}, True, 1, "place=input_output was given 1 arrays"),
-        ({"place": "output"}, False, 1, "place=output leaves the first layer without input"),
-        ({"place": "input"}, False, 0, "place=input leaves the first layer without input"),
-    ],
-)
-def test_bilstms_that_cannot_be_are_refused(settings, x, count, message):
-    module = BiLstmEncoder(**{"layers": 2, "hidden": 4, **settings})
-    states = [normal(ROWS, LENGTH, 2)] * count
-    with pytest.raises(UserError, match=message):
-        module.init(jax.random.key(0), normal(ROWS, LENGTH, 3) if x else None, states, DOCUMENTS, True)
-
-
 # --- word features
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 import time
 import unicodedata
 
@@ -83,18 +84,13 @@ def test_every_piece_of_a_hostile_text_has_characters(tokenizers, kind):
     tokenizer = tokenizers[kind]
     for text in [*CONTEXTS, *hostile_texts(150, seed=3)]:
         ids, offsets = piece_offsets(text, tokenizer)
-        words = text.split()
-        assert ids.tolist() == tokenizer.encode_words(words)[0]
+        assert ids.tolist() == tokenizer.encode_words(text.split())[0]
         assert offsets.shape == (len(ids), 2)
         assert (offsets[:, 0] < offsets[:, 1]).all() and (np.diff(offsets, axis=0) >= 0).all()
         assert not any(character.isspace() for a, b in offsets for character in text[a:b])
         # No word is left out.
         covered = {place for a, b in offsets for place in range(a, b)}
-        at = 0
-        for word in words:
-            at = text.index(word, at)
-            assert covered & set(range(at, at + len(word)))
-            at += len(word)
+        assert all(covered & set(range(*match.span())) for match in re.finditer(r"\S+", text))
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "byte-level"])
@@ -280,10 +276,8 @@ def test_predictions_equal_a_search_of_all_spans(tokenizers, n_best, longest, ti
     # The windows of a question may come in any order, and many together.
     order = rng.permutation(len(windows))
     if not ties:
-        assert (
-            best_answers([windows[i] for i in order], start[order], end[order], n_best=n_best, max_answer_length=longest)
-            == found
-        )
+        shuffled = [windows[i] for i in order], start[order], end[order]
+        assert best_answers(*shuffled, n_best=n_best, max_answer_length=longest) == found
 
 
 def test_no_answer_is_decided_by_the_least_null_score(tokenizers):
@@ -298,32 +292,20 @@ def test_no_answer_is_decided_by_the_least_null_score(tokenizers):
     assert (empty.text, empty.null_odds) == ("", math.inf)
     diverged = best_answers(windows, np.full_like(start, np.nan), end)["q"]
     assert (diverged.text, diverged.score) == ("", -math.inf)
-    with pytest.raises(ValueError, match="logits are"):
-        best_answers(windows, start[:-1], end[:-1])
-    with pytest.raises(ValueError, match="logits are"):
-        best_answers(windows, start[:, :20], end[:, :20])
+    for part in (slice(-1), (slice(None), slice(20))):
+        with pytest.raises(ValueError, match="logits are"):
+            best_answers(windows, start[part], end[part])
     assert best_answers([], np.zeros((0, 8)), np.zeros((0, 8))) == {}
 
 
-def words_of(context):
-    """Character ranges of the words between white space."""
-    ranges, at = [], 0
-    for word in context.split():
-        at = context.index(word, at)
-        ranges.append((at, at + len(word)))
-        at += len(word)
-    return ranges
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sizes", [(384, 128), (80, 25)])
-def test_answers_of_words_come_back_from_hostile_contexts(tokenizers, kind, sizes):
+def test_answers_of_words_come_back_from_hostile_contexts(tokenizers, kind):
     """Every answer of whole words that fits, under the gold logits. (Pieces drop invisible characters at a word's ends.)"""
     visible = lambda text: normalise_answer("".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf")))
     plain = lambda text: " ".join(visible(text.replace("\ufffd", "")).split())
     generator, tried = random.Random(5), 0
     for context in [*CONTEXTS, *hostile_texts(60, seed=9)]:
-        ranges = words_of(context)
+        ranges = [match.span() for match in re.finditer(r"\S+", context)]
         offsets = piece_offsets(context, tokenizers[kind])[1]
         for _ in range(min(4, len(ranges))):
             first = generator.randrange(len(ranges))
@@ -331,29 +313,12 @@ def test_answers_of_words_come_back_from_hostile_contexts(tokenizers, kind, size
             a, b = ranges[first][0], ranges[last][1]
             if ((offsets[:, 0] < b) & (offsets[:, 1] > a)).sum() > 25:
                 continue
-            windows = encode_question(
-                question(context, [(a, b)], "a?"), tokenizers[kind], max_seq=sizes[0], doc_stride=sizes[1]
-            )
+            windows = encode_question(question(context, [(a, b)], "a?"), tokenizers[kind], max_seq=80, doc_stride=25)
             assert any(window.start for window in windows)
-            found = best_answers(windows, *gold_logits(windows, sizes[0]))["q"].text
+            found = best_answers(windows, *gold_logits(windows, 80))["q"].text
             assert plain(found) == plain(context[a:b])
             tried += 1
     assert tried > 80
-
-
-@pytest.mark.parametrize("kind", ["cased", "uncased", "unigram", "bpe", "lower bpe", "byte-level"])
-def test_answers_inside_words_come_back(tokenizers, kind):
-    """Chinese words, and parts between punctuation: exactly where the pieces allow it, and never less than the answer."""
-    context = CONTEXTS[1]
-    exact = 0
-    answers = ("北京大学", "PKU", "一九九八年", "３０，０００", "王", "好", "ｗｉｄｔｈ")
-    for answer in answers:
-        a = context.index(answer)
-        windows = encode_question(question(context, [(a, a + len(answer))], "谁"), tokenizers[kind], max_seq=100, doc_stride=30)
-        found = best_answers(windows, *gold_logits(windows, 100))["q"].text
-        assert answer in found and len(found) <= len(answer) + 8
-        exact += normalise_answer(found) == normalise_answer(answer)
-    assert exact >= (len(answers) if "cased" in kind else len(answers) - 3)
 
 
 def test_ten_thousand_questions_take_seconds(tokenizers):

@@ -17,7 +17,7 @@ from pathlib import Path
 from bertlab.errors import UserError
 from bertlab.transfer.tasks import catalogue, glue, pydocs
 from bertlab.transfer.tasks.assemble import check_labels, check_task, draw
-from bertlab.transfer.tasks.base import OPTIONS, SPLITS, Task, TaskData
+from bertlab.transfer.tasks.base import KEYS, OPTIONS, SPLITS, Task, TaskData
 from bertlab.transfer.tasks.conll import UPOS, XPOS, conll, conllu
 from bertlab.transfer.tasks.multiple_choice import multiple_choice
 from bertlab.transfer.tasks.squad import squad
@@ -140,15 +140,8 @@ def load_task(task: Task, options: Mapping) -> TaskData:
             raise UserError(f"config.task_data.{key} is not known; choose one of {', '.join(OPTIONS)}")
     options = {**OPTIONS, **options}
     options["pretraining"] = {**OPTIONS["pretraining"], **options["pretraining"]}
-    for key in ("valid_fraction", "test_fraction"):
-        if not 0 < options[key] < 0.5:
-            raise UserError(f"config.task_data.{key}={options[key]} must be above 0 and below 0.5")
-    if options["dev"] not in ("test", "valid"):
-        raise UserError(f"config.task_data.dev='{options['dev']}' is not known; choose test or valid")
-    if options["limit"] < 0:
-        raise UserError(f"config.task_data.limit={options['limit']} must be 0 (all) or a number of training examples")
-    if options["seed"] < 0:
-        raise UserError(f"config.task_data.seed={options['seed']} must be 0 or more")
+    for key in KEYS:
+        key.check(options[key.leaf], options)
     directory = None
     if options["directory"] not in ("", "tfds"):
         directory = Path(options["directory"]).expanduser()

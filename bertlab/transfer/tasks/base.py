@@ -4,31 +4,27 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bertlab.keys import Key
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Kind
 
 SPLITS = ("train", "valid", "test")
 
-OPTIONS = {
-    # The folder of the task's files; "tfds": the prepared TFDS dataset (GLUE); "" for tasks that read none.
-    # Of several tasks: one folder for all, or one for each, joined by + as the tasks are.
-    "directory": "",
-    # Names of files in the folder, where they are not those that the task looks for.
-    "train_file": "",
-    "valid_file": "",
-    "test_file": "",
-    # A published development set without a labelled test set is reported ("test"), and selection is by a part of train;
-    # "valid": it selects and is reported too, as papers do.
-    "dev": "test",
-    # Shares of train that are held out where there is no published split.
-    "valid_fraction": 0.1,
-    "test_fraction": 0.1,
-    # Of the shares held out, and of `limit`.
-    "seed": 0,
-    # At most so many training examples, drawn at random; a smaller limit takes a part of a larger one's. 0: all.
-    "limit": 0,
-    # Tasks from the documents of pretraining (those of Python's documentation): its cache and its split of documents.
-    "pretraining": {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05},
+KEYS = (
+    Key("task_data.directory", "", "folder of the task's files, or tfds; of several tasks one for all, or one each (A+B)"),
+    Key("task_data.train_file", "", "name of a file in it, if it is not one that the task looks for"),
+    Key("task_data.valid_file", "", "the same of the development set"),
+    Key("task_data.test_file", "", "the same of the test set"),
+    Key("task_data.dev", "test", "a development set without a labelled test set is the test set, and valid is a part of train;"
+        " valid: it is both, as in papers", choices=("test", "valid")),
+    Key("task_data.valid_fraction", 0.1, "share of train that is held out if valid is not published", above=0, below=0.5),
+    Key("task_data.test_fraction", 0.1, "the same for test", above=0, below=0.5),
+    Key("task_data.seed", 0, "seed of what is held out and of what `limit` draws", least=0),
+    Key("task_data.limit", 0, "most training examples; a smaller limit draws a part of a larger one's; 0: all", least=0),
+)  # fmt: skip
+OPTIONS = {key.leaf: key.default for key in KEYS} | {
+    # For tasks made from the documents of pretraining: its cache, and its split of documents.
+    "pretraining": {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05}
 }
 """`config.task_data` and its defaults; `bertlab.transfer.tasks.load_task` completes what it is given with them."""
 

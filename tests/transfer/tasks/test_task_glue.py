@@ -58,10 +58,6 @@ def test_published_layout(tmp_path, name):
         assert [example.label for example in data.examples[split]] == [i % len(labels) for i in range(12)]
     assert load_task(find_task(name), {"directory": str(own), "dev": "valid"}) == data, "the task's own folder does too"
 
-    honest = load_task(find_task(name), {"directory": str(tmp_path)}).examples
-    assert honest["test"] == data.examples["test"] and len(honest["valid"]) == 1
-    assert sorted(honest["train"] + honest["valid"], key=lambda e: int(e.id)) == data.examples["train"]
-
 
 def test_both_development_sets_of_mnli(tmp_path):
     own = publish(tmp_path, "mnli", ("dev_matched.tsv", "dev_mismatched.tsv"))
@@ -89,20 +85,13 @@ def test_rows_that_were_cut_off_are_left_out_of_qqp_alone(tmp_path):
     assert len(load_task(find_task("qqp"), {"directory": str(tmp_path), "dev": "valid"}).examples["train"]) == 12
     with pytest.raises(UserError, match=r"RTE/train\.tsv:14: the row has 2 fields and there are 4 columns"):
         load_task(find_task("rte"), {"directory": str(tmp_path)})
-    with (tmp_path / "QQP" / "dev.tsv").open("a") as file:
-        file.write("1\t2\t3\ta\tb\t0\ttoo long\n")
-    with pytest.raises(UserError, match=r"QQP/dev\.tsv:14: the row has 7 fields and there are 6 columns"):
-        load_task(find_task("qqp"), {"directory": str(tmp_path)})
 
 
-def test_metrics_are_the_benchmarks():
+def test_metrics_are_the_benchmarks_and_similarity_and_paraphrase_alone_have_no_order():
     metrics = {name: TASKS[name].metrics for name in (*PUBLISHED, "stsb", "mnli_mismatched")}
     assert metrics.pop("cola")[0] == "matthews" and metrics.pop("stsb") == ("pearson", "spearman")
     assert metrics.pop("mrpc") == metrics.pop("qqp") == ("accuracy", "f1")
     assert set(metrics.values()) == {("accuracy",)}
-
-
-def test_similarity_and_paraphrase_alone_have_no_order():
     assert {name for name, task in TASKS.items() if task.kind.symmetric} == {"stsb", "mrpc", "qqp"}
 
 
@@ -131,14 +120,8 @@ with tfds.core.registered.skip_registration():
         def _generate_examples(self, number):
             for i in range(number):
                 texts = {name: f"{name} {i}" for name in self.info.features if name not in ("label", "idx")}
-                yield (
-                    i,
-                    texts
-                    | {
-                        "label": i / 5 if self.builder_config.name == "stsb" else i % len(self.info.features["label"].names),
-                        "idx": i,
-                    },
-                )
+                label = i / 5 if self.builder_config.name == "stsb" else i % len(self.info.features["label"].names)
+                yield i, texts | {"label": label, "idx": i}
 
 
 def test_glue_from_tfds(tmp_path, monkeypatch):

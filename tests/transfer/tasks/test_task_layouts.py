@@ -57,10 +57,7 @@ def test_wikiann_words_begin_with_their_language(tmp_path):
         ("-DOCSTART- -X- O O\n\n", r"eng\.testa: .*no examples"),
         ("a A B O\nb A O\n", r"eng\.testa:2: 3 columns where there should be 4; every word needs a tag"),
         ("a\n", r"eng\.testa:1: 1 columns where there should be 2; every word needs a tag"),
-        (
-            "a X X O\n\nb X X O\nc X X I-PER\n",
-            r"eng\.testa:3: word 2 of the sentence, 'c', has the tag 'I-PER', which is not one of train's \(I-LOC, I-ORG, O\)",
-        ),
+        ("a X X O\n\nb X X O\nc X X I-PER\n", r"eng\.testa:3: word 2 .*'c', has the tag 'I-PER', .*\(I-LOC, I-ORG, O\)"),
     ],
 )
 def test_what_is_wrong_in_columns_is_said_with_its_line(tmp_path, dev, message):
@@ -158,14 +155,7 @@ def test_squad_answers_are_at_their_characters(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (
-            question("a", "?", ("Snake", 12)),
-            r"question a: the answer 'Snake' is not at character 12 of its context, but at 11, 18;",
-        ),
-        (
-            question("a", "?", ("snake", 11)),
-            r"question a: the answer 'snake' is not at character 11 .* nor anywhere else in it",
-        ),
+        (question("a", "?", ("Snake", 12)), r"question a: .*'Snake' is not at character 12 .* at 11, 18;"),
         (question("a", "?", ("🐍", -1)), r"question a: the answer '🐍' is not at character -1"),
         (question("a", "?", (" ", 1)), r"question a: an answer is empty"),
         (question("a", "?"), r"question a has no answer; "),
@@ -199,9 +189,6 @@ def test_squad_files_that_are_none(tmp_path):
         (tmp_path / "train-v1.1.json").write_text(text)
         with pytest.raises(UserError, match=message):
             load_task(find_task("squad1"), {"directory": str(tmp_path)})
-    write_squad(tmp_path, (CONTEXT, []))
-    with pytest.raises(UserError, match=r"train-v1\.1\.json: .*no examples"):
-        load_task(find_task("squad1"), {"directory": str(tmp_path)})
 
 
 def test_squad2_questions_may_lack_an_answer(tmp_path):

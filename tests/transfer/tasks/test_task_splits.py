@@ -1,63 +1,57 @@
 """The registry, a user's own task, options, finding files, and which examples select and which are reported."""
 
 import collections
+import itertools
 
 import pytest
-from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.transfer import tasks
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import KINDS, Classification
-from bertlab.transfer.tasks import OPTIONS, TASKS, conll, find_task, load_task, multiple_choice, table
+from bertlab.transfer.tasks import OPTIONS, TASKS, find_task, load_task, table
 from bertlab.transfer.tasks.assemble import MOST_VALID, divide, draw, hold_out
-
-SPLIT = {**OPTIONS}
 
 
 def examples(texts, **fields):
     return [Example(id=str(i), where=f"f:{i}", texts=(text,), label=0, **fields) for i, text in enumerate(texts)]
 
 
-def test_what_is_published_is_used_as_it_is():
-    train, valid, test = (examples(name) for name in ("abc", "de", "f"))
-    for dev in ("test", "valid"):
-        divided = divide({"train": train, "valid": valid, "test": test}, {**SPLIT, "dev": dev})
-        assert divided == {"train": train, "valid": valid, "test": test}
-
-
-def test_a_development_set_alone_is_reported_and_does_not_select():
-    train, dev = examples(f"{i}" for i in range(100)), examples("xyz")
-    divided = divide({"train": train, "valid": dev}, SPLIT)
-    assert divided["test"] == dev and len(divided["valid"]) == 10 and len(divided["train"]) == 90
-    assert sorted(divided["train"] + divided["valid"], key=lambda e: int(e.id)) == train
-    assert divide({"train": train, "valid": dev}, {**SPLIT, "dev": "valid"}) == {"train": train, "valid": dev, "test": dev}
-
-
-def test_what_is_missing_is_held_out_of_train():
-    train, test = examples(f"{i}" for i in range(50)), examples("xyz")
-    divided = divide({"train": train, "test": test}, {**SPLIT, "valid_fraction": 0.2})
-    assert divided["test"] == test and len(divided["valid"]) == 10
-    options = {**SPLIT, "valid_fraction": 0.2, "test_fraction": 0.3}
+def test_published_splits_are_used_and_missing_ones_are_held_out_of_train():
+    train, dev, test = examples(f"{i}" for i in range(100)), examples("xyz"), examples("f")
+    for select in ("test", "valid"):
+        whole = {"train": train, "valid": dev, "test": test}
+        assert divide(whole, {**OPTIONS, "dev": select}) == whole
+    # A development set without a test set is reported, and does not select unless it is told to.
+    divided = divide({"train": train, "valid": dev}, OPTIONS)
+    assert divided["test"] == dev and [len(divided[split]) for split in ("train", "valid")] == [90, 10]
+    assert divide({"train": train, "valid": dev}, {**OPTIONS, "dev": "valid"}) == {"train": train, "valid": dev, "test": dev}
+    divided = divide({"train": train, "test": test}, {**OPTIONS, "valid_fraction": 0.2})
+    assert divided["test"] == test and len(divided["valid"]) == 20
+    options = {**OPTIONS, "valid_fraction": 0.2, "test_fraction": 0.3}
     divided = divide({"train": train}, options)
-    assert [len(divided[split]) for split in ("train", "valid", "test")] == [25, 10, 15]
-    assert sorted(sum(map(list, divided.values()), start=[]), key=lambda e: int(e.id)) == train  # noqa: RUF017
+    assert [len(divided[split]) for split in ("train", "valid", "test")] == [50, 20, 30]
+    assert sorted(itertools.chain(*divided.values()), key=lambda e: int(e.id)) == train
     assert divide({"train": train}, options) == divided
     assert divide({"train": train}, {**options, "seed": 1})["test"] != divided["test"]
     assert divide({"train": train}, {**options, "valid_fraction": 0.1})["test"] == divided["test"], "test is drawn first"
 
 
+def test_every_task_goes_by_its_name_and_every_kind_has_one():
+    assert all(find_task(name).name == name for name in TASKS)
+    assert {type(task.kind) for task in TASKS.values()} == set(KINDS.values())
+
+
 def test_held_out_examples_are_one_at_least_and_2000_at_most():
     rest, held = hold_out(examples("abc"), 0, (0, 0))
     assert len(rest) == 2 and len(held) == 1
-    divided = divide({"train": examples(str(i) for i in range(30_000)), "test": examples("x")}, SPLIT)
+    divided = divide({"train": examples(str(i) for i in range(30_000)), "test": examples("x")}, OPTIONS)
     assert len(divided["valid"]) == MOST_VALID == 2000 and len(divided["train"]) == 28_000
 
 
 def sides(train, key, **options):
     """How many splits each key is in."""
     found = collections.defaultdict(set)
-    divided = divide({"train": train}, {**SPLIT, "valid_fraction": 0.3, "test_fraction": 0.3, **options})
+    divided = divide({"train": train}, {**OPTIONS, "valid_fraction": 0.3, "test_fraction": 0.3, **options})
     for split, part in divided.items():
         assert part
         for example in part:
@@ -66,30 +60,28 @@ def sides(train, key, **options):
 
 
 def test_equal_texts_are_on_one_side():
-    texts = [f"{('text', 'Text ', ' text')[i % 3]} number {i // 6}" for i in range(180)]
-    assert sides(examples(texts), lambda e: e.texts[0].split()[-1]) == {1}
-    tagged = [Example(str(i), "f:1", words=("w", str(i // 6)), label=(0, 0)) for i in range(120)]
-    assert sides(tagged, lambda e: e.words) == {1}
-    span = [Example(str(i), "f:1", texts=(f"q {i}", f"c {i // 6}"), answers=(Answer("c", 0),)) for i in range(120)]
-    assert sides(span, lambda e: e.texts[1]) == {1}
-    pair = [Example(str(i), "f:1", texts=(f"premise {i // 6}", f"{i}"), label=0) for i in range(120)]
-    assert sides(pair, lambda e: e.texts[0]) == {1}
-    choice = [Example(str(i), "f:1", texts=("",), choices=(f"{i // 6}", "b"), label=0) for i in range(120)]
-    assert sides(choice, lambda e: e.choices) == {1}
-    # Equal first texts cannot tell pairs apart where they are nearly all of train.
-    asked = [Example(str(i), "f:1", texts=(f"{'Is' if i % 2 else 'Why'}?", f"{i // 6}"), label=0) for i in range(120)]
-    assert sides(asked, lambda e: e.texts) == {1}
-    assert [len(part) for part in divide({"train": asked}, SPLIT).values()] == [96, 12, 12]
+    for fields, key in (
+        (lambda i: {"texts": (f"{('text', 'Text ', ' text')[i % 3]} {i // 6}",), "label": 0}, lambda e: e.texts[0].split()[-1]),
+        (lambda i: {"words": ("w", str(i // 6)), "label": (0, 0)}, lambda e: e.words),
+        (lambda i: {"texts": (f"q {i}", f"c {i // 6}"), "answers": (Answer("c", 0),)}, lambda e: e.texts[1]),
+        (lambda i: {"texts": (f"premise {i // 6}", f"{i}"), "label": 0}, lambda e: e.texts[0]),
+        (lambda i: {"texts": ("",), "choices": (f"{i // 6}", "b"), "label": 0}, lambda e: e.choices),
+        # Equal first texts cannot tell pairs apart where they are nearly all of train.
+        (lambda i: {"texts": (f"{'Is' if i % 2 else 'Why'}?", f"{i // 6}"), "label": 0}, lambda e: e.texts),
+    ):
+        train = [Example(str(i), "f:1", **fields(i)) for i in range(120)]
+        assert sides(train, key) == {1}
+    assert [len(part) for part in divide({"train": train}, OPTIONS).values()] == [96, 12, 12]
 
 
 def test_too_few_different_texts_to_hold_out():
     with pytest.raises(UserError, match=r"f:0: train has too few different texts \(1\) to hold any out of it; give more"):
-        divide({"train": examples(["a", "A "]), "test": examples("x")}, SPLIT)
+        divide({"train": examples(["a", "A "]), "test": examples("x")}, OPTIONS)
     with pytest.raises(UserError, match=r"f:0: train has too few different texts \(2\) to hold both valid and test out of it"):
-        divide({"train": examples("aabb")}, SPLIT)
+        divide({"train": examples("aabb")}, OPTIONS)
     # What is held out first leaves something for the second: two of the three may be drawn here.
     for seed in range(20):
-        options = {**SPLIT, "test_fraction": 0.4, "seed": seed}
+        options = {**OPTIONS, "test_fraction": 0.4, "seed": seed}
         assert all(divide({"train": examples("aaaaaaaabc")}, options).values())
 
 
@@ -138,17 +130,15 @@ def test_a_users_own_task_finds_its_files_beside_it(own, monkeypatch):
 
 
 def test_tasks_that_are_not_there(own):
-    with pytest.raises(UserError, match=r"task 'sst-2' is not known; the nearest are sst2"):
-        find_task("sst-2")
-    with pytest.raises(
-        UserError, match=r"task 'zzzzz' is not known; choose one of cola, .*sentence_order; or give the path of"
-    ):
-        find_task("zzzzz")
-    with pytest.raises(UserError, match=r"none\.py: "):
-        find_task(str(own / "none.py"))
     (own / "own.py").write_text("TASKS = ()\n")
-    with pytest.raises(UserError, match=r"own\.py: it defines no TASK; write TASK = table"):
-        find_task(str(own / "own.py"))
+    for name, message in (
+        ("sst-2", "task 'sst-2' is not known; .*sst2"),
+        ("zzzzz", r"task 'zzzzz' is not known; .*cola, .*sentence_order; .*\.py"),
+        (str(own / "none.py"), r"none\.py: "),
+        (str(own / "own.py"), r"own\.py: .*TASK"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_task(name)
 
 
 @pytest.mark.parametrize(
@@ -172,46 +162,16 @@ def test_a_users_own_file_that_cannot_be_run(own, text, message):
     assert str(error.value).startswith(str(own)) and "\n" not in str(error.value)
 
 
-def test_the_catalogue():
-    glue = {"cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"}
-    others = {
-        "squad1",
-        "squad2",
-        "swag",
-        "codah",
-        "ner",
-        "ud",
-        "sms_spam",
-        "trec",
-        "mr",
-        "subj",
-        "wic",
-        "package",
-        "code_spans",
-    }
-    assert glue | others <= set(TASKS)
-    assert all(task.metrics and find_task(name).name == name for name, task in TASKS.items())
-    assert {type(task.kind) for task in TASKS.values()} == set(KINDS.values())
-    assert all(set(task.metrics) <= set(task.kind.metrics) for task in TASKS.values())
-    assert set(tasks.__all__) <= set(dir(tasks))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: own_table(metrics=("acuracy",)), r"task 'own': metric 'acuracy' is not known; the nearest is accuracy"),
         (lambda: own_table(metrics="rouge"), r"metric 'rouge' is not known; choose some of accuracy, f1, macro_f1, matthews"),
         (lambda: own_table(metrics=("accuracy", "entity_f1")), r"'entity_f1' is not one of kind 'classification'; choose"),
-        (lambda: own_table(kind="regression", metrics=("accuracy",)), r"choose some of pearson, spearman"),
-        (lambda: conll("own", train="a", metrics=("matthews",)), r"metric 'matthews' is not one of kind 'tagging'"),
-        (
-            lambda: multiple_choice("own", train="a", text="t", choices=("b", "c"), label="y", metrics=("f1",)),
-            r"metric 'f1' is not one of kind 'choice'",
-        ),
         (lambda: own_table(kind="pictures"), r"task 'own': .*'pictures'.*classification, regression, tagging"),
+        (lambda: own_table(kind="span"), r"task 'own': .*'span'"),
         (lambda: own_table(label_names=("a", "b", "a")), r"task 'own': label_names has 'a' twice; name each class once"),
         (lambda: own_table("my.task"), r"task 'my\.task': the name is a directory's and a config key's too"),
-        (lambda: own_table("-own"), r"task '-own': the name is"),
         (lambda: own_table("language_model"), r"task 'language_model': the name is that of the objective beside a task"),
         (lambda: own_table(text="y"), r"task 'own': column 'y' is both a text and the label; name two columns"),
         (lambda: own_table(pair="y"), r"task 'own': column 'y' is both a text and the label"),
@@ -232,19 +192,17 @@ def test_f1_is_of_two_classes(tmp_path):
     (tmp_path / "a.tsv").write_text("t\ty\n" + "".join(f"text {i}\t{'pqr'[i % 3]}\n" for i in range(9)))
     with pytest.raises(UserError, match=r"task 'own': metric 'f1' is of class 1 of two .* 3 \(p, q, r\); use macro_f1"):
         load_task(own_table(metrics="f1"), {"directory": str(tmp_path)})
-    (tmp_path / "a.tsv").write_text("t\ty\n" + "".join(f"text {i}\t{'pq'[i % 2]}\n" for i in range(9)))
-    assert load_task(own_table(metrics="f1"), {"directory": str(tmp_path)}).labels == ("p", "q")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"limits": 3}, r"config\.task_data\.limits is not known; choose one of directory, "),
-        ({"limit": -1}, r"config\.task_data\.limit=-1 must be 0"),
-        ({"seed": -1}, r"config\.task_data\.seed=-1 must be 0 or more"),
+        ({"limit": -1}, r"config\.task_data\.limit=-1 must be at least 0"),
+        ({"seed": -1}, r"config\.task_data\.seed=-1 must be at least 0"),
         ({"valid_fraction": 0.0}, r"config\.task_data\.valid_fraction=0\.0 must be above 0 and below 0\.5"),
         ({"test_fraction": 1}, r"config\.task_data\.test_fraction=1 must be above 0"),
-        ({"dev": "train"}, r"config\.task_data\.dev='train' is not known; choose test or valid"),
+        ({"dev": "train"}, r"config\.task_data\.dev='train' .*test, valid"),
         ({"directory": "/none/such"}, r"config\.task_data\.directory=/none/such "),
         ({}, r"config\.task_data\.directory is empty; give the folder that holds task 'mr' \(rt-polarity\.all\)"),
     ],
@@ -252,12 +210,6 @@ def test_f1_is_of_two_classes(tmp_path):
 def test_options_that_make_no_sense(options, message):
     with pytest.raises(UserError, match=message):
         load_task(find_task("mr"), options)
-
-
-def test_options_may_be_a_config(own):
-    task = find_task(str(own / "own.py"))
-    assert load_task(task, ConfigDict(OPTIONS)) == load_task(task, {})
-    assert load_task(task, ConfigDict({"dev": "valid", "pretraining": {"directory": "x"}})).examples["valid"][0].texts == ("a",)
 
 
 def test_files_are_found_by_name_or_pattern_or_as_an_option_says(own):
