@@ -26,7 +26,7 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
     """
     if len(runs) < 2:
         raise UserError("give at least two fine-tuned runs to average")
-    lines = {run: read_predictions(run, split) for run in runs}
+    lines = {run: _read_predictions(run, split) for run in runs}
     config = Run(runs[0]).config.read()
     if "+" in config["task"]:
         raise UserError(f"{runs[0]} was trained on several tasks ({config['task']}); average runs on one")
@@ -41,12 +41,7 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
     return found | {"average": scores_of(task, labels, together)}
 
 
-def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
-    """The lines of a fine-tuning's predictions/SPLIT.jsonl.
-
-    Raises:
-        UserError: there are none.
-    """
+def _read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
     file = Run(run).predictions(split)
     if not file.exists():
         raise UserError(f"{file} is missing; give the --workdir of a finished `bertlab finetune`, and valid or test")

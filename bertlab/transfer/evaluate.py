@@ -5,7 +5,7 @@ import hashlib
 import heapq
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.run import Run
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
-from bertlab.transfer.likelihood import BitsPerByte, Score
+from bertlab.transfer.likelihood import Score
 from bertlab.transfer.load import Pretrained, load, read_lines
 
 SAMPLE = 200  # sentences of the held-out split
@@ -98,8 +98,8 @@ def evaluate(
 def held_out_sentences(run: Path, limit: int) -> list[str]:
     """A fixed sample of sentences of the test split, as they stand in the corpus.
 
-    It depends on the corpus and its splits alone: on no tokenizer, seed or format. They are the sentences of at most 480
-    bytes whose document and number have the lowest hashes, so a smaller sample is the start of a larger one.
+    It depends only on the corpus and its splits. It has the sentences of at most 480 bytes whose document and number have the
+    lowest hashes, so a smaller sample is the start of a larger one.
 
     Args:
         run: of `bertlab train`; its corpus is read once, and must still be where it was.
@@ -127,7 +127,7 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
 
 
 def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
-    """Minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`; other keys are left alone.
+    """Minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`; other keys do not matter.
 
     Args:
         path: .jsonl, plain or compressed (.gz, .xz).
@@ -161,16 +161,15 @@ def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
 def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]) -> dict[str, Any]:
     """How often the good sentence is more likely than the bad one (Warstadt et al. 2020, section 4); a tie is half.
 
-    Likelihoods are of whole sentences, not divided by their lengths. Where the first token is free (a model without a special
-    token before a text), a pair that differs in nothing else is a tie.
+    Likelihoods are of whole sentences, not divided by their lengths.
 
     Args:
         pairs: of any number of paradigms.
         score: texts to their scores.
 
     Returns:
-        `accuracy`, the mean over paradigms, and its `standard_error` over pairs (the paradigms being those that they are);
-        how many `pairs`; and the same of each of the `paradigms`. A standard error is None where a paradigm has one pair.
+        `accuracy`, the mean over paradigms, its `standard_error` over pairs, the number of `pairs`, and the same by each of
+        `paradigms`. A standard error is None if a paradigm has one pair.
     """
     scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
     values = np.array([score.log_probability for score in scores]).reshape(-1, 2)
@@ -190,49 +189,38 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
 
 
 def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequence[str]) -> dict[str, Any]:
-    found = {kind: model.bits_per_byte(texts, kind) for kind in kinds}
-    print(describe_bits(found, source))
-    return {
-        kind: {**{k: v for k, v in dataclasses.asdict(bits).items() if k != "kind"}, "text_hash": text_hash(texts)}
-        for kind, bits in found.items()
-    }
-
-
-def describe_bits(found: Mapping[str, BitsPerByte], source: str) -> str:
-    """A table for people, with what each number means and what makes it wrong."""
-    some = next(iter(found.values()))
-    lines = [
-        f"{source}: {some.texts:,} texts, {some.bytes:,} bytes, {some.pieces:,} pieces; {some.unknown:.2%} are [UNK]",
-        f"{'kind':<20}{'bits/byte':>10}{'s.e.':>8}{'scored':>10}  what it is",
-    ]
+    """Measures; prints a table with what each number means and what makes it wrong."""
+    found = {kind: dataclasses.asdict(model.bits_per_byte(texts, kind)) for kind in kinds}
+    some, hashed = found[kinds[0]], text_hash(texts)
+    print(
+        f"{source}: {len(texts):,} texts, {some['bytes']:,} bytes, {some['pieces']:,} pieces; {some['unknown']:.2%} are [UNK]"
+    )
+    print(f"{'kind':<20}{'bits/byte':>10}{'s.e.':>8}{'scored':>10}  what it is")
     for kind, bits in found.items():
-        lines.append(f"{kind:<20}{bits.value:>10.4f}{_error(bits.standard_error, 8)}{bits.tokens:>10,}  {_MEANING[kind]}")
-    return "\n".join([*lines, *(BIASES[name] for name in biases_of(map(dataclasses.asdict, found.values())))])
+        print(f"{kind:<20}{bits['value']:>10.4f}{_error(bits['standard_error'])}{bits['tokens']:>10,}  {_MEANING[kind]}")
+    for name in biases_of(found.values()):
+        print(BIASES[name])
+    return {kind: {k: v for k, v in bits.items() if k != "kind"} | {"text_hash": hashed} for kind, bits in found.items()}
 
 
 def _minimal_pairs(model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str]) -> dict[str, Any]:
+    """Measures; prints accuracy and standard error in percent by kind, for each paradigm and their mean."""
     found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind)) for kind in kinds}
-    print(describe_pairs(found, source))
-    hashed = text_hash([dataclasses.astuple(pair) for pair in pairs])
-    return {kind: {**judged, "text_hash": hashed} for kind, judged in found.items()}
-
-
-def describe_pairs(found: Mapping[str, dict[str, Any]], source: str) -> str:
-    """A table for people: a row for each paradigm and their mean, accuracy and standard error in percent by kind."""
-    some = next(iter(found.values()))
-    rows = [*some["paradigms"], f"mean of {len(some['paradigms'])}"]
+    paradigms = found[kinds[0]]["paradigms"]
+    rows = [*paradigms, f"mean of {len(paradigms)}"]
     width = max(map(len, rows)) + 2
-    lines = [f"{source}: {some['pairs']:,} pairs; the good sentence more likely, % (s.e.); chance is 50"]
-    lines.append(" " * width + "".join(f"{kind:>21}" for kind in found) + f"{'pairs':>8}")
+    print(f"{source}: {len(pairs):,} pairs; the good sentence more likely, % (s.e.); chance is 50")
+    print(" " * width + "".join(f"{kind:>21}" for kind in found) + f"{'pairs':>8}")
     for name in rows:
         judged = [kind["paradigms"].get(name, kind) for kind in found.values()]
-        cells = [f"{100 * j['accuracy']:>13.1f}{_error(j['standard_error'], 8, 100)}" for j in judged]
-        lines.append(f"{name:<{width}}" + "".join(cells) + f"{judged[0]['pairs']:>8,}")
-    return "\n".join(lines)
+        cells = [f"{100 * j['accuracy']:>13.1f}{_error(j['standard_error'], 100)}" for j in judged]
+        print(f"{name:<{width}}" + "".join(cells) + f"{judged[0]['pairs']:>8,}")
+    hashed = text_hash([dataclasses.astuple(pair) for pair in pairs])
+    return {kind: judged | {"text_hash": hashed} for kind, judged in found.items()}
 
 
-def _error(value: float | None, width: int, scale: float = 1) -> str:
-    return f"{'–':>{width}}" if value is None else f"{value * scale:>{width}.{1 if scale > 1 else 4}f}"
+def _error(value: float | None, scale: float = 1) -> str:
+    return f"{'–':>8}" if value is None else f"{value * scale:>8.{1 if scale > 1 else 4}f}"
 
 
 def _read_texts(path: Path, limit: int) -> list[str]:

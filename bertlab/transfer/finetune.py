@@ -56,7 +56,10 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
     Raises:
         UserError: the run has no checkpoint, the task is unknown, its files are wrong, or the workdir holds another run.
     """
-    return finetune_by(overridden(finetune_config(Path(run), task, recipe), overrides or {}), Path(workdir))
+    config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
+    if (result := loop.finished(config, Path(workdir))) is not None:
+        return result
+    return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
 
 
 def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
@@ -71,14 +74,6 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
         for key in keys_of:
             set_key(config, key, parse_override(config, key, value) if isinstance(value, str) else value)
     return config
-
-
-def finetune_by(config: ConfigDict, workdir: Path) -> dict:
-    """`finetune` by a whole config."""
-    config, tasks = resolved(config)
-    if (result := loop.finished(config, workdir)) is not None:
-        return result
-    return loop.run(build_finetuning(config, tasks, workdir), workdir)
 
 
 def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Mapping[str, Any] | None = None) -> ConfigDict:

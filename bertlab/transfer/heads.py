@@ -31,17 +31,9 @@ DERIVED = ("classes", "texts", "word_types", "number")
 
 
 class TaskModel(nn.Module):
-    """The layers' mix, a biLSTM if there is one, and the classifier.
-
-    Attributes:
-        head: the objective; its settings say which parts to build.
-        classes: C, outputs of the classifier.
-        word_types: size of the table of word vectors (tagging).
-    """
+    """The layers' mix, a biLSTM if there is one, and the classifier, as the settings of `head` say."""
 
     head: "TaskHead"
-    classes: int
-    word_types: int = 0
 
     def setup(self):
         h = self.head
@@ -49,14 +41,14 @@ class TaskModel(nn.Module):
         self.mixes = [LayerMix(h.layers, h.mix_penalty, h.mix_norm, h.mix_dropout) for _ in range(places)]
         self.encoder = BiLstmEncoder(h.bilstm, h.hidden, h.dropout, h.place) if h.bilstm else None
         self.features = None
-        if h.spelling or self.word_types:
-            self.features = WordFeatures(self.word_types, h.word_width, filters=30 if h.spelling else 0)
+        if h.has_features:
+            self.features = WordFeatures(h.word_types if h.word_width else 0, h.word_width, 30 if h.spelling else 0)
         if h.crf:
-            self.crf = Crf(self.classes)
+            self.crf = Crf(h.classes)
         elif h.blocks:
-            self.classifier = Mlp(self.classes, h.blocks, (h.dropout, 0.1))
+            self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1))
         else:
-            self.dense = Dense(self.classes, ("embed", None))
+            self.dense = Dense(h.classes, ("embed", None))
         self.drop = Dropout(h.dropout)
 
     def states(
@@ -85,10 +77,6 @@ class TaskModel(nn.Module):
         if self.head.blocks:
             return self.classifier(x, deterministic)
         return self.dense(self.drop(x, deterministic)).astype(jnp.float32)
-
-    def __call__(self, *arguments):
-        """Runs `states` (for initialisation, use the methods)."""
-        return self.states(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +108,10 @@ class TaskHead(Objective):
     spelling: ClassVar[bool] = False
     word_width: ClassVar[int] = 0
 
+    # What follows from the task for some heads: C, and the size of the table of word vectors.
+    classes: ClassVar[int] = 1
+    word_types: ClassVar[int] = 0
+
     def __post_init__(self):
         """Refuses settings without a meaning."""
         check_share("dropout", self.dropout)
@@ -143,6 +135,10 @@ class TaskHead(Objective):
     def has_features(self) -> bool:
         """Whether the biLSTM reads features of the words themselves."""
         return self.spelling or self.word_width > 0
+
+    def head(self, body: nn.Module) -> nn.Module:
+        """The module beside the body, with C outputs."""
+        return TaskModel(self)
 
     def asked(self, view: View) -> Bool[Array, "B"]:
         """Which rows belong to this task; rows that only fill a batch belong to none."""

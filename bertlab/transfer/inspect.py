@@ -1,7 +1,7 @@
 """Looking inside a model: words in context, and their nearest neighbours.
 
-Words are split already, so that models with different tokenizers see the same ones. What layers know is asked in
-`bertlab.transfer.probes`, how their vectors lie in `bertlab.transfer.geometry`.
+Sentences are lists of words, so that models with different tokenizers see the same words. `bertlab.transfer.probes` asks what
+layers know, `bertlab.transfer.geometry` how their vectors lie.
 
 Letters: N words in context, Q queries, S sentences, D width.
 """
@@ -146,14 +146,14 @@ def _encoded(model: Pretrained, sentences: Sentences, numbers: Int[np.ndarray, "
 def neighbours(
     queries: InContext | Float[np.ndarray, "Q D"], candidates: InContext, k: int = 5, metric: str = "cosine"
 ) -> pd.DataFrame:
-    """The nearest words in context: for "bank" by the river and "bank" for money, whether those are others of their kind.
+    """The nearest words in context.
 
-    A word is not its own neighbour: of queries in context, the same place of an equal sentence is left out.
+    A word is not its own neighbour, nor is the same word of an equal sentence.
 
     Args:
         queries: words in context, or vectors.
         candidates: of the same layer.
-        k: how many for each query, where there are so many.
+        k: how many for each query, at most.
         metric: "cosine" (the similarity is in the column of that name) or "euclidean" (the distance).
 
     Returns:

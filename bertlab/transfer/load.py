@@ -122,7 +122,8 @@ class Pretrained:
         if pretokenized and special_tokens:
             raise UserError("special_tokens: with pretokenized there is one vector a word, and special tokens are no words")
         rows = self.rows(texts, pretokenized)
-        embeddings: dict[int, Embedding] = {}
+        both = "both" in sides_of(self.config.model.family, model_direction(self.config.model))
+        pieces, embeddings = self.tokenizer.pieces() if special_tokens else [], {}
         for indices, _, numbers, found in self._states(rows, layers):
             widths = tuple(layer.shape[-1] for layer in found)
             states = np.zeros((len(found), *found[0].shape[:2], max(widths)), np.float32)
@@ -130,10 +131,9 @@ class Pretrained:
                 layer[..., : of_layer.shape[-1]] = of_layer
             for row_states, index in zip(states.swapaxes(0, 1), indices):
                 row = rows[index]
-                places, names = (row.first if self._sees_both else row.last), row.names
+                places, names = (row.first if both else row.last), row.names
                 if special_tokens:
-                    places = np.arange(len(row.tokens))
-                    names = tuple(self._pieces[i] for i in row.tokens)
+                    places, names = np.arange(len(row.tokens)), tuple(pieces[i] for i in row.tokens)
                 embeddings[index] = Embedding(names, row_states[:, places], widths, numbers)
         return [embeddings[index] for index in range(len(rows))]
 
@@ -166,7 +166,7 @@ class Pretrained:
             others = " or ".join(name for name in POOLINGS if name != "pooler")
             raise UserError(f"pooling='pooler': this model's pooler was never trained (nsp and sop train it); choose {others}")
         if pooling == "pooler" and layer != -1:
-            raise UserError(f"layer={layer}: the pooler reads the last layer alone; leave layer at -1")
+            raise UserError(f"layer={layer}: the pooler reads only the last layer; leave layer at -1")
         rows = self.rows(texts, pretokenized)
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
             raise UserError(f"text {empty[0]} has no tokens, and so no vector; leave it out")
@@ -272,14 +272,6 @@ class Pretrained:
         entries = [of_phase.objectives for _, of_phase in phase_configs(self.config)]
         weighs = lambda name: any(any(weights_of(of[name])) for of in entries)
         return {name: objective for name, objective in self.program.objectives.items() if weighs(name)}
-
-    @functools.cached_property
-    def _pieces(self) -> list[str]:
-        return self.tokenizer.pieces()
-
-    @property
-    def _sees_both(self) -> bool:
-        return "both" in sides_of(self.config.model.family, model_direction(self.config.model))
 
     @property
     def longest(self) -> int:

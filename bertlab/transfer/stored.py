@@ -44,7 +44,6 @@ class StoredShape:
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """0: nothing is computed."""
-        del seq_len, sides
         return 0.0
 
 
@@ -55,8 +54,11 @@ class StoredBody(nn.Module):
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         """The stored layers; the side is called `both`, whatever they have seen."""
-        del deterministic, carry
         return Encoded(both=split_layers(view["features"], self.config.widths)), {}
+
+    def predict_tokens(self, hidden, side: str, among=None):
+        """Refused: the output layer was not stored."""
+        raise UserError("config.transfer.features=True stores hidden states without an output layer; set it to False")
 
     def pool(self, encoded: Encoded, view: View, documents: int | None = None):
         """Refused: the pooler was not stored."""

@@ -102,7 +102,7 @@ def test_viterbi_finds_the_highest_sequence(scores):
         np.testing.assert_allclose(score[row], highest, atol=1e-12)
 
 
-@pytest.mark.parametrize("filler", [1e4, np.nan, np.inf])
+@pytest.mark.parametrize("filler", [1e4, np.nan])
 def test_padding_has_no_influence_and_an_empty_row_no_gradient(filler, scores, labels):
     emissions, *rest = map(np.float32, scores)
     arguments = [emissions, *rest, labels]

@@ -7,13 +7,12 @@ import pytest
 
 from bertlab.data.characters import SENTENCE_BEGIN, SENTENCE_END, character_ids
 from bertlab.data.characters import boundary_ids as boundary
-from bertlab.data.tokenizers import WordsTokenizer, train_tokenizer
+from bertlab.data.tokenizers import WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.inputs import Inputs, Layout, shortened, vocabulary_size
-from bertlab.transfer.kinds import KINDS, Choice, Classification, Span
-from tests.hostile_text import hostile_texts
+from bertlab.transfer.kinds import KINDS, Span
 
 NAMES = "." * 10 + "abcdefghijklmnopqrstuvwxyz"
 
@@ -264,43 +263,3 @@ def test_a_span_task_has_a_row_for_every_window_of_every_question():
     assert [window.id for window in windows] == ["p", "p", "q"]
     delimited, _ = Span().encode(Inputs(LetterTokenizer(), Layout("delimited", 10, max_query=1)), questions[1:])
     assert spelled(delimited[0]) == "(r/xyz)"
-
-
-# Anything may be written in a file.
-
-
-@pytest.fixture(scope="module")
-def wordpiece():
-    return train_tokenizer("wordpiece", ["a small set of words, to be cut into pieces again and again"] * 3, 60, seed=0)
-
-
-def assert_whole(row, layout, texts, length):
-    """The row holds its documents one after the other, then padding, with every special id in place."""
-    documents = row["documents"]
-    assert documents.shape == (length,)
-    filled = np.count_nonzero(documents)
-    assert (documents[:filled] > 0).all() and (np.diff(documents[:filled]) >= 0).all()
-    for number in range(1, texts + 1):
-        inside = documents == number
-        size = np.count_nonzero(inside)
-        assert 2 <= size <= length // texts
-        np.testing.assert_array_equal(row["positions"][inside], np.arange(size))
-        first, last = row["tokens"][inside][[0, -1]]
-        assert (first, last) == layout
-
-
-@pytest.mark.parametrize(("kind", "frame"), [("pair", (2, 3)), ("delimited", (60, 62))])
-def test_hostile_texts_make_whole_rows(kind, frame, wordpiece):
-    texts = hostile_texts(40, seed=5)
-    v = wordpiece.vocab_size
-    frame = frame if kind == "pair" else (v, v + 2)
-    inputs = Inputs(wordpiece, Layout(kind, 16))
-    for text, other in zip(texts, texts[1:] + texts[:1]):
-        for given, symmetric in ((example(text, label=0), False), (example(text, other, label=0), True)):
-            (row,) = Classification(symmetric).encode(inputs, [given])[0]
-            orders = 2 if kind == "delimited" and symmetric else 1
-            assert_whole(row, frame, orders, 16 * orders)
-            separators = np.isin(row["tokens"], [wordpiece.sep_id, v + 1, v + 2]).sum()
-            assert separators == orders * len(given.texts), "a text never brings a special id"
-        (row,) = Choice().encode(inputs, [example(text, choices=(other, text, ""), label=0)])[0]
-        assert_whole(row, frame, 3, 48)

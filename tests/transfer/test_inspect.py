@@ -322,13 +322,6 @@ def test_cka_that_is_not_defined_is_refused():
 # ---- on models
 
 
-def test_static_vectors_do_not_depend_on_context_and_a_transformers_do():
-    static = layer_geometry(tiny_model("static"), SENTENCES, least=2)
-    np.testing.assert_allclose(static.self_similarity, 1, atol=1e-6)
-    bert = layer_geometry(tiny_model("bert"), SENTENCES, least=2)
-    assert bert.self_similarity[1] < 0.999
-
-
 def test_layers_of_runs_compare_by_words_whatever_their_tokenizers():
     model, other = tiny_model("bert"), tiny_model("bert", seed=1, kind="wordpiece", size=50, width=12)
     assert model.lengths([SENTENCES[0]], True) != other.lengths([SENTENCES[0]], True)

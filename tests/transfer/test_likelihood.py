@@ -119,8 +119,6 @@ def test_masked_next_token_is_asked_one_position_before_the_mask_and_left_to_rig
         found = log_probabilities(model, [ids], "both", ordered=True)[0]
         assert score.tokens == len(ids) - 1
         assert score.log_probability == pytest.approx(sum(found[t, ids[t + 1]] for t in range(len(ids) - 1)), rel=1e-5)
-    assert model_of(MaskedNextToken(causal_share=0.0)).kinds == ("pseudo", "pseudo-within-word")
-    assert model_of(MaskedNextToken(causal_share=1.0)).kinds == ("left-to-right",)
 
 
 def test_a_prefix_model_read_left_to_right_is_the_left_to_right_model():
@@ -161,7 +159,7 @@ def test_bits_per_byte_are_summed_scores_over_the_original_bytes(masked):
         masked.bits_per_byte([""])
 
 
-def test_without_a_frame_the_first_token_is_free_and_its_bytes_count(masked):
+def test_without_a_frame_the_first_token_is_free_and_its_bytes_count():
     model = model_of("ltr", "gpt", direction="left-to-right")
     framed = model.bits_per_byte(TEXTS)
     model.tokenizer.prefix_ids = model.tokenizer.suffix_ids = ()
@@ -173,41 +171,33 @@ def test_without_a_frame_the_first_token_is_free_and_its_bytes_count(masked):
     assert score.log_probability == pytest.approx(expected, rel=1e-5) and score.tokens == 1
 
 
-def test_kinds_that_a_model_was_not_trained_for_are_refused(masked):
-    with pytest.raises(UserError, match=r"kind='l2r' is not known; choose one of both directions, left-to-right, "):
-        masked.score(TEXTS, "l2r")
-    with pytest.raises(UserError, match=r"mlm.*pseudo or pseudo-within-word"):
-        masked.bits_per_byte(TEXTS, "left-to-right")
-    for kind in (None, "pseudo"):
-        with pytest.raises(UserError, match="query stream"):
-            likelihood.check_kind(kind, {"x": PermutationLanguageModel()}, "x")
-    assert likelihood.check_kind(None, {"p": PermutationLanguageModel(), "m": MaskedLanguageModel()}, "pm") == "pseudo"
+UNTAUGHT = {"prefix": PrefixLanguageModel(min_share=0.5), "mlm": MaskedLanguageModel()}
 
 
 @pytest.mark.parametrize(
-    ("objective", "weight", "reason"),
+    ("kind", "objectives", "untrained", "reason"),
     [
-        (MaskedLanguageModel(mask_share=0.0), 1.0, "own name: mask_share=0"),
-        (MaskedNextToken(mask_share=0.0, causal_share=0.0), 1.0, "own name: mask_share=0"),
-        (PrefixLanguageModel(min_share=0.2), 1.0, "own name: min_share=0.2"),
-        (MaskedLanguageModel(), 0.0, "own name: it had no weight"),
-        (PrefixLanguageModel(), 0.0, "own name: it had no weight"),
+        ("l2r", {"mlm": MaskedLanguageModel()}, (), "kind='l2r' is not known; .*both directions, left-to-right, "),
+        ("left-to-right", {"mlm": MaskedLanguageModel()}, (), "mlm.*pseudo or pseudo-within-word"),
+        (None, {"x": PermutationLanguageModel()}, (), "x: .*query stream"),
+        ("pseudo", {"x": PermutationLanguageModel()}, (), "query stream"),
+        (None, {"own": MaskedLanguageModel(mask_share=0.0)}, (), "own: mask_share=0.*mlm, ltr"),
+        (None, {"own": MaskedNextToken(mask_share=0.0, causal_share=0.0)}, (), "own: mask_share=0"),
+        (None, {"own": PrefixLanguageModel(min_share=0.2)}, (), "own: min_share=0.2"),
+        (None, {"own": MaskedLanguageModel()}, ("own",), "own: it had no weight"),
+        (None, {"own": PrefixLanguageModel()}, ("own",), "own: it had no weight"),
+        ("left-to-right", UNTAUGHT, (), "prefix, mlm; prefix: min_share=0.5 .* pseudo or pseudo-"),
+        ("pseudo", {"own": MaskedNextToken(mask_share=0.0)}, (), "own: mask_share=0 .*left-to-right"),
     ],
 )
-def test_what_was_never_learnt_gives_no_score_and_the_reason(objective, weight, reason):
-    model = model_of(objective, weights={"own name": weight})
-    assert model.kinds == ()
-    for asked in (model.score, model.bits_per_byte):
-        with pytest.raises(UserError, match=f"{reason}.*mlm, ltr"):
-            asked(TEXTS)
+def test_kinds_that_a_model_was_not_trained_for_are_refused_with_the_reason(kind, objectives, untrained, reason):
+    with pytest.raises(UserError, match=reason):
+        likelihood.check_kind(kind, objectives, [name for name in objectives if name not in untrained])
 
 
-def test_a_kind_that_another_objective_never_taught_is_refused_with_the_reason():
-    objectives = {"prefix": PrefixLanguageModel(min_share=0.5), "mlm": MaskedLanguageModel()}
-    assert likelihood.check_kind(None, objectives, ["prefix", "mlm"]) == "pseudo"
-    with pytest.raises(UserError, match=r"prefix, mlm; prefix: min_share=0.5 .* pseudo or pseudo-"):
-        likelihood.check_kind("left-to-right", objectives, ["prefix", "mlm"])
-    unmasked = {"own": MaskedNextToken(mask_share=0.0)}
-    assert likelihood.kinds_of(unmasked) == ("left-to-right",)
-    with pytest.raises(UserError, match=r"own: mask_share=0 .*left-to-right"):
-        likelihood.check_kind("pseudo", unmasked, unmasked)
+def test_the_default_is_the_first_kind_that_was_taught():
+    assert likelihood.check_kind(None, UNTAUGHT, UNTAUGHT) == "pseudo"
+    assert likelihood.check_kind(None, {"p": PermutationLanguageModel(), "m": MaskedLanguageModel()}, "pm") == "pseudo"
+    for settings, kinds in ((1.0, ("left-to-right",)), (0.0, ("pseudo", "pseudo-within-word"))):
+        assert likelihood.kinds_of({"own": MaskedNextToken(causal_share=settings)}) == kinds
+    assert likelihood.kinds_of({"own": MaskedNextToken(mask_share=0.0)}) == ("left-to-right",)

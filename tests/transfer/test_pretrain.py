@@ -5,10 +5,13 @@ import re
 
 import pytest
 
+from bertlab.interop.base import Imported, save_imported
 from bertlab.studies.measurements import load
 from bertlab.studies.report import report
+from bertlab.train.build import build_pretraining
 from bertlab.transfer import pretrain as pretrain_module
 from bertlab.transfer.pretrain import measure, pretrain
+from tests.references import initial
 
 SYNTHETIC = dict(
     data__corpus="synthetic",
@@ -68,27 +71,23 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
         assert line in page and re.search(rf"{name} +{found['value']:.4f} .*{line}", printed), name
 
 
-def test_what_cannot_be_measured_is_said_and_loses_nothing(synthetic_config, tmp_path, capsys):
-    pretrain(synthetic_config("mlm", model__max_positions=18, data__format="segment_pair"), tmp_path)
-    said = capsys.readouterr().out
-    assert "mlm: no floor: " in said
-    assert json.loads((tmp_path / "floor.json").read_text()) == {}
-    assert (tmp_path / "result.json").exists()
-    plain = tmp_path / "plain"
-    pretrain(
-        synthetic_config(
-            "nsp",
-            data__format="sentence_pair",
-            data__seq_len=19,
-            data__tokenizer__kind="wordpiece",
-            data__tokenizer__vocab_size=30,
-        ),
-        plain,
-    )
-    assert "no floor: " in capsys.readouterr().out and not (plain / "floor.json").exists()
-    assert "tokenizer.kind='words'" in json.loads((plain / "measured.json").read_text())["floor"]
-    assert not (plain / "evaluation.json").exists()
-    assert "cannot be scored" in json.loads((plain / "measured.json").read_text())["evaluation"]
+def test_what_cannot_be_measured_is_said(synthetic_config, tmp_path, capsys):
+    def measured(name, **overrides):
+        config = synthetic_config(name, **overrides)
+        experiment = build_pretraining(config)
+        params = initial(experiment.program, experiment.evaluations["valid"][0])
+        save_imported(Imported(config, params, experiment.tokenizer), tmp_path / name, "huggingface", "nowhere")
+        (tmp_path / name / "imported.json").unlink()  # as if it had been trained here
+        measure(tmp_path / name)
+        return json.loads((tmp_path / name / "measured.json").read_text()), capsys.readouterr().out
+
+    found, said = measured("mlm", model__max_positions=18, data__format="segment_pair", evaluate__sentences=0)
+    assert "mlm: no floor: " in said and found["floor"] is None
+    assert json.loads((tmp_path / "mlm" / "floor.json").read_text()) == {}
+    pieces = {"data__tokenizer__kind": "wordpiece", "data__tokenizer__vocab_size": 30}
+    found, said = measured("nsp", data__format="sentence_pair", data__seq_len=19, **pieces)
+    assert "tokenizer.kind='words'" in found["floor"] and "cannot be scored" in found["evaluation"]
+    assert "no floor: " in said and not any((tmp_path / "nsp" / name).exists() for name in ("floor.json", "evaluation.json"))
 
 
 def test_floors_that_cannot_be_computed_are_recorded_and_mistakes_in_them_are_not_swallowed(

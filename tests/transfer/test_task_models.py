@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
@@ -77,7 +76,7 @@ def test_a_mix_is_what_its_name_says(kind, expected):
     np.testing.assert_allclose(penalty, 0.25 * np.sum(weights**2), rtol=1e-6)
 
 
-def test_a_fresh_scalar_mix_is_the_mean_and_its_regulariser_holds_it_there():
+def test_a_fresh_scalar_mix_is_the_mean_without_a_penalty():
     layers = normal(3, ROWS, LENGTH, 4)
     module = LayerMix("scalar_mix", regulariser=1.0, dropout=0.5)
     variables = {"params": {"weights": np.zeros(3, np.float32), "gamma": np.float32(1)}}
@@ -86,15 +85,9 @@ def test_a_fresh_scalar_mix_is_the_mean_and_its_regulariser_holds_it_there():
     mixed, penalty = applied(module, variables, tuple(layers), FILLED, True)
     np.testing.assert_allclose(mixed, layers.mean(0), atol=1e-6)
     assert penalty == 0
-    # The earlier text's λ‖v − 1/n‖² with softmax(v): v = w + 1/n is the same mix at the same price.
-    w = variables["params"]["weights"] = normal(3, seed=3)
-    _, penalty = applied(module, variables, tuple(layers), FILLED, True)
-    np.testing.assert_allclose(penalty, np.sum(((w + 1 / 3) - 1 / 3) ** 2), rtol=1e-5)
-    np.testing.assert_allclose(softmax(w), softmax(w + 1 / 3), rtol=1e-6)
     dropped, _ = applied(module, variables, tuple(layers), FILLED, False, rngs={"dropout": jax.random.key(1)})
-    kept, _ = applied(module, variables, tuple(layers), FILLED, True)
     assert 0.3 < np.mean(dropped == 0) < 0.7
-    np.testing.assert_allclose(dropped[dropped != 0], 2 * kept[dropped != 0], rtol=1e-5)
+    np.testing.assert_allclose(dropped[dropped != 0], 2 * mixed[dropped != 0], rtol=1e-5)
 
 
 def test_a_mix_normalises_each_layer_over_all_filled_elements_together():
@@ -113,15 +106,13 @@ def test_a_mix_normalises_each_layer_over_all_filled_elements_together():
     assert np.isfinite(nothing).all()
 
 
-def test_layers_of_several_widths_are_joined_but_not_added():
+def test_layers_of_several_widths_are_joined():
     widths = [4, 6, 6, 4]
     features = normal(ROWS, LENGTH, 4, 6)
     layers = split_layers(features, widths)
     mixed, _ = applied(LayerMix("hypercolumns"), {}, layers, FILLED, True)
     expected = np.concatenate([features[:, :, i, :width] for i, width in enumerate(widths)], -1)
     np.testing.assert_array_equal(mixed, expected)
-    with pytest.raises(UserError, match=r"layers=sum_last_2: layers 2 to 3 are 6, 4 wide .* choose concat_last_N"):
-        LayerMix("sum_last_2").init(jax.random.key(0), layers, FILLED, True)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +124,7 @@ def test_layers_of_several_widths_are_joined_but_not_added():
         ("sum_last_0", "1 to 4"),
         ("mean", "layers=mean: expected one of last, layer:K, sum_last_N"),
         ("scalar_mix", "4, 6, 6, 4 wide and cannot be added up"),
+        ("sum_last_2", "layers 2 to 3 are 6, 4 wide"),
     ],
 )
 def test_mixes_that_do_not_exist_are_refused(kind, message):
@@ -182,20 +174,6 @@ def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
         if place.endswith("output") and extra:
             h = np.concatenate([h, extra[-1]], -1)
         np.testing.assert_allclose(found[row], np.where(documents[:, None] > 0, h, 0), atol=1e-5)
-
-
-def test_one_direction_equals_flax_lstm_on_rows_padded_at_the_end():
-    x, lengths = normal(ROWS, LENGTH, 3), np.array([6, 4, 1, 5])
-    documents = (np.arange(LENGTH) < lengths[:, None]).astype(np.int32)
-    for reverse in (False, True):
-        variables = random_variables(Lstm(4, reverse), x.transpose(1, 0, 2), documents.T)
-        found = applied(Lstm(4, reverse), variables, x.transpose(1, 0, 2), documents.T).transpose(1, 0, 2)
-        p = variables["params"]
-        cell = {f"i{gate}": {"kernel": p["input_kernel"][:, g]} for g, gate in enumerate("ifgo")}
-        cell |= {f"h{gate}": {"kernel": p["recurrent_kernel"][:, g], "bias": p["bias"][g]} for g, gate in enumerate("ifgo")}
-        other = nn.RNN(nn.OptimizedLSTMCell(4), reverse=reverse, keep_order=True)
-        expected = quick_jit(other.apply)({"params": {"cell": cell}}, x, seq_lengths=lengths)
-        np.testing.assert_allclose(found[documents > 0], expected[documents > 0], atol=1e-6)
 
 
 def test_padding_changes_nothing_in_a_bilstm_and_an_empty_row_has_finite_gradients():

@@ -126,15 +126,6 @@ def begun(experiment):
 # --- what is taken over
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt", "awd_lstm"])
-def test_everything_but_the_head_is_the_runs(family, runs):
-    params, fresh = map(named, begun(experiment_of(runs[family])))
-    pretrained = named(load_params(runs[family]))
-    assert len([name for name in params if name.startswith("body/")]) > 5
-    for name, leaf in params.items():
-        np.testing.assert_array_equal(leaf, (pretrained if name.startswith("body/") else fresh)[name], err_msg=name)
-
-
 # Of each layer's parameters one: stacked in the transformer, apart in the LSTMs.
 ONE_OF = {
     "bert": lambda tree, layer: tree["body/blocks/up/kernel"][layer - 1],
@@ -239,18 +230,14 @@ def trained(experiment, before=None, steps=3):
     return before, jax.tree.map(np.asarray, state.params)
 
 
-@pytest.mark.parametrize(
-    ("settings", "moves"),
-    [
-        ({"optimizer__frozen": "^body/"}, lambda name: name.startswith("heads_")),
-        ({"optimizer__thaw": "head"}, lambda name: name.startswith(("heads_", "body/pooler"))),
-    ],
-)
-def test_what_is_frozen_does_not_change_by_a_bit(settings, moves, runs):
-    experiment = experiment_of(runs["bert"], **settings, **{"head.pooling": "pooler", "optimizer.weight_decay": 0.1})
+def test_what_is_frozen_does_not_change_by_a_bit(runs):
+    """`frozen` is tested with low-rank updates below."""
+    experiment = experiment_of(
+        runs["bert"], optimizer__thaw="head", **{"head.pooling": "pooler", "optimizer.weight_decay": 0.1}
+    )
     before, after = map(named, trained(experiment))
     for name, leaf in after.items():
-        if moves(name):
+        if name.startswith(("heads_", "body/pooler")):
             assert np.abs(leaf - before[name]).max() > 1e-4, name
         else:
             np.testing.assert_array_equal(leaf, before[name], err_msg=name)
@@ -306,9 +293,9 @@ def test_low_rank_updates_leave_the_kernels_and_change_what_the_body_says(runs, 
 
 
 def test_two_tasks_learn_together(runs, tmp_path):
-    overrides = {"data.seq_len": 12, "data.batch_size": 30, "mesh.data": 1, "train.steps": 60, "train.eval_every": 0}
-    overrides |= {"head.dropout": 0.0}
-    result = finetune(runs["bert"], "half+endings", tmp_path / "both", overrides | {"optimizer.learning_rate": 0.01})
+    overrides = {"data.seq_len": 12, "data.batch_size": 30, "mesh.data": 1, "train.steps": 30, "train.eval_every": 0}
+    overrides |= {"head.dropout": 0.0, "optimizer.learning_rate": 0.02, "optimizer.warmup_steps": 3}
+    result = finetune(runs["bert"], "half+endings", tmp_path / "both", overrides)
     metrics = result["metrics"]["test"]
     assert metrics["half/accuracy"] > 0.9 and metrics["endings/f1"] > 0.9
     lines = [json.loads(line) for line in (tmp_path / "both" / "predictions" / "test.jsonl").read_text().splitlines()]

@@ -97,7 +97,6 @@ class Kind(abc.ABC):
 
     def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
         """The fields beside an example's stored states, `size` of them."""
-        del size, layout
         return self.label_fields(example)
 
     @abc.abstractmethod
@@ -122,12 +121,10 @@ class Kind(abc.ABC):
             valid: the lines of the validation split, if they are known.
             settings: `config.transfer`.
         """
-        del valid, settings
         return lines, {}
 
     def most_frequent(self, train: Sequence[Example], labels: Sequence[str], lines: Sequence[Line]) -> list[Line]:
         """The lines of a model that always gives the most frequent label of `train`; [] where labels are not classes."""
-        del train, labels, lines
         return []
 
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:
@@ -136,7 +133,6 @@ class Kind(abc.ABC):
         Raises:
             UserError: predictions of this kind have no average.
         """
-        del lines, labels
         raise UserError(
             f"predictions of a {self.name} task have no probabilities to average; choose a task of classes or numbers"
         )

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
-from flax import linen as nn
 from jaxtyping import Array, Float
 
 from bertlab.data.rows import Row
@@ -13,7 +12,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import View, inside_documents
 from bertlab.objectives.base import Bound
 from bertlab.transfer.examples import Example
-from bertlab.transfer.heads import LogitsHead, TaskModel
+from bertlab.transfer.heads import LogitsHead
 from bertlab.transfer.inputs import Inputs, Layout
 from bertlab.transfer.kinds.base import OneClass
 
@@ -23,10 +22,6 @@ class ChoiceHead(LogitsHead):
     """−log p(right choice), a softmax over one score for each of a row's texts (SWAG: Devlin et al. 2018, section 4.4)."""
 
     texts: int = 4
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """One output."""
-        return TaskModel(self, 1)
 
     def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B n"], Float[Array, ""]]:
         """One per text; the lowest float where a row lacks that text."""

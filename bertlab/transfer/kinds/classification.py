@@ -2,13 +2,12 @@
 
 import dataclasses
 
-from flax import linen as nn
 from jaxtyping import Array, Float
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound
-from bertlab.transfer.heads import LogitsHead, TaskModel
+from bertlab.transfer.heads import LogitsHead
 from bertlab.transfer.kinds.base import OneClass
 
 
@@ -17,10 +16,6 @@ class ClassificationHead(LogitsHead):
     """−log p(class | text or pair), for rows with `label` [B] ≥ 0. Vectors of a row's texts are added (GPT's two orders)."""
 
     classes: int = 2
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """C outputs."""
-        return TaskModel(self, self.classes)
 
     def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
         """Of the text vectors' sum."""
@@ -41,7 +36,6 @@ class Classification(OneClass):
     @classmethod
     def read_label(cls, field: str, where: str, words: tuple[str, ...] = ()) -> str:
         """The name of the class."""
-        del words
         if not field.strip():
             raise UserError(f"{where}: the label is empty; every example needs one")
         return field.strip()

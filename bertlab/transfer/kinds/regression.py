@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from jaxtyping import Array
 
 from bertlab.data.rows import Row
@@ -15,17 +14,13 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics
 from bertlab.transfer.examples import Example
-from bertlab.transfer.heads import TaskModel, TextHead, penalised
+from bertlab.transfer.heads import TextHead, penalised
 from bertlab.transfer.kinds.base import Kind, Line
 
 
 @dataclasses.dataclass(frozen=True)
 class RegressionHead(TextHead):
     """(value − target)², for rows with a finite `target` [B]."""
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """One output."""
-        return TaskModel(self, 1)
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Squared error."""
@@ -55,7 +50,6 @@ class Regression(Kind):
     @classmethod
     def read_label(cls, field: str, where: str, words: tuple[str, ...] = ()) -> float:
         """A finite number."""
-        del words
         try:
             number = float(field)
         except ValueError as error:

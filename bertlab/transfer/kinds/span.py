@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
-from flax import linen as nn
 from jaxtyping import Array
 
 from bertlab.data.rows import Row
@@ -13,7 +12,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy
 from bertlab.transfer.examples import Example
-from bertlab.transfer.heads import NO_LABEL, TaskHead, TaskModel, penalised
+from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 from bertlab.transfer.scorers import best_threshold, span_f1_scores
@@ -28,11 +27,8 @@ class SpanHead(TaskHead):
     states are arbitrary; here it does not.
     """
 
+    classes: ClassVar[int] = 2
     dropout: float = 0.0
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """Two outputs."""
-        return TaskModel(self, 2)
 
     def _logits(self, model, view):
         x, penalty = model.head.states(self.layers_of(model, view), view["documents"], model.deterministic, view)

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from jaxtyping import Array, Int
 
 from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids
@@ -17,7 +16,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy
 from bertlab.transfer.examples import Example
-from bertlab.transfer.heads import NO_LABEL, TaskHead, TaskModel, penalised
+from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs, Layout
 from bertlab.transfer.kinds.base import Kind, Line, filled
 
@@ -42,10 +41,6 @@ class TaggingHead(TaskHead):
         super().__post_init__()
         if self.has_features and not self.bilstm:
             raise UserError("spelling and word_width are the input of a biLSTM; set bilstm=2")
-
-    def head(self, body: nn.Module) -> nn.Module:
-        """C outputs."""
-        return TaskModel(self, self.classes, self.word_types if self.word_width else 0)
 
     def _words(self, model, view):
         at = view["word_at"]
@@ -97,7 +92,6 @@ class Tagging(Kind):
 
     def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
         """The words as one text."""
-        del texts
         layout = inputs.layout
         text = inputs.words(example.words)
         row = text.padded(layout.seq_len, inputs.tokenizer.pad_id, (number, 0))

@@ -52,7 +52,6 @@ class WordPair(OneClass):
         Raises:
             UserError: the model reads characters, or no piece of a sentence holds its word.
         """
-        del texts
         if inputs.layout.characters:
             raise UserError("words in context are found in pieces, but this model reads characters; choose a model of subwords")
         parts, places = [], []

@@ -16,7 +16,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Kind
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
-from bertlab.transfer.tasks.files import find_files
+from bertlab.transfer.tasks.files import find_file
 
 Reader = Callable[[Path, str], Iterable[Example]]
 """(File, split) -> its examples. A test file may lack labels; `label` is then None."""
@@ -30,7 +30,7 @@ def file_task(
     kind: Kind,
     metrics: str | tuple[str, ...],
     read: Reader,
-    files: Mapping[str, str | tuple[str, ...]],
+    files: tuple[str | tuple[str, ...], ...],
     *,
     folder: str = "",
     label_names: tuple[str, ...] = (),
@@ -43,8 +43,8 @@ def file_task(
         kind: what the task asks.
         metrics: of `kind.metrics`; the first selects. () for the kind's default metrics.
         read: one file's reader.
-        files: split -> names or patterns of its file. A split without one is held out of train.
-        folder: see `find_files`.
+        files: names or patterns of the file of train, valid and test. A split without one is held out of train.
+        folder: see `find_file`.
         label_names: the classes in order; () for those of train, sorted.
         stored: (split) -> examples, from TFDS.
 
@@ -54,7 +54,7 @@ def file_task(
     if twice := [label for i, label in enumerate(label_names) if label in label_names[:i]]:
         raise UserError(f"task '{name}': label_names has '{twice[0]}' twice; name each class once")
     metrics = ((metrics,) if isinstance(metrics, str) else tuple(metrics)) or kind.default_metrics
-    wanted = {split: (names,) if isinstance(names, str) else tuple(names) for split, names in files.items() if names}
+    wanted = {split: (names,) if isinstance(names, str) else names for split, names in zip(SPLITS, files) if names}
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
         if options["directory"] == "tfds":
@@ -68,7 +68,8 @@ def file_task(
                     f"config.task_data.directory is empty; give the folder that holds task '{name}' ({wanted['train'][0]})"
                 )
             published = {}
-            for split, path in find_files(name, directory, wanted | given, folder).items():
+            paths = {split: find_file(name, split, directory, names, folder) for split, names in (wanted | given).items()}
+            for split, path in paths.items():
                 published[split] = list(read(path, split))
                 if not published[split]:
                     raise UserError(f"{path}: the file has no examples; task '{name}' needs at least one")
@@ -133,19 +134,19 @@ def number_labels(
     """
     seen = {split: _first_places(examples) for split, examples in published.items()}
     labels = tuple(names) or tuple(sorted(seen["train"]))
-    source = "label_names" if names else "train's"
+    source = "label_names" if names else "train's labels"
     for places in seen.values():
         for label, place in places.items():
             if label not in labels:
-                raise UserError(f"{place} '{label}', which is not one of {source} ({_some(labels)}); correct one of them")
+                raise UserError(f"{place} '{label}', but {source} are {_some(labels)}; correct one of them")
     tagging = any(isinstance(example.label, tuple) for example in published["train"])
     for split, places in seen.items():
         missing = [label for label in labels if label not in places]
         if places and missing and not names and not tagging:
             file = published[split][0].where.rpartition(":")[0]
             raise UserError(
-                f"{seen['train'][missing[0]]} '{missing[0]}', which no example of {file} has; correct one of them, or "
-                "give the task label_names if that is as it should be"
+                f"{seen['train'][missing[0]]} '{missing[0]}', but no example of {file} has it; correct one of them, or give the"
+                " task label_names if that is as it should be"
             )
     number = {label: i for i, label in enumerate(labels)}
 
@@ -178,8 +179,8 @@ def _some(labels: tuple[str, ...]) -> str:
 def divide(published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False) -> dict[str, list[Example]]:
     """Train, valid (selects) and test (reported).
 
-    Published splits are used as they are. A development set without a test set becomes the test (see `OPTIONS["dev"]`): a
-    number used for selection is too good. Missing splits are held out of train; equal texts stay on one side (`hold_out`).
+    Published splits are used as they are. A development set without a test set becomes the test set (see `task_data.dev`), as
+    a number used for selection is too good. Missing splits are held out of train; equal texts stay together (`hold_out`).
 
     Raises:
         UserError: too few different texts.
@@ -202,10 +203,10 @@ def divide(published: Mapping[str, list[Example]], options: Mapping, symmetric: 
 def hold_out(
     examples: list[Example], number: int, seed: tuple[int, ...], stay: int = 1, symmetric: bool = False
 ) -> tuple[list[Example], list[Example]]:
-    """(The rest, about `number` examples and at least one); those of equal text stay together, the order is kept.
+    """(The rest, about `number` examples and at least one), in their order; equal texts stay together.
 
-    The text of a pair is its first one, for many pairs may ask about one passage or premise; where a first text has on average
-    more than `number` examples (the same question of many passages), it is both.
+    Pairs with the same first text stay together, as many may ask about one passage. If a first text has more than `number`
+    examples on average (the same question of many passages), only equal pairs do.
 
     Args:
         examples: train's.

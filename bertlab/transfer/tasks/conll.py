@@ -41,7 +41,6 @@ def conll(
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        del split
         columns = number = 0
         for block in _blocks(path, encoding):
             # In columns by tabs a word may be any other space, such as U+00A0.
@@ -55,7 +54,7 @@ def conll(
                 yield _example(str(number), f"{path}:{rows[0][0]}", words, [row[tag] for _, row in rows])
                 number += 1
 
-    return file_task(name, Tagging(), metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
+    return file_task(name, Tagging(), metrics, read, (train, valid, test), label_names=label_names)
 
 
 def conllu(
@@ -80,7 +79,6 @@ def conllu(
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        del split
         ids = {}
         for number, block in enumerate(_blocks(path, "utf-8")):
             where, own, words, tags = f"{path}:{block[0][0]}", str(number), [], []
@@ -108,7 +106,7 @@ def conllu(
             if words:
                 yield _example(own, where, words, tags)
 
-    return file_task(name, Tagging(), metrics, read, {"train": train, "valid": valid, "test": test}, label_names=label_names)
+    return file_task(name, Tagging(), metrics, read, (train, valid, test), label_names=label_names)
 
 
 def _blocks(path: Path, encoding: str) -> Iterator[list[tuple[int, str]]]:

@@ -1,28 +1,24 @@
 """Finding a task's files, and reading them as text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from bertlab.errors import UserError
 
 
-def find_files(task: str, directory: Path, wanted: Mapping[str, tuple[str, ...]], folder: str = "") -> dict[str, Path]:
-    """The file of each split.
+def find_file(task: str, split: str, directory: Path, patterns: tuple[str, ...], folder: str = "") -> Path:
+    """The file of a split.
 
     Args:
-        task: for messages.
+        task, split: for messages.
         directory: where to look.
-        wanted: split -> names or glob patterns, in order of preference.
-        folder: a folder in the directory where they may be instead, as in GLUE's CoLA/train.tsv.
+        patterns: names or glob patterns, in order of preference.
+        folder: a folder in the directory where the file may be instead, as in GLUE's CoLA/train.tsv.
 
     Raises:
         UserError: none or several fit.
     """
     places = [directory / folder, directory] if folder and (directory / folder).is_dir() else [directory]
-    return {split: _find(task, split, places, patterns) for split, patterns in wanted.items() if patterns}
-
-
-def _find(task: str, split: str, places: list[Path], patterns: tuple[str, ...]) -> Path:
     for place in places:
         for pattern in patterns:
             if (place / pattern).is_file():

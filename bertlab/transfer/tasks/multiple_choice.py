@@ -41,11 +41,8 @@ def multiple_choice(
         raise UserError(f"task '{name}': {len(choices)} choices; name the columns of two or more")
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        comma = path.suffix == ".csv"
-        needed = (text, *choices, *([stem] if stem else []), *([label] if split != "test" else []))
-        rows = read_rows(
-            path, needed=needed, columns=columns, delimiter=(",", "\t")[not comma], quoted=comma, encoding=encoding
-        )
+        needed = (text, *choices, stem, "" if split == "test" else label)
+        rows = read_rows(path, needed, columns, encoding=encoding)
         for number, (where, row) in enumerate(rows):
             begins = f"{row[stem]} " if stem else ""
             yield Example(
@@ -56,7 +53,7 @@ def multiple_choice(
                 label=_choice(row[label], where, len(choices)) if label in row else None,
             )
 
-    return file_task(name, Choice(), metrics, read, {"train": train, "valid": valid, "test": test})
+    return file_task(name, Choice(), metrics, read, (train, valid, test))
 
 
 def _choice(field: str, where: str, choices: int) -> int:

@@ -34,7 +34,6 @@ def squad(
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        del split
         ids = set()
         for context, question in _questions(path):
             id = _get(question, "id", str, f"{path}: a question")
@@ -52,8 +51,7 @@ def squad(
             texts = (_get(question, "question", str, where), context)
             yield Example(id=id, where=f"{path}: question {id}", texts=texts, answers=answers)
 
-    files = {"train": train, "valid": valid, "test": test}
-    return file_task(name, Span(may_lack_answer=may_lack_answer), (), read, files)
+    return file_task(name, Span(may_lack_answer=may_lack_answer), (), read, (train, valid, test))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,25 +93,15 @@ def table(
             )
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        comma = path.suffix == ".csv"
-        yield from to_examples(
-            read_rows(
-                path,
-                needed=(*texts, *([id] if id else []), *([label] if split != "test" else [])),
-                columns=columns,
-                delimiter=delimiter or (",", "\t")[not comma],
-                quoted=comma if quoted is None else quoted,
-                encoding=encoding,
-                skip_short_rows=skip_short_rows,
-            )
-        )
+        needed = (*texts, id, "" if split == "test" else label)
+        return to_examples(read_rows(path, needed, columns, delimiter, quoted, encoding, skip_short_rows))
 
     return file_task(
         name,
         asked,
         metrics,
         read,
-        {"train": train, "valid": valid, "test": test},
+        (train, valid, test),
         folder=folder,
         label_names=label_names,
         stored=stored and (lambda split: to_examples(stored(split))),
@@ -135,7 +125,6 @@ def labelled_lines(
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        del split
         for number, line in read_lines(path, encoding):
             label, space, text = line.partition(" ")
             if line and not (label and space):
@@ -144,31 +133,31 @@ def labelled_lines(
                 where = f"{path}:{number}"
                 yield Example(str(number - 1), where, (text,), Classification.read_label(label.partition(":")[0], where))
 
-    files = {"train": train, "valid": valid, "test": test}
-    return file_task(name, Classification(), metrics, read, files, label_names=label_names)
+    return file_task(name, Classification(), metrics, read, (train, valid, test), label_names=label_names)
 
 
 def read_rows(
     path: Path,
-    *,
     needed: tuple[str, ...],
     columns: tuple[str, ...] = (),
-    delimiter: str = "\t",
-    quoted: bool = False,
+    delimiter: str = "",
+    quoted: bool | None = None,
     encoding: str = "utf-8",
     skip_short_rows: bool = False,
-) -> Iterator[tuple[str, dict[str, str]]]:
+) -> Rows:
     """("FILE:LINE", field by column) of each row; empty lines are left out.
 
     Args:
         path: the table.
-        needed: columns that must be there.
+        needed: columns that must be there; "" stands for none.
         columns, delimiter, quoted, encoding, skip_short_rows: as in `table`.
 
     Raises:
         UserError: the file is empty or not in that encoding, a column is missing, a row has too few or too many fields, or
             its quotes do not close.
     """
+    comma = path.suffix == ".csv"
+    quoted, delimiter = comma if quoted is None else quoted, delimiter or ("," if comma else "\t")
     records = _quoted_records(path, delimiter, encoding) if quoted else _plain_records(path, delimiter, encoding)
     where, header = path, "the names of the columns"
     if not columns:
@@ -176,7 +165,7 @@ def read_rows(
         if columns is None:
             raise UserError(f"{path}: the file is empty; its first line should name the columns")
         where, header = f"{path}:{line}", "the first line"
-    for column in needed:
+    for column in filter(None, needed):
         if columns.count(column) != 1:
             several = "several columns are" if column in columns else "no column is"
             raise UserError(

@@ -36,8 +36,7 @@ def word_in_context(
         UserError: loading: no gold file, another number of lines in it, a line of either file that is not as above, or no such
             word.
     """
-    files = {"train": train, "valid": valid, "test": test}
-    return file_task(name, WordPair(), metrics, _read, files, label_names=_LABELS)
+    return file_task(name, WordPair(), metrics, _read, (train, valid, test), label_names=_LABELS)
 
 
 def _read(path: Path, split: str) -> Iterator[Example]:
