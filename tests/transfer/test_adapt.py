@@ -7,27 +7,21 @@ import shutil
 import numpy as np
 import pytest
 
-from bertlab.config import load_config
 from bertlab.errors import UserError
-from bertlab.train import loop
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer.adapt import adapt, adaptation_config
 from bertlab.transfer.finetune import finetune
-from tests.conftest import RECIPES, ROOT
+from tests.transfer.runs import fresh_run
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, corpus, cache):
-    """The directory of an AWD-LSTM pretrained for two steps."""
-    settings = {"data.corpus": corpus, "data.directory": cache, "data.workers": 1, "data.tokenizer.vocab_size": 400}
-    settings |= {"data.seq_len": 16, "data.batch_size": 8, "model.width": 12, "model.hidden": 16, "model.layers": 2}
-    settings |= {"optimizer.average_after": 0, "train.steps": 2, "train.eval_batches": 1, "mesh.data": 1}
-    settings |= {"evaluate.sentences": 0}
-    directory = tmp_path_factory.mktemp("run") / "pretrained"
-    loop.train(load_config(str(ROOT / RECIPES["awd_lstm"]), settings), directory)
-    return directory
+def run(small_config, tmp_path_factory):
+    """The directory of an AWD-LSTM."""
+    settings = {"data__seq_len": 16, "model__width": 12, "model__hidden": 16, "model__layers": 2, "evaluate__sentences": 0}
+    config = small_config("awd_lstm", **settings, optimizer__average_after=0, train__steps=2)
+    return fresh_run(config, tmp_path_factory.mktemp("run") / "run")
 
 
 def test_language_model_then_classifier(run, words_task, tmp_path, capsys):

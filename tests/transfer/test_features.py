@@ -11,12 +11,10 @@ import pytest
 
 import bertlab
 from bertlab.errors import UserError
-from bertlab.interop.base import Imported, save_imported
-from bertlab.train.build import build_pretraining
 from bertlab.transfer import features
 from bertlab.transfer.features import Features, extract, model_digest
 from bertlab.transfer.load import Embedding
-from tests.references import initial
+from tests.transfer.runs import fresh_run
 
 # None to six words, in no order: places in a batch and in the file differ.
 TEXTS = [" ".join(["with", "the", "yield", "is", "a", "in"][: 5 * i % 7]) for i in range(40)]
@@ -26,12 +24,7 @@ PER_TOKEN = 3 * 16 * 2  # layers, width, bytes of float16
 @pytest.fixture(scope="module")
 def model(small_config, tmp_path_factory):
     """A BERT of two layers with fresh parameters."""
-    config = small_config("bert", model__layers=2)
-    experiment = build_pretraining(config)
-    params = initial(experiment.program, experiment.evaluations["valid"][0])
-    directory = tmp_path_factory.mktemp("run")
-    save_imported(Imported(config, params, experiment.tokenizer), directory, "huggingface", "nowhere")
-    return bertlab.load(directory)
+    return bertlab.load(fresh_run(small_config("bert", model__layers=2), tmp_path_factory.mktemp("run") / "run"))
 
 
 @pytest.fixture(autouse=True)

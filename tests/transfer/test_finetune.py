@@ -16,11 +16,8 @@ from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.build import grafted
 from bertlab.train.checkpoint import load_params
-from bertlab.transfer import tasks
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
-from bertlab.transfer.kinds import Classification, Tagging
-from bertlab.transfer.tasks import pydocs
 from tests.references import hidden_states, initial
 
 
@@ -39,43 +36,27 @@ def test_grafted_replaces_what_both_have_and_nothing_else():
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.fixture
-def stub_tasks(monkeypatch):
-    """Two tasks that are easy to learn: which words a sentence is made of; which words are "not"."""
-    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
-    rng = np.random.default_rng(0)
-    words = [["the", "value", "of"], ["object", "is", "not"]]
-    sentences = [rng.choice(words[i % 2], size=6).tolist() for i in range(200)]
-    texts = [[" ".join(words)] for words in sentences]
-    sentence = lambda _: (["first", "second"], [(f"document {i}", text, i % 2) for i, text in enumerate(texts)])
-    labels = [[int(word == "not") for word in words] for words in sentences]
-    token = lambda _: (["other", "not"], [(f"document {i}", *pair) for i, pair in enumerate(zip(sentences, labels))])
-    which = pydocs.pydocs_task("which", Classification(), ("accuracy",), sentence)
-    monkeypatch.setitem(tasks.TASKS, "which", which)
-    monkeypatch.setitem(tasks.TASKS, "negation", pydocs.pydocs_task("negation", Tagging(), ("f1",), token))
-
-
 def settings(**changes):
     return {"data.seq_len": 16, "data.batch_size": 16, "mesh.data": 1, "optimizer.learning_rate": 0.01} | changes
 
 
-def test_finetuning_learns_and_writes_a_run_directory(bert_run, stub_tasks, tmp_path, capsys):
+def test_finetuning_learns_and_writes_a_run_directory(bert_run, words_task, tmp_path, capsys):
     overrides = settings(**{"train.steps": 60, "optimizer.warmup_steps": 5})
-    result = finetune(bert_run, "which", tmp_path / "which", overrides)
-    assert json.loads((tmp_path / "which" / "result.json").read_text()) == result
+    result = finetune(bert_run, words_task, tmp_path / "words", overrides)
+    assert json.loads((tmp_path / "words" / "result.json").read_text()) == result
     assert result["step"] == 60
     assert set(result["metrics"]) == {"valid", "test"}
-    assert result["metrics"]["test"]["which/accuracy"] > 0.9
-    lines = [json.loads(line) for line in (tmp_path / "which" / "metrics.jsonl").read_text().splitlines()]
+    assert result["metrics"]["test"]["words/accuracy"] > 0.9
+    lines = [json.loads(line) for line in (tmp_path / "words" / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["split"] == "valid" and lines[0]["step"] == 0
-    assert lines[0]["which/loss"] > 2 * result["metrics"]["valid"]["which/loss"]
+    assert lines[0]["words/loss"] > 2 * result["metrics"]["valid"]["words/loss"]
     (fresh,) = re.findall(r"not in .*: (heads_.*)", capsys.readouterr().out)
-    assert all(name.startswith("heads_which/") for name in fresh.split(", ")), "mlm+nsp trained all else that the tasks use"
-    assert finetune(bert_run, "which", tmp_path / "which", overrides) == result
+    assert all(name.startswith("heads_words/") for name in fresh.split(", ")), "mlm+nsp trained all else that the tasks use"
+    assert finetune(bert_run, words_task, tmp_path / "words", overrides) == result
 
 
-def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks, tmp_path):
-    finetune(bert_run, "which", tmp_path / "start", settings(**{"train.steps": 0}))
+def test_finetuning_starts_from_the_pretrained_parameters(bert_run, words_task, tmp_path):
+    finetune(bert_run, words_task, tmp_path / "start", settings(**{"train.steps": 0}))
     pretrained, start = load_params(bert_run), load_params(tmp_path / "start")
     names = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(pretrained["body"])}
     begun = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(start["body"])}
@@ -84,7 +65,7 @@ def test_finetuning_starts_from_the_pretrained_parameters(bert_run, stub_tasks, 
         np.testing.assert_array_equal(leaf, names[name], err_msg=name)
 
     # The same parameters in the same body: the pretraining's own program gives the same states.
-    program = build_finetuning(*resolved(overridden(finetune_config(bert_run, "which"), settings()))).program
+    program = build_finetuning(*resolved(overridden(finetune_config(bert_run, words_task), settings()))).program
     recorded = ConfigDict(json.loads((bert_run / "config.json").read_text()))
     body = build_body(model_shape(recorded.model, program.vocabulary.size))
     original = Program(body, objectives.build(recorded.objectives), program.vocabulary)
@@ -112,29 +93,28 @@ def test_a_word_is_read_at_the_piece_that_is_asked_for_else_at_its_last_where_on
     assert places("auto", "left-to-right") == places("last", "left-to-right") == last
 
 
-def test_wrong_requests_are_refused(bert_run, stub_tasks, tmp_path):
-    for task, overrides, message in [
-        ("glue", {}, r"task 'glue' is not known; "),
-        ("which", {"train.step": "5"}, r"no key 'train.step'; did you mean train.steps"),
-        ("which", {"train.steps": "5", "optimizer.warmup_steps": "5"}, r"config.optimizer.warmup_steps=5"),
-        ("which", {"objectives.which.pooling": "most"}, r"config.objectives.which.pooling='most' .*mean, pooler"),
-        ("which", {"data.batch_size": "0"}, r"config.data.batch_size=0 must be at least 1"),
-        ("which", {"train.steps": "0", "transfer.epochs": "nan"}, r"config.transfer.epochs=nan is not finite"),
-        ("which", {"transfer.epochs": "-1"}, r"config.transfer.epochs=-1.0 must be at least 0"),
-        ("which", {"optimizer.learning_rate": "inf"}, r"config.optimizer.learning_rate=inf is not finite"),
-        ("which", {"head.mix_penalty": "nan"}, r"config.objectives.which.mix_penalty=nan is not finite"),
-        ("which", {"head.bilstm": "1", "head.hidden": "0"}, r"config.objectives.which.hidden=0 must be at least 1"),
-        ("which", {"head.blocks": "-5"}, r"config.objectives.which.blocks=-5 must be at least 0"),
-        ("which", {"metrics.which": "foo"}, r"config.metrics.which='foo' .*accuracy"),
-        ("negation", {"transfer.word_piece": "middle"}, r"config.transfer.word_piece='middle' .*auto, first, last"),
-        ("negation", {"transfer.word_piece": "last", "transfer.features": True}, r"word_piece='auto' .*'last'"),
-        ("which", {"model.family": "gpt"}, r"'bert'.*config.model.family is 'gpt'"),
-        ("which", {"data.seq_len": "600"}, r"config.data.seq_len=600 .* 512 positions"),
+def test_wrong_requests_are_refused(bert_run, words_task, tmp_path):
+    for overrides, message in [
+        ({"train.step": "5"}, r"no key 'train.step'; did you mean train.steps"),
+        ({"train.steps": "5", "optimizer.warmup_steps": "5"}, r"config.optimizer.warmup_steps=5"),
+        ({"objectives.words.pooling": "most"}, r"config.objectives.words.pooling='most' .*mean, pooler"),
+        ({"data.batch_size": "0"}, r"config.data.batch_size=0 must be at least 1"),
+        ({"train.steps": "0", "transfer.epochs": "nan"}, r"config.transfer.epochs=nan is not finite"),
+        ({"transfer.epochs": "-1"}, r"config.transfer.epochs=-1.0 must be at least 0"),
+        ({"optimizer.learning_rate": "inf"}, r"config.optimizer.learning_rate=inf is not finite"),
+        ({"head.mix_penalty": "nan"}, r"config.objectives.words.mix_penalty=nan is not finite"),
+        ({"head.bilstm": "1", "head.hidden": "0"}, r"config.objectives.words.hidden=0 must be at least 1"),
+        ({"head.blocks": "-5"}, r"config.objectives.words.blocks=-5 must be at least 0"),
+        ({"metrics.words": "foo"}, r"config.metrics.words='foo' .*accuracy"),
+        ({"transfer.word_piece": "middle"}, r"config.transfer.word_piece='middle' .*auto, first, last"),
+        ({"transfer.word_piece": "last", "transfer.features": True}, r"word_piece='auto' .*'last'"),
+        ({"model.family": "gpt"}, r"'bert'.*config.model.family is 'gpt'"),
+        ({"data.seq_len": "600"}, r"config.data.seq_len=600 .* 512 positions"),
     ]:
         with pytest.raises(UserError, match=message):
-            finetune(bert_run, task, tmp_path / "out", {"mesh.data": 1} | overrides)
+            finetune(bert_run, words_task, tmp_path / "out", {"mesh.data": 1} | overrides)
     with pytest.raises(UserError, match=r"has no config.json; give the --workdir of"):
-        finetune(tmp_path, "which", tmp_path / "out")
+        finetune(tmp_path, words_task, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

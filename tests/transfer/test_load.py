@@ -15,23 +15,14 @@ from bertlab.cli import main
 from bertlab.data.text_rows import RowEncoder
 from bertlab.errors import UserError
 from bertlab.interop import import_weights
-from bertlab.interop.base import Imported, save_imported
-from bertlab.train.build import build_pretraining
 from tests.conftest import ROOT
 from tests.interop import published
-from tests.references import initial, quick_jit
+from tests.references import quick_jit
 from tests.tokenizer_files import plain_words
+from tests.transfer.runs import fresh_run
 
 TEXTS = ["The with statement wraps a block.", "yield", "A class body is executed at once, is it not?"]
 WORDS = [["The", "with", "statement"], ["unbelievably", "qqqzzz", "yield", "it"]]
-
-
-def fresh_run(config, directory):
-    """A run directory with fresh parameters, as an import makes it: no training step is compiled."""
-    experiment = build_pretraining(config)
-    params = initial(experiment.program, experiment.evaluations["valid"][0])
-    save_imported(Imported(config, params, experiment.tokenizer), directory, "huggingface", "nowhere")
-    return directory
 
 
 @pytest.fixture(scope="module")

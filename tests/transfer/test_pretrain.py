@@ -5,13 +5,12 @@ import re
 
 import pytest
 
-from bertlab.interop.base import Imported, save_imported
 from bertlab.studies.measurements import load
 from bertlab.studies.report import report
-from bertlab.train.build import build_pretraining
 from bertlab.transfer import pretrain as pretrain_module
+from bertlab.transfer.evaluations import MEASURES
 from bertlab.transfer.pretrain import measure, pretrain
-from tests.references import initial
+from tests.transfer.runs import fresh_run
 
 SYNTHETIC = dict(
     data__corpus="synthetic",
@@ -73,11 +72,7 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
 
 def test_what_cannot_be_measured_is_said(synthetic_config, tmp_path, capsys):
     def measured(name, **overrides):
-        config = synthetic_config(name, **overrides)
-        experiment = build_pretraining(config)
-        params = initial(experiment.program, experiment.evaluations["valid"][0])
-        save_imported(Imported(config, params, experiment.tokenizer), tmp_path / name, "huggingface", "nowhere")
-        (tmp_path / name / "imported.json").unlink()  # as if it had been trained here
+        fresh_run(synthetic_config(name, **overrides), tmp_path / name)
         measure(tmp_path / name)
         return json.loads((tmp_path / name / "measured.json").read_text()), capsys.readouterr().out
 
@@ -117,10 +112,8 @@ def test_floors_that_cannot_be_computed_are_recorded_and_mistakes_in_them_are_no
 
 def test_what_was_evaluated_of_another_text_does_not_stand_for_the_test_split(synthetic_config, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(synthetic_config(evaluate__minimal_pairs="a.jsonl", data__corpus="pydocs").to_json())
-    entry = dict.fromkeys(
-        ("value", "accuracy", "standard_error", "text_hash", "tokens", "pieces", "unknown", "lowercase", "pairs")
-    )
-    found = {"bits_per_byte": {"b.txt": {"pseudo": entry}}, "minimal_pairs": {"a.jsonl": {"pseudo": entry}}}
+    entries = {measure: {"pseudo": dict.fromkeys(parts)} for measure, parts in MEASURES.items()}
+    found = {"bits_per_byte": {"b.txt": entries["bits_per_byte"]}, "minimal_pairs": {"a.jsonl": entries["minimal_pairs"]}}
     (tmp_path / "evaluation.json").write_text(json.dumps(found))
     asked = []
     monkeypatch.setattr(pretrain_module, "evaluate", lambda run, **options: asked.append(options))
