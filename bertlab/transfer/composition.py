@@ -77,7 +77,8 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
     check_devices(config)
     if not from_disk:
         program = _with_fixed_body(program, config, pad_batch(rows["train"][:size], size))
-    add = {split: functools.partial(with_features, features=states[split]) if from_disk else None for split in SPLITS}
+    as_it_is = lambda row: row
+    add = {split: functools.partial(with_features, features=states[split]) if from_disk else as_it_is for split in SPLITS}
     return Experiment(
         config=config,
         program=program,
@@ -294,9 +295,9 @@ def _with_new_tokens(pretrained, fresh):
 class Batches(Sequence):
     """Evaluation batches, made when they are asked for."""
 
-    def __init__(self, rows: list[Row], size: int, add: Callable[[Row], Row] | None = None):
+    def __init__(self, rows: list[Row], size: int, add: Callable[[Row], Row]):
         """Args: rows: all of them; size: of a batch; add: gives a row what is read from disk."""
-        self._rows, self._size, self._add = rows, size, add or (lambda row: row)
+        self._rows, self._size, self._add = rows, size, add
 
     def __len__(self) -> int:
         return -(-len(self._rows) // self._size)
@@ -307,9 +308,8 @@ class Batches(Sequence):
         return pad_batch([self._add(row) for row in self._rows[index * self._size : (index + 1) * self._size]], self._size)
 
 
-def _train_batches(rows: list[Row], data: ConfigDict, add: Callable[[Row], Row] | None) -> Shards:
-    shuffled = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat()
-    read = (shuffled.map(add) if add else shuffled).to_iter_dataset(READ_HERE)
+def _train_batches(rows: list[Row], data: ConfigDict, add: Callable[[Row], Row]) -> Shards:
+    read = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat().map(add).to_iter_dataset(READ_HERE)
     if data.buckets:
         return Shards({0: bucketed(read, data, data.batch_size, len(rows[0]["tokens"]) // data.seq_len)})
     return Shards({0: read.batch(data.batch_size, drop_remainder=True)})

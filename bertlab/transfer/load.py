@@ -151,8 +151,8 @@ class Pretrained:
             layer: 0 is the embeddings, −1 the last one.
             pooling: "mean" or "max" over the text's positions; "first" or "last" position; "pooler", what next-sentence
                 prediction reads: a dense layer and tanh on the last layer (BERT, section 3.1). Special tokens count, as in
-                Sentence-BERT (Reimers and Gurevych 2019, section 3). A model that reads one way has seen nothing of the text
-                but one token where it begins.
+                Sentence-BERT (Reimers and Gurevych 2019, section 3). In a model that reads left to right, "first" has seen only
+                itself; right to left, "last".
             pretokenized: texts are lists of words.
 
         Raises:

@@ -21,34 +21,8 @@ SMALL = {
     "train.eval_every": 200,
     "head.pooling": "mean",
 }
-
-# google-research/bert run_classifier.py; Devlin et al. 2018, A.3: batch 16 or 32, rate 5e-5, 3e-5 or 2e-5, 2 to 4 epochs.
-BERT = {
-    "data.seq_len": 128,
-    "data.batch_size": 32,
-    "optimizer.learning_rate": 5e-5,
-    "transfer.warmup": 0.1,
-    "transfer.epochs": 3.0,
-    "train.steps": 0,
-    "head.pooling": "pooler",
-}
-
-# openai/finetune-transformer-lm train.py; Radford et al. 2018, section 4.1.
-GPT = {
-    "transfer.layout": "delimited",
-    "data.seq_len": 128,
-    "data.batch_size": 32,
-    "optimizer.learning_rate": 6.25e-5,
-    "optimizer.decay": "warmup_linear",
-    "optimizer.bias_correction": "rate",
-    "optimizer.epsilon": 1e-8,
-    "transfer.warmup": 0.002,
-    "transfer.epochs": 3.0,
-    "train.steps": 0,
-    "head.pooling": "last",
-    "language_model": 0.5,
-}
-
+# Feature-based: only the task's model is trained.
+_FROZEN = SMALL | {"optimizer.frozen": "^body/", "optimizer.learning_rate": 1e-3}
 # Of all of ULMFiT's stages: Adam with the paper's β and the slanted triangle (Howard and Ruder 2018, sections 3.2 and 4.1).
 SLANTED_ADAM = {
     "optimizer.b1": 0.7,
@@ -59,7 +33,7 @@ SLANTED_ADAM = {
     "optimizer.warmup_steps": 0,
 }
 # Howard and Ruder 2018, sections 3.3 and 4.1; weight decay as in the released scripts.
-ULMFIT = SLANTED_ADAM | {
+_ULMFIT = SLANTED_ADAM | {
     "data.seq_len": 280,
     "data.batch_size": 64,
     "optimizer.learning_rate": 0.01,
@@ -74,39 +48,54 @@ ULMFIT = SLANTED_ADAM | {
     "head.chunk": 70,
     "head.dropout": 0.4,
 }
-# Howard and Ruder 2018, first version (FitLaM): another factor between layers, cosine annealing.
-FITLAM = ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"}
-
-# Feature-based: nothing but the task's model is trained.
-FROZEN = SMALL | {"optimizer.frozen": "^body/", "optimizer.learning_rate": 1e-3}
-STORED = SMALL | {"transfer.features": True, "optimizer.learning_rate": 1e-3}
-PROBE = FROZEN | {"head.dropout": 0.0}
-# Peters et al. 2018, section 3.3: all layers, mixed with weights of the task's own.
-ELMO = FROZEN | {"head.layers": "scalar_mix", "head.mix_penalty": 0.001, "head.mix_dropout": 0.5, "head.bilstm": 2}
-# Peters et al. 2017: language model states join after the first layer of a tagger that spells, with a CRF.
-TAGLM = FROZEN | {
-    "head.bilstm": 2,
-    "head.hidden": 300,
-    "head.place": "after_first",
-    "head.spelling": True,
-    "head.word_width": 50,
-    "head.crf": True,
-    "head.dropout": 0.25,
-}
-# Devlin et al. 2018, section 5.3: the last four layers side by side under a biLSTM.
-BERT_FEATURES = FROZEN | {"head.layers": "concat_last_4", "head.bilstm": 2, "head.hidden": 384}
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "small": SMALL,
-    "bert": BERT,
-    "gpt": GPT,
-    "ulmfit": ULMFIT,
-    "fitlam": FITLAM,
-    "probe": PROBE,
-    "stored": STORED,
-    "elmo": ELMO,
-    "taglm": TAGLM,
-    "bert_features": BERT_FEATURES,
+    # google-research/bert run_classifier.py; Devlin et al. 2018, A.3: batch 16 or 32, rate 5e-5, 3e-5 or 2e-5, 2 to 4 epochs.
+    "bert": {
+        "data.seq_len": 128,
+        "data.batch_size": 32,
+        "optimizer.learning_rate": 5e-5,
+        "transfer.warmup": 0.1,
+        "transfer.epochs": 3.0,
+        "train.steps": 0,
+        "head.pooling": "pooler",
+    },
+    # openai/finetune-transformer-lm train.py; Radford et al. 2018, section 4.1.
+    "gpt": {
+        "transfer.layout": "delimited",
+        "data.seq_len": 128,
+        "data.batch_size": 32,
+        "optimizer.learning_rate": 6.25e-5,
+        "optimizer.decay": "warmup_linear",
+        "optimizer.bias_correction": "rate",
+        "optimizer.epsilon": 1e-8,
+        "transfer.warmup": 0.002,
+        "transfer.epochs": 3.0,
+        "train.steps": 0,
+        "head.pooling": "last",
+        "language_model": 0.5,
+    },
+    "ulmfit": _ULMFIT,
+    # Howard and Ruder 2018, first version (FitLaM): another factor between layers, cosine annealing.
+    "fitlam": _ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"},
+    "probe": _FROZEN | {"head.dropout": 0.0},
+    "stored": SMALL | {"transfer.features": True, "optimizer.learning_rate": 1e-3},
+    # Peters et al. 2018, section 3.3: all layers, mixed with weights of the task's own.
+    "elmo": _FROZEN | {"head.layers": "scalar_mix", "head.mix_penalty": 0.001, "head.mix_dropout": 0.5, "head.bilstm": 2},
+    # Peters et al. 2017: language model states join after the first layer of a tagger that spells, with a CRF.
+    "taglm": _FROZEN
+    | {
+        "head.bilstm": 2,
+        "head.hidden": 300,
+        "head.place": "after_first",
+        "head.spelling": True,
+        "head.word_width": 50,
+        "head.crf": True,
+        "head.dropout": 0.25,
+    },
+    # Devlin et al. 2018, section 5.3: the last four layers side by side under a biLSTM.
+    "bert_features": _FROZEN | {"head.layers": "concat_last_4", "head.bilstm": 2, "head.hidden": 384},
 }
 
 

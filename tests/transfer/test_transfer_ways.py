@@ -133,8 +133,7 @@ ONE_OF = {
 }
 
 
-@pytest.mark.parametrize("family", ONE_OF)
-@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.parametrize(("family", "layers"), [("bert", 0), ("bert", 1), ("awd_lstm", 1), ("awd_lstm", 2)])
 def test_so_many_layers_are_transferred(family, layers, runs):
     experiment = experiment_of(runs[family], transfer__layers=layers, **{"head.pooling": "pooler"})
     params, fresh = map(named, begun(experiment))
@@ -258,10 +257,12 @@ def test_what_is_frozen_does_not_change_by_a_bit(runs):
 )
 def test_a_body_that_is_not_trained_has_no_dropout_in_training(settings, fixed, runs):
     experiment = experiment_of(runs["awd_lstm"], **settings, model__hidden_dropout=0.5)
-    params, batch = fresh_of(experiment), experiment.evaluations["valid"][0]
-    views = experiment.program.views(batch, jax.random.key(0))
-    loss = quick_jit(lambda params, views, key: experiment.program.metrics(params, views, key)["half/loss"][0])
-    assert (loss(params, views, jax.random.key(1)) == loss(params, views, jax.random.key(2))) == fixed
+    assert experiment.program.fixed_body == fixed
+    if settings in ({}, {"optimizer__thaw": "head"}):
+        params, batch = fresh_of(experiment), experiment.evaluations["valid"][0]
+        views = experiment.program.views(batch, jax.random.key(0))
+        loss = quick_jit(lambda params, views, key: experiment.program.metrics(params, views, key)["half/loss"][0])
+        assert (loss(params, views, jax.random.key(1)) == loss(params, views, jax.random.key(2))) == fixed
 
 
 def test_low_rank_updates_leave_the_kernels_and_change_what_the_body_says(runs, tmp_path):
@@ -293,8 +294,8 @@ def test_low_rank_updates_leave_the_kernels_and_change_what_the_body_says(runs, 
 
 
 def test_two_tasks_learn_together(runs, tmp_path):
-    overrides = {"data.seq_len": 12, "data.batch_size": 30, "mesh.data": 1, "train.steps": 30, "train.eval_every": 0}
-    overrides |= {"head.dropout": 0.0, "optimizer.learning_rate": 0.02, "optimizer.warmup_steps": 3}
+    overrides = {"data.seq_len": 12, "data.batch_size": 30, "mesh.data": 1, "train.steps": 60, "train.eval_every": 0}
+    overrides |= {"head.dropout": 0.0, "optimizer.learning_rate": 0.01}
     result = finetune(runs["bert"], "half+endings", tmp_path / "both", overrides)
     metrics = result["metrics"]["test"]
     assert metrics["half/accuracy"] > 0.9 and metrics["endings/f1"] > 0.9
