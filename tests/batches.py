@@ -2,10 +2,14 @@
 
 import contextlib
 import itertools
+import random
 
 import numpy as np
 
 from bertlab.data.batches import train_batches
+
+FIRST = 10
+"""The first token of the documents."""
 
 
 class Source(list):
@@ -20,6 +24,50 @@ class Tokenizer:
 
     kind = "words"
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
+
+
+def make_documents(*lengths, first=FIRST, step=1):
+    """Prepared documents from lists of sentence lengths. Every token is another, so that it tells its document and place.
+
+    `step`: between the documents' numbers, which have gaps in a split.
+    """
+    made = Source()
+    for index, sentences in enumerate(lengths):
+        tokens = np.arange(first, first + sum(sentences), dtype=np.int32)
+        tokens.flags.writeable = False
+        made.append({"tokens": tokens, "sentence_lengths": np.array(sentences, np.int32), "document": step * index})
+        first += len(tokens)
+    return made
+
+
+def random_documents(count, sentences, longest, seed=0, **options):
+    """So many documents of between `sentences[0]` and `sentences[1]` sentences of up to `longest` tokens."""
+    generator = random.Random(seed)
+    lengths = [[generator.randint(1, longest) for _ in range(generator.randint(*sentences))] for _ in range(count)]
+    return make_documents(*lengths, **options)
+
+
+class Places:
+    """Where each token is from: its document's number and its sentence's number in it."""
+
+    def __init__(self, documents):
+        self.document, self.sentence = {}, {}
+        for document in documents:
+            numbers = np.repeat(np.arange(len(document["sentence_lengths"])), document["sentence_lengths"])
+            for token, number in zip(document["tokens"].tolist(), numbers.tolist(), strict=True):
+                self.document[token], self.sentence[token] = document["document"], number
+
+
+class Prepared:
+    """What batches need of a prepared corpus: the documents of each split, or of every split."""
+
+    tokenizer = Tokenizer()
+
+    def __init__(self, documents=None, **splits):
+        self.documents, self.splits = documents, splits
+
+    def source(self, split):
+        return self.splits.get(split, self.documents)
 
 
 @contextlib.contextmanager

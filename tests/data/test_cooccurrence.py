@@ -5,13 +5,11 @@ import json
 from collections import defaultdict
 from pydoc_data import topics
 
-import grain
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from bertlab.config import base_config
-from bertlab.data.batches import check_data, eval_batches, train_batches
+from bertlab.data.batches import eval_batches, train_batches
 from bertlab.data.formats import cooccurrence
 from bertlab.data.formats.cooccurrence import entries
 from bertlab.data.prepare import load_prepared, prepare
@@ -163,7 +161,7 @@ def test_every_epoch_has_every_entry_once_in_another_order(prepared, data):
     assert other != read[:600]
 
 
-def test_a_saved_position_continues_with_the_same_batches(prepared, data, tmp_path):
+def test_a_saved_position_continues_with_the_same_batches(prepared, data):
     number = len(entries(prepared, "train", WINDOW)) // 200 + 5
     with opened(prepared, data) as iterator:
         states, batches = zip(*((json.dumps(iterator.get_state()), next(iterator)) for _ in range(number)))
@@ -173,14 +171,6 @@ def test_a_saved_position_continues_with_the_same_batches(prepared, data, tmp_pa
             next(iterator)
             iterator.set_state(json.loads(states[place]))
             assert_equal_batches(list(itertools.islice(iterator, 3)), batches[place : place + 3])
-    with ocp.CheckpointManager(tmp_path) as manager:
-        with opened(prepared, data) as iterator:
-            list(itertools.islice(iterator, 9))
-            manager.save(9, args=ocp.args.Composite(data=grain.checkpoint.CheckpointSave(iterator)))
-            manager.wait_until_finished()
-        with opened(prepared, data) as iterator:
-            manager.restore(9, args=ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(iterator)))
-            assert_equal_batches(list(itertools.islice(iterator, 3)), batches[9:12])
 
 
 def test_hosts_share_the_rows_of_one_batch(prepared, data):
@@ -202,15 +192,7 @@ def test_evaluation_is_of_the_splits_own_entries(prepared, data):
     assert len({i for i, _, _ in flat(batches[:1])}) > 40
 
 
-def test_what_cannot_be_is_refused(prepared, data, tmp_path):
-    wrong = data.copy_and_resolve_references()
-    wrong.cooccurrence.window = 0
-    with pytest.raises(UserError, match=r"config\.data\.cooccurrence\.window=0 must be at least 1"):
-        check_data(wrong)
-    wrong = data.copy_and_resolve_references()
-    wrong.characters = True
-    with pytest.raises(UserError, match=r"config\.data\.characters=True has no use"):
-        check_data(wrong)
+def test_text_without_pairs_is_refused(data, tmp_path):
     (tmp_path / "text.txt").write_text("\n\n".join("abcdefgh"))
     alone = data.copy_and_resolve_references()
     alone.update(corpus=f"text:{tmp_path}/text.txt", valid_fraction=0.0)
