@@ -1,8 +1,6 @@
-import time
-
 import numpy as np
 
-from bertlab.data.characters import CHARACTERS, boundary_ids, character_ids, character_table
+from bertlab.data.characters import CHARACTERS, character_ids, character_table
 from bertlab.data.tokenizers import train_tokenizer
 
 
@@ -10,15 +8,6 @@ def reference(word):
     """One word, from the text of ELMo's rules."""
     ids = [258, *word.encode()[:48], 259]
     return ids + [260] * (50 - len(ids))
-
-
-def test_known_words():
-    rows = character_ids(["cat", ""])
-    assert rows.shape == (2, 50)
-    assert rows[0].tolist() == [258, 99, 97, 116, 259] + [260] * 45
-    assert rows[1].tolist() == [258, 259] + [260] * 48
-    assert character_ids([]).shape == (0, 50)
-    assert boundary_ids(256).tolist() == [258, 256, 259] + [260] * 47
 
 
 def test_at_most_48_bytes_even_inside_a_character():
@@ -30,6 +19,8 @@ def test_at_most_48_bytes_even_inside_a_character():
 
 
 def test_many_words_equal_the_rules():
+    assert character_ids(["cat"])[0].tolist() == [258, 99, 97, 116, 259] + [260] * 45
+    assert character_ids([]).shape == (0, 50)
     rng = np.random.default_rng(0)
     codes = rng.choice([*range(32, 0xD7FF, 7), *range(0x1F300, 0x1F700)], size=20_000)
     ends = np.sort(rng.integers(0, len(codes), size=2_000))
@@ -37,12 +28,6 @@ def test_many_words_equal_the_rules():
     rows = character_ids(words)
     assert rows.max() < CHARACTERS
     np.testing.assert_array_equal(rows, [reference(word) for word in words])
-
-
-def test_a_million_words_take_seconds():
-    start = time.monotonic()
-    assert character_ids(["word", "wörter"] * 500_000).shape == (1_000_000, 50)
-    assert time.monotonic() - start < 15  # about 2 s; a loop over words in Python takes much more
 
 
 def test_table_of_a_vocabulary():

@@ -212,15 +212,6 @@ def test_random_next_probability_and_the_quirk(probability):
     assert len(firsts) == 1000 and sum(labels_of(rows)) == 2 * sum(firsts) and len(rows) == 1000 + sum(firsts)
 
 
-def test_a_is_cut_off_anywhere_in_the_chunk():
-    """A has 1 to all but one of the chunk's sentences, each number with equal chance."""
-    documents = make_documents(*[[10] * 6] * 3000)
-    rows = pair_rows("segment_pair", documents, 63, short_probability=0, random_next_probability=0)
-    counts = Counter(len(parts(row)[0]) for row in rows)
-    assert set(counts) == {10, 20, 30, 40, 50}
-    assert all(abs(n - 600) < 4 * math.sqrt(3000 * 0.2 * 0.8) for n in counts.values())
-
-
 def test_short_targets_are_drawn_once_a_document_from_two_to_the_full_one():
     """Sentences of one token fill a row to exactly its target: all rows of a document but the last are alike."""
     documents = make_documents(*[[1] * 60] * 300)
@@ -410,17 +401,6 @@ def test_sentence_pairs_are_neighbours_or_of_two_documents(documents, force):
     assert read == [(d, s) for d, document in enumerate(sentences) for s in range(len(document))]
     assert set(labels) == {(0, False), (1, False), (1 if force else -1, True)} and min(labels.values()) > 15
     assert_share([0] * labels[0, False] + [1] * labels[1, False], 0.5)
-
-
-def test_random_sentences_are_any_of_any_other_document():
-    documents = make_documents([3], *[[2] * 5] * 4)
-    places = Places(documents)
-    row_format = make_format("sentence_pair", documents, 32, force_random_if_single=True)
-    drawn = [parts(row_format.cut(documents[0], np.random.default_rng(seed))[0])[1] for seed in range(2000)]
-    counts = Counter((places.document[b[0]], places.sentence[b[0]]) for b in drawn)
-    assert all(len(b) == 2 and b[1] == b[0] + 1 for b in drawn)
-    assert set(counts) == set(itertools.product(range(1, 5), range(5)))
-    assert all(abs(n - 100) < 4 * math.sqrt(100) for n in counts.values())
 
 
 # FullSentences and DocSentences

@@ -6,12 +6,8 @@ import pytest
 from bertlab.data.parallel import ordered_map
 
 
-def square(item):
-    return item * item, multiprocessing.parent_process() is not None
-
-
 def scaled(factor, item):
-    return factor * item
+    return factor * item, multiprocessing.parent_process() is not None
 
 
 def load_factor():
@@ -30,16 +26,16 @@ def die(item):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_order_and_processes(workers):
-    assert list(ordered_map(square, range(20), workers=workers)) == [(i * i, workers > 1) for i in range(20)]
-    assert list(ordered_map(scaled, range(5), workers=workers, load=load_factor)) == [0, 10, 20, 30, 40]
+    found = ordered_map(scaled, range(20), workers=workers, load=load_factor)
+    assert list(found) == [(10 * i, workers > 1) for i in range(20)]
 
 
 def test_few_items_start_no_process():
-    assert list(ordered_map(square, [3], workers=2)) == [(9, False)]
-    assert list(ordered_map(square, [], workers=2, load=load_factor)) == []
+    assert list(ordered_map(scaled, [3], workers=2, load=load_factor)) == [(30, False)]
+    assert list(ordered_map(fail_at_three, [], workers=2)) == []
 
 
-def test_items_are_read_as_needed():
+def test_items_are_read_as_needed_and_errors_of_workers_arrive():
     read = []
 
     def items():
@@ -47,17 +43,10 @@ def test_items_are_read_as_needed():
             read.append(i)
             yield i
 
-    results = ordered_map(square, items(), workers=2)
-    next(results)
-    assert len(read) <= 2 * 2 + 2
-    next(results)
-    assert len(read) <= 2 * 2 + 3
-    results.close()
-
-
-def test_errors_of_workers_arrive():
-    results = ordered_map(fail_at_three, range(10), workers=2)
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    results = ordered_map(fail_at_three, items(), workers=2)
+    for number in range(3):
+        assert next(results) == number
+        assert len(read) <= 2 * 2 + 2 + number
     with pytest.raises(KeyError, match="three"):
         next(results)
 

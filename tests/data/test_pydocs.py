@@ -1,4 +1,5 @@
 import os
+import shutil
 import sysconfig
 
 import pytest
@@ -203,17 +204,18 @@ def test_installation_without_sources(tmp_path, monkeypatch):
 
 
 def test_this_installation(tmp_path, monkeypatch):
-    """The standard library alone (packages take too long for a test) has hundreds of documents of real prose."""
-    paths = {"stdlib": sysconfig.get_paths()["stdlib"], "purelib": str(tmp_path), "platlib": str(tmp_path)}
+    """A part of the standard library (all of it takes too long for a test) has documents of real prose."""
+    for name in ("json", "email", "pydoc_data"):
+        shutil.copytree(f"{sysconfig.get_paths()['stdlib']}/{name}", tmp_path / name)
+    paths = {"stdlib": str(tmp_path), "purelib": str(tmp_path / "none"), "platlib": str(tmp_path / "none")}
     monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
-    documents = list(pydocs.PydocsCorpus().documents())
+    documents = list(pydocs.PydocsCorpus(workers=1).documents())
     sentences = [sentence for document in documents for sentence in document.sentences]
-    assert len(documents) == len({document.id for document in documents}) > 300
-    assert sum(map(len, sentences)) > 500_000
+    assert len(documents) == len({document.id for document in documents}) > 60
+    assert sum(map(len, sentences)) > 150_000
     assert all(is_sentence(sentence) for sentence in sentences)
     assert len(set(sentences)) > 0.95 * len(sentences)
     by_id = {document.id: document.sentences for document in documents}
     continues = "It continues with the next cycle of the nearest enclosing loop."
     assert any(sentence.endswith(continues) for sentence in by_id["pydoc_data.topics:continue"])
     assert any("``obj``" in sentence for sentence in by_id["json"])
-    assert not any(name.startswith(("test.", "pip.", "bertlab")) for name in by_id)

@@ -178,34 +178,6 @@ def test_a_lane_reads_whole_documents_and_knows_what_follows(prepared, wrap, acr
             assert (SEP in tokens) == (wrap == "document" or (wrap == "sentence" and bool(prefix)))
 
 
-@pytest.mark.parametrize("across", [True, False])
-def test_borders_of_documents_in_rows(prepared, across):
-    batches = take(40, prepared, data_config({"wrap": "none", "backward": True, "attend_across_documents": across}))
-    inside = dict.fromkeys(("", "backward_"), 0)
-    for prefix in inside:
-        for number, batch in enumerate(batches):
-            for lane in range(4):
-                tokens, numbers, positions = (batch[prefix + n][lane] for n in ("tokens", "documents", "positions"))
-                if across:
-                    assert numbers.tolist() == [1] * 12 and positions.tolist() == list(range(12))
-                    assert batch[f"{prefix}continues"][lane] == (number > 0)
-                    continue
-                owners = [prepared.document_of[int(token)] for token in tokens]
-                # A document may follow itself.
-                begins = [i for i in range(1, 12) if owners[i] != owners[i - 1] or tokens[i] <= tokens[i - 1]]
-                changes = [0, *begins, 12]
-                for count, (start, end) in enumerate(itertools.pairwise(changes), 1):
-                    assert (numbers[start:end] == count).all() and positions[start:end].tolist() == list(range(end - start))
-                own = prepared.documents[owners[-1] if prefix else owners[0]]["tokens"]
-                starts = tokens[-1] == own[-1] if prefix else tokens[0] == own[0]
-                assert batch[f"{prefix}continues"][lane] == (not starts)
-                inside[prefix] += not starts
-                if not prefix:
-                    place = own.tolist().index(tokens[0])
-                    assert batch["example_id"][lane].tolist() == [owners[0], place]
-    assert across or min(inside.values()) > 50
-
-
 @pytest.mark.parametrize("prefix", ["", "backward_"])
 def test_every_epoch_reads_every_document_once_in_another_order(prepared, prefix):
     batches = take(60, prepared, data_config({"backward": True}))
