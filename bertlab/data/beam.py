@@ -29,7 +29,6 @@ import apache_beam as beam
 import numpy as np
 import tensorflow_datasets as tfds
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms.window import GlobalWindows
 
 from bertlab.data.documents import Corpus, PartedCorpus
 from bertlab.data.duplicates import UNITS, number_in, number_of_parts, number_repeated
@@ -50,9 +49,6 @@ from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, n
 from bertlab.data.vocabularies import Sample
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
-
-# Of a worker, before it sends them on: 8 bytes each.
-_HASHES_AT_ONCE = 1 << 20
 
 
 def beam_backend(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[str, Any], Path, Progress], Backend]:
@@ -171,7 +167,7 @@ class BeamBackend:
                 for tag in ("counts", "ids"):
                     _write(encoded[tag] | f"Add_{tag}" >> beam.CombineGlobally(sum), scratch / tag)
                 parts = number_of_parts(int(self._sentences.sum()))
-                grouped = encoded.hashes | beam.ParDo(_GatherHashes(parts)) | beam.GroupByKey()
+                grouped = encoded.hashes | beam.FlatMap(_by_part, parts) | beam.GroupByKey()
                 repeated = grouped | beam.Map(_count_repeated, splits) | "AddRepeated" >> beam.CombineGlobally(sum)
                 _write(repeated, scratch / "repeated")
                 return {split: encoded[split] for split in splits}
@@ -292,45 +288,26 @@ class _Encode(beam.DoFn):
         splits = splits_of(self._options)
         counts = np.zeros((len(splits), len(COUNTS)), np.int64)
         ids = np.zeros(self._tokenizer.vocab_size, np.int64)
+        gathered = defaultdict(list)
         for found in examples_of(encode_documents(self._tokenizer, documents), first, self._options):
             counts[splits.index(found.split)] += found.counts
             if found.split == "train":
                 ids += np.bincount(found.example["tokens"], minlength=len(ids))
             yield beam.pvalue.TaggedOutput(found.split, (found.example["document"], found.example))
             for unit, hashes in found.hashes.items():
-                yield beam.pvalue.TaggedOutput("hashes", (unit, splits.index(found.split), hashes))
+                gathered[unit, splits.index(found.split)].append(hashes)
+        for (unit, split), arrays in gathered.items():
+            yield beam.pvalue.TaggedOutput("hashes", (unit, split, np.concatenate(arrays)))
         yield beam.pvalue.TaggedOutput("counts", counts)
         yield beam.pvalue.TaggedOutput("ids", ids)
 
 
-class _GatherHashes(beam.DoFn):
-    """Joins hashes of (unit, split) to arrays of those that fall into one part, ((unit, part), (split, bytes))."""
-
-    def __init__(self, parts: int):
-        self._parts = parts
-
-    def start_bundle(self):
-        self._gathered, self._number = defaultdict(list), 0
-
-    def process(self, element):
-        unit, split, hashes = element
-        self._gathered[unit, split].append(hashes)
-        self._number += len(hashes)
-        if self._number >= _HASHES_AT_ONCE:
-            yield from self._send()
-            self.start_bundle()
-
-    def finish_bundle(self):
-        yield from map(GlobalWindows.windowed_value, self._send())
-
-    def _send(self):
-        for (unit, split), arrays in self._gathered.items():
-            hashes = np.concatenate(arrays)
-            parts = hashes % self._parts
-            order = np.argsort(parts)
-            found, starts = np.unique(parts[order], return_index=True)
-            for part, group in zip(found.tolist(), np.split(hashes[order], starts[1:]), strict=True):
-                yield (unit, part), (split, group.tobytes())
+def _by_part(chunk: tuple[str, int, np.ndarray], parts: int) -> Iterator[tuple[tuple[str, int], tuple[int, bytes]]]:
+    """A chunk's hashes of (unit, split) as ((unit, part), (split, bytes))."""
+    unit, split, hashes = chunk
+    part_of = hashes % parts
+    for part in np.unique(part_of).tolist():
+        yield (unit, part), (split, hashes[part_of == part].tobytes())
 
 
 def _count_repeated(grouped: tuple[tuple[str, int], Iterable[tuple[int, bytes]]], splits: Sequence[str]) -> np.ndarray:

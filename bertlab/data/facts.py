@@ -1,5 +1,4 @@
-"""Facts about a run's text and batches, recorded in data.json when it starts, so that `bertlab doctor` can judge it
-afterwards."""
+"""Facts about a run's text and batches: `data.json`, which `bertlab doctor` judges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,28 +19,18 @@ def data_facts(prepared: Prepared, evaluations: Mapping[str, Sequence[Mapping[st
         evaluations: held-out batches by split.
 
     Returns:
-        `corpus` (see `corpus_facts`) and `batches` (for each split, see `batch_facts`).
+        `batches`: `batch_facts` by split; and `corpus`: `fingerprint`, `tokenizer` (its kind), `vocab_size`, `splits`
+        (`Prepared.statistics`) and `unigram_entropy` of the train split in nats per token, the loss of a model that knows
+        only how often each token occurs.
     """
-    return {
-        "corpus": corpus_facts(prepared),
-        "batches": {split: batch_facts(batches) for split, batches in evaluations.items()},
-    }
-
-
-def corpus_facts(prepared: Prepared) -> dict[str, Any]:
-    """Facts of a prepared corpus.
-
-    Returns:
-        `fingerprint`, `tokenizer` (its kind), `vocab_size`, `splits` (`Prepared.statistics`) and `unigram_entropy` of the
-        train split in nats a token: the loss of a model that knows how often each token occurs and nothing else.
-    """
-    return {
+    corpus = {
         "fingerprint": prepared.fingerprint,
         "tokenizer": prepared.tokenizer.kind,
         "vocab_size": prepared.tokenizer.vocab_size,
         "splits": prepared.statistics,
         "unigram_entropy": unigram_entropy(prepared.counts),
     }
+    return {"corpus": corpus, "batches": {split: batch_facts(batches) for split, batches in evaluations.items()}}
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
@@ -51,7 +40,7 @@ def unigram_entropy(counts: np.ndarray) -> float:
 
 
 def batch_facts(batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """Facts of held-out batches; rows that are padding as a whole, which fill the last batch, do not count.
+    """Facts of held-out batches. Rows that are only padding, at the end of the last batch, do not count.
 
     Args:
         batches: with `documents` [B, L] (0: padding), and for pairs `segments` [B, L] and labels [B], or [B, n] of packed

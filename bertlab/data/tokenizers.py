@@ -1,14 +1,12 @@
 """Tokenizers: text to ids and back.
 
-Four kinds are trained here, behind one contract: SentencePiece `unigram` and `bpe` (with byte fallback, so nothing is
-unknown), `wordpiece` (BERT's rules) and `words`. The ids 0 to 4 of their vocabularies are `[PAD] [UNK] [CLS] [SEP] [MASK]`.
-Two more come with imported models: `json` (Hugging Face's tokenizer.json, and the byte-level BPE of GPT-2 and RoBERTa) and
-`gpt1` (OpenAI's first GPT).
+Four kinds are trained here: SentencePiece `unigram` and `bpe` (with byte fallback, so nothing is unknown), `wordpiece` (BERT's
+rules) and `words`. The ids 0 to 4 of their vocabularies are `[PAD] [UNK] [CLS] [SEP] [MASK]`. Two more come with imported
+models: `json` (Hugging Face's tokenizer.json, and the byte-level BPE of GPT-2 and RoBERTa) and `gpt1` (OpenAI's first GPT).
 
-Names of specials are never recognised in text: a text that contains "[MASK]" is tokenised like any other, and only a
-caller puts special ids into a sequence. A vocabulary without some special has another id in its place: that of its end
-of text, or else its start, or else its unknown piece. So GPT-2's `pad_id`, `unk_id`, `cls_id` and `sep_id` are all
-<|endoftext|>, and GPT-1's <unk>. Only a missing mask has no stand-in: `mask_id` is None.
+Names of specials are never recognised in text: "[MASK]" is tokenised like any other text, and only a caller puts special ids
+into a sequence. A special that a vocabulary lacks has the id of its end of text, or else its start, or else its unknown piece:
+GPT-2's `pad_id`, `unk_id`, `cls_id` and `sep_id` are all <|endoftext|>, GPT-1's <unk>. Only a missing mask has no stand-in.
 
 Runs of white space in the text count as one space. Exceptions: `json` follows its file, and in `gpt1` a run with a line break
 counts as a line break.
@@ -19,7 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import sentencepiece
 import tokenizers
@@ -39,7 +37,7 @@ from bertlab.errors import UserError
 
 _METADATA = "bertlab_tokenizer.json"
 
-# A WordPiece tokenizer remembers this many words: they cover nineteen of twenty words of a text. Longer strings are not words.
+# A WordPiece tokenizer remembers this many words (they cover 95 % of a text), up to this length.
 _KNOWN_WORDS, _LONGEST_KNOWN = 2**16, 30
 
 # How SentencePiece writes the space before a word; byte-level BPE has "Ġ" for it.
@@ -58,65 +56,23 @@ _OPENAI_FILES = ("encoder_bpe_40000.json", "vocab_40000.bpe")
 _BPE_FILES = ("vocab.json", "merges.txt")
 
 
-class Tokenizer(Protocol):
+class Tokenizer:
     """Text to ids and back.
+
+    A kind also has `_decode`, `_save_vocabulary(directory)` and a class method `load(directory, metadata)` for what `save`
+    wrote. One that can be trained has a class method `train(sample, vocab_size, lowercase)`; see `train_on_sample`.
 
     Attributes:
       kind: a name in `KINDS`.
       has_whole_words: each token is one word, known or not.
-      mask_id: None if the vocabulary has no piece to mask with.
+      settings: attributes of the kind that are saved too.
+      pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `mask_id` is None without a piece to mask with.
       prefix_ids, suffix_ids: special ids around one text, as the model was pretrained: (cls,) and (sep,) for BERT.
-    """
-
-    kind: str
-    has_whole_words: bool
-    lowercase: bool
-    vocab_size: int
-    pad_id: int
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int | None
-    prefix_ids: tuple[int, ...]
-    suffix_ids: tuple[int, ...]
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of the pieces of `text`, without special ids around them."""
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, faster."""
-
-    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Ids of all words one after the other, and for each word the index of its first id (it has at least one)."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of the pieces; special ids are dropped."""
-
-    def pieces(self) -> list[str]:
-        """The string of every id; "" for an id that the vocabulary leaves out."""
-
-    def continues(self) -> tuple[bool, ...] | None:
-        """By id, whether a piece goes on with the word of the piece before it; specials do not.
-
-        None where pieces do not show it, as GPT-1's, which show where a word ends. A word is what white space parts, with the
-        punctuation at its end, except in WordPiece and words, where each punctuation mark is one.
-        """
-
-    def save(self, directory: str | Path) -> None:
-        """Writes files from which `load_tokenizer(directory)` makes the same tokenizer."""
-
-
-class _Base:
-    """What the kinds share: the special ids, white space and case, words, and the description that is saved.
-
-    Each kind has `encode_batch`, `_decode`, `_save_vocabulary(directory)` and a class method `load(directory, metadata)` for
-    what `save` wrote. One that can be trained has a class method `train(sample, vocab_size, lowercase)`; see `train_on_sample`.
     """
 
     kind: ClassVar[str]
     has_whole_words: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ()
-    """Attributes of the kind that are saved too."""
 
     def __init__(
         self,
@@ -134,9 +90,15 @@ class _Base:
         self._special_ids = frozenset(special_ids.values()) - {None}
 
     def encode(self, text: str) -> list[int]:
+        """Ids of the pieces of `text`, without special ids around them."""
         return self.encode_batch([text])[0]
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, faster."""
+        raise NotImplementedError
+
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Ids of all words one after the other, and for each word the index of its first id (it has at least one)."""
         ids, starts = [], []
         for word_ids in self.encode_batch(words):
             starts.append(len(ids))
@@ -145,10 +107,20 @@ class _Base:
         return ids, starts
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Text of the pieces; special ids are dropped."""
         return self._decode([int(index) for index in ids if int(index) not in self._special_ids])
 
     def pieces(self) -> list[str]:
+        """The string of every id; "" for an id that the vocabulary leaves out."""
         return list(self._pieces)
+
+    def continues(self) -> tuple[bool, ...] | None:
+        """By id, whether a piece goes on with the word of the piece before it; specials do not.
+
+        A word is what white space parts, with the punctuation at its end; in WordPiece and words each punctuation mark is a
+        word. None where pieces do not show it: GPT-1's show where a word ends.
+        """
+        return None
 
     def _continuing(self, goes_on, others: Iterable[int] = ()) -> tuple[bool, ...]:
         """`goes_on` of every piece, but not of the specials and `others`."""
@@ -156,6 +128,7 @@ class _Base:
         return tuple(index not in whole and goes_on(piece) for index, piece in enumerate(self._pieces))
 
     def save(self, directory: str | Path) -> None:
+        """Writes files from which `load_tokenizer(directory)` makes the same tokenizer."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._save_vocabulary(directory)
@@ -188,7 +161,7 @@ def normalise(text: str, lowercase: bool) -> str:
     return text.lower() if lowercase else text
 
 
-class SentencePieceTokenizer(_Base):
+class SentencePieceTokenizer(Tokenizer):
     """What the two kinds of SentencePiece models share.
 
     Characters outside the vocabulary become bytes, so that decoding gives back the text (lower-cased if so chosen). The
@@ -243,7 +216,7 @@ class BpeTokenizer(SentencePieceTokenizer):
     kind = "bpe"
 
 
-class _VocabularyTokenizer(_Base):
+class _VocabularyTokenizer(Tokenizer):
     """A tokenizer that is saved as a vocab.txt; [CLS] and [SEP] go around a text."""
 
     def __init__(self, pieces: Sequence[str], lowercase: bool):
@@ -349,7 +322,7 @@ class WordsTokenizer(_VocabularyTokenizer):
         return (False,) * self.vocab_size
 
 
-class JsonTokenizer(_Base):
+class JsonTokenizer(Tokenizer):
     """A tokenizer of Hugging Face's `tokenizers` library, with all its own rules, as imported models bring it.
 
     Only the names of its special pieces are not recognised in text; pieces that were added without being special are. A
@@ -426,7 +399,7 @@ class JsonTokenizer(_Base):
         (directory / "tokenizer.json").write_text(self._backend, encoding="utf-8")
 
 
-class Gpt1Tokenizer(_Base):
+class Gpt1Tokenizer(Tokenizer):
     """The tokenizer of OpenAI's first GPT: byte-pair encoding (Sennrich et al. 2016) of the words of `bertlab.data.gpt1_bpe`.
 
     A piece that is not in the vocabulary has id 0, <unk>. Needs the extra `openai`.
@@ -460,9 +433,6 @@ class Gpt1Tokenizer(_Base):
     def _decode(self, ids):
         return "".join(self._pieces[index] for index in ids).replace(gpt1_bpe.END_OF_WORD, " ").strip()
 
-    def continues(self) -> None:
-        return None
-
     def _save_vocabulary(self, directory: Path) -> None:
         vocabulary = {piece: index for index, piece in enumerate(self._pieces)}
         lines = ["#version: 0.2", *map(" ".join, self._merges)]
@@ -470,7 +440,7 @@ class Gpt1Tokenizer(_Base):
             (directory / name).write_text(text, encoding="utf-8")
 
 
-KINDS: dict[str, type[_Base]] = {
+KINDS: dict[str, type[Tokenizer]] = {
     kind.kind: kind
     for kind in (UnigramTokenizer, BpeTokenizer, WordPieceTokenizer, WordsTokenizer, JsonTokenizer, Gpt1Tokenizer)
 }

@@ -88,7 +88,6 @@ def batch_hash(prepared, data):
 def test_same_as_on_one_machine(text, tmp_path, monkeypatch, tokenizer):
     monkeypatch.setattr(prepare_module, "_CHUNK_CHARACTERS", 2000)
     monkeypatch.setattr(duplicates, "_HASHES_AT_ONCE", 100)
-    monkeypatch.setattr(beam, "_HASHES_AT_ONCE", 50)
     monkeypatch.setattr(tfds.download, "DownloadConfig", functools.partial(tfds.download.DownloadConfig, num_shards=3))
     data = config_for(text, tmp_path / "one", **tokenizer)
     one = prepare(data)

@@ -54,8 +54,6 @@ class Format(abc.ABC):
     def check(self) -> None:
         """Refuses settings that no corpus could satisfy. Raises: UserError: names the key to change."""
         data, has_padding = self.data, not (self.is_stream or self.is_word_pairs)
-        if data.dupe_factor < 0:
-            raise UserError(f"config.data.dupe_factor={data.dupe_factor} must be 0 (each reading is cut differently) or more")
         if data.pack_length:
             if not has_padding:
                 raise UserError(

@@ -44,10 +44,6 @@ class Pairs(RowFormat):
 
     def check(self) -> None:
         _ = self.label_field  # refuses unknown negatives
-        if self.data.seq_len < 8:
-            raise UserError(
-                f"config.data.seq_len={self.data.seq_len} must be at least 8: three specials and tokens of two segments"
-            )
         for key in ("short_probability", "random_next_probability"):
             if not 0 <= (probability := getattr(self.settings, key, 0)) <= 1:
                 raise UserError(f"config.data.{self.name}.{key}={probability} must be between 0 and 1")
