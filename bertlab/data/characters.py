@@ -1,10 +1,10 @@
 """Words as characters, for models that read spelling (Peters et al. 2018, ELMo).
 
-A word is 50 ids from 0 to 260: a mark where it begins, the bytes of its UTF-8 form (at most 48 of them, even where that cuts
-a character in two), a mark where it ends, and padding. The boundaries of a sentence are words of one id of their own.
+A word is 50 ids from 0 to 260: a begin mark, at most 48 bytes of its UTF-8 form, an end mark, and padding. The boundaries of a
+sentence are words of one id of their own.
 
-Source: allenai/bilm-tf, bilm/data.py, `UnicodeCharsVocabulary`; the ids are those of training, without the shift by
-one that its released models' readers make.
+Source: allenai/bilm-tf, bilm/data.py, `UnicodeCharsVocabulary`; the ids are those of training, without the shift by one of its
+released models' readers.
 """
 
 from collections.abc import Sequence

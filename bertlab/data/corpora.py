@@ -1,7 +1,7 @@
 """Opens the corpus that one string names: `pydocs`, `text:GLOB`, `tfds:NAME` or `synthetic`.
 
-A corpus yields the same documents of sentences in the same order every time, without holding the text in memory. Its
-fingerprint changes when its text may have changed.
+A corpus yields the same documents in the same order every time, without holding the text in memory. Its fingerprint changes
+when its text may have changed.
 """
 
 from collections.abc import Mapping

@@ -21,10 +21,9 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[
       documents: id and sentences of each document.
 
     Returns:
-      For each document a record: `id`, `tokens` int32 [N], `sentence_lengths` int32 [S] (without sentences that have no
-      token, such as one of control characters only), `bytes` of its text in UTF-8, and how many tokens are `unknown`; and
-      to find text that occurs twice `sentence_hashes` uint64 [S] and `document_hash` uint64 [1], of the text as it is. From
-      a tokenizer of words also `unknown_words`, the words behind the unknown tokens, one a line.
+      For each document a record: `id`, `tokens` int32 [N], `sentence_lengths` int32 [S] (sentences without a token are left
+      out), `bytes` of its text in UTF-8, how many tokens are `unknown`, and `sentence_hashes` uint64 [S] and `document_hash`
+      uint64 [1] of its text. From a tokenizer of words also `unknown_words`, those behind the unknown tokens, one per line.
     """
     sentences = [sentence for _, sentences in documents for sentence in sentences]
     encoded = iter(tokenizer.encode_batch(sentences))

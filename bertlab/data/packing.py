@@ -1,8 +1,8 @@
 """Packing: several of a format's rows in one, without their padding (MLPerf's BERT: sequences of up to 512 in rows of 512).
 
-An example is one of the format's rows. In a packed row [L] `documents` number the examples 1, 2, ... from its beginning (or
-their documents, where a format's row has several), `positions` begin again in each, and what an example has one of is
-[n], n = `pack_examples`: `pair_label` and `order_label` (−1 where there is no example), `visit` and `example_id` (zeros there).
+An example is one of the format's rows. In a packed row [L], `documents` number the documents of all examples 1, 2, ...,
+`positions` begin again in each, and what an example has one of is [n], n = `pack_examples`: `pair_label` and `order_label` (−1
+without an example), `visit` and `example_id` (0 without one).
 """
 
 import functools
@@ -39,7 +39,7 @@ def packed(rows: grain.IterDataset, data, pad_id: int, seed: int) -> grain.IterD
 
 
 def _in_columns(row: Row) -> dict[str, np.ndarray]:
-    """A row as Grain packs it, `positions` [T, 4] without padding and `examples` [1, 5]: it takes time for every field."""
+    """A row as Grain packs it: `positions` [T, 4] without padding and `examples` [1, 5]; every field takes time."""
     size = np.count_nonzero(row["documents"])
     return {
         "positions": np.stack([row[name][:size] for name in _OF_POSITIONS], axis=1),

@@ -27,9 +27,9 @@ class Prepared:
       directory: the folder that holds it.
       tokenizer: the tokenizer that made the ids.
       fingerprint: hexadecimal digest of everything that the contents depend on.
-      statistics: for each split that is not empty its `documents`, `sentences`, `tokens`, `bytes` (of UTF-8 text),
-        `unknown` (tokens that are [UNK]), `duplicate_sentences` and `duplicate_documents` (those that repeat one before
-        them in the split), and for held-out ones `sentences_in_train` and `documents_in_train`.
+      statistics: by split, `documents`, `sentences`, `tokens`, `bytes` (of UTF-8 text), `unknown` (tokens that are [UNK]),
+        `duplicate_sentences` and `duplicate_documents` (that repeat one before them in the split), and for held-out splits
+        `sentences_in_train` and `documents_in_train`.
     """
 
     directory: Path
@@ -64,7 +64,7 @@ class Prepared:
 class UnknownWords:
     """Ids for words outside the vocabulary, handed out as they come: V, V + 1, ...
 
-    They are names within one process; nothing that is saved or trained on may depend on them. Threads may share it.
+    They are names within one process: nothing that is saved or trained on may depend on them. Threads may share it.
     """
 
     def __init__(self, first_id: int, unk_id: int):
@@ -94,15 +94,15 @@ class UnknownWords:
 class PreparedSource:
     """Documents of one split by index, for Grain: `len(source)`, `source[i]`.
 
-    A record is a dict: `tokens` int32 [N], `sentence_lengths` int32 [S] (they sum to N), `bytes` int (of the UTF-8
-    text), `document` int (number of the document in the whole corpus) and `id` str. The arrays are read-only.
+    A record is a dict: `tokens` int32 [N], `sentence_lengths` int32 [S] (they sum to N), `bytes` int (of the UTF-8 text),
+    `document` int (its number in the whole corpus) and `id` str. The arrays are read-only.
 
     Attributes:
-      unknown: the ids of unknown words, which stand in `tokens` for [UNK]; None where [UNK] stays.
+      unknown: the ids of unknown words that replace [UNK] in `tokens`; None where [UNK] stays.
     """
 
     def __init__(self, directory: str, split: str, fingerprint: str, unknown: UnknownWords | None = None):
-        """Args: directory: of the prepared corpus; split: its name; fingerprint: of the prepared corpus; unknown: see above."""
+        """Args: directory, fingerprint: of the prepared corpus; split: its name; unknown: see above."""
         self._directory = directory
         self._split = split
         self._fingerprint = fingerprint

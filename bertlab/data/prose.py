@@ -87,9 +87,8 @@ def is_sentence(text: str) -> bool:
 def paragraphs(docstring: str) -> list[tuple[str, ...]]:
     """Extracts the prose of a docstring.
 
-    Doctest and literal blocks, headings, signatures and tables are left out; parameter descriptions that are whole
-    sentences stay, without the parameter's name. Inline markup of code (double or single back quotes, quotation marks)
-    stays; reStructuredText roles and link targets go.
+    Doctest and literal blocks, headings, signatures and tables are left out. Parameter descriptions that are whole sentences
+    stay, without the parameter's name. So does inline code in back quotes; reStructuredText roles and link targets go.
 
     Args:
       docstring: text without common indentation (`inspect.cleandoc`).

@@ -1,8 +1,8 @@
 """The English prose that every Python installation carries.
 
-Sources: the language reference in `pydoc_data.topics`, and the docstrings of the standard library and of the packages
-installed beside it. Files are parsed with `ast` and never imported. `modules()` gives the docstrings as they were
-written; `PydocsCorpus` gives documents of sentences, one per module or topic, with code and tables left out.
+Sources: the language reference in `pydoc_data.topics`, and the docstrings of the standard library and the installed packages.
+Files are parsed with `ast`, never imported. `modules()` gives the docstrings as written; `PydocsCorpus` gives documents of
+sentences, one per module or topic, without code and tables.
 """
 
 import ast
@@ -89,7 +89,7 @@ def _source_files() -> list[_SourceFile]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Docstrings under `node` in the order of the file, and the texts that modules attach by calling `add_newdoc`."""
+    """Docstrings under `node` in the order of the file, and texts attached with `add_newdoc`."""
     if isinstance(node, _DOCUMENTED):
         docstring = ast.get_docstring(node)
         if docstring:

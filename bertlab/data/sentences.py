@@ -30,9 +30,9 @@ def _ends_sentence(before: str, after: str) -> bool:
 def split_sentences(text: str) -> list[str]:
     """Splits text into sentences.
 
-    A sentence never crosses a line end, so that one paragraph a line and one sentence a line (BERT's input format)
-    both work. Within a line it ends after `.`, `!`, `?` or `…` (with closing quotes and brackets) before white space,
-    unless a lower-case letter follows, or the full stop belongs to a known abbreviation or an initial.
+    A sentence never crosses a line end, so one paragraph per line and one sentence per line (BERT's input format) both work.
+    It ends after `.`, `!`, `?` or `…` (with closing quotes and brackets) before white space, unless a lower-case letter
+    follows or the full stop belongs to a known abbreviation or an initial.
 
     Args:
       text: any text.

@@ -13,12 +13,12 @@ from bertlab.data.tokenizers import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class TextRow:
-    """A text with the special ids around it. A unit is a piece of a text, or a word where words were given.
+    """A text with the special ids around it. A unit is a piece of the text, or a given word.
 
     Attributes:
         tokens: ids, special ones included.
         names: the units' strings.
-        first, last: positions in `tokens` of each unit's first and last piece; a unit that is cut in two has no last.
+        first, last: positions in `tokens` of each unit's first and last piece; a unit that is cut off has no last.
         characters: [T, 50] where the model reads them, else None.
     """
 
@@ -43,8 +43,8 @@ class RowEncoder:
 
     Args:
         tokenizer: its `prefix_ids` and `suffix_ids` go around each text.
-        characters: add each word's characters (a "words" tokenizer); a given word is then one token, however it is spelled.
-        room: most positions to fill; longer texts are cut, but the special ids stay.
+        characters: add each word's characters (a "words" tokenizer); a given word is then always one token.
+        room: most positions; longer texts are cut, but the special ids stay.
         special: put the special ids around.
     """
 

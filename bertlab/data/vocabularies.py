@@ -42,10 +42,10 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Sample:
-    """A uniform sample of bounded size of texts that have random numbers: those with a number below a threshold.
+    """A uniform sample of bounded size: the texts whose random numbers are below a threshold.
 
-    The threshold is the highest of 1, 0.9, 0.81, ... with which the sample is within its bounds, so it does not matter in
-    which order the texts come, nor whether samples of parts are merged.
+    The threshold is the highest of 1, 0.9, 0.81, ... with which the sample is within its bounds. So the sample depends neither
+    on the order of the texts nor on how samples of parts are merged.
     """
 
     def __init__(self, sentences: int, characters: int = SAMPLE_CHARACTERS):
@@ -83,7 +83,7 @@ class Sample:
 
 
 def sample_texts(texts: Iterable[str], sentences: int, seed: int, characters: int = SAMPLE_CHARACTERS) -> list[str]:
-    """Draws a uniform sample of bounded size from a stream of any length, in one pass and in the stream's order.
+    """Draws a uniform sample of bounded size from a stream, in one pass and in the stream's order.
 
     Args:
       texts: the stream; empty texts are left out. A stream within both bounds is kept whole.
@@ -134,9 +134,6 @@ class _Replacements(dict):
         self[code] = self._replacement(chr(code))
         return self[code]
 
-    def __reduce__(self):
-        return _Replacements, (self._replacement,)
-
 
 def _clean(character: str) -> str:
     if is_bert_control(character):
@@ -156,7 +153,7 @@ def _split_punctuation(character: str) -> str:
 
 _CLEAN, _STRIP_ACCENTS, _SPLIT = map(_Replacements, (_clean, _strip_accent, _split_punctuation))
 
-# The same rules for what most text in English is, in a tenth of the time: ASCII without control characters.
+# The same rules in a tenth of the time for ASCII without control characters.
 _PLAIN = re.compile(r"[\t\n\r -~]*")
 _PLAIN_WORDS = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")
 
@@ -164,8 +161,8 @@ _PLAIN_WORDS = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")
 def bert_words(text: str, lowercase: bool) -> list[str]:
     """Words and punctuation marks of a text by the rules of Google's BasicTokenizer.
 
-    The `tokenizers` library's rules of the same name are not these: they drop private-use characters, know nothing of a
-    final sigma, leave out 256 characters of a CJK block, and take categories from other versions of Unicode.
+    The `tokenizers` library's rules of this name differ: they drop private-use characters, have no final sigma, leave out 256
+    characters of a CJK block, and take categories from other versions of Unicode.
 
     Args:
       text: any text.
@@ -264,8 +261,8 @@ def train_wordpiece(sample: list[str], vocab_size: int, lowercase: bool) -> list
         vocabulary = tokenizer.get_vocab(with_added_tokens=False)
         return sorted(vocabulary, key=vocabulary.get)
 
-    # The library numbers the continuing characters in the order of a hash table with random keys, and breaks ties
-    # between merges by these numbers; naming the characters first makes the training repeatable.
+    # The library numbers continuing characters in random order and breaks ties between merges by these numbers; naming the
+    # characters first makes the training repeatable.
     continuing = sorted(piece for piece in train(0, list(SPECIALS)) if piece.startswith("##"))
     pieces = train(vocab_size, [*SPECIALS, *continuing])
     _require_size(len(pieces), vocab_size)

@@ -1,12 +1,11 @@
 """Co-occurrences of words, weighted by their distance: what GloVe is trained on (Pennington et al. 2014).
 
-An entry is (i, j, X_ij): X_ij is the sum of 1/distance over all pairs of an i and a j of one document that are at most
-`window` words apart, to both sides, so that X is symmetric. As in GloVe's cooccur.c, words outside the vocabulary (and
-other specials) are taken out first, and distances count the words that are left.
+An entry is (i, j, X_ij): X_ij is the sum of 1/distance over all pairs of an i and a j of one document that are at most `window`
+words apart, to both sides, so X is symmetric. As in GloVe's cooccur.c, words outside the vocabulary (and other specials) are
+taken out first, and distances count the words that are left.
 
-Entries lie in one file beside the prepared corpus, sorted by (i, j), and are made once for each split and window. Sums of
-a chunk of pairs are sorted and written as a run; runs are merged range by range. So memory is bounded by the chunk,
-not by the number of entries.
+Entries lie in one file beside the prepared corpus, sorted by (i, j), and are made once for each split and window. Sums of a
+chunk of pairs are sorted and written as a run; runs are merged range by range, so the chunk bounds the memory.
 """
 
 import os

@@ -15,16 +15,16 @@ NEGATIVES = {"random": "pair_label", "swapped": "order_label"}
 class Pairs(RowFormat):
     """Rows [CLS] A [SEP] B [SEP] of two segments, where B follows A in its document or does not.
 
-    Too long a pair loses tokens one by one from its longer side, front or back at random. A swapped pair is cut after the
-    swap, as in ALBERT's code, so that the cut does not give away the label.
+    Too long a pair loses tokens one by one from its longer side, front or back at random. A swapped pair is cut after the swap,
+    as in ALBERT's code, so the cut does not give away the label.
 
     Settings:
-        random_next_probability: of a negative pair, of the kind that `negatives` names.
+        random_next_probability: of a negative pair.
         force_random_if_single: if nothing follows A (a chunk of one sentence, a document's last one), B is random (BERT's
-            quirk: more than half of its pairs are). If this is off, and always with swapped negatives, the row is A only,
-            without a label. ALBERT's code puts a random B there and calls the pair swapped.
-        own_document_retries: draws until the random document is another one; after that it may be the same.
-        negatives: "random": B is from another document (NSP), and what would have followed A is read again; or "swapped": B
+            quirk). If this is off, and always with swapped negatives, the row is A only, without a label. ALBERT's code puts
+            a random B there and calls the pair swapped.
+        own_document_retries: draws to find another document; after that it may be the same.
+        negatives: "random": B is from another document (NSP), and what would have followed A is read again; "swapped": B
             follows A, and the two change places (ALBERT's sentence order: Lan et al. 2020, section 3.1).
     """
 

@@ -1,20 +1,19 @@
 """Streams: text for models that carry their state from batch to batch (truncated back-propagation through time).
 
-A batch has B lanes, its rows. A lane reads one document after the other, and its row of a batch goes on where its row
-of the batch before ended. A lane that ends a document draws the next of the shuffled order at once (lanes in order), so
-that every document is read once an epoch, and a row's last token knows the token that follows.
+A batch has B lanes, its rows. A lane reads one document after the other, and its row goes on where its row of the batch before
+ended. A lane that ends a document draws the next of the shuffled order at once, so every document is read once an epoch, and a
+row's last token knows the token that follows.
 
 Rows have `next_tokens`, the token to predict at each position (−1: none); `continues` (1: the row goes on with its lane's
 state, 0: states start from zero); and `rate_scale`. Nothing in them is random; `visit` is always 0. With
-`config.data.stream.backward`, models that read right to left get a second stream of other documents, its fields prefixed
-`backward_`. A row of it lies in text order; read from its last position to its first, it goes on in the next batch.
+`config.data.stream.backward`, models that read right to left get a second stream of other documents with the prefix
+`backward_`. Its rows lie in text order; read from the last position to the first, a row goes on in the next batch.
 
 How the documents of the text are put together (`config.data.stream.wrap`):
 
     document  w w w w [SEP]            predicted going forward: all but a lane's first
-    sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training (bilm-tf, data.py): a
-                                       sentence's end is predicted but never read, and the next one's start is read but
-                                       never predicted; backward with the two changed over
+    sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training (bilm-tf, data.py): an end
+                                       is predicted but never read, a start read but never predicted; backward the reverse
     none      w w w w
 """
 
@@ -44,8 +43,8 @@ _LENGTH_SEED = 2
 def varied_length(data, batch: int) -> int:
     """The number of tokens in the rows of a training batch with `vary_length`, the same in all rows and on all hosts.
 
-    A normal deviate about `seq_len`, or one time in twenty about its half, of standard deviation 5; at least 5, and at
-    most 20 above `seq_len`: four standard deviations.
+    Normal about `seq_len`, or one time in twenty about its half, with standard deviation 5; at least 5 and at most 20 above
+    `seq_len`.
     """
     rng = np.random.default_rng([data.seed, _LENGTH_SEED, batch])
     centre = data.seq_len / 2 if rng.random() < _HALF_PROBABILITY else data.seq_len
