@@ -86,11 +86,13 @@ def test_batches_have_these_fields_and_shapes(prepared):
     ],
 )
 def test_a_saved_position_continues_with_the_same_batches(prepared, format_name, changes):
-    """At many batches of several epochs: in the middle of documents, windows and packing, after a round trip through JSON."""
+    """At many batches of an epoch or more: in the middle of documents, windows and packing, after a round trip through JSON."""
     data = data_config(format=format_name, **changes)
+    # Grain takes a tenth of a second to fill a window.
+    number, step = (30, 9) if changes.keys() & {"shuffle_window", "pack_length"} else (60, 4)
     states, batches = [], []
     with opened(prepared, data) as iterator:
-        for _ in range(60):
+        for _ in range(number):
             states.append(iterator.get_state())
             batches.append(next(iterator))
         texts = list(map(json.dumps, states))
@@ -98,11 +100,10 @@ def test_a_saved_position_continues_with_the_same_batches(prepared, format_name,
             iterator.set_state(states[place])
             assert_equal_batches([next(iterator)], [batches[place]])
     assert list(map(json.dumps, states)) == texts, "a state is not changed by what follows"
-    assert len({chain([batch]) for batch in batches}) > 55
+    assert len({chain([batch]) for batch in batches}) > 0.9 * number
     starts = [int(batch["example_id"][0].flat[1]) for batch in batches]
     assert min(starts) == 0 < max(starts)
-    # Grain takes a tenth of a second to fill a window.
-    for place in range(0, 57, 19 if changes.keys() & {"shuffle_window", "pack_length"} else 4):
+    for place in range(0, number - 2, step):
         with opened(prepared, data, state=json.loads(texts[place])) as iterator:
             assert json.loads(json.dumps(iterator.get_state())) == json.loads(texts[place])
             assert_equal_batches([next(iterator) for _ in range(3)], batches[place : place + 3])

@@ -217,8 +217,15 @@ def test_second_time_does_nothing(config, monkeypatch):
     assert load_prepared(first.directory).fingerprint == first.fingerprint
 
 
-def test_fingerprint_covers_text_and_options(config, text):
-    names = {prepare(config).directory.name}
+@pytest.fixture
+def unbuilt(monkeypatch):
+    """`prepare` finds the directory but builds nothing in it."""
+    monkeypatch.setattr(prepare_module, "_build", lambda *arguments: None)
+    monkeypatch.setattr(prepare_module, "load_prepared", lambda directory: directory)
+
+
+def test_fingerprint_covers_text_and_options(config, text, unbuilt):
+    names = {prepare(config).name}
     for change in (
         {"tokenizer": {"vocab_size": 301}},
         {"tokenizer": {"kind": "words"}},
@@ -228,10 +235,10 @@ def test_fingerprint_covers_text_and_options(config, text):
         {"valid_fraction": 0.1},
         {"test_fraction": 0.1},
     ):
-        names.add(prepare(changed(config, **change)).directory.name)
+        names.add(prepare(changed(config, **change)).name)
     with text.open("a") as file:
         file.write('{"text": "One more."}\n')
-    names.add(prepare(config).directory.name)
+    names.add(prepare(config).name)
     assert len(names) == 9
     assert all(re.fullmatch(r"text-text-jsonl-[0-9a-f]{16}", name) for name in names)
 
@@ -419,7 +426,7 @@ def test_two_preparations_at_once(config):
     np.testing.assert_equal(records(outer, "test"), records(inner[0], "test"))
 
 
-def test_options_reach_their_corpora(config, monkeypatch):
+def test_options_reach_their_corpora(config, monkeypatch, unbuilt):
     seen = []
 
     class Fake(TextCorpus):
@@ -430,7 +437,7 @@ def test_options_reach_their_corpora(config, monkeypatch):
     monkeypatch.setattr(corpora, "open_corpus", Fake)
     for corpus in ("pydocs", "synthetic", "tfds:x"):
         options = {"corpus": corpus, "synthetic": {"states": 3}, "tfds": {"split": "a", "field": "b"}, "workers": 1}
-        assert prepare({**config, **options}).directory.name.startswith(corpus.replace(":", "-") + "-")
+        assert prepare({**config, **options}).name.startswith(corpus.replace(":", "-") + "-")
     assert seen == [
         ("pydocs", {"workers": 1}),
         ("synthetic", {"states": 3}),

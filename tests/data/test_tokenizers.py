@@ -295,6 +295,10 @@ def test_wordpiece_splits_like_google(tmp_path):
     assert [start + 1 for start in starts] == [1, 2, 4, 6]
 
 
+_BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
+CJK = [[int(code, 16) for code in block.split("-")] for block in _BLOCKS.split()]
+
+
 def google_words(text, lowercase):
     """BasicTokenizer, one step after the other, from the text of its rules."""
 
@@ -309,9 +313,7 @@ def google_words(text, lowercase):
             cleaned += " "
         elif ord(character) not in (0, 0xFFFD) and category not in ("Cc", "Cf"):
             cleaned += character
-    blocks = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
-    bounds = [[int(code, 16) for code in block.split("-")] for block in blocks.split()]
-    chinese = [any(first <= ord(character) <= last for first, last in bounds) for character in cleaned]
+    chinese = [any(first <= ord(character) <= last for first, last in CJK) for character in cleaned]
     spaced = "".join(f" {character} " if apart else character for character, apart in zip(cleaned, chinese))
     words = []
     for word in spaced.split():
@@ -341,8 +343,7 @@ def test_every_character_is_split_like_google():
     """Lower-cased; hostile text below is cased too."""
     # Of the 280,000 letters without case, private and unassigned characters a part is enough, with the ends of the blocks.
     plain = ("Lo", "Co", "Cn")
-    ends = [0x4E00, 0x9FFF, 0x3400, 0x4DBF, 0x20000, 0x2A6DF, 0x2A700, 0x2B73F, 0x2B740, 0x2B820, 0x2CEAF, 0xF900, 0xFAFF]
-    near = {chr(code + step) for code in [*ends, 0x2F800, 0x2FA1F] for step in (-1, 0, 1)}
+    near = {chr(end + step) for block in CJK for end in block for step in (-1, 0, 1)}
     for character in characters():
         if unicodedata.category(character) in plain and ord(character) % 97 and character not in near:
             continue
