@@ -36,8 +36,8 @@ def find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
         ) from error
     if not builder.info.splits:
         raise UserError(
-            f'{asked} is not prepared on disk in {builder.data_dir}; run tfds.builder("{name}", file_format="array_record")'
-            ".download_and_prepare() first (many public datasets need TensorFlow installed for this step only)."
+            f'{asked}: dataset "{name}" is not prepared on disk in {builder.data_dir}; run tfds.builder("{name}", '
+            'file_format="array_record").download_and_prepare() first (many datasets need TensorFlow for this step only).'
         )
     return builder
 
@@ -57,8 +57,8 @@ def open_split(asked: str, builder: tfds.core.DatasetBuilder, split: str) -> Seq
         ) from error
     except NotImplementedError as error:
         raise UserError(
-            f"{asked} is stored as {info.file_format.value}, which cannot be read without TensorFlow; prepare it again "
-            'with file_format="array_record".'
+            f"{asked}: dataset {info.full_name} is stored as {info.file_format.value}, which needs TensorFlow to be read; "
+            'prepare it again with file_format="array_record".'
         ) from error
 
 

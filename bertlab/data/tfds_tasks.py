@@ -19,12 +19,12 @@ def read_records(name: str, split: str, features: tuple[str, ...]) -> Iterator[t
     Raises:
         UserError: the dataset is not on disk, needs TensorFlow to be read, or has no such split or feature.
     """
-    asked = f"config.task_data.directory=tfds: TFDS dataset '{name}'"
+    asked = "config.task_data.directory=tfds"
     builder = find_builder(asked, name)
     info = builder.info
     for kind, wanted, known in (("split", (split,), info.splits), ("feature", features, info.features)):
         for missing in (one for one in wanted if one not in known):
-            raise UserError(f"{asked} has no {kind} '{missing}'; it has {', '.join(sorted(known))}")
+            raise UserError(f'{asked}: dataset "{name}" has no {kind} "{missing}"; it has {", ".join(sorted(known))}')
     source = open_split(asked, builder, split)
     for number in range(len(source)):
         example = source[number]

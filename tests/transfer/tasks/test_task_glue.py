@@ -147,7 +147,7 @@ def test_glue_from_tfds(tmp_path, monkeypatch):
 
 def test_tfds_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(UserError, match=r"task_data\.directory=tfds: .*'glue/rte' is not prepared .*download_and_prepare"):
+    with pytest.raises(UserError, match=r'task_data\.directory=tfds: .*"glue/rte" is not prepared .*download_and_prepare'):
         load_task(find_task("rte"), {"directory": "tfds"})
     with pytest.raises(UserError, match=r"task 'trec' is read from files only; give their folder"):
         load_task(find_task("trec"), {"directory": "tfds"})
