@@ -32,6 +32,7 @@ from bertlab.data.vocabularies import (
     train_sentencepiece,
     train_wordpiece,
     train_words,
+    wrong_size,
 )
 from bertlab.errors import UserError
 
@@ -485,10 +486,7 @@ def check_training(kind: str, vocab_size: int) -> None:
         known = ", ".join(TRAINED_KINDS)
         raise UserError(f'kind="{kind}" (config.data.tokenizer.kind, or --kind) is unknown: use one of {known}.')
     if vocab_size <= len(SPECIALS):
-        raise UserError(
-            f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) must be more than the "
-            f"{len(SPECIALS)} special pieces."
-        )
+        raise wrong_size(vocab_size, f"must be more than the {len(SPECIALS)} special pieces")
 
 
 def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:

@@ -189,19 +189,19 @@ def bert_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def wrong_size(vocab_size: int, problem: str) -> UserError:
+    """The error for a vocabulary of this size."""
+    return UserError(f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) {problem}.")
+
+
 def _require_size(largest: int, vocab_size: int) -> None:
     if largest < vocab_size:
-        raise UserError(
-            f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) is more than the text supports: the "
-            f"largest value that works is {largest}."
-        )
+        raise wrong_size(vocab_size, f"is more than the text supports: the largest value that works is {largest}")
 
 
 def _too_small(vocab_size: int, smallest: int) -> UserError:
-    return UserError(
-        f"vocab_size={vocab_size} (config.data.tokenizer.vocab_size, or --vocab_size) does not hold the single characters "
-        f"of the text and the specials (and for SentencePiece the 256 bytes): use at least {smallest}."
-    )
+    content = "the single characters of the text and the specials (and for SentencePiece the 256 bytes)"
+    return wrong_size(vocab_size, f"does not hold {content}: use at least {smallest}")
 
 
 def train_sentencepiece(kind: str, sample: list[str], vocab_size: int) -> bytes:
@@ -243,10 +243,7 @@ def train_wordpiece(sample: list[str], vocab_size: int, lowercase: bool) -> list
     """Trains WordPiece and returns its pieces in the order of ids. Raises: UserError: if the size does not fit."""
     tokenizer = bert_tokenizer({"[UNK]": 0})
     sample = [" ".join(bert_words(text, lowercase)) for text in sample]
-    characters = Counter()
-    for text in sample:
-        characters.update(text)
-    del characters[" "]
+    characters = Counter("".join(sample).replace(" ", ""))
     alphabet = sorted(characters, key=lambda character: (-characters[character], character))[:_LARGEST_ALPHABET]
 
     def train(size: int, first: list[str]) -> list[str]:

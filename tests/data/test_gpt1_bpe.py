@@ -36,23 +36,8 @@ def reference_standardise(text):
     return " \n ".join(part for part in words if part)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a—b – c―d…e´s", "a - b - c - d...e's"),
-        ("wait...!! (so-called)", "wait... !! ( so - called )"),
-        ('"x"??;+~/*[]{}|_\\', '" x " ?? ; + ~ / * [ ] { } | _ \\'),
-        ("a\\b a\\\\b", "a\\b a\\\\b"),
-        (" a \t\u00a0b\r\n \n\n c\n", "a b \n c"),
-        ("a.b:c'd", "a.b:c'd"),
-        ("", ""),
-    ],
-)
-def test_standardise(text, expected):
-    assert standardise(text) == expected
-
-
 def test_standardise_equals_the_reference_on_hostile_text():
+    assert standardise("a—b wait...!! (so-called) a\\b\r\n \n\n c´s") == "a - b wait... !! ( so - called ) a\\b \n c's"
     for text in hostile_texts(2000, seed=1):
         assert standardise(text) == reference_standardise(text), repr(text)
 
