@@ -73,6 +73,17 @@ def test_no_factor_of_a_product_s_gradients_is_written_anew_in_another_order(cpu
     assert not re.search(r" transpose\(%", program)
 
 
+@pytest.mark.parametrize("inner, outer", [(16, 48), (48, 16)])
+def test_the_kernel_s_gradient_is_right_and_computed_with_the_narrower_factor_transposed(inner, outer, cpu):
+    rng = np.random.default_rng(0)
+    x, kernel, g = (rng.normal(size=size).astype(np.float32) for size in ((64, inner), (inner, outer), (64, outer)))
+    compute = jax.jit(lambda *given: with_gradients(lambda x, y: product(x, y, jnp.float32), *given))
+    for one, other in zip(compute(x, kernel, g), (x @ kernel, g @ kernel.T, x.T @ g), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    dots = re.findall(r"f32\[(\d+),(\d+)\]\S* dot\(", compute.lower(x, kernel, g).as_text("hlo"))
+    assert ("16", "48") in dots and ("48", "16") not in dots
+
+
 def test_elsewhere_results_are_bfloat16():
     x = jnp.ones((4, 6))
     assert product(x, x.T, jnp.bfloat16).dtype == einsum(LETTERS[0], x, x.T, jnp.bfloat16).dtype == jnp.bfloat16
