@@ -38,17 +38,16 @@ def intra_sentence_similarity(vectors: Float[np.ndarray, "T D"]) -> float:
 
 
 def anisotropy(vectors: Float[np.ndarray, "N D"], sentence: Int[np.ndarray, "N"] | None = None) -> float:
-    """Mean cosine of words in different contexts: 0 in expectation where directions are uniform (Ethayarajh 2019, section 3.4).
+    """Mean cosine of words in different contexts: 0 in expectation if directions are uniform (Ethayarajh 2019, section 3.4).
 
-    The paper draws pairs at random; this is the mean over every pair, which the sum of the unit vectors gives without
-    visiting them: Σ_{i≠j} cos = ‖Σ u‖² − Σ ‖u‖².
+    The paper draws pairs at random. This is the mean over all pairs: Σ_{i≠j} cos = ‖Σ u‖² − Σ ‖u‖² of unit vectors u.
 
     Args:
         vectors: of words of any kind.
         sentence: only pairs of different numbers count; None: every pair.
 
     Raises:
-        UserError: there are no two words in different sentences.
+        UserError: no two words are in different sentences.
     """
     sentence = np.arange(len(vectors)) if sentence is None else np.asarray(sentence)
     if len(np.unique(sentence)) < 2:
@@ -77,18 +76,17 @@ def layer_geometry(
     """Contextuality by layer over a sample of sentences (Ethayarajh 2019, sections 3 and 4).
 
     `self_similarity` is a mean over words, `intra_sentence_similarity` one over sentences of two words or more. The adjusted
-    ones have the layer's anisotropy taken away, without which a narrow cone passes for a lack of context.
+    ones are less the layer's anisotropy: in a narrow cone all words are similar.
 
     Args:
         model: from `bertlab.load`.
         sentences: lists of words, compared as they are.
-        least: a word counts that stands in so many of the sampled sentences (the paper's 5).
-        max_words: of the sample, in whole sentences.
-        seed: of the sample.
+        least: sampled sentences that a word must stand in to count (the paper's 5).
+        max_words, seed: of the sample, as for `in_context`.
 
     Returns:
         By `layer`: `anisotropy`, `self_similarity`, `self_similarity_adjusted`, `intra_sentence_similarity`,
-        `intra_sentence_similarity_adjusted`, and `words`, `sentences` and `tokens`, over which they were taken.
+        `intra_sentence_similarity_adjusted`, and the numbers of `words`, `sentences` and `tokens`.
 
     Raises:
         UserError: no word stands in so many sentences; otherwise as for `in_context`.
@@ -178,11 +176,10 @@ def cka_layers(
     """CKA of every layer of one model with every layer of another, or of itself, on the same words.
 
     Args:
-        model_a, model_b: from `bertlab.load`; tokenizers may differ, since a word has one vector in each.
+        model_a, model_b: from `bertlab.load`; tokenizers may differ.
         sentences: lists of words.
-        max_words: of the sample, in whole sentences.
+        max_words, seed: of the sample, as for `in_context`.
         debiased: as for `cka`.
-        seed: of the sample.
 
     Raises:
         UserError: as for `in_context` and `cka`.

@@ -71,15 +71,14 @@ def in_context(
         model: from `bertlab.load`.
         sentences: lists of words.
         layers: as for `Pretrained.encode`.
-        max_words: sentences are drawn without replacement while their words are no more than this.
+        max_words: most words of the sample; sentences are drawn without replacement.
         seed: of the sample.
 
     Returns:
         One `InContext` a layer, all of the same words.
 
     Raises:
-        UserError: there are no words, max_words takes in no sentence, a sentence is a string or has more tokens than the model
-            positions (`Pretrained.lengths` tells), or there is no such layer.
+        UserError: the sample has no words, a sentence is a string or too long for the model, or there is no such layer.
     """
     _check_words(sentences)
     filled = [number for number, words in enumerate(sentences) if len(words)]
@@ -103,7 +102,7 @@ def occurrences(
         sentences: lists of words.
         word: as it stands in the sentences, capitals included.
         layer: 0 is the embeddings, −1 the last.
-        most: at most about so many occurrences: sentences with the word are drawn without replacement.
+        most: sentences with the word; if there are more, they are drawn without replacement.
         seed: of the sample.
 
     Raises:

@@ -32,16 +32,13 @@ def sense_neighbours(
 ) -> list[str]:
     """Word senses by the nearest neighbour (Peters et al. 2018, section 5.3, after Melamud et al. 2016).
 
-    A sense is the mean of its training vectors; a test word gets the sense of its own with the nearest mean, by cosine. A word
-    without a training vector gets its first sense.
+    A sense is the mean of its training vectors. A test word gets the sense of its own with the nearest mean, by cosine, or its
+    first sense if it has no training vector.
 
     Args:
         vectors, words, senses: of training: what is looked up (a lemma, or lemma and part of speech) and its sense.
-        test_vectors, test_words: what is to be told.
-        first_sense: of the words that training may lack, such as WordNet's first.
-
-    Returns:
-        M senses.
+        test_vectors, test_words: what gets a sense.
+        first_sense: of words that training may lack, such as WordNet's first.
 
     Raises:
         UserError: a test word is neither in training nor in first_sense.
@@ -93,18 +90,18 @@ def probe(
 ) -> Probe:
     """A linear probe: multinomial logistic regression on standardised features (Peters et al. 2018, section 5.3).
 
-    Of `choices`, C is the one with the highest accuracy on a fifth of the training groups, the smallest of equals; the probe is
-    then fitted on all of them. Test words have no part in it.
+    C is the one of `choices` with the highest accuracy on a fifth of the training groups, the smallest of equals. The probe is
+    then fitted on all of them.
 
     Args:
         features, labels: of training.
         test_features, test_labels: only scored; a class that training lacks is an error of the probe.
-        groups: [N], what is held out together, such as a word's sentence; None: each for itself.
+        groups: [N], what is held out together, such as a word's sentence; None: each word by itself.
         choices: of C.
         seed: of what is held out.
 
     Raises:
-        UserError: there are less than two classes or groups in training, or nothing to test on.
+        UserError: training has less than two classes or groups, or the test has no words.
     """
     labels, test_labels, choices = np.asarray(labels), np.asarray(test_labels), sorted(choices)
     if len(features) != len(labels) or len(test_features) != len(test_labels) or not len(test_labels):

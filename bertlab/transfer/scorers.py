@@ -182,11 +182,11 @@ def _answer_scores(compare: Callable, gold: Sequence[Sequence[str]], predicted: 
 def exact_match_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
     """One value a question: 1 if the prediction is one of the answers after `normalise_answer`, else 0.
 
-    Where every question has an answer this is SQuAD 1.1's script, else 2.0's. These differ only in answers of which
-    `normalise_answer` leaves nothing: 2.0's leaves them out, and a question of which none is left has the answer "".
+    If every question has an answer, this is SQuAD 1.1's script, else 2.0's. They differ only in answers of which
+    `normalise_answer` leaves nothing: 2.0 leaves them out, and if none is left, the answer is "".
 
     Args:
-        gold: texts of the answers; () where the question has none.
+        gold: texts of the answers; () if the question has none.
         predicted: texts; "" for no answer.
 
     Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
@@ -215,19 +215,16 @@ def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
 def best_threshold(
     scores: Sequence[float], predicted: Sequence[str], null_odds: Sequence[float], has_answer: Sequence[bool]
 ) -> tuple[float, float]:
-    """The threshold of "no answer" that scores best on these questions, and the score with it, a fraction.
+    """(Threshold, score): the threshold of "no answer" that scores best on these questions, and the score with it, a fraction.
 
-    A question is left without answer where its odds are above the threshold. As in the script, 0 stands where nothing is better
-    than no answers at all, and of several questions with the same odds some may count and others not.
+    A question is left without answer if its odds are above the threshold. As in the script, the threshold is 0 if nothing is
+    better than no answers at all, and of several questions with the same odds some may count and others not.
 
     Args:
         scores: of each question's `predicted` text (`exact_match_scores` or `span_f1_scores`).
         predicted: the best text that is an answer, for every question.
         null_odds: how much rather no answer: `bertlab.transfer.windows.Prediction.null_odds`.
         has_answer: whether the question has one.
-
-    Returns:
-        (threshold, score).
 
     Source: find_best_thresh of SQuAD's evaluate-v2.0.py.
     """

@@ -119,18 +119,15 @@ def check_labels(task: Task, labels: tuple[str, ...]) -> None:
 def number_labels(
     published: Mapping[str, list[Example]], names: tuple[str, ...] = ()
 ) -> tuple[tuple[str, ...], dict[str, list[Example]]]:
-    """Labels as numbers.
+    """The names of the classes, and the examples with numbers for labels.
 
     Args:
         published: examples with labels as in their files.
         names: the classes in their order; () for those of train, sorted.
 
-    Returns:
-        The names, and the examples.
-
     Raises:
-        UserError: a label that is not among them; without `names` and unless they are tags also one that train has and a
-            published development or test set has not.
+        UserError: a label is not among them; or, without `names` and unless they are tags, a published development or test set
+            lacks a label that train has.
     """
     seen = {split: _first_places(examples) for split, examples in published.items()}
     labels = tuple(names) or tuple(sorted(seen["train"]))

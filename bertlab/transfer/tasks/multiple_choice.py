@@ -44,19 +44,15 @@ def multiple_choice(
         needed = (text, *choices, stem, "" if split == "test" else label)
         rows = read_rows(path, needed, columns, encoding=encoding)
         for number, (where, row) in enumerate(rows):
-            begins = f"{row[stem]} " if stem else ""
+            begins, answer = f"{row[stem]} " if stem else "", row.get(label)
+            if answer is not None and answer.strip() not in map(str, range(len(choices))):
+                raise UserError(f"{where}: '{answer}' is no choice's number; the label is from 0 to {len(choices) - 1}")
             yield Example(
                 id=str(number),
                 where=where,
                 texts=(row[text],),
                 choices=tuple(begins + row[choice] for choice in choices),
-                label=_choice(row[label], where, len(choices)) if label in row else None,
+                label=None if answer is None else int(answer),
             )
 
     return file_task(name, Choice(), metrics, read, (train, valid, test))
-
-
-def _choice(field: str, where: str, choices: int) -> int:
-    if field.strip() not in map(str, range(choices)):
-        raise UserError(f"{where}: '{field}' is no choice's number; the label is from 0 to {choices - 1}")
-    return int(field)
