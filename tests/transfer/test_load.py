@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,6 @@ from bertlab.cli import main
 from bertlab.data.text_rows import RowEncoder
 from bertlab.errors import UserError
 from bertlab.interop import import_weights
-from tests.conftest import ROOT
 from tests.interop import published
 from tests.references import quick_jit
 from tests.tokenizer_files import plain_words
@@ -177,8 +177,8 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
         ("0.5 objectives.mlm.weight=0; 0.5 objectives.mlm.weight=0 data.seq_len=16", {"mlm": 1.0}, ()),
     ],
 )
-def test_only_what_had_a_weight_in_some_phase_gives_scores(phases, weights, kinds, small_config, tmp_path):
-    run = fresh_run(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm+nsp"), tmp_path / "run")
+def test_only_what_had_a_weight_in_some_phase_gives_scores(phases, weights, kinds, run_of, tmp_path):
+    run = shutil.copytree(run_of("bert"), tmp_path / "run")
     saved = json.loads((run / "config.json").read_text())
     saved["objectives"]["mlm"] |= {"weight": weights["mlm"], "final_weight": weights.get("final")}
     saved["train"] |= {"phases": phases}
