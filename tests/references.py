@@ -42,6 +42,23 @@ def views_of(program: Program, batch, seed: int = 0) -> dict:
     return jax.tree.map(np.asarray, quick_jit(program.views)(batch, jax.random.key(seed)))
 
 
+@functools.cache
+def compiled_view(objective, vocabulary):
+    return quick_jit(lambda batch, key, progress: objective.view(batch, key, vocabulary, progress))
+
+
+def view_of(objective, batch, seed: int = 0, progress: float = 1.0, vocabulary=VOCABULARY, key=None) -> dict:
+    """One objective's view as NumPy arrays, compiled once for each objective."""
+    key = jax.random.key(seed) if key is None else key
+    return jax.tree.map(np.asarray, compiled_view(objective, vocabulary)(batch, key, np.float32(progress)))
+
+
+def program_with(objective, family: str = "gpt", direction: str = "bidirectional", **model) -> Program:
+    """A program of one objective, named "it", or of none. The logits of gpt are its states times the token embeddings."""
+    body = tiny_program(family, "", direction=direction, layers=2, **model).body
+    return Program(body, {"it": objective} if objective else {}, VOCABULARY)
+
+
 def metrics_of(program: Program, params, views):
     """The program's metrics without dropout."""
     return quick_jit(program.metrics)(params, views)
@@ -54,7 +71,8 @@ def initial(program: Program, batch, seed: int = 0) -> dict:
 
 def hidden_states(program: Program, params, view):
     """The body's `Encoded` as float64 NumPy arrays."""
-    encoded = quick_jit(program.encode)(params, {k: view[k] for k in ("tokens", "segments", "documents", "positions")})
+    fields = ("tokens", "segments", "documents", "positions", "order", "shown_at")
+    encoded = quick_jit(program.encode)(params, {name: view[name] for name in fields if name in view})
     return jax.tree.map(lambda x: np.asarray(x, np.float64), encoded)
 
 
@@ -79,6 +97,20 @@ def log_softmax(logits):
     return (
         logits - logits.max(-1, keepdims=True) - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
     )
+
+
+def output_logits(body, states):
+    """The family's output layer: GPT's tied product, BERT's head, ELMo's softmax; a transform where widths fit."""
+    output = body.get("output", {})
+    for name in ("transform", "transform_both"):
+        if name in output and output[name]["kernel"].shape[0] == states.shape[-1]:
+            states = layer_norm(gelu(dense(states, output[name])), output[f"{name}_norm"], 1e-12)
+    return states @ np.float64(output.get("kernel", body["token_embedding"])).T + output.get("bias", 0.0)
+
+
+def sums_of(logits, asked) -> np.ndarray:
+    """[loss, right, weight] over (row, position of the logits, token to predict)."""
+    return sum((summed(logits[row, t], token) for row, t, token in asked), np.zeros(3))
 
 
 def summed(logits, label) -> np.ndarray:

@@ -1,15 +1,14 @@
-"""Exact inference in the synthetic language: what is seen of a row, and how probable each word is given that.
+"""Exact inference in the synthetic language: how probable each hidden state is, given what is seen of a row.
 
-For one topic, what is seen before a position and its state have the joint probability that the forward recursion gives, what
-is seen after it given its state the backward recursion's; their product, summed over topics, is the state's posterior, and its
-mean over the emissions the best prediction of the word. Special tokens are steps at which nothing moves. A document
-that begins is a step that forgets: topic and state are drawn anew, so rows may hold several.
+For each topic, the forward recursion gives the joint probability of a state and all that is seen before it. The backward
+recursion gives the probability of all that is seen after it. Their product, summed over topics, is the state's posterior.
+Nothing moves at special tokens. A new document draws its topic and state again, so rows may hold several documents.
 
-Where the text around a row's second segment is not known (it follows, is random, or comes before: the two were swapped), each
-relation is a chain of its own, and predictions are mixed by the relations' posterior probabilities.
+The second segment of a row may follow the first, be random, or come before it (swapped). Each of these relations is a chain
+of its own. Predictions are mixed by the posterior probabilities of the relations.
 
-Letters: T topics, S states, W words, V vocabulary, R rows, L length, P supervised positions, K counts.
-Everything is NumPy float64; messages are scaled at each position, so nothing underflows.
+Letters: T topics, S states, W words, V vocabulary, R rows, L length, K counts.
+Everything is NumPy float64. Messages are scaled at each position, so nothing underflows.
 """
 
 import dataclasses
@@ -19,11 +18,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bertlab.data.synthetic import Language
+from bertlab.objectives.base import Vocabulary
 
 Batch = Mapping[str, np.ndarray]
 
 HOLD, MOVE, START = 0, 1, 2
-_ROWS = 1024  # worked through at a time where each supervised position sees something else
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,9 +30,9 @@ class Chain:
     """A language in the ids of a vocabulary.
 
     Attributes:
-        start: P(topic) P(state | topic), of any stretch of a document.
+        start: P(topic) P(state | topic) at the beginning of any stretch of a document.
         transition: P(next state | topic, state).
-        emission: P(id | state); 0 for ids that are no word's.
+        emission: P(id | state); 0 for ids of no word.
     """
 
     start: Float[np.ndarray, "T S"]
@@ -50,12 +49,12 @@ def chain_of(language: Language, vocab_size: int, ids: Int[np.ndarray, "W"]) -> 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Messages:
-    """What the two recursions say at every position; the scales are logs to be added.
+    """Results of both recursions at every position. Add the scales to the logs.
 
     Attributes:
-        before: joint probability of what is seen before a position, its topic and state, and the count until then.
-        after: probability of what is seen after it, with the row's count reached, given topic, state and count at it.
-        total: log probability of all that is seen.
+        before: joint probability of topic, state, count so far, and what is seen before the position.
+        after: probability of what is seen after the position and of the row's count, given topic, state and count.
+        total: log probability of everything seen.
     """
 
     before: Float[np.ndarray, "L T R K S"]
@@ -66,11 +65,10 @@ class Messages:
 
     @property
     def scale(self) -> Float[np.ndarray, "R L"]:
-        """Log scale of `states`."""
         return self.before_scale + self.after_scale
 
     def states(self, counted: int = 0) -> Float[np.ndarray, "R L S"]:
-        """Joint probability of each state and all that is seen elsewhere; the position itself counts for 0 or 1."""
+        """Joint probability of each state and all that is seen elsewhere; the position itself adds `counted` to the count."""
         size = self.before.shape[3] - counted
         product = self.before[..., :size, :] * self.after[..., counted:, :]
         return product.sum(axis=(1, 3)).swapaxes(0, 1)
@@ -83,14 +81,14 @@ def infer(
     chosen: Float[np.ndarray, "R L S"] | None = None,
     counts: Int[np.ndarray, "R"] | None = None,
 ) -> Messages:
-    """Forward and backward recursion over rows of evidence, topics kept apart.
+    """Forward and backward recursion over rows of evidence, for each topic.
 
     Args:
         chain: the language.
-        steps: HOLD, MOVE (the chain's next word) or START (a document's first word) before each position.
-        evidence: P(what is seen at the position | state), and not chosen where choices are counted; 1 where nothing is seen.
-        chosen: P(what is seen, and chosen | state).
-        counts: how many positions of the row were chosen in this sense.
+        steps: before each position: HOLD, MOVE (the chain's next word) or START (a document's first word).
+        evidence: P(what is seen | state), given that the position is not chosen if choices are counted; 1 if nothing is seen.
+        chosen: P(what is seen | state, chosen).
+        counts: number of chosen positions in each row.
     """
     rows, length = steps.shape
     counts = np.zeros(rows, int) if counts is None else counts
@@ -137,17 +135,14 @@ def infer(
     return Messages(before, after, scales[0, :length].T, scales[1, :length].T, total)
 
 
-# How rows are read as chains.
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
     """Rows as chains under one relation of their segments.
 
     Attributes:
         prior: probability of the relation.
-        order: positions of the row in the order of the chain.
-        place: where each position of the row is in that order.
+        order: the row's positions in the order of the chain.
+        place: the place of each position in that order.
         steps: HOLD, MOVE or START, in that order.
     """
 
@@ -157,35 +152,32 @@ class Reading:
     steps: Int[np.ndarray, "R L"]
 
     def infer(self, chain: Chain, evidence, chosen=None, counts=None) -> Messages:
-        """`infer` of evidence given in the order of the row; the messages are in the chain's."""
+        """`infer` from evidence in the order of the row; the messages are in the order of the chain."""
         ordered = lambda array: None if array is None else np.take_along_axis(array, self.order[..., None], axis=1)
         return infer(chain, self.steps, ordered(evidence), ordered(chosen), counts)
 
     def as_row(self, array: np.ndarray) -> np.ndarray:
-        """[R, L, ...] in the order of the chain, put into that of the row."""
+        """[R, L, ...] from the order of the chain to that of the row."""
         return np.take_along_axis(array, self.place.reshape(self.place.shape + (1,) * (array.ndim - 2)), axis=1)
 
     def rows(self, index: np.ndarray) -> "Reading":
-        """The reading of chosen rows, which may repeat."""
         return Reading(self.prior, self.order[index], self.place[index], self.steps[index])
 
 
-def words_of(batch: Batch, vocabulary) -> Bool[np.ndarray, "R L"]:
-    """Where a row holds words: neither padding nor [CLS] nor [SEP]."""
-    special = np.isin(batch["tokens"], [vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id])
-    return (batch["documents"] > 0) & ~special
+def words_of(batch: Batch, vocabulary: Vocabulary) -> Bool[np.ndarray, "R L"]:
+    """Where a row holds words, not padding, [CLS] or [SEP]."""
+    return (batch["documents"] > 0) & ~vocabulary.is_special(batch["tokens"])
 
 
-def read(batch: Batch, vocabulary, relations: Mapping[str, float]) -> list[Reading]:
-    """The chains that a batch's rows may be: "follows", "random" (segments of two documents), "swapped"."""
-    words, documents, segments = words_of(batch, vocabulary), batch["documents"], batch["segments"]
-    readings = []
+def read(batch: Batch, words: Bool[np.ndarray, "R L"], relations: Mapping[str, float]) -> list[Reading]:
+    """A reading for each relation: "follows", "random" (segments of two documents) or "swapped"."""
+    documents, segments, readings = batch["documents"], batch["segments"], []
     for relation, prior in relations.items():
         first = segments == 1 if relation == "swapped" else np.ones_like(words)
         order = np.argsort(~(first & words), axis=1, kind="stable")
         place = np.argsort(order, axis=1)
         ordered = lambda array, order=order: np.take_along_axis(array, order, axis=1)
-        # A stretch is what one chain runs through.
+        # One chain runs through a stretch.
         stretch = documents * 2 + (segments if relation == "random" else 0)
         word, stretch = ordered(words), ordered(stretch)
         held = np.maximum.accumulate(np.where(word, np.arange(word.shape[1]), -1), axis=1)
@@ -197,7 +189,7 @@ def read(batch: Batch, vocabulary, relations: Mapping[str, float]) -> list[Readi
 
 
 def mixed_nats(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
-    """−log Σ w·right / Σ w·every over relations, from (log w, right, every)."""
+    """−log(Σ w·right / Σ w·every) over relations, from (log w, right, every)."""
     logs, right, every = (np.stack(x) for x in zip(*parts))
     weights = np.exp(logs - logs.max(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -205,52 +197,5 @@ def mixed_nats(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np
 
 
 def evidence_of(chain: Chain, tokens: np.ndarray, words: np.ndarray) -> Float[np.ndarray, "R L S"]:
-    """Evidence of uncorrupted words, 1 elsewhere."""
+    """P(word | state) where `words` is true, 1 elsewhere."""
     return np.where(words[..., None], chain.emission.T[tokens], 1.0)
-
-
-def forward_nats(chain, batch, vocabulary, relations, backward: bool = False) -> Float[np.ndarray, "R L"]:
-    """−log p(word | the words before it), or after it, at every word; 0 at special tokens."""
-    words, tokens = words_of(batch, vocabulary), batch["tokens"]
-    if "swapped" in relations:  # what is before in the row is not before in the chain
-        length = tokens.shape[1]
-        earlier = np.tri(length, k=-1, dtype=bool)
-        targets = np.broadcast_to(np.arange(length), tokens.shape)
-        visible = np.broadcast_to(earlier.T if backward else earlier, (len(tokens), length, length))
-        return np.where(words, visible_nats(chain, batch, vocabulary, relations, targets, visible), 0.0)
-    evidence, emission = evidence_of(chain, tokens, words), chain.emission.T[tokens]
-    parts = []
-    for reading in read(batch, vocabulary, relations):
-        messages = reading.infer(chain, evidence)
-        if backward:
-            states = np.einsum("ts,ltrs->rls", chain.start, messages.after[:, :, :, 0])
-            scale = messages.after_scale
-        else:
-            states, scale = messages.before[:, :, :, 0].sum(axis=1).swapaxes(0, 1), messages.before_scale
-        states, scale = reading.as_row(states), reading.as_row(scale)
-        parts.append((np.log(reading.prior) + scale, (states * emission).sum(-1), states.sum(-1)))
-    return np.where(words, mixed_nats(parts), 0.0)
-
-
-def visible_nats(
-    chain, batch, vocabulary, relations, targets: Int[np.ndarray, "R P"], visible: Bool[np.ndarray, "R P L"]
-) -> Float[np.ndarray, "R P"]:
-    """−log p(word at a target | the words that are visible to it)."""
-    words, tokens = words_of(batch, vocabulary), batch["tokens"]
-    rows, number = targets.shape
-    readings, nats = read(batch, vocabulary, relations), np.empty(rows * number)
-    for first in range(0, rows * number, _ROWS):
-        flat = np.arange(first, min(first + _ROWS, rows * number))
-        row, target = flat // number, targets.reshape(-1)[flat]
-        shown = visible.reshape(rows * number, -1)[flat] & words[row]
-        shown[np.arange(len(flat)), target] = False
-        evidence, label = evidence_of(chain, tokens[row], shown), tokens[row, target]
-        parts = []
-        for reading in (reading.rows(row) for reading in readings):
-            messages, at = reading.infer(chain, evidence), reading.place[np.arange(len(row)), target]
-            at = (np.arange(len(row)), at)
-            states = messages.states()[at]
-            log = np.log(reading.prior) + messages.scale[at]
-            parts.append((log, (states * chain.emission.T[label]).sum(-1), states.sum(-1)))
-        nats[flat] = mixed_nats(parts)
-    return nats.reshape(rows, number)

@@ -1,10 +1,16 @@
-"""The best possible model of the synthetic language: what an objective's `floor` asks.
+"""The best possible model of the synthetic language, for an objective's `floor`.
 
-It conditions on what the model sees and on nothing else. Special tokens to be predicted count as known, 0 nats: that is exact
-if every row is alike and a lower bound otherwise.
+It conditions on what the model sees and on nothing else. Special tokens to be predicted count as known (0 nats). This is exact
+if all rows are alike, and a lower bound otherwise.
+
+Corruption is a channel P(shown | word) between the language and what the model sees. If exactly n positions of a row are
+chosen, the choices depend on each other. The model sees every [MASK], so it knows how many other positions were chosen. The
+messages of `bertlab.floors.chain` count them: K counts, 0 to K − 1, of positions so far that were chosen without becoming
+[MASK]. A document sees no other document of its row but shares the row's count, so any word of the others may be chosen.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,23 +18,26 @@ from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
 from bertlab.data.formats import format_of
-from bertlab.floors.chain import Batch, Chain, forward_nats, visible_nats
-from bertlab.floors.corruption import corrupted_nats, relation_nats
+from bertlab.floors.chain import Batch, Chain, Reading, evidence_of, mixed_nats, read, words_of
 from bertlab.objectives.base import Corruption, NoFloor, Objective, Vocabulary
+
+SPECIAL_TOKENS = "rows differ in length: special tokens count as known"
+COUNT = "rows differ in length: how many positions are chosen in a row counts as known to its documents"
+_ROWS = 1024  # at a time, if each supervised position sees other words
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExactOracle:
-    """Exact inference on some rows; see `bertlab.objectives.base.Oracle`.
+    """Exact inference on some rows; its methods are those of `bertlab.objectives.base.Oracle`.
 
     Attributes:
         chain: the language in the vocabulary's ids.
         batch: the clean rows.
         vocabulary: of the run.
-        relations: what the segments of a row may be to each other, with prior probabilities (`relations_of`).
+        relations: prior probability of each relation of a row's segments (`relations_of`).
         view: what the model is shown.
-        shown_by: the objective whose view it is, if the one that asks shares it.
-        caveats: filled as it is asked: why an answer is only a lower bound if rows differ in length.
+        shown_by: the objective whose view it is; None if it is that of the objective that asks.
+        caveats: why an answer is only a lower bound if rows differ in length; each question adds its own.
     """
 
     chain: Chain
@@ -41,47 +50,147 @@ class ExactOracle:
 
     @property
     def shared(self) -> Corruption | None:
-        """The corruption of a shared view. Raises: NoFloor: it has no such form."""
         return None if self.shown_by is None else self.shown_by.corruption(self.view, self.vocabulary)
 
-    @property
-    def _given(self) -> tuple:
-        return self.chain, self.batch, self.vocabulary, self.relations
+    @functools.cached_property
+    def _words(self) -> Bool[np.ndarray, "R L"]:
+        return words_of(self.batch, self.vocabulary)
+
+    @functools.cached_property
+    def _readings(self) -> list[Reading]:
+        return read(self.batch, self._words, self.relations)
+
+    @functools.cached_property
+    def _emission(self) -> Float[np.ndarray, "R L S"]:
+        """P(clean word | state)."""
+        return self.chain.emission.T[self.batch["tokens"]]
 
     def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
-        """Of every word, given all words before it (backward: after it)."""
         self.caveats.add(SPECIAL_TOKENS)
-        return forward_nats(*self._given, backward=backward)
+        tokens = self.batch["tokens"]
+        if "swapped" in self.relations:  # words before in the row are not before in the chain
+            length = tokens.shape[1]
+            earlier = np.tri(length, k=-1, dtype=bool)
+            visible = np.broadcast_to(earlier.T if backward else earlier, (len(tokens), length, length))
+            nats = self.visible(np.broadcast_to(np.arange(length), tokens.shape), visible)
+            return np.where(self._words, nats, 0.0)
+        evidence, parts = evidence_of(self.chain, tokens, self._words), []
+        for reading in self._readings:
+            messages = reading.infer(self.chain, evidence)
+            if backward:
+                states = np.einsum("ts,ltrs->rls", self.chain.start, messages.after[:, :, :, 0])
+                scale = messages.after_scale
+            else:
+                states, scale = messages.before[:, :, :, 0].sum(axis=1).swapaxes(0, 1), messages.before_scale
+            states, scale = reading.as_row(states), reading.as_row(scale)
+            parts.append((np.log(reading.prior) + scale, (states * self._emission).sum(-1), states.sum(-1)))
+        return np.where(self._words, mixed_nats(parts), 0.0)
 
     def visible(self, target: Int[np.ndarray, "R P"], seen: Bool[np.ndarray, "R P L"]) -> Float[np.ndarray, "R P"]:
-        """Of the words at the targets, given the clean words that each of them sees."""
-        return visible_nats(*self._given, target, seen)
+        nats = np.empty(target.size)
+        for first in range(0, target.size, _ROWS):
+            flat = np.arange(first, min(first + _ROWS, target.size))
+            row, position, each = flat // target.shape[1], target.reshape(-1)[flat], np.arange(len(flat))
+            shown = seen.reshape(target.size, -1)[flat] & self._words[row]
+            shown[each, position] = False
+            evidence, parts = evidence_of(self.chain, self.batch["tokens"][row], shown), []
+            for reading in (reading.rows(row) for reading in self._readings):
+                messages, at = reading.infer(self.chain, evidence), (each, reading.place[each, position])
+                states, log = messages.states()[at], np.log(reading.prior) + messages.scale[at]
+                parts.append((log, (states * self._emission[row, position]).sum(-1), states.sum(-1)))
+            nats[flat] = mixed_nats(parts)
+        return nats.reshape(target.shape)
 
     def corrupted(
         self, shown: Int[np.ndarray, "R L"], corruption: Corruption, ask: str = "word", known: bool = True
     ) -> Float[np.ndarray, "R L"]:
-        """Of every word, or of whether it is the original, given the corrupted rows."""
-        if corruption.count is not None and corruption.draws[self.vocabulary.mask_id] < 1:
-            self.caveats.add(COUNT)
-        return corrupted_nats(*self._given, shown, corruption, ask, known)
+        parts = [self._words]
+        if corruption.count is not None:
+            if corruption.draws[self.vocabulary.mask_id] < 1:
+                self.caveats.add(COUNT)
+            documents = self.batch["documents"]
+            parts = [self._words & (documents == number) for number in range(1, documents.max(initial=1) + 1)]
+        return sum(self._corrupted(shown, corruption, ask, known, visible) for visible in parts)
+
+    def _corrupted(self, shown, corruption: Corruption, ask: str, known: bool, visible: Bool[np.ndarray, "R L"]):
+        """`corrupted` at the visible words, given only these."""
+        seen, same, parts = _observe(self.chain, self._words, shown, corruption, visible), shown == self.batch["tokens"], []
+        for reading in self._readings:
+            messages = reading.infer(self.chain, seen.evidence, seen.chosen, seen.counts)
+            states = reading.as_row(messages.states())
+            if seen.counts is None:
+                unchosen, chosen = states * (1 - corruption.rate), states * corruption.rate
+            else:
+                counted = reading.as_row(messages.states(counted=1))
+                unchosen, chosen = states, np.where(seen.certain[..., None], states, counted)
+            unchosen = (unchosen * (0.0 if known else seen.own)).sum(-1)  # P(not chosen, what is shown)
+            if ask == "word":
+                likelihood = corruption.keep_share * same + seen.drawn[..., 0]  # P(shown | label, chosen)
+                right = unchosen * same + (chosen * self._emission).sum(-1) * likelihood
+                every = unchosen + (chosen * (corruption.keep_share * seen.own + seen.drawn)).sum(-1)
+            else:
+                stays = unchosen + (chosen * seen.own * (corruption.keep_share + seen.drawn)).sum(-1)
+                leaves = (chosen * (1 - seen.own) * seen.drawn).sum(-1)
+                right, every = np.where(same, stays, leaves), stays + leaves
+            parts.append((np.log(reading.prior) + reading.as_row(messages.scale), right, every))
+        return np.where(visible, mixed_nats(parts), 0.0)
 
     def relation(self, other: str, labels: Int[np.ndarray, "R"], shown: Int[np.ndarray, "R L"]) -> Float[np.ndarray, "R"]:
-        """Of each pair's label, by likelihood ratio."""
         if other not in self.relations:
             raise NoFloor(f"it asks whether a segment is {other}, and the format makes no such pairs")
-        truth = [other if label == 1 else "follows" for label in labels]
-        return relation_nats(*self._given, truth, shown, self.shared)
+        if self.shared is None:
+            evidence = (evidence_of(self.chain, shown, self._words),)
+        else:
+            seen = _observe(self.chain, self._words, shown, self.shared, self._words)
+            evidence = (seen.evidence, seen.chosen, seen.counts)
+        totals = {
+            name: np.log(reading.prior) + reading.infer(self.chain, *evidence).total
+            for name, reading in zip(self.relations, self._readings)
+        }
+        right = np.where(labels == 1, totals[other], totals.get("follows", -np.inf))
+        return np.logaddexp.reduce(list(totals.values()), axis=0) - right
 
 
-SPECIAL_TOKENS = "rows differ in length: special tokens count as known"
-COUNT = "rows differ in length: how many positions are chosen in a row counts as known to its documents"
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Corrupted:
+    """What corrupted rows tell.
+
+    Attributes:
+        own: P(shown | state) of a word that was not chosen.
+        drawn: P(shown) of a draw.
+        certain: where a word must have been chosen, since no word is spelled so ([MASK]).
+        evidence, chosen, counts: for `infer`.
+    """
+
+    own: Float[np.ndarray, "R L S"]
+    drawn: Float[np.ndarray, "R L 1"]
+    certain: Bool[np.ndarray, "R L"]
+    evidence: Float[np.ndarray, "R L S"]
+    chosen: Float[np.ndarray, "R L S"] | None
+    counts: Int[np.ndarray, "R"] | None
+
+
+def _observe(chain: Chain, words, shown, corruption: Corruption, visible: Bool[np.ndarray, "R L"]) -> _Corrupted:
+    """What the visible words of corrupted rows tell about their states; other words may have been chosen, too."""
+    unseen, own, drawn = words & ~visible, chain.emission.T[shown], corruption.draws[shown][..., None]
+    certain = visible & ~own.any(axis=-1)
+    tells = (visible & ~certain)[..., None]  # what must be a draw tells nothing
+    if corruption.count is None:
+        mixed = (1 - corruption.rate) * own + corruption.rate * (corruption.keep_share * own + drawn)
+        return _Corrupted(own, drawn, certain, np.where(tells, mixed, 1.0), None, None)
+    counts = corruption.count - certain.sum(axis=1)
+    if (counts < 0).any():
+        raise ValueError("more words are seen to be replaced than were chosen")
+    chosen = np.where(tells, corruption.keep_share * own + drawn, unseen[..., None].astype(float))
+    return _Corrupted(own, drawn, certain, np.where(tells, own, 1.0), chosen, counts)
 
 
 def floor(objective: Objective, oracle: ExactOracle) -> tuple[Float[np.ndarray, "R P"], Float[np.ndarray, "R P"]]:
-    """An objective's floor on the oracle's rows: nats at every position, 0 where nothing is supervised, and the loss's weights.
+    """An objective's floor on the oracle's rows: nats at every position (0 where nothing is supervised), and weights.
 
     Raises:
-        NoFloor: it has none.
+        NoFloor: the objective has no floor here.
+        ValueError: the language cannot have made these rows.
     """
     nats, asked = objective.floor(oracle, oracle.view, oracle.batch)
     nats = np.where(asked, nats, 0.0)
@@ -93,13 +202,13 @@ def floor(objective: Objective, oracle: ExactOracle) -> tuple[Float[np.ndarray, 
 
 
 def relations_of(data: ConfigDict) -> dict[str, float]:
-    """What the segments of a row may be to each other, with probabilities; {"follows": 1} without pairs.
+    """Probability of each relation of a row's segments; {"follows": 1} without pairs.
 
     Args:
         data: `config.data`, of the synthetic corpus.
 
     Raises:
-        NoFloor: the probabilities depend on lengths, or what a row is cut out of is not known from it.
+        NoFloor: the probabilities depend on lengths, or a row does not show where its text begins.
     """
     kind = format_of(data)
     if kind.is_stream or kind.is_word_pairs:

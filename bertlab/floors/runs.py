@@ -1,7 +1,7 @@
 """Floors of experiments, and how far runs end above them.
 
-The randomness is that of the very views on which a run is evaluated, so that loss − floor is paired: its expectation is the
-model's divergence from the truth.
+A floor is computed on the same views on which a run is evaluated, so loss − floor is a paired difference. Its expectation is
+the model's divergence from the true language.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ class Floor:
     """The Bayes-optimal loss on some rows, and a run's loss on the same.
 
     Attributes:
-        value: nats a supervised position, weighted as the loss.
-        standard_error: of `value` as an estimate for all such text, over documents: positions of one are dependent.
-        positions: supervised ones.
-        exact: whether a model can reach it; else it is a lower bound.
+        value: nats per supervised position, weighted like the loss.
+        standard_error: of `value`, over documents, since positions of one document are dependent.
+        positions: number of supervised positions.
+        exact: whether a model can reach the value; otherwise it is a lower bound.
         note: why it is not exact.
-        loss: the run's; None without a run, as the two below.
+        loss: of the run; None without a run, like the two below.
         above: loss − value.
-        above_standard_error: standard error of `above`, of the differences row by row.
+        above_standard_error: of `above`, from the differences row by row.
     """
 
     value: float
@@ -56,17 +56,17 @@ class Floor:
 
 
 def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None) -> dict[str, Floor | str]:
-    """The floor of every objective of an experiment on the very views on which a run is evaluated, or why there is none.
+    """The floor of every objective of an experiment, or the reason why it has none.
 
     Args:
-        experiment: or its config.
-        split: "valid" or "test"; `config.train.eval_batches` of it.
-        params: of a run of it; then its loss and nats above the floor are found on the same rows.
+        experiment: an experiment or its config.
+        split: "valid" or "test". `config.train.eval_batches` batches of it are used.
+        params: parameters of a run, whose loss is then measured on the same rows.
 
     Raises:
-        UserError: the text is not the synthetic language, one token a word.
+        UserError: the text is not the synthetic language with one token per word.
     """
-    require_synthetic(experiment if isinstance(experiment, ConfigDict) else experiment.config)
+    _require_synthetic(experiment if isinstance(experiment, ConfigDict) else experiment.config)
     if isinstance(experiment, ConfigDict):
         experiment = build_pretraining(experiment)
     if not experiment.tokenizer.has_whole_words:
@@ -77,52 +77,47 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
         relations = relations_of(config.data)
     except NoFloor as reason:
         return dict.fromkeys(names, str(reason))
-    settings = {key: value for key, value in config.data.synthetic.items() if key != "documents"}
-    model = language(**settings)
+    model = language(**{key: value for key, value in config.data.synthetic.items() if key != "documents"})
     chain = chain_of(model, program.vocabulary.size, experiment.tokenizer.encode_words(model.words)[0])
     make_views = jax.jit(program.views)
     row_losses = jax.jit(functools.partial(_row_losses, program))
-    found, caveats = {name: [] for name in names}, {name: set() for name in names}
+    rows, found, caveats = {name: [] for name in names}, {}, {name: set() for name in names}
     for index, batch in enumerate(batches):
         views = make_views(batch, jax.random.fold_in(jax.random.key(0), index))  # as build_eval_step's
         losses = None if params is None else jax.device_get(row_losses(params, views))
         views = jax.device_get(views)
-        for view_name, members in program.groups.items():
-            for name in members:
-                if isinstance(found[name], str):
-                    continue
-                shown_by = names.get(view_name) if view_name != name else None
-                oracle = ExactOracle(chain, batch, program.vocabulary, relations, views[view_name], shown_by, caveats[name])
-                try:
-                    nats, weights = floor(names[name], oracle)
-                except NoFloor as reason:
-                    found[name] = str(reason)
-                    continue
-                rows = np.stack([nats.sum(axis=1), weights.sum(axis=1)], axis=1)
-                if losses is not None:
-                    loss, loss_weights = losses[f"{name}/loss"]
-                    np.testing.assert_allclose(loss_weights, rows[:, 1], err_msg=f"positions that {name} supervises")
-                    rows = np.concatenate([rows, loss[:, None]], axis=1)
-                found[name].append(rows)
+        for name, view_name in ((name, view) for view, members in program.groups.items() for name in members):
+            if name in found:
+                continue
+            shown_by = names.get(view_name) if view_name != name else None
+            oracle = ExactOracle(chain, batch, program.vocabulary, relations, views[view_name], shown_by, caveats[name])
+            try:
+                sums = [x.sum(axis=1) for x in floor(names[name], oracle)]
+            except NoFloor as reason:
+                found[name] = str(reason)
+                continue
+            if losses is not None:
+                loss, weights = losses[f"{name}/loss"]
+                np.testing.assert_allclose(weights, sums[1], err_msg=f"positions that {name} supervises")
+                sums.append(loss)
+            rows[name].append(np.stack(sums, axis=1))
     documents = np.concatenate([batch["example_id"][:, 0] for batch in batches])
     alike, packed = _alike(batches, program.vocabulary), any((batch["documents"] > 1).any() for batch in batches)
-    notes = {
-        name: "" if alike else SPECIAL_TOKENS if SPECIAL_TOKENS in of else COUNT if packed and COUNT in of else ""
-        for name, of in caveats.items()
-    }
-    return {
-        name: rows if isinstance(rows, str) else _summary(np.concatenate(rows), documents, notes[name])
-        for name, rows in found.items()
-    }
+    for name, of_one in rows.items():
+        if name not in found:
+            reasons = [] if alike else [SPECIAL_TOKENS, *[COUNT] * packed]
+            note = next((reason for reason in reasons if reason in caveats[name]), "")
+            found[name] = _summary(np.concatenate(of_one), documents, note)
+    return {name: found[name] for name in names}
 
 
 def _row_losses(program: Program, params, views):
-    """{name: (sum, weight)} as `Program.metrics`, each [R]."""
+    """`Program.metrics` of each row: {name: (sum, weight)}, each [R]."""
     return jax.vmap(lambda view: program.metrics(params, jax.tree.map(lambda x: x[None], view)))(views)
 
 
 def _alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
-    """Whether special tokens and documents' ends lie at the same places in all rows."""
+    """Whether all rows have their special tokens and the ends of their documents at the same places."""
     layouts = np.concatenate([np.where(words_of(b, vocabulary), b["documents"], -b["documents"]) for b in batches])
     layouts = layouts[layouts.any(axis=1)]
     return bool((layouts == layouts[:1]).all())
@@ -143,14 +138,13 @@ def ratio(
 ) -> tuple[float, float]:
     """Σ sums / Σ weights and its standard error, where rows of one document are dependent.
 
-    The ratio's first-order error with clusters: √(n/(n−1) · Σ_document (sum − ratio · weight)²) / Σ weight.
+    The error is the first-order error of a ratio over clusters: √(n/(n−1) · Σ_document (sum − ratio · weight)²) / Σ weight.
     """
     total = weights.sum()
     value = sums.sum() / total
     real = weights > 0
-    names, cluster = np.unique(documents[real], return_inverse=True)
-    residuals = np.bincount(cluster, (sums - value * weights)[real])
-    number = len(names)
+    residuals = np.bincount(np.unique(documents[real], return_inverse=True)[1], (sums - value * weights)[real])
+    number = len(residuals)
     error = np.sqrt(number / (number - 1) * (residuals**2).sum()) / total if number > 1 else np.inf
     return float(value), float(error)
 
@@ -158,8 +152,8 @@ def ratio(
 _WORDS = "a floor is known for config.data.tokenizer.kind='words' alone, one token a word"
 
 
-def require_synthetic(config: ConfigDict) -> None:
-    """Refuses, with a UserError, text whose probabilities are not known."""
+def _require_synthetic(config: ConfigDict) -> None:
+    """Refuses text whose probabilities are not known."""
     if config.data.corpus != "synthetic":
         raise UserError(f"a floor is known for config.data.corpus='synthetic' alone, not for {config.data.corpus!r}")
     if not config.data.tokenizer.path and not has_whole_words(config.data.tokenizer.kind):
@@ -167,10 +161,10 @@ def require_synthetic(config: ConfigDict) -> None:
 
 
 def print_floors(config: ConfigDict | None, run: Path | None = None, split: str = "test") -> bool:
-    """The floors as a table on standard output, with a run's loss beside them; whether there is any.
+    """Prints the floors as a table, beside the run's losses if a run is given. Returns whether there is any floor.
 
     Raises:
-        UserError: neither is given, or the config is another than the run's.
+        UserError: neither a config nor a run is given, the config differs from the run's, or the text is not synthetic.
     """
     if run is not None:
         theirs = ConfigDict(Run(run).config.read())
@@ -182,9 +176,7 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
         config = theirs
     if config is None:
         raise UserError("give --config=FILE.py, or --run=RUN for that run's config and its loss beside the floors")
-    require_synthetic(config)
-    params = None if run is None else load_params(run)
-    found = floors(config, split, params)
+    found = floors(config, split, None if run is None else load_params(run))
     columns = ("objective", "floor, nats", "standard error", "positions", "exact")
     if run is not None:
         columns += ("loss", "above the floor", "standard error", "excess")
@@ -197,8 +189,8 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
             table.add_row(name, "–")
             reasons.append(f"{name}: no floor: {of_one}")
             continue
-        cells = [name, f"{of_one.value:.4f}", f"{of_one.standard_error:.4f}", f"{of_one.positions:,}"]
-        cells.append("yes" if of_one.exact else "lower bound")
+        exact = "yes" if of_one.exact else "lower bound"
+        cells = [name, f"{of_one.value:.4f}", f"{of_one.standard_error:.4f}", f"{of_one.positions:,}", exact]
         if of_one.note:
             reasons.append(f"{name}: {of_one.note}")
         if run is not None:

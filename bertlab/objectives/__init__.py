@@ -12,10 +12,9 @@ from bertlab.objectives.blame import blamed, line_in, said
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
-from bertlab.objectives.next_sentence import NextSentence
+from bertlab.objectives.next_sentence import NextSentence, SentenceOrder
 from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
-from bertlab.objectives.sentence_order import SentenceOrder
 from bertlab.objectives.span_boundary import SpanBoundary
 from bertlab.objectives.word_vectors import ContinuousBagOfWords, Glove, SkipGram
 
@@ -37,15 +36,15 @@ REGISTRY: dict[str, type[Objective]] = {
     "glove": Glove,
 }
 
-# Of an entry of `config.objectives`, what is not a setting of its class.
+# Fields of an entry of `config.objectives` that are not settings of its class.
 _OF_THE_CONFIG = ("weight", "final_weight", "implementation")
 
 ASKS = ("tokens", "positions", "pairs", "other")
 
-# Names of views, and of what `sees` may say.
+# Names of views, and values of `sees`.
 _OF_A_VIEW = ("clean", "own", "shared", "any", *SIDES)
 
-# Names that stand for several objectives, with their weights: ELMo's loss is the mean of its two directions.
+# Names of several objectives with their weights: ELMo's loss is the mean of its two directions.
 TOGETHER = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
 
 __all__ = [
@@ -67,7 +66,7 @@ __all__ = [
 
 
 def members(names: str) -> dict[str, float]:
-    """The objectives of "mlm+nsp" with their default weights; a name such as `bilm` stands for several.
+    """The objectives of "mlm+nsp" with their default weights; `bilm` stands for two.
 
     Raises:
         UserError: an objective is named twice.
@@ -90,7 +89,7 @@ def find(name: str) -> type[Objective]:
     """The class of a registry name or of `module:Class`.
 
     Raises:
-        UserError: the name is unknown, or what it names is not an Objective dataclass.
+        UserError: the name is unknown, or does not name an Objective dataclass.
     """
     if name in REGISTRY:
         return REGISTRY[name]
@@ -108,7 +107,7 @@ def find(name: str) -> type[Objective]:
 
 
 def _imported(name: str, module: str):
-    """The module of an objective from outside; whatever it raises is said with its file and line."""
+    """The module of an objective from outside; an exception in it becomes a UserError with file and line."""
     try:
         return importlib.import_module(module)
     except SyntaxError as error:
@@ -122,8 +121,8 @@ def _imported(name: str, module: str):
 
 
 def _check_class(name: str, found) -> None:
-    """Refuses a class that does not keep the contract, before it is built."""
-    # A subclass inherits its base's fields: without a decorator of its own, its settings would be lost.
+    """Refuses a class that breaks the contract."""
+    # A subclass without a decorator of its own would lose its settings: it inherits its base's fields.
     decorated = isinstance(found, type) and issubclass(found, Objective) and "__dataclass_fields__" in vars(found)
     if not decorated or not found.__dataclass_params__.frozen:
         raise UserError(

@@ -4,7 +4,6 @@ Beside a language model's loss, with weights 2 (AR) and 1 (TAR) in the original.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -14,25 +13,25 @@ from bertlab.objectives.base import Bound, Metrics, Objective
 
 @dataclasses.dataclass(frozen=True)
 class ActivationRegularisation(Objective):
-    """AR: the mean of h² over positions and coordinates, h being the last layer as the output layer reads it, dropped."""
+    """AR: the mean of h² over positions and coordinates; h is the last layer after its dropout."""
 
-    reads: ClassVar[str] = "any"
-    sees: ClassVar[str] = "any"
-    asks: ClassVar[str] = "other"
+    reads = "any"
+    sees = "any"
+    asks = "other"
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Sum of squares and number of coordinates, padding left out."""
+        """Sum of squares and number of coordinates, without padding."""
         hidden = model.encoded.output(model.encoded.widest()[0])
         return {"loss": _squares(hidden, view["documents"] > 0)}
 
 
 @dataclasses.dataclass(frozen=True)
 class TemporalActivationRegularisation(Objective):
-    """TAR: the mean of (h_{t+1} − h_t)² over neighbours of one document, h being the last layer before its dropout."""
+    """TAR: the mean of (h_{t+1} − h_t)² over neighbours in a document; h is the last layer before its dropout."""
 
-    reads: ClassVar[str] = "any"
-    sees: ClassVar[str] = "any"
-    asks: ClassVar[str] = "other"
+    reads = "any"
+    sees = "any"
+    asks = "other"
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Sum of squared differences and number of coordinates."""
@@ -42,6 +41,6 @@ class TemporalActivationRegularisation(Objective):
 
 
 def _squares(values, where):
-    """(Σ values² over the positions that count, number of values there)."""
+    """(Σ values² over the positions in `where`, number of values there)."""
     squares = jnp.where(where[:, :, None], jnp.square(values.astype(jnp.float32)), 0.0)
     return squares.sum(), (where.sum() * values.shape[-1]).astype(jnp.float32)

@@ -3,7 +3,6 @@
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +18,18 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Vocabular
 class OneDirection(Objective):
     """What both directions share: the labels, and the full or the sampled softmax.
 
-    `negatives`: in training the softmax is over the right token and this many others, drawn once a batch (or micro-batch)
-    without replacement from a log-uniform distribution (Jean et al. 2015; bilm-tf: 8,192), so ids must be in order of
-    frequency; 0 is the full softmax, which evaluation always uses.
+    `negatives`: in training the softmax is over the right token and this many others (Jean et al. 2015; bilm-tf: 8,192). They
+    are drawn once per (micro-)batch without replacement from a log-uniform distribution, so ids must be in order of frequency.
+    0: the full softmax, as in evaluation.
     """
 
     negatives: int = 0
 
     def __post_init__(self):
-        """Refuses a negative number of negatives."""
         if self.negatives < 0:
             raise UserError(f"negatives={self.negatives} must be 0 (full softmax) or more")
 
     def check(self, vocabulary: Vocabulary) -> None:
-        """Refuses to draw more tokens than there are others."""
         if self.negatives >= vocabulary.size:
             raise UserError(
                 f"negatives={self.negatives} must be smaller than the vocabulary, {vocabulary.size}; 0 is the full softmax"
@@ -42,10 +39,9 @@ class OneDirection(Objective):
         """Cross-entropy and accuracy of the neighbouring token at every position that has one in its document."""
         hidden = model.encoded.output(self.reads)
         labels = neighbours(view, self.reads)
-        keep = slice(None)
         if "next_tokens" not in view:  # the last position (backward: the first) has no neighbour
             keep = slice(None, -1) if self.reads == "forward" else slice(1, None)
-        hidden, labels = hidden[:, keep], labels[:, keep]
+            hidden, labels = hidden[:, keep], labels[:, keep]
         weights = labels >= 0
         labels = jnp.maximum(labels, 0)
         if model.deterministic or not self.negatives:
@@ -53,7 +49,7 @@ class OneDirection(Objective):
         return self._sampled(model, hidden, labels, weights)
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """By the chain rule, of every token but the first (backward: the last) of a document."""
+        """By the chain rule, of every token except the first (backward: the last) of a document."""
         backward, documents = self.reads == "backward", batch["documents"]
         asked = (np.roll(documents, -1 if backward else 1, axis=1) == documents) & (documents > 0)
         asked[:, -1 if backward else 0] = False
@@ -62,7 +58,7 @@ class OneDirection(Objective):
     def _sampled(self, model: Bound, hidden: Float[Array, "B L D"], labels: Int[Array, "B L"], weights) -> Metrics:
         self.check(model.vocabulary)
         drawn, expected = draw_log_uniform(model.key, model.vocabulary.size, self.negatives)
-        # Each logit less the log of how often its token is expected in the sample: an estimate of the full softmax.
+        # Subtracting the log of each token's expected count in the sample estimates the full softmax.
         right = model.predict_tokens(hidden, self.reads, among=labels[..., None]) - jnp.log(expected[labels])[..., None]
         others = model.predict_tokens(hidden, self.reads, among=drawn) - jnp.log(expected[drawn])
         others = jnp.where(drawn == labels[..., None], jnp.finfo(jnp.float32).min, others)
@@ -74,43 +70,43 @@ class OneDirection(Objective):
 class LeftToRight(OneDirection):
     """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t), within a document; the state at t has seen tokens ≤ t."""
 
-    reads: ClassVar[str] = "forward"
+    reads = "forward"
 
 
 @dataclasses.dataclass(frozen=True)
 class RightToLeft(OneDirection):
     """RTL: −Σ_t log p(x_{t−1} | x_t … x_T), within a document; the state at t has seen tokens ≥ t."""
 
-    reads: ClassVar[str] = "backward"
+    reads = "backward"
 
 
 def neighbours(view: View, side: str) -> Int[Array, "B L"]:
-    """The token to predict at each position, −1 where there is none; a stream says it itself, across its rows' ends.
+    """The token to predict at each position, −1 if there is none.
 
     Args:
-        view: `tokens` and `documents`, or of a stream `next_tokens`.
-        side: "forward" for the token after each position, "backward" for the one before.
+        view: `tokens` and `documents`, or `next_tokens` of a stream, which reach across the ends of rows.
+        side: "forward" for the token after each position, "backward" for the token before.
     """
     if "next_tokens" in view:
         return view["next_tokens"]
     tokens, documents = view["tokens"], view["documents"]
     step, edge = (-1, -1) if side == "forward" else (1, 0)
     same = (jnp.roll(documents, step, axis=1) == documents) & (documents > 0)
-    same = same.at[:, edge].set(False)  # what comes round there is the row's other end
+    same = same.at[:, edge].set(False)  # `roll` puts the row's other end here
     return jnp.where(same, jnp.roll(tokens, step, axis=1), -1)
 
 
 def draw_log_uniform(key: Array, size: int, number: int) -> tuple[Int[Array, "n"], Float[Array, "V"]]:
-    """A sample without replacement from p(k) ∝ log((k + 2) / (k + 1)), as TensorFlow's log-uniform candidate sampler's.
+    """A sample without replacement from p(k) ∝ log((k + 2) / (k + 1)), as in TensorFlow's log-uniform candidate sampler.
 
     Returns:
-        The ids, and for every id the probability that the sample holds it: 1 − (1 − p)^t, where t is the number of
-        draws with replacement after which `number` different ids are expected.
+        The ids, and the probability of each id to be in the sample: 1 − (1 − p)^t, where t is the number of draws with
+        replacement after which `number` different ids are expected.
     """
     ranks = np.arange(size)
     probability = np.log((ranks + 2) / (ranks + 1)) / math.log(size + 1)
     expected = -np.expm1(_draws_for(probability, number) * np.log1p(-probability))
-    # The largest of log p + Gumbel noise are a sample without replacement.
+    # The largest values of log p + Gumbel noise are a sample without replacement.
     noise = jax.random.gumbel(key, (size,))
     drawn = jax.lax.top_k(jnp.log(jnp.asarray(probability, jnp.float32)) + noise, number)[1]
     return drawn, jnp.asarray(expected, jnp.float32)

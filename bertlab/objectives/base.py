@@ -1,10 +1,9 @@
 """The contract of an objective: what the model is shown, what it is asked, and how it can be judged.
 
-An objective is a frozen dataclass. Its fields are its settings; they appear with their defaults as
-`config.objectives.NAME.FIELD`. It declares which side of the hidden states it reads, so it can never see what it must predict.
-It returns every loss and metric as (weighted sum, weight), to be divided once after all micro-batches, devices and hosts have
-been added. No code outside this package asks for an objective's name or type: how a text is scored, what the floor is and what
-guessing costs are its own methods.
+An objective is a frozen dataclass. Its fields are its settings, with their defaults: `config.objectives.NAME.FIELD`. It
+declares which side of the hidden states it reads, so it never sees what it must predict. It returns every loss and metric as
+(weighted sum, weight). These are divided once, after all micro-batches, devices and hosts have been added. No code outside
+this package asks for an objective's name or type.
 """
 
 import abc
@@ -23,7 +22,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Encoded, View
 
 Metrics = Mapping[str, tuple[Array, Array]]
-"""Metric name to (weighted sum, weight), both float32 scalars; "loss" is the one that is trained, in nats."""
+"""Metric name to (weighted sum, weight), both float32 scalars; "loss", in nats, is trained."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +31,9 @@ class Vocabulary:
 
     Attributes:
         size: V.
-        mask_id: None where the tokenizer has none (GPT's).
-        counts: how often each id stands in the training text, or None where that is not known.
-        continues: by id, whether a piece goes on with the word of the piece before it (WordPiece's ##ing); None where that is
-            not known.
+        mask_id: None if the tokenizer has no [MASK] (GPT's).
+        counts: how often each id occurs in the training text; None if not known.
+        continues: by id, whether a piece continues the word of the piece before it (WordPiece's ##ing); None if not known.
     """
 
     size: int
@@ -51,27 +49,34 @@ class Vocabulary:
         """Where a token is padding, [CLS] or [SEP]: never masked."""
         return (tokens == self.pad_id) | (tokens == self.cls_id) | (tokens == self.sep_id)
 
+    def require_mask(self, purpose: str) -> None:
+        """Refuses, with a UserError, a tokenizer without [MASK]; `purpose` says what the objective needs it for."""
+        if self.mask_id is None:
+            raise UserError(
+                f"{purpose}, and this tokenizer has no piece for that; name one with [MASK] in config.data.tokenizer.path, or"
+                " train one with config.data.tokenizer.kind"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """The model as an objective's loss sees it: the hidden states of its view, and functions of them.
 
     Attributes:
-        shown: () -> the hidden states of the objective's view, by what they have seen; one pass however often it is asked,
-            and by however many objectives. `encoded` is its value.
-        encode: (view) -> the hidden states of another view: one more pass of the body.
-        encode_chunks: (view, length) -> those of a recurrent body through which gradients flow back to the beginning of their
-            chunk of `length` positions only (truncated backpropagation within a row).
-        predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V], the family's own output layer; with `among`
-            [n] or [..., k] those of candidates alone.
-        token_loss: (hidden [B, ..., D], side, labels, weights) -> `cross_entropy` of those logits, which are never held all at
-            once.
-        pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its documents 1 to n.
+        shown: () -> the hidden states of the objective's view, from one pass for all objectives that share it. `encoded` is
+            its value.
+        encode: (view) -> the hidden states of another view, from one more pass of the body.
+        encode_chunks: (view, length) -> the hidden states of a recurrent body. Gradients stop at the beginning of each chunk of
+            `length` positions (truncated backpropagation within a row).
+        predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V] of the family's output layer, or only those of
+            the candidates `among` ([n] or [..., k]).
+        token_loss: (hidden [B, ..., D], side, labels, weights) -> `cross_entropy` of the logits, without holding them all.
+        pool: (documents=None) -> [B, D], one vector per row, or [B, n, D], one for each of its documents 1 to n.
         head: the objective's own Linen head, or None.
         body_config: the body's shape.
         vocabulary: size and special ids.
         deterministic: no dropout (evaluation).
-        key: for an objective that draws at random in training (negative samples); None in evaluation.
+        key: for random draws in training (negative samples); None in evaluation.
     """
 
     shown: Callable[[], Encoded]
@@ -93,8 +98,8 @@ class Bound:
 
 
 WAYS = ("forward", "backward", "in order", "at the mask", "before the mask")
-"""How a trained model can predict a token of a text: from the states of one side; from states that see both sides if the tokens
-are shown in order; from the state of the [MASK] in its place; or from the state one position before that [MASK]."""
+"""How a trained model can predict a token of a text: from the states of one side; from states of both sides, with the tokens
+shown in order; from the state of the [MASK] in its place; or from the state one position before that [MASK]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +108,7 @@ class Scoring:
 
     Attributes:
         ways: some of WAYS; () if the model predicts no tokens of a text.
-        lacks: why these settings rule out a way, completing "this model cannot be scored: ..."; "" if they rule out none.
+        lacks: why the settings rule out a way ("this model cannot be scored: ..."); "" if they rule out none.
     """
 
     ways: tuple[str, ...] = ()
@@ -117,7 +122,7 @@ class Corruption:
     Attributes:
         draws: [V] probability that a chosen word becomes each id.
         keep_share: probability that it stays as it is; with `draws` it sums to 1.
-        count: [R] number of words chosen in each row; None: each word is chosen independently, with `rate`.
+        count: [R] number of words chosen in each row; None: each word is chosen independently with probability `rate`.
         rate: only used if `count` is None.
     """
 
@@ -134,11 +139,10 @@ class NoFloor(Exception):
 class Oracle(Protocol):
     """The best possible model of a language with known probabilities, as an objective's floor sees it.
 
-    R rows, L length. Every method returns −log of the right answer's probability in nats, given what a model sees and nothing
-    else.
+    R rows, L length. Every method returns −log p(right answer | what a model sees) in nats.
 
     Attributes:
-        shared: the corruption of the view, if the objective shares another one's; None if the view is the clean batch.
+        shared: the corruption of another objective's view that this one shares; None for the clean batch. May raise NoFloor.
         vocabulary: size and special ids.
     """
 
@@ -156,7 +160,7 @@ class Oracle(Protocol):
     ) -> Float[np.ndarray, "R L"]:
         """Of every word of the corrupted rows, or with ask="original" of whether the word shown is the original.
 
-        `known`: only chosen positions are asked, so it is known that they were chosen; other positions have no meaning.
+        `known`: only chosen positions are asked, and the model knows it. Values elsewhere have no meaning.
         """
 
     def relation(self, other: str, labels: Int[np.ndarray, "R"], shown: Int[np.ndarray, "R L"]) -> Float[np.ndarray, "R"]:
@@ -173,14 +177,13 @@ class Objective(abc.ABC):
 
     Class attributes:
         reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for the widest one.
-        sees: "clean" (the batch as it is), "own" (its own `view`), "shared" (its own `view`, which objectives that see "any"
-            share), "any" (such a shared view if there is one, else the batch as it is), or the name of the objective whose view
-            it shares.
-        asks: what each unit of its loss's weight is: "tokens" (a supervised position, at the cost of a row of logits),
-            "positions" (a supervised position of another kind), "pairs" (a label of two segments, from the pooled vector), or
-            "other".
-        needs: batch fields that it needs (`pair_label`: a format with sentence pairs; `order_label`: one with
-            negatives="swapped"; `counts`: pairs of words).
+        sees: "clean" (the batch as it is), "own" (its own `view`), "shared" (its own `view`, also for objectives that see
+            "any"), "any" (a shared view if there is one, otherwise the batch), or the name of the objective whose view it
+            shares.
+        asks: what each unit of the loss's weight is: "tokens" (a supervised position, with a row of logits), "positions" (a
+            supervised position without one), "pairs" (a label of two segments, from the pooled vector), or "other".
+        needs: batch fields (`pair_label`: a format with sentence pairs; `order_label`: with negatives="swapped"; `counts`:
+            pairs of words).
         families: the model families it works with; () for all.
     """
 
@@ -192,31 +195,30 @@ class Objective(abc.ABC):
 
     @property
     def has_view(self) -> bool:
-        """Whether it shows the model a view of its own."""
         return self.sees in ("own", "shared")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
-        """What the model is shown. Called on the whole batch, so that micro-batches see the same corruption.
+        """What the model is shown. Called on the whole batch, so micro-batches see the same corruption.
 
         Args:
             batch: int32 [B, L] `tokens`, `segments`, `documents` (0: padding), `positions`; int32 [B] `pair_label`,
-                `order_label`, `visit`; int32 [B, 2] `example_id`. See `bertlab.data.formats`. The last four are [B, n] and
-                [B, n, 2] where rows are packed: see `bertlab.data.packing`.
-            key: a random key that depends on seed and step alone.
+                `order_label`, `visit`; int32 [B, 2] `example_id` (`bertlab.data.formats`). In packed rows the last four are
+                [B, n] and [B, n, 2] (`bertlab.data.packing`).
+            key: a random key that depends only on seed and step.
             vocabulary: size and special ids.
-            progress: float32, the share of the training's steps that are done; 1 in evaluation.
+            progress: float32, the share of training steps done; 1 in evaluation.
 
         Returns:
-            The batch with `tokens` changed and whatever fields the loss needs, each with leading axis B.
+            The batch with `tokens` changed and the fields that the loss needs, each with leading axis B.
         """
         del key, vocabulary, progress
         return batch
 
     def check(self, vocabulary: Vocabulary) -> None:  # noqa: B027 (most objectives work with any)
-        """Refuses, with a UserError, a vocabulary that the objective cannot work with; its `counts` may be None here."""
+        """Refuses, with a UserError, a vocabulary that the objective cannot work with. Its `counts` may be None here."""
 
     def check_shown(self, shown: "Objective") -> None:  # noqa: B027 (most objectives share any view)
-        """Refuses, with a UserError, the objective whose view it shares (`sees`) if that is not set as it needs."""
+        """Refuses, with a UserError, unsuitable settings of the objective whose view it shares (`sees`)."""
 
     def head(self, body: nn.Module) -> nn.Module | None:
         """A Linen module with the objective's own parameters, or None; `body.config` is the body's shape."""
@@ -224,7 +226,7 @@ class Objective(abc.ABC):
         return None
 
     def extra_flops(self, shape, length: int) -> float:
-        """Forward and backward FLOPs a row beyond one pass of the body over it and `flops_per_prediction`.
+        """Forward and backward FLOPs per row beyond one pass of the body and `flops_per_prediction`.
 
         Args:
             shape: the body's config.
@@ -234,11 +236,7 @@ class Objective(abc.ABC):
         return 0.0
 
     def flops_per_prediction(self, shape) -> float:
-        """Forward and backward FLOPs of each unit of its loss's weight: a row of logits where it predicts tokens.
-
-        Args:
-            shape: the body's config.
-        """
+        """Forward and backward FLOPs per unit of the loss's weight: by default a row of logits if it asks for tokens."""
         return shape.flops_per_prediction() if self.asks == "tokens" else 0.0
 
     @abc.abstractmethod
@@ -246,21 +244,17 @@ class Objective(abc.ABC):
         """Losses and metrics of one view as {name: (weighted sum, weight)}; "loss" must be there."""
 
     def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """What an evaluation keeps of every row, arrays [B, ...] by name: a task head's logits; nothing in pretraining."""
+        """What an evaluation keeps of every row, arrays [B, ...] by name: a task head's logits, nothing in pretraining."""
         del model, view
         return {}
 
     def scoring(self) -> Scoring:
-        """How a model trained with it can score a text; by default by the chain rule if it predicts tokens from one side."""
+        """How a trained model can score a text; by default by the chain rule if the loss predicts tokens from one side."""
         one_sided = self.asks == "tokens" and not self.has_view and self.reads in ("forward", "backward")
         return Scoring((self.reads,) if one_sided else ())
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
-        """What its view does to the words it chooses, for floors.
-
-        Args:
-            view: its view of some rows, NumPy arrays.
-            vocabulary: size and special ids.
+        """What the view does to the words it chooses, for floors; `view` has NumPy arrays.
 
         Raises:
             NoFloor: the corruption has no such form.
@@ -268,7 +262,7 @@ class Objective(abc.ABC):
         raise NoFloor(f"the corruption of {type(self).__name__} is not known")
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """The loss of the best possible model at every position that the loss supervises.
+        """The loss of the best possible model at every position.
 
         Args:
             oracle: the best possible model on these rows.
@@ -276,7 +270,7 @@ class Objective(abc.ABC):
             batch: the clean rows.
 
         Returns:
-            [R, P] nats and [R, P] whether each position is supervised.
+            [R, P] nats, and [R, P] whether each position is supervised.
 
         Raises:
             NoFloor: the floor is not known.
@@ -290,25 +284,20 @@ class Objective(abc.ABC):
             counts: [V] how often each id occurs in the training text, or None.
             batches: held-out batches, NumPy arrays.
         """
-        if self.asks == "tokens" and counts is not None:
-            return entropy(counts)
         if self.asks == "pairs":
-            labels = np.concatenate(
-                [batch[field].ravel() for batch in batches for field in self.needs if field in batch] or [[]]
-            )
-            return entropy(np.array([(labels == 0).sum(), (labels == 1).sum()])) if (labels >= 0).any() else None
-        return None
+            labels = [batch[field].ravel() for batch in batches for field in self.needs if field in batch]
+            counts = np.array([sum((of_batch == label).sum() for of_batch in labels) for label in (0, 1)])
+            return entropy(counts) if counts.any() else None
+        return entropy(counts) if self.asks == "tokens" and counts is not None else None
 
     @functools.cached_property
     def has_order(self) -> bool:
         """Whether its own view has the field `order`, which hides part of a document (`bertlab.models.base.View`)."""
         if not self.has_view:
             return False
-        whole, row = jax.ShapeDtypeStruct((2, 8), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
-        batch = dict.fromkeys(("tokens", "segments", "documents", "positions"), whole)
-        batch |= dict.fromkeys(("pair_label", "order_label", "visit"), row) | {
-            "example_id": jax.ShapeDtypeStruct((2, 2), jnp.int32)
-        }
+        shapes = dict.fromkeys(("tokens", "segments", "documents", "positions"), (2, 8)) | {"example_id": (2, 2)}
+        shapes |= dict.fromkeys(("pair_label", "order_label", "visit"), (2,))
+        batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
         vocabulary = Vocabulary(8, 0, 1, 2, 3, 4, counts=(1,) * 8)
         view = jax.eval_shape(lambda batch, key: self.view(batch, key, vocabulary, jnp.float32(0)), batch, jax.random.key(0))
         return "order" in view
@@ -331,11 +320,11 @@ def cross_entropy(logits: Float[Array, "... V"], labels: Int[Array, "..."], weig
 
     Args:
         logits: float32, any scale.
-        labels: the right class; anything in range where the weight is zero.
+        labels: the right class; anything in range if the weight is zero.
         weights: non-negative weight of each position.
     """
     weights = weights.astype(jnp.float32)
-    # Written out so that the maximum serves both; argmax and logsumexp cost two passes more over [.., V].
+    # argmax and logsumexp would cost two more passes over [..., V]; here one maximum serves both.
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     log_normaliser = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]

@@ -1,4 +1,4 @@
-"""What goes wrong in an objective from outside the package, as one sentence with its name, file and line."""
+"""Mistakes in an objective from outside the package, as one sentence with name, file and line."""
 
 import contextlib
 import inspect
@@ -10,7 +10,7 @@ from bertlab.objectives.base import Objective
 
 @contextlib.contextmanager
 def blamed(name: str, objective: Objective | type[Objective], method: str):
-    """Turns an exception in an objective's method into a UserError; those of built-in objectives pass as they are."""
+    """Turns an exception in a method of an objective from outside the package into a UserError."""
     kind = objective if isinstance(objective, type) else type(objective)
     try:
         yield
@@ -24,7 +24,7 @@ def blamed(name: str, objective: Objective | type[Objective], method: str):
 
 
 def whereabouts(objective: Objective | type[Objective], method: str, error: BaseException | None = None) -> str:
-    """File and line of an objective's method, or of the line in its file that an error came from."""
+    """File and line of an objective's method, or of the line in its file that raised the error."""
     kind = objective if isinstance(objective, type) else type(objective)
     code = inspect.unwrap(getattr(kind, method)).__code__
     return f"{code.co_filename}, line {line_in(code.co_filename, error) or code.co_firstlineno}"

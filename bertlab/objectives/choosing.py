@@ -1,7 +1,7 @@
 """Which positions of a row are masked: single tokens, whole words or spans.
 
-Chance comes in as numbers from [0, 1), one a position, so that a choice is a function of its arguments and rows do not
-depend on each other. Letters: B batch, L length, P slots (the most positions that a row can have masked), V vocabulary.
+Random numbers in [0, 1) are arguments, one per position, so rows do not depend on each other. Letters: B batch, L length,
+P slots (the most positions of a row that can be masked), V vocabulary.
 """
 
 import jax
@@ -20,16 +20,16 @@ def choose_tokens(candidates: Bool[Array, "B L"], priority: Float[Array, "B L"],
 def word_starts(
     tokens: Int[Array, "B L"], documents: Int[Array, "B L"], candidates: Bool[Array, "B L"], continues: tuple[bool, ...] | None
 ) -> Bool[Array, "B L"]:
-    """Which candidates begin a word; the others join the candidate before them.
+    """Which candidates begin a word; the others join the candidate before them in the same document.
 
-    As in create_pretraining_data.py that may be one on the other side of a [SEP], but it is one of the same document.
+    As in create_pretraining_data.py, a [SEP] may lie between the two.
 
     Args:
-        continues: by id, whether a piece goes on with a word; None: every piece is a word.
+        continues: by id, whether a piece continues a word; None: every piece is a word.
     """
     if continues is None:
         return candidates
-    # The document of the candidate before; documents of a row are numbered upwards from 1.
+    # The document of the last candidate so far; documents of a row are numbered upwards from 1.
     seen = jax.lax.cummax(jnp.where(candidates, documents, 0), axis=1)
     before = jnp.pad(seen, ((0, 0), (1, 0)))[:, :-1]
     return candidates & ~(jnp.asarray(np.asarray(continues))[tokens] & (before == documents))
@@ -38,9 +38,9 @@ def word_starts(
 def choose_words(
     candidates: Bool[Array, "B L"], starts: Bool[Array, "B L"], priority: Float[Array, "B L"], wanted: Int[Array, "B"]
 ) -> Bool[Array, "B L"]:
-    """Words in the order of the priority of their first piece, until `wanted` pieces are chosen.
+    """Words by the priority of their first piece, until `wanted` pieces are chosen.
 
-    A word that has more pieces than are still wanted is left out, and the next one tried (create_pretraining_data.py).
+    A word with more pieces than are still wanted is skipped (create_pretraining_data.py).
     """
     first_piece = jax.lax.cummax(jnp.where(starts, jnp.arange(candidates.shape[1]), 0), axis=1)
     count = jax.vmap(lambda at, pieces: jnp.zeros(pieces.shape, jnp.int32).at[at].add(pieces))
@@ -56,10 +56,10 @@ def _put_back(values: Bool[Array, "B L"], order: Int[Array, "B L"]) -> Bool[Arra
 
 
 def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Array, "B L"]:
-    """Which of the sizes, taken from the first on, still fit what those before have left of the budget.
+    """Which sizes fit the rest of the budget, taken in order.
 
-    A round takes everything up to the first one that does not fit; what is too large then stays so. The largest size that
-    fits falls with every round, so there are few.
+    A round takes everything up to the first size that does not fit. The largest size that fits falls with every round, so
+    rounds are few.
     """
 
     def another_round(taken):
@@ -75,7 +75,7 @@ def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Arr
 def span_lengths(chance: Float[Array, "..."], p: float, longest: int) -> Int[Array, "..."]:
     """Lengths ℓ = 1 … longest with probability ∝ p (1 − p)^(ℓ − 1).
 
-    Longer draws are drawn again, not shortened: for p = .2 and 10 the mean is 3.8, as SpanBERT's section 3.1 states.
+    Longer draws are drawn again, not shortened: the mean for p = .2 and 10 is 3.8, as in SpanBERT's section 3.1.
     """
     distribution = (1 - p) ** np.arange(longest)
     cumulative = np.cumsum(distribution)[:-1] / distribution.sum()
@@ -89,11 +89,11 @@ def choose_spans(
     lengths: Int[Array, "B L"],
     wanted: Int[Array, "B"],
 ) -> Bool[Array, "B L"]:
-    """Spans of whole words (Joshi et al. 2020, section 3.1), until `wanted` positions are chosen; the last one is cut there.
+    """Spans of whole words (Joshi et al. 2020, section 3.1), until `wanted` positions are chosen; the last span is cut there.
 
-    A span begins at a word that is not chosen yet, the one of lowest priority, and has as many words as `lengths` says at
-    its first piece, or fewer where something that is no candidate comes in between; it may run into an earlier one. What
-    comes right after something that is no candidate begins a word.
+    A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its number of words; it ends
+    earlier at a position that is no candidate, and may run into an earlier span. A candidate right after a position that is
+    no candidate begins a word.
     """
     starts |= candidates & jnp.pad(~candidates, ((0, 0), (1, 0)))[:, :-1]
     words = jnp.cumsum(starts, axis=1)
@@ -113,7 +113,7 @@ def choose_spans(
 
 
 def inside_documents(documents: Int[Array, "B L"]) -> Bool[Array, "B L"]:
-    """Where a position has a neighbour of its own document on both sides."""
+    """Where both neighbours of a position are in its document."""
     same = documents[:, 1:] == documents[:, :-1]
     return jnp.pad(same, ((0, 0), (1, 0))) & jnp.pad(same, ((0, 0), (0, 1))) & (documents > 0)
 
@@ -126,10 +126,30 @@ def in_slots(chosen: Bool[Array, "B L"], slots: int) -> tuple[Int[Array, "B P"],
     return jnp.where(used, positions, 0), used
 
 
+def from_slots(positions: Int[Array, "B P"], used: Bool[Array, "B P"], length: int) -> Bool[Array, "B L"]:
+    """The positions of the used slots, as a mask."""
+    return jax.vmap(lambda at, is_used: jnp.zeros(length, bool).at[at].max(is_used))(positions, used)
+
+
+def at_positions(x: Array, positions: Int[Array, "B P"]) -> Array:
+    """The entries [B, P, ...] of x [B, L, ...] at some positions of each row."""
+    return jax.vmap(lambda row, at: row[at])(x, positions)
+
+
+def put_at(
+    tokens: Int[Array, "B L"], positions: Int[Array, "B P"], used: Bool[Array, "B P"], values: Int[Array, "B P"]
+) -> Int[Array, "B L"]:
+    """The tokens with other values at the positions of used slots."""
+    # Adding differences leaves unused slots (all at position 0) without effect. Row by row, the compiler can divide this over
+    # devices; with indices of rows it would gather those of all.
+    change = jnp.where(used, values - at_positions(tokens, positions), 0)
+    return jax.vmap(lambda row, at, by: row.at[at].add(by))(tokens, positions, change)
+
+
 def span_edges(chosen: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
     """For each position the nearest ones before and after it, itself included, that are not chosen.
 
-    Those of a chosen position are s − 1 and e + 1 of its span (s, e), where spans that touch are one, as in SpanBERT's code.
+    For a chosen position these are s − 1 and e + 1 of its span (s, e). Spans that touch are one, as in SpanBERT's code.
     """
     index = jnp.arange(chosen.shape[1])
     before = jax.lax.cummax(jnp.where(chosen, 0, index), axis=1)

@@ -6,7 +6,6 @@ G the generator's, V vocabulary.
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +14,10 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
-from bertlab.models.base import (
-    ACTIVATIONS,
-    Carry,
-    Dense,
-    Encoded,
-    Norm,
-    OutputConfig,
-    TokenPrediction,
-    View,
-    rows_apart,
-)
+from bertlab.models.base import ACTIVATIONS, Dense, Norm, OutputConfig, TokenPrediction, View, rows_apart
 from bertlab.models.transformer import Transformer, TransformerConfig
 from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Vocabulary, cross_entropy
+from bertlab.objectives.choosing import at_positions, put_at
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.word_vectors import draw_words
 
@@ -37,40 +27,37 @@ GENERATORS = ("small", "unigram")
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokenDetection(Objective):
-    """ELECTRA (section 2): a generator fills the chosen positions m, and the body says which tokens are not the original's.
+    """ELECTRA (section 2): a generator fills the chosen positions m, and the body says which tokens are not the original ones.
 
         L_MLM(x)  = Σ_{t in m} −log p_G(x_t | x with m masked)
         L_Disc(x) = Σ_t −1[x'_t = x_t] log(1 − σ(z_t)) − 1[x'_t ≠ x_t] log σ(z_t)
 
     x' is x with each t in m replaced by a draw from p_G; a draw that equals the original counts as original. z_t is read
-    from the body's states of x'. (The paper's D is 1 − σ(z): here, as in its code, z speaks for "replaced".) No
-    gradient flows through the draw. Positions are chosen as `mlm` does; all become [MASK] for the generator, as in the
-    paper (its code leaves 15 % of them as they are).
+    from the body's states of x'; as in the original code, large z means "replaced". No gradient flows through the draw.
+    Positions are chosen as in `mlm`. All become [MASK] for the generator, as in the paper (its code keeps 15 %).
 
     `task` is what the body is asked about x' (section 3.4):
-        discriminate: L_Disc over all tokens but padding, [CLS] and [SEP] too.
-        discriminate_masked: L_Disc over m alone (ELECTRA 15 %).
+        discriminate: L_Disc over all tokens except padding, [CLS] and [SEP] included.
+        discriminate_masked: L_Disc over m (ELECTRA 15 %).
         replace_mlm: Σ_{t in m} −log p(x_t | x') (Replace MLM).
         all_tokens: Σ_t −log p(x_t | x'), with a copy mechanism: p(x_t) = D_t · 1[x_t = x'_t] + (1 − D_t) · softmax_t(x_t).
 
-    `generator` is where the draws come from:
-        small: a transformer in the head, of the body's layers and `generator_size` times its width, heads and hidden units;
-            the body's token, position and segment embeddings, projected, are its input, and its output is tied to them
-            (section 3.2). It is trained by L_MLM.
-        unigram: fixed, the counts of the training text (`unigram_probabilities`); nothing is trained but the body, and
-            the Bayes-optimal loss can be computed.
+    `generator` is the source of the draws:
+        small: a transformer in the head, trained by L_MLM. It has as many layers as the body and `generator_size` times its
+            width, heads and hidden units. It reads the body's embeddings, projected, and its output is tied to them
+            (section 3.2).
+        unigram: the counts of the training text (`unigram_probabilities`), fixed. Only the body is trained, and the
+            Bayes-optimal loss can be computed.
 
-    The loss is one sum per position that the body is asked about, so that the sums of parts of a batch can be added. With
-    a small generator it is λ · L_Disc + L_MLM / rate over all tokens, and λ · L_Disc + L_MLM over m alone: divided by its
-    weight, this is the original code's λ · mean L_Disc + mean L_MLM, as far as the chosen are `rate` of the tokens, which
-    they are up to rounding. λ = `discriminator_weight`; it is 1 for the tasks that predict tokens, where the paper names
-    none. With a unigram generator the loss is the body's alone, λ = 1.
+    The loss is a sum over the positions that the body is asked about. With a small generator it is λ · L_Disc + L_MLM / rate
+    over all tokens, or λ · L_Disc + L_MLM over m. Divided by its weight, this is the original code's λ · mean L_Disc + mean
+    L_MLM, up to rounding of the number of chosen tokens. λ = `discriminator_weight` with a small generator that discriminates,
+    and 1 otherwise.
     """
 
-    reads: ClassVar[str] = "both"
-    sees: ClassVar[str] = "own"
-    families: ClassVar[tuple[str, ...]] = ("bert", "modern")
-    asks: ClassVar[str] = "positions"  # rows of logits are in `extra_flops`: how many depends on task and generator
+    sees = "own"
+    families = ("bert", "modern")
+    asks = "positions"  # rows of logits are in `extra_flops`: how many depends on task and generator
 
     task: str = "discriminate"
     generator: str = "small"
@@ -80,7 +67,6 @@ class ReplacedTokenDetection(Objective):
     discriminator_weight: float = 50.0
 
     def __post_init__(self):
-        """Refuses unknown names, sizes that make no generator, and settings without effect."""
         for name, known in (("task", TASKS), ("generator", GENERATORS)):
             if getattr(self, name) not in known:
                 raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
@@ -89,7 +75,7 @@ class ReplacedTokenDetection(Objective):
                 raise UserError(f"{name}={getattr(self, name)} must be more than 0 and at most 1")
         if not self.discriminator_weight > 0:
             raise UserError(f"discriminator_weight={self.discriminator_weight} must be more than 0")
-        for name, used in (("generator_size", self._trains_generator), ("discriminator_weight", self._is_weighted)):
+        for name, used in (("generator_size", self.trains_generator), ("discriminator_weight", self._is_weighted)):
             default = getattr(ReplacedTokenDetection, name)
             if not used and getattr(self, name) != default:
                 raise UserError(
@@ -98,16 +84,18 @@ class ReplacedTokenDetection(Objective):
                 )
 
     @property
-    def _trains_generator(self) -> bool:
+    def trains_generator(self) -> bool:
+        """Whether the generator is a network."""
         return self.generator == "small"
 
     @property
-    def _discriminates(self) -> bool:
+    def discriminates(self) -> bool:
+        """Whether the body says which tokens were replaced."""
         return self.task.startswith("discriminate")
 
     @property
     def _is_weighted(self) -> bool:
-        return self._trains_generator and self._discriminates
+        return self.trains_generator and self.discriminates
 
     @property
     def _asks_all(self) -> bool:
@@ -115,43 +103,43 @@ class ReplacedTokenDetection(Objective):
 
     @property
     def _masking(self) -> MaskedLanguageModel:
-        """How positions are chosen, and what a generator sees there."""
+        """How positions are chosen, and what the generator sees there."""
         return MaskedLanguageModel(rate=self.rate, exact=self.exact, mask_share=1.0, random_share=0.0)
 
     def check(self, vocabulary: Vocabulary) -> None:
-        """Refuses a tokenizer without [MASK], as `mlm` does."""
         self._masking.check(vocabulary)
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
-        """What the generator reads or, where it reads nothing, what the body reads.
+        """What the generator reads, or what the body reads if the generator is fixed.
 
         Returns:
             The batch with `original_tokens` [B, L] and `mlm`'s [B, P] fields. For a small generator `tokens` have [MASK] at
-            the chosen positions, and float32 `uniforms` [B, P] in [0, 1) are to draw with; else `tokens` are replaced.
+            the chosen positions, and float32 `uniforms` [B, P] in [0, 1) are there to draw with. Otherwise `tokens` are
+            replaced.
         """
         choose_key, draw_key = jax.random.split(key)
         view = {**self._masking.view(batch, choose_key, vocabulary, progress), "original_tokens": batch["tokens"]}
         chosen = view["masked_positions"].shape
-        if self._trains_generator:
+        if self.trains_generator:
             return {**view, "uniforms": jax.random.uniform(draw_key, chosen)}
         return {**view, "tokens": replaced(view, draw_words(draw_key, unigram_probabilities(vocabulary), chosen))}
 
     def head(self, body: nn.Module) -> nn.Module | None:
-        """The generator and what reads the discriminator's states; None where there is neither."""
-        if self.task == "replace_mlm" and not self._trains_generator:
+        """The generator and the layers that read the body's states; None if there are neither."""
+        if self.task == "replace_mlm" and not self.trains_generator:
             return None
         return _Head(body, self)
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
         """Chosen words are replaced by draws from the training text's counts."""
-        if self._trains_generator:
+        if self.trains_generator:
             raise NoFloor("its generator learns; with generator=unigram there is a floor")
         count = view["masked_weights"].sum(axis=1) if self.exact else None
         return Corruption(unigram_probabilities(vocabulary), count=count, rate=self.rate)
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """Of the original word, or of whether each word is the original, at all positions or at the chosen ones."""
-        ask = "original" if self._discriminates else "word"
+        """Of the original word, or of whether each word is the original, at all or at the chosen positions."""
+        ask = "original" if self.discriminates else "word"
         known = not self._asks_all
         nats = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary), ask, known)
         if known:
@@ -159,21 +147,21 @@ class ReplacedTokenDetection(Objective):
         return nats, batch["documents"] > 0
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """The loss; the generator's and the body's own ones in nats per position; and how many tokens were replaced.
+        """The loss, the share of replaced tokens, and the losses of generator and body in nats per position.
 
-        `discriminator_loss` (with `recall`, the share of replaced tokens that are found) or `token_loss` is the body's.
+        The body's is `discriminator_loss` (with `recall`, the share of replaced tokens that are found) or `token_loss`.
         """
         generator = {}
-        if self._trains_generator:
-            logits = model.head.generate(view, model.deterministic)
+        if self.trains_generator:
+            logits = model.head.generator.logits(view, model.deterministic)
             generator = cross_entropy(logits, view["masked_labels"], view["masked_weights"])
             view = {**view, "tokens": replaced(view, draw_tokens(jax.lax.stop_gradient(logits), view["uniforms"]))}
-        hidden = (model.encode(view) if self._trains_generator else model.encoded).output("both")
+        hidden = (model.encode(view) if self.trains_generator else model.encoded).output("both")
         shown, original, asked = view["tokens"], view["original_tokens"], view["documents"] > 0
         if not self._asks_all:
-            hidden, shown, original = (at(x, view["masked_positions"]) for x in (hidden, shown, original))
+            hidden, shown, original = (at_positions(x, view["masked_positions"]) for x in (hidden, shown, original))
             asked = view["masked_weights"]
-        if self._discriminates:
+        if self.discriminates:
             body = detection(model.head.discriminate(hidden), shown != original, asked)
         else:
             logits = model.predict_tokens(hidden, "both")
@@ -181,9 +169,8 @@ class ReplacedTokenDetection(Objective):
                 logits = copy_mixture(logits, model.head.copy(hidden), shown)
             body = cross_entropy(logits, original, asked)
         total, weight = body.pop("loss")
-        own_name = "discriminator_loss" if self._discriminates else "token_loss"
         metrics = {
-            own_name: (total, weight),
+            "discriminator_loss" if self.discriminates else "token_loss": (total, weight),
             **body,
             "replaced": (((shown != original) & asked).sum(dtype=jnp.float32), weight),
         }
@@ -198,24 +185,19 @@ class ReplacedTokenDetection(Objective):
         chosen = self._masking.slots(length)
         asked = length if self._asks_all else chosen
         flops = 0.0
-        if self._trains_generator:
+        if self.trains_generator:
             small = generator_config(shape, self.generator_size)
             projection = 6 * shape.width * small.width
             prediction = projection + 6 * shape.width * shape.vocab_size
             flops += length * (small.flops_per_token(length) + projection) + chosen * prediction
-        if self._discriminates:
+        if self.discriminates:
             return flops + asked * 6 * shape.width * (shape.width + 1)
         copying = 6 * shape.width if self.task == "all_tokens" else 0
         return flops + asked * (shape.flops_per_prediction() + copying)
 
 
-def at(x: Array, positions: Int[Array, "B P"]) -> Array:
-    """The entries [B, P, ...] of x [B, L, ...] at some positions of each row."""
-    return jax.vmap(lambda row, chosen: row[chosen])(x, positions)
-
-
 def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
-    """The fixed generator's distribution, float64: the training text's counts, equal ones where they are not known.
+    """The fixed generator's distribution, float64: the training text's counts, or equal counts if they are not known.
 
     Padding, [CLS], [SEP] and [MASK] are never drawn.
 
@@ -233,20 +215,17 @@ def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
 def draw_tokens(logits: Float[Array, "B P V"], uniforms: Float[Array, "B P"]) -> Int[Array, "B P"]:
     """A token from each softmax by its inverse distribution function: the first at which the cumulative sum exceeds u."""
     cumulative = jnp.cumsum(jax.nn.softmax(logits), axis=-1)
-    # Not u itself: in float32 the whole sum is not quite 1.
+    # u is scaled, since the float32 sum is not exactly 1.
     return (cumulative <= uniforms[..., None] * cumulative[..., -1:]).sum(-1, dtype=jnp.int32)
 
 
 def replaced(view: View, drawn: Int[Array, "B P"]) -> Int[Array, "B L"]:
     """The original tokens with what was drawn at the chosen positions."""
-    # Adding differences leaves unused slots (weight 0, all at position 0) without effect.
-    change = jnp.where(view["masked_weights"], drawn - view["masked_labels"], 0)
-    original = jnp.asarray(view["original_tokens"])
-    return jax.vmap(lambda row, at, by: row.at[at].add(by))(original, view["masked_positions"], change)
+    return put_at(view["original_tokens"], view["masked_positions"], view["masked_weights"], drawn)
 
 
 def detection(logits: Float[Array, "B M"], is_replaced: Bool[Array, "B M"], asked: Bool[Array, "B M"]) -> Metrics:
-    """Sums of −log p of the right answer in nats and of right guesses, of all and of the replaced; no opinion is "original"."""
+    """Sums of −log p(right answer) in nats and of right guesses, for all tokens and for replaced ones; z = 0 is "original"."""
     losses = jax.nn.softplus(logits) - is_replaced * logits
     right = ((logits > 0) == is_replaced) & asked
     count = lambda where: where.sum(dtype=jnp.float32)
@@ -267,7 +246,7 @@ def copy_mixture(
 
 
 def generator_config(shape: TransformerConfig, size: float) -> TransformerConfig:
-    """The body's shape with `size` times its heads, width (up to whole, even heads) and hidden units; as many layers."""
+    """The body's shape with `size` times its heads, hidden units and width (rounded up to whole, even heads)."""
     heads = max(1, round(shape.heads * size))
     width = 2 * heads * math.ceil(round(shape.width * size) / (2 * heads))
     output = OutputConfig(transform=True, tied=True, bias=True)
@@ -275,7 +254,7 @@ def generator_config(shape: TransformerConfig, size: float) -> TransformerConfig
 
 
 class _Generator(Transformer):
-    """A narrower transformer between the body's embeddings: projected they go in, and its output is tied to the tokens'."""
+    """A narrower transformer that reads the body's embeddings, projected, and whose output is tied to them."""
 
     body: Transformer
 
@@ -288,51 +267,36 @@ class _Generator(Transformer):
             c.output, c.vocab_size, wide.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation
         )
 
-    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
-        """As the transformer's, but that its input is the body's embeddings, projected."""
-        c = self.config
-        embedded = self.body.embed(view, deterministic)
-        x = rows_apart(self.projection(embedded).reshape(-1, c.width))
-        layers = (x, *self._blocks(x, view, deterministic))
-        if c.final_norm:
-            layers = (*layers[:-1], self.final_norm(layers[-1]))
-        return Encoded(both=tuple(layer.reshape(*embedded.shape[:2], c.width) for layer in layers)), carry
-
-    def predict_tokens(
-        self, hidden: Float[Array, "... G"], side: str, among: Int[Array, "..."] | None = None
-    ) -> Float[Array, "... V"]:
-        """Logits over the vocabulary, from a transform to the body's width."""
-        return self.output(hidden, self.body.token_embedding, side, among)
+    def logits(self, view: View, deterministic: bool) -> Float[Array, "B P V"]:
+        """Logits at the chosen positions."""
+        c, embedded = self.config, self.body.embed(view, deterministic)
+        hidden = self._blocks(rows_apart(self.projection(embedded).reshape(-1, c.width)), view, deterministic)[-1]
+        hidden = (self.final_norm(hidden) if c.final_norm else hidden).reshape(*embedded.shape[:2], c.width)
+        return self.output(at_positions(hidden, view["masked_positions"]), self.body.token_embedding, "both")
 
 
 class _Head(nn.Module):
-    """The generator (`generate`) and what is read from the discriminator's states (`discriminate`, `copy`)."""
+    """The generator, and the layers that read the body's states (`discriminate`, `copy`)."""
 
     body: Transformer
     objective: ReplacedTokenDetection
 
     def setup(self):
         c, asked = self.body.config, self.objective
-        # A sigmoid has a bias even where the body's layers have none: it begins with the share of replaced tokens.
+        # With a bias even if the body's layers have none.
         dense = lambda width: Dense(width, ("embed", None), c.init, dtype=c.dtype)
-        if asked.generator == "small":
+        if asked.trains_generator:
             self.generator = _Generator(generator_config(c, asked.generator_size), self.body)
-        if asked.task.startswith("discriminate"):
+        if asked.discriminates:
             self.dense, self.to_logit = dense(c.width), dense(1)
         if asked.task == "all_tokens":
             self.to_copy_logit = dense(1)
 
-    def generate(self, view: View, deterministic: bool) -> Float[Array, "B P V"]:
-        """The generator's logits at the chosen positions."""
-        hidden = self.generator.encode(view, deterministic, {})[0].output("both")
-        chosen = at(hidden, view["masked_positions"])
-        return self.generator.predict_tokens(chosen, "both")
-
     def discriminate(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
-        """Logits of "replaced": a dense layer, the body's activation and a dense layer, as the original code's."""
+        """Logits of "replaced": a dense layer, the body's activation and a dense layer, as in the original code."""
         hidden = ACTIVATIONS[self.body.config.activation](self.dense(hidden))
         return self.to_logit(hidden)[..., 0].astype(jnp.float32)
 
     def copy(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
-        """Logits of D, that the token shown is the original."""
+        """Logits of D: the token shown is the original."""
         return self.to_copy_logit(hidden)[..., 0].astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Cross-entropy over the vocabulary, straight from hidden states: logits come and go a few rows at a time.
+"""Cross-entropy over the vocabulary from hidden states, with the logits of only a few rows at a time.
 
 Letters: B batch, n positions a row at which something is predicted, D width, V vocabulary, N rows of one chunk.
 """
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from bertlab.models.base import BATCH_AXES, for_cpu
 from bertlab.objectives.base import Metrics
 
-# Rows of logits at a time: on a CPU few enough for its caches, elsewhere so many that they fill 256 MiB.
+# Rows of logits at a time: few enough for a CPU's caches; elsewhere as many as fill 256 MiB.
 _CPU_ROWS = 128
 _ELEMENTS = 2**26
 
@@ -27,17 +27,17 @@ def linear_cross_entropy(
     weights: Float[Array, "B ..."],
     rows: int | None = None,
 ) -> Metrics:
-    """`cross_entropy(hidden @ table.T + bias, labels, weights)`, without ever holding [B, n, V].
+    """`cross_entropy(hidden @ table.T + bias, labels, weights)` that never holds [B, n, V].
 
-    The gradient of each chunk is computed beside its loss, while its logits are there, so that nothing is computed twice and
-    nothing of size V is kept but the gradient of the table itself.
+    The gradient of each chunk is computed beside its loss, so nothing is computed twice and nothing of size V is kept except
+    the gradient of the table.
 
     Args:
         hidden: states; products are computed in their dtype and summed in float32.
         table, bias: of the output layer, in float32.
-        labels: the right token; anything in range where the weight is zero.
+        labels: the right token; anything in range if the weight is zero.
         weights: non-negative weight of each position.
-        rows: of logits at a time; 0: all; None: as many as suit the device.
+        rows: rows of logits at a time; 0: all; None: chosen for the device.
     """
     batch, width = hidden.shape[0], hidden.shape[-1]
     hidden, labels = hidden.reshape(batch, -1, width), labels.reshape(batch, -1)
@@ -50,25 +50,16 @@ def linear_cross_entropy(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _summed(rows, hidden, table, bias, labels, weights):
     """Weighted sums of −log p(label) and of right guesses."""
-    return _on_all_devices(rows, hidden, table, bias, labels, weights, False)[0]
+    return _on_all_devices(rows, hidden, table, bias, labels, weights)[0]
 
 
-def _forward(rows, hidden, table, bias, labels, weights):
-    return _on_all_devices(rows, hidden, table, bias, labels, weights, True)
+def _backward(_, gradients, cotangents):
+    scaled = jax.tree.map(lambda x: x * cotangents[0].astype(x.dtype), gradients)
+    return *scaled, None, None  # labels and weights
 
 
-def _backward(rows, gradients, cotangents):
-    del rows
-    of_loss, _ = cotangents
-    of_hidden, of_table, of_bias = jax.tree.map(lambda x: x * of_loss.astype(x.dtype), gradients)
-    return of_hidden, of_table, of_bias, None, None
-
-
-_summed.defvjp(_forward, _backward)
-
-
-def _on_all_devices(rows, hidden, table, bias, labels, weights, with_gradient: bool):
-    """Each device's part of the batch by itself, and one sum over devices at the end, not one for each chunk."""
+def _on_all_devices(rows, hidden, table, bias, labels, weights, with_gradient: bool = False):
+    """Each device works on its part of the batch; one sum over devices follows, not one per chunk."""
     compute = functools.partial(_chunks, rows, with_gradient)
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
@@ -92,6 +83,9 @@ def _on_all_devices(rows, hidden, table, bias, labels, weights, with_gradient: b
     )(hidden, table, bias, labels, weights)
 
 
+_summed.defvjp(functools.partial(_on_all_devices, with_gradient=True), _backward)
+
+
 def _chunks(rows, with_gradient: bool, hidden, table, bias, labels, weights):
     """((loss, right), gradients of hidden, table and bias, or None), chunk by chunk."""
     batch, positions, width = hidden.shape
@@ -100,10 +94,14 @@ def _chunks(rows, with_gradient: bool, hidden, table, bias, labels, weights):
     chunks = math.ceil(positions / max(1, rows // batch)) if rows else 1
     each = math.ceil(positions / chunks)
     table_now = table.astype(hidden.dtype)
-    # Of every row of the batch as many positions in each chunk; at the end some without weight.
-    filled = lambda x: jnp.pad(x, [(0, 0), (0, chunks * each - positions), *[(0, 0)] * (x.ndim - 2)])
-    split = lambda x: filled(x).reshape(batch, chunks, each, *x.shape[2:]).swapaxes(0, 1)
-    given = tuple(x.reshape(chunks, batch * each, *x.shape[3:]) for x in map(split, (hidden, labels, weights)))
+
+    def split(x):
+        """Equally many positions of every row in each chunk; the last ones have no weight."""
+        filled = jnp.pad(x, [(0, 0), (0, chunks * each - positions), *[(0, 0)] * (x.ndim - 2)])
+        apart = filled.reshape(batch, chunks, each, *x.shape[2:]).swapaxes(0, 1)
+        return apart.reshape(chunks, batch * each, *x.shape[2:])
+
+    given = split(hidden), split(labels), split(weights)
     of_chunk = functools.partial(_chunk, table_now, bias, with_gradient)
     if chunks == 1:
         (sums, of_layer), of_hidden = of_chunk(*(x[0] for x in given))
@@ -122,9 +120,9 @@ def _chunks(rows, with_gradient: bool, hidden, table, bias, labels, weights):
 
 
 def _chunk(table, bias, with_gradient: bool, hidden: Float[Array, "N D"], labels: Int[Array, "N"], weights: Float[Array, "N"]):
-    """One chunk's (((loss, right), gradients of the layer), gradient of hidden), the gradients None where none is asked for.
+    """(((loss, right), gradients of the layer), gradient of hidden) of one chunk; without a gradient these are None.
 
-    Its logits are [V, N], which makes every product a plain one.
+    Logits are [V, N], so no product needs a transposition.
     """
     product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
     logits = product(table, hidden, (((1,), (1,)), ((), ())))
@@ -137,7 +135,7 @@ def _chunk(table, bias, with_gradient: bool, hidden: Float[Array, "N D"], labels
     sums = (((top + jnp.log(normaliser) - label_logit) * weights).sum(), (right * weights).sum())
     if not with_gradient:
         return (sums, None), None
-    # ∂loss/∂logits = weight · (softmax − one-hot); the second part is added where it is not zero.
+    # ∂loss/∂logits = weight · (softmax − one-hot); the one-hot part is added at the labels only.
     share = (powers * (weights / normaliser)).astype(hidden.dtype)
     of_hidden = product(share, table, (((0,), (0,)), ((), ()))) - weights[:, None] * table[labels]
     asked = weights[:, None] * hidden.astype(jnp.float32)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +13,13 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Scoring, Vocabulary, check_share
 from bertlab.objectives.choosing import (
+    at_positions,
     choose_spans,
     choose_tokens,
     choose_words,
     in_slots,
     inside_documents,
+    put_at,
     span_edges,
     span_lengths,
     word_starts,
@@ -26,7 +27,7 @@ from bertlab.objectives.choosing import (
 
 UNITS = ("token", "whole_word", "span")
 
-# With `exact` off, a row wants more predictions than it has slots less often than this.
+# With exact=False, the probability that a row wants more predictions than it has slots is below this.
 _OVERFLOW = 1e-6
 
 
@@ -35,30 +36,29 @@ class MaskedLanguageModel(Objective):
     """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those positions corrupted.
 
     In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS], [SEP] and padding; length
-    counts [CLS] and [SEP]. Packed examples share the n of their row, and one of them may have none. A chosen token becomes
+    counts [CLS] and [SEP]. Packed examples share the n of their row, so an example may have none. A chosen token becomes
     [MASK] with `mask_share`, a uniform draw from the whole vocabulary with `random_share`, and stays otherwise. Logits are
     computed at the chosen positions only: [B, P, V], P = `slots(L)`.
 
     Settings:
         rate: share of the positions that are chosen.
-        final_rate: the rate changes linearly over the training's steps and ends here, where evaluation is; 0: it stays.
-        exact: n positions, as in BERT's code; else each by itself with probability `rate`, as in Hugging Face's collator,
-            where P leaves so much room that n > P, and some predictions are dropped, in less than one of 10⁶ rows.
-        unit: "token": positions uniformly, without replacement. "whole_word": words (BERT's whole-word masking); those that
-            would exceed n are passed over, so there may be fewer, and each piece becomes [MASK], random or neither by itself.
-            "span": SpanBERT's (Joshi et al. 2020, section 3.1): spans of whole words, their starts uniform among words and
-            their lengths geometric, until n positions are chosen; the last is cut there, in the middle of a word if need be.
-            [MASK], random or kept is drawn once a span. The first and the last position of a document are not chosen.
-        span_p, longest_span: parameter of the geometric distribution, and where it ends, in words.
+        final_rate: the rate changes linearly during training and ends here; evaluation uses this rate. 0: constant rate.
+        exact: True: n positions, as in BERT's code. False: each position independently with probability `rate`, as in Hugging
+            Face's collator; P is so large that fewer than one row in 10⁶ loses predictions.
+        unit: "token": positions uniformly, without replacement. "whole_word": words (BERT's whole-word masking); words that
+            would exceed n are skipped, and each piece becomes [MASK], random or neither independently. "span": spans of
+            whole words (Joshi et al. 2020, section 3.1) with uniform starts and geometric lengths, until n positions are
+            chosen; the last span is cut, if necessary within a word. [MASK], random or kept is drawn once per span. The
+            first and last position of a document are not chosen.
+        span_p, longest_span: parameter of the geometric distribution, and the longest span in words.
         mask_share, random_share: what a chosen token becomes.
-        static: a row's masks depend on `static_seed`, its `example_id` and its `visit` alone: with config.data.dupe_factor=10
-            they repeat as those of BERT's ten copies did. Else they are drawn anew at each step (RoBERTa). Those of a packed
-            row depend on all its examples, so they repeat only where the same ones are packed together again.
-        max_predictions: P; 0: as many as the rate asks for, which is BERT's 20 at 128 tokens and 77 at 512.
+        static: masks depend only on `static_seed`, `example_id` and `visit`, so with config.data.dupe_factor=10 they repeat
+            like those of BERT's ten copies. Masks of a packed row depend on all its examples. False: new masks at each step
+            (RoBERTa).
+        max_predictions: P; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
     """
 
-    reads: ClassVar[str] = "both"
-    sees: ClassVar[str] = "shared"
+    sees = "shared"
 
     rate: float = 0.15
     final_rate: float = 0.0
@@ -73,13 +73,10 @@ class MaskedLanguageModel(Objective):
     max_predictions: int = 0
 
     def __post_init__(self):
-        """Refuses settings that are no probabilities, and those that exclude each other."""
-        check_share("rate", self.rate)
-        check_share("final_rate", self.final_rate)
+        for name in ("rate", "final_rate", "mask_share", "random_share"):
+            check_share(name, getattr(self, name))
         if not max(self.rate, self.final_rate):
             raise UserError(f"rate={self.rate} must be more than 0: with none masked there is nothing to predict")
-        check_share("mask_share", self.mask_share)
-        check_share("random_share", self.random_share)
         check_share("mask_share + random_share", self.mask_share + self.random_share)
         if self.max_predictions < 0:
             raise UserError(f"max_predictions={self.max_predictions} must be 0 (rate · L) or more")
@@ -95,18 +92,13 @@ class MaskedLanguageModel(Objective):
             raise UserError(f"final_rate={self.final_rate} changes masks that static=True keeps: set one of them only")
 
     def check(self, vocabulary: Vocabulary) -> None:
-        """Refuses to mask with a tokenizer that has nothing to mask with."""
-        if vocabulary.mask_id is None:
-            raise UserError(
-                "it masks tokens, and this tokenizer has no piece for that; name one with [MASK] in"
-                " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
-            )
+        vocabulary.require_mask("it masks tokens")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`, `masked_weights`.
 
-        With unit="span" also what the boundary objective reads, int32 [B, P]: `span_left` and `span_right`, the positions
-        beside the slot's span (s − 1 and e + 1), and `span_place`, i − s + 1, which is 1 at its first position; 0 where unused.
+        unit="span" adds int32 [B, P] fields for the boundary objective: `span_left` and `span_right`, the positions beside the
+        slot's span (s − 1 and e + 1), and `span_place`, i − s + 1, from 1; 0 in unused slots.
         """
         tokens, documents = batch["tokens"], batch["documents"]
         rows, length = tokens.shape
@@ -131,25 +123,19 @@ class MaskedLanguageModel(Objective):
             chosen = choose_spans(candidates, starts, priority, lengths, wanted)
 
         positions, used = in_slots(chosen, slots)
-        at_slots = lambda x: jnp.take_along_axis(x, positions, axis=1)
-        labels = at_slots(tokens)
+        labels = at_positions(tokens, positions)
         view = {**batch, "masked_positions": positions, "masked_labels": labels, "masked_weights": used}
         if self.unit == "span":
-            left, right = (jnp.where(used, at_slots(edge), 0) for edge in span_edges(chosen))
+            left, right = (jnp.where(used, at_positions(edge, positions), 0) for edge in span_edges(chosen))
             view |= {"span_left": left, "span_right": right, "span_place": positions - left}
-            # A span's positions lie in neighbouring slots; what the first one drew is the fate of all.
-            first = jnp.arange(slots) - jnp.maximum(positions - left - 1, 0)
-            fate = jnp.take_along_axis(fate, first, axis=1)
+            # The positions of a span are in neighbouring slots and share the fate of the first one.
+            fate = at_positions(fate, jnp.arange(slots) - jnp.maximum(positions - left - 1, 0))
         shown = jnp.where(fate < self.mask_share, vocabulary.mask_id, labels)
         shown = jnp.where((fate >= self.mask_share) & (fate < self.mask_share + self.random_share), drawn, shown)
-        # Adding differences leaves unused slots (weight 0, all at position 0) without effect.
-        change = jnp.where(used, shown - labels, 0)
-        # Row by row, which the compiler can divide over devices; with indices of rows it would gather those of all.
-        changed = jax.vmap(lambda row, at, by: row.at[at].add(by))(tokens, positions, change)
-        return {**view, "tokens": changed}
+        return {**view, "tokens": put_at(tokens, positions, used, shown)}
 
     def slots(self, length: int) -> int:
-        """P, the most predictions that a row of L positions can have."""
+        """P, the most predictions in a row of L positions."""
         rate = max(self.rate, self.final_rate)
         room = rate * length
         if not self.exact:  # Bernstein's inequality for the upper tail of a binomial distribution
@@ -159,8 +145,7 @@ class MaskedLanguageModel(Objective):
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy at the chosen positions."""
-        hidden = model.encoded.output("both")
-        chosen = jnp.take_along_axis(hidden, view["masked_positions"][:, :, None], axis=1)
+        chosen = at_positions(model.encoded.output("both"), view["masked_positions"])
         return model.token_loss(chosen, "both", view["masked_labels"], view["masked_weights"])
 
     def scoring(self) -> Scoring:
@@ -170,11 +155,11 @@ class MaskedLanguageModel(Objective):
         return Scoring(("at the mask",))
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
-        """[MASK], a random token of the whole vocabulary, or the same one; `masked_weights` counts the chosen positions."""
+        """[MASK], a random token of the whole vocabulary, or the same one."""
         draws = np.full(vocabulary.size, self.random_share / vocabulary.size)
         draws[vocabulary.mask_id] += self.mask_share
         keep_share, count = 1 - self.mask_share - self.random_share, view["masked_weights"].sum(axis=1)
-        if draws[vocabulary.mask_id] == 1:  # the model sees which are chosen, however they were
+        if draws[vocabulary.mask_id] == 1:  # the model sees which positions are chosen
             return Corruption(draws, keep_share, count)
         if self.unit == "span" or (self.unit == "whole_word" and any(vocabulary.continues or ())):
             raise NoFloor(f"with unit={self.unit} pieces are not corrupted independently; with mask_share=1 there is a floor")
@@ -182,7 +167,7 @@ class MaskedLanguageModel(Objective):
             return Corruption(draws, keep_share, count)
         if 0 < self.max_predictions < view["tokens"].shape[1]:
             raise NoFloor("max_predictions cuts off independent choices; set it to 0")
-        return Corruption(draws, keep_share, rate=self.final_rate or self.rate)  # evaluation is where the rate ends
+        return Corruption(draws, keep_share, rate=self.final_rate or self.rate)  # of evaluation
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
         """Of each chosen word, given the corrupted row."""
@@ -196,11 +181,11 @@ class MaskedLanguageModel(Objective):
         """max(1, round(rate · filled)), with halves rounded to even."""
         if self.final_rate:
             return jnp.maximum(1, jnp.round(self._rate(progress) * filled)).astype(jnp.int32)
-        # Python's own rounding of float64, as the original's: float32 lands on the other side of a half at 190, 350, ...
+        # Python's rounding of float64, like the original's; float32 differs at 190, 350, ...
         return jnp.array([max(1, round(n * self.rate)) for n in range(length + 1)], jnp.int32)[filled]
 
     def _row_keys(self, batch: View) -> Array:
-        """A key for each row, [B], of `static_seed`, its examples and their visits; a batch without visits has the first."""
+        """A key for each row, [B], from `static_seed`, the row's examples and their visits (0 if the batch has none)."""
         if "example_id" not in batch:
             raise UserError("static=True needs the batch field example_id, which the formats of config.data.format give")
         visit = batch.get("visit", jnp.zeros_like(batch["example_id"][..., 0]))
@@ -209,7 +194,7 @@ class MaskedLanguageModel(Objective):
 
 
 def _draw(key: Array, length: int, slots: int, vocab_size: int, rows: tuple[int, ...] = ()) -> tuple[Array, ...]:
-    """All that is random in masking: [*rows, L] who comes first and how far spans go, [*rows, P] fates and random tokens."""
+    """All random numbers of masking: [*rows, L] priorities and span lengths, [*rows, P] fates and random tokens."""
     choose_key, fate_key, random_key = jax.random.split(key, 3)
     priority = jax.random.uniform(choose_key, (*rows, length))
     extent = jax.random.uniform(jax.random.fold_in(choose_key, 1), (*rows, length))

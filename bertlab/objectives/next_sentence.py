@@ -1,7 +1,6 @@
-"""Next-sentence prediction (Devlin et al. 2018, section 3.3.2)."""
+"""Next-sentence prediction (Devlin et al. 2018, section 3.3.2) and sentence-order prediction (Lan et al. 2020, section 3.1)."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,19 +12,17 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, cross_ent
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence(Objective):
-    """NSP: −log p(label | pooled pair), label 0 where B follows A and 1 where B is random (run_pretraining.py).
+    """NSP: −log p(label | pooled pair), label 0 if B follows A and 1 if B is random (run_pretraining.py).
 
-    A row is one pair and has one label [B], or packed pairs, its documents 1 to n, with theirs [B, n].
-    It shows nothing of its own: beside mlm it shares the masked view and its forward pass, as in BERT. Without mlm it reads the
-    batch as it is, beside electra, prefix, permutation and masked_next_token in a pass of its own: of their views a row's
-    pooled vector has seen a part, or what their loss is not about.
+    A row is one pair with one label [B], or packed pairs (its documents 1 to n) with labels [B, n]. Beside mlm it shares the
+    masked view and its forward pass, as in BERT. Otherwise it reads the batch as it is: in the views of electra, prefix,
+    permutation and masked_next_token the pooled vector sees only a part of the row, or other tokens than their loss.
     """
 
-    reads: ClassVar[str] = "both"
-    sees: ClassVar[str] = "any"
-    asks: ClassVar[str] = "pairs"
-    needs: ClassVar[tuple[str, ...]] = ("pair_label",)
-    other: ClassVar[str] = "random"  # what B is where the label is 1
+    sees = "any"
+    asks = "pairs"
+    needs = ("pair_label",)
+    other = "random"  # what B is where the label is 1
 
     def head(self, body: nn.Module) -> nn.Module:
         """Two classes from the pooled vector."""
@@ -40,6 +37,18 @@ class NextSentence(Objective):
         return cross_entropy(logits, jnp.maximum(label, 0), label >= 0)
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """By likelihood ratio of the two relations, given the row as it is shown."""
+        """By the likelihood ratio of the two relations, given the row as shown."""
         (field,) = self.needs
         return oracle.relation(self.other, batch[field], view["tokens"])[:, None], batch[field][:, None] >= 0
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceOrder(NextSentence):
+    """SOP (ALBERT): −log p(label | pooled pair), label 0 if B follows A in the text and 1 if the two are swapped.
+
+    Both segments of a negative pair are from one document, so unlike in NSP the topic does not give the answer away. It needs a
+    format of pairs with negatives="swapped".
+    """
+
+    needs = ("order_label",)
+    other = "swapped"

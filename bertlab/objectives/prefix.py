@@ -1,7 +1,6 @@
 """Prefix language modelling (Dong et al. 2019, UniLM; Raffel et al. 2020, section 3.2)."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,25 +15,23 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, 
 
 @dataclasses.dataclass(frozen=True)
 class PrefixLanguageModel(Objective):
-    """Prefix LM: −Σ_{t ≥ m} log p(x_t | x_0 … x_{t−1}) with the first m tokens of a document seen whole from everywhere.
+    """Prefix LM: −Σ_{t ≥ m} log p(x_t | x_0 … x_{t−1}), where all positions see the first m tokens of their document.
 
-    For each document of a row, n tokens long, a share is drawn uniformly between `min_share` and `max_share`;
-    m = min(⌊share · n⌋, n − 1), so that at least its last token is predicted. The tokens of the prefix see each other,
-    those after it see the prefix and what is left of them, and the state at t predicts the token at t + 1.
+    For each document of n tokens in a row, a share is drawn uniformly between `min_share` and `max_share`, and
+    m = min(⌊share · n⌋, n − 1), so at least the last token is predicted. The tokens of the prefix see each other. Later tokens
+    see the prefix and what is left of them. The state at t predicts the token at t + 1.
 
-    With max_share=0 there is no prefix: it is left-to-right modelling (`ltr`) on a body that is otherwise bidirectional, the
-    same numbers from the same parameters. A curriculum that goes from left-to-right to masked modelling needs that.
+    With max_share=0 this is left-to-right modelling (`ltr`) on a bidirectional body: the same numbers from the same parameters.
+    Curricula from left-to-right to masked modelling need that.
     """
 
-    reads: ClassVar[str] = "both"
-    sees: ClassVar[str] = "own"
-    families: ClassVar[tuple[str, ...]] = ("bert", "gpt", "modern")
+    sees = "own"
+    families = ("bert", "gpt", "modern")
 
     min_share: float = 0.0
     max_share: float = 1.0
 
     def __post_init__(self):
-        """Refuses shares that are none, or the wrong way round."""
         check_share("min_share", self.min_share)
         check_share("max_share", self.max_share)
         if self.min_share > self.max_share:
@@ -44,7 +41,7 @@ class PrefixLanguageModel(Objective):
         """The batch with its `order`, and int32 [B, L] `prefix_targets`: what each state predicts, −1 for nothing."""
         place, size = place_in_document(batch["documents"])
         first = jnp.arange(place.shape[1]) - place
-        # One draw a document: the one that lies at its first position.
+        # One draw per document: that of its first position.
         drawn = jax.random.uniform(key, place.shape, minval=self.min_share, maxval=self.max_share)
         share = jnp.take_along_axis(drawn, first, axis=1)
         prefix = jnp.minimum((share * size).astype(jnp.int32), size - 1)
@@ -52,11 +49,10 @@ class PrefixLanguageModel(Objective):
         return {**batch, "order": jnp.maximum(place, prefix - 1), "prefix_targets": targets}
 
     def flops_per_prediction(self, shape) -> float:
-        """Nothing by the prediction: see `extra_flops`."""
-        return 0.0
+        return 0.0  # `extra_flops` counts logits
 
     def extra_flops(self, shape, length: int) -> float:
-        """Logits at all positions of a row: which are predicted is known on the device alone."""
+        """Logits at all positions of a row, since only the device knows which are predicted."""
         return length * shape.flops_per_prediction()
 
     def loss(self, model: Bound, view: View) -> Metrics:
@@ -65,7 +61,7 @@ class PrefixLanguageModel(Objective):
         return model.token_loss(model.encoded.output("both"), "both", jnp.maximum(targets, 0), targets >= 0)
 
     def scoring(self) -> Scoring:
-        """By the chain rule, with the tokens shown in order, if it has been asked for the first tokens of a text."""
+        """By the chain rule, with tokens shown in order, if training asks for the first tokens of a text."""
         if self.min_share:
             return Scoring(lacks=f"min_share={self.min_share} never asks for the first tokens of a text")
         return Scoring(("in order",))
@@ -76,15 +72,12 @@ class PrefixLanguageModel(Objective):
 
 
 def predicted(predicting: np.ndarray) -> np.ndarray:
-    """[R, L] where tokens are predicted, from where the states are that predict the next token."""
+    """[R, L] where tokens are predicted, given where the states are that predict the next token."""
     return np.pad(predicting[:, :-1], ((0, 0), (1, 0)))
 
 
 def place_in_document(documents: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
-    """Each position's place in its document, from 0, and the number of the document's positions in the row.
-
-    Padding, being all the document 0, counts like a document.
-    """
+    """Each position's place in its document, from 0, and the document's number of positions; padding counts as a document."""
     index = jnp.arange(documents.shape[1])
     begins = jnp.diff(documents, axis=1, prepend=-1) != 0
     ends = jnp.diff(documents, axis=1, append=-1) != 0

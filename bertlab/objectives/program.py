@@ -1,16 +1,14 @@
 """A model and its objectives composed into pure functions of (params, batch, key).
 
-Objectives that can share a view share one forward pass: those that see the batch as it is, and each one with a view of its
-own apart, with those that see it too. What else is trained beside an objective never changes what it is shown. Over a stream
-there is one view, and one carried state, a direction: left-to-right and right-to-left models read independent streams, as
-ELMo's did.
+Objectives that share a view share one forward pass. The other objectives never change what an objective is shown. A stream has
+one view and one carried state per direction: left-to-right and right-to-left models read independent streams, as in ELMo.
 """
 
 import dataclasses
 import functools
 import zlib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +23,9 @@ from bertlab.objectives.linear_cross_entropy import linear_cross_entropy
 
 
 def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> dict[str, tuple[str, ...]]:
-    """Which objectives share a forward pass: view name to objective names.
+    """View name to the objectives that share its forward pass.
 
-    A view is "clean", an objective's own by its name, or, over a stream, the direction that its objectives read.
+    A view is "clean", named after the objective that shows it, or, over a stream, the direction that its objectives read.
     """
     groups = {}
     for name, objective in objectives.items():
@@ -48,7 +46,7 @@ def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> 
 
 
 class _Composite(nn.Module):
-    """The body with the objectives' heads; internal, since Linen needs one module to own all parameters."""
+    """The body with the objectives' heads: Linen needs one module that owns all parameters."""
 
     body: nn.Module
     objectives: tuple[tuple[str, Objective], ...]
@@ -83,28 +81,24 @@ class _Composite(nn.Module):
         return metrics, carried, outputs
 
     def _ask(self, view, names: tuple[str, ...], deterministic: bool, carry: Carry, key: Array | None, keep_outputs: bool):
-        """One forward pass, and the losses (and outputs) of all that share it."""
+        """One forward pass, and the losses (and outputs) of all objectives that share it."""
         still = deterministic or self.fixed_body
-        encode = lambda view: self.body.encode(view, still, {})[0]
-        # Not before it is asked for: an objective may read other views alone.
+        # Only when asked for: an objective may read other views.
         shown = functools.cache(lambda: self.body.encode(view, still, carry))
-        states, pool = lambda: shown()[0], lambda documents=None: self.body.pool(shown()[0], view, documents)
         objectives, losses, outputs = dict(self.objectives), {}, {}
         for name in names:
-            own_key = None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
-            head = self.heads.get(name)
             model = Bound(
-                shown=states,
-                encode=encode,
+                shown=lambda: shown()[0],
+                encode=lambda view: self.body.encode(view, still, {})[0],
                 encode_chunks=lambda view, length: _in_chunks(self.body, view, length, still),
                 predict_tokens=self.body.predict_tokens,
                 token_loss=self._token_loss,
-                pool=pool,
-                head=head,
+                pool=lambda documents=None: self.body.pool(shown()[0], view, documents),
+                head=self.heads.get(name),
                 body_config=getattr(self.body, "config", None),
                 vocabulary=self.vocabulary,
                 deterministic=deterministic,
-                key=own_key,
+                key=None if key is None else _own_key(key, name),
             )
             with blamed(name, objectives[name], "loss"):
                 losses[name] = _checked(objectives[name].loss(model, view))
@@ -116,15 +110,20 @@ class _Composite(nn.Module):
         rows = self.body.config.output.rows
         return linear_cross_entropy(*self.body.output_factors(hidden, side), labels, weights, rows)
 
-    def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
-        return self.body.encode(view, deterministic, carry)
+    def encode(self, view: View) -> Encoded:
+        return self.body.encode(view, True, {})[0]
 
     def predict_tokens(self, hidden, side: str):
         return self.body.predict_tokens(hidden, side)
 
 
+def _own_key(key: Array, name: str) -> Array:
+    """A key that depends on a name, not on what is trained beside it."""
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
 def _in_chunks(body: nn.Module, view: View, length: int, deterministic: bool) -> Encoded:
-    """A recurrent body's states, its recurrence cut in chunks of `length` positions between which no gradient flows."""
+    """A recurrent body's states; no gradient flows between chunks of `length` positions."""
     _, size = view["tokens"].shape
     names = [name for name in ("tokens", "segments", "documents", "positions", "characters") if name in view]
     starts = list(range(0, size, length))
@@ -140,7 +139,7 @@ def _in_chunks(body: nn.Module, view: View, length: int, deterministic: bool) ->
 
 
 def _checked(metrics) -> Metrics:
-    """An objective's metrics, refused where they are not {name: (sum, weight)} with a "loss"."""
+    """An objective's metrics; refuses any that are not {name: (sum, weight)} with a "loss"."""
     if not isinstance(metrics, Mapping) or "loss" not in metrics:
         raise TypeError(f"loss() must return a dict with the key 'loss', got {_in_short(metrics)}")
     for name, value in metrics.items():
@@ -150,7 +149,7 @@ def _checked(metrics) -> Metrics:
 
 
 def _checked_view(batch: View, view) -> View:
-    """An objective's view, refused where a field has not one entry for each row, or the body could not read it."""
+    """An objective's view; refuses fields without one entry per row, and those that the body cannot read."""
     if not isinstance(view, Mapping):
         raise TypeError(f"view() must return a dict of arrays, got {_in_short(view)}")
     rows = batch["tokens"].shape[0]
@@ -179,31 +178,18 @@ def _in_short(value) -> str:
     return f"shape {jnp.shape(value)}" if hasattr(value, "shape") else type(value).__name__
 
 
-class Adapter(Protocol):
-    """Functions of parameter trees; see `bertlab.train.lora.Lora`."""
-
-    def add(self, params, key: Array):
-        """The model's parameters with the adapter's own."""
-
-    def logical_axes(self, axes):
-        """The axis names of what `add` returns, from those of the model's parameters."""
-
-    def merge(self, params):
-        """The model's parameters from what `add` returns, and these as they are."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Program:
     """Body and objectives as pure functions. Nothing here holds arrays.
 
     Attributes:
         body: a Linen body (`bertlab.models`).
-        objectives: by name, in the order of their names (a config's); there may be none in a program that only encodes.
+        objectives: by name, in the order of the config; empty in a program that only encodes.
         vocabulary: special ids for the views.
-        stream: rows go on where the batch before ended.
-        stateful: recurrent states go on with them.
-        adapter: adds parameters of its own to the model's, and makes of both those that the model computes with (LoRA).
-        fixed_body: the body is not trained, and without dropout in training too: its states are fixed features.
+        stream: rows continue where the last batch ended.
+        stateful: recurrent states continue with them.
+        adapter: parameters added to the model's (`bertlab.train.lora.Lora`).
+        fixed_body: the body is not trained and has no dropout, so its states are fixed features.
     """
 
     body: nn.Module
@@ -211,7 +197,7 @@ class Program:
     vocabulary: Vocabulary
     stream: bool = False
     stateful: bool = False
-    adapter: Adapter | None = None
+    adapter: Any = None
     fixed_body: bool = False
 
     @property
@@ -224,36 +210,36 @@ class Program:
         return group_by_view(self.objectives, self.stream)
 
     def views(self, batch: View, key: Array, progress: Array | float = 1.0) -> dict[str, View]:
-        """What is shown, by view name. MLM masks the same positions whatever else is trained beside it.
+        """The views by name. MLM masks the same positions whatever is trained beside it.
 
         Args:
             batch: of the data, NumPy or JAX arrays.
             key: of this step.
-            progress: share of the training's steps that are done; 1 in evaluation.
+            progress: share of training steps done; 1 in evaluation.
         """
         batch, progress = jax.tree.map(jnp.asarray, batch), jnp.asarray(progress, jnp.float32)
         shown = {}
         for name in self.groups:
-            own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
             if name in self.objectives:
                 objective = self.objectives[name]
                 with blamed(name, objective, "view"):
-                    shown[name] = _checked_view(batch, objective.view(batch, own_key, self.vocabulary, progress))
+                    view = objective.view(batch, _own_key(key, name), self.vocabulary, progress)
+                    shown[name] = _checked_view(batch, view)
             else:
                 shown[name] = _one_stream(batch, name)
         return shown
 
     def initial_carry(self, rows: int) -> dict[str, Carry]:
-        """States before the first batch: zeros, by view and side; {} where nothing is carried."""
+        """States before the first batch: zeros, by view and side; {} if nothing is carried."""
         if not self.stateful:
             return {}
         sides = [view for view in self.groups if view in ("forward", "backward")]
         return {side: self.body.config.initial_carry(rows, (side,)) for side in sides}
 
     def init(self, key: Array, batch: View):
-        """Fresh parameters, a tree of float32 arrays. Values depend on the key and each parameter's path alone."""
+        """Fresh parameters, a tree of float32 arrays. Values depend only on the key and each parameter's path."""
         params = unbox(self._init(key, batch))
-        return params if self.adapter is None else self.adapter.add(params, jax.random.fold_in(key, zlib.crc32(b"adapter")))
+        return params if self.adapter is None else self.adapter.add(params, _own_key(key, "adapter"))
 
     def logical_axes(self, batch: View):
         """The logical axis names of every parameter, a tree like `init`'s."""
@@ -262,11 +248,11 @@ class Program:
 
     def _init(self, key, batch):
         if not self.objectives:
-            return self._module.init(key, batch, True, {}, method="encode")["params"]
+            return self._module.init(key, batch, method="encode")["params"]
         return self._module.init(key, self.views(batch, key), True, {}, key)["params"]
 
     def plain(self, params):
-        """What the model computes with: parameters as any program without an adapter has them.
+        """The parameters without an adapter, with which the model computes.
 
         Raises:
             UserError: the parameters have low-rank updates, and the program has no adapter for them.
@@ -278,7 +264,7 @@ class Program:
         return params
 
     def metrics(self, params, views: Mapping[str, View], key: Array | None = None) -> Metrics:
-        """Every objective's losses and metrics, {"mlm/loss": (weighted sum, weight), ...}; recurrent states begin at zero.
+        """All losses and metrics, {"mlm/loss": (weighted sum, weight), ...}; recurrent states begin at zero.
 
         Args:
             params: from `init`.
@@ -288,31 +274,27 @@ class Program:
         return self.metrics_and_carry(params, views, {}, key)[0]
 
     def metrics_and_carry(self, params, views: Mapping[str, View], carry: Mapping[str, Carry], key: Array | None = None):
-        """`metrics` with the states that the rows begin with, and those that they end with."""
+        """`metrics` from the states with which the rows begin; also returns those with which they end."""
         dropout_key = None if key is None else jax.random.fold_in(key, 0)
         sample_key = None if key is None else jax.random.fold_in(key, 1)
         rngs = {} if key is None else {"dropout": dropout_key}
         return self._module.apply({"params": self.plain(params)}, views, key is None, carry, sample_key, rngs=rngs)[:2]
 
     def evaluate(self, params, views: Mapping[str, View], carry: Mapping[str, Carry]):
-        """`metrics_and_carry` without dropout, and what the objectives keep of every row (`Objective.outputs`), by name."""
+        """`metrics_and_carry` without dropout, and each objective's `outputs`, by name."""
         return self._module.apply({"params": self.plain(params)}, views, True, carry, None, True)
 
     def encode(self, params, view: View) -> Encoded:
         """Hidden states without dropout; recurrent states begin at zero."""
-        return self.encode_and_carry(params, view, {})[0]
-
-    def encode_and_carry(self, params, view: View, carry: Carry) -> tuple[Encoded, Carry]:
-        """`encode` with the states that the rows begin with, and those that they end with."""
-        return self._module.apply({"params": self.plain(params)}, view, True, carry, method="encode")
+        return self._module.apply({"params": self.plain(params)}, view, method="encode")
 
     def predict_tokens(self, params, hidden: Array, side: str) -> Array:
-        """Logits over the vocabulary of states of one side, without dropout."""
+        """Logits over the vocabulary from states of one side, without dropout."""
         return self._module.apply({"params": self.plain(params)}, hidden, side, method="predict_tokens")
 
 
 def _one_stream(batch: View, view_name: str) -> View:
-    """The fields of one direction: a stream's second one goes by prefixed names, and labels go with their direction."""
+    """The fields of one direction; a stream's backward fields have a prefix."""
     prefix = "backward_"
     first = {k: v for k, v in batch.items() if not k.startswith(prefix)}
     second = {k.removeprefix(prefix): v for k, v in batch.items() if k.startswith(prefix)}

@@ -1,7 +1,6 @@
 """SpanBERT's span boundary objective (Joshi et al. 2020, section 3.2)."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Norm, View, param, truncated_normal
 from bertlab.objectives.base import Bound, Metrics, Objective, Oracle
+from bertlab.objectives.choosing import at_positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,35 +20,31 @@ class SpanBoundary(Objective):
 
         h_0 = [x_{s−1}; x_{e+1}; p_{i−s+1}],  h_1 = LayerNorm(GeLU(W_1 h_0)),  y_i = LayerNorm(GeLU(W_2 h_1))
 
-    It shares mlm's view and forward pass; mlm's setting unit must be "span". As in the paper the tokens are predicted "exactly
-    like the MLM objective" does, by the body's own output layer with the same embeddings. Where that layer has a transform of
-    its own (BERT's), y_i goes through it too, and through mlm's bias; in SpanBERT's code y_i meets the embeddings at once, with
-    a second bias.
+    It shares mlm's view and forward pass, and needs mlm's unit="span". As in the paper, the body's output layer predicts the
+    tokens "exactly like the MLM objective", with its transform (BERT's) and bias. In SpanBERT's code y_i is multiplied by the
+    embeddings directly and has its own bias.
 
     Settings:
-        places: relative positions p_1 … p_places; what lies deeper in a span is not predicted (SpanBERT's code: 20).
-        place_width: of their embeddings (SpanBERT's code: 200).
+        places: relative positions p_1 … p_places; later positions of a span are not predicted (SpanBERT's code: 20).
+        place_width: width of their embeddings (SpanBERT's code: 200).
     """
 
-    reads: ClassVar[str] = "both"
-    sees: ClassVar[str] = "mlm"
+    sees = "mlm"
 
     places: int = 20
     place_width: int = 200
 
     def __post_init__(self):
-        """Refuses embeddings without rows or columns."""
         for name in ("places", "place_width"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be 1 or more")
 
     def check_shown(self, shown: Objective) -> None:
-        """Refuses masks that are no spans."""
         if getattr(shown, "unit", None) != "span":
             raise UserError("it predicts spans from beside them: set config.objectives.mlm.unit='span'")
 
     def head(self, body: nn.Module) -> nn.Module:
-        """f, which makes y of the two states and the place."""
+        """f: y from the two states and the place."""
         return _FromBoundaries(self.places, self.place_width, body.config.dtype)
 
     def flops_per_prediction(self, shape) -> float:
@@ -59,19 +55,19 @@ class SpanBoundary(Objective):
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy at the masked positions."""
         hidden = model.encoded.output("both")
-        left, right = (jnp.take_along_axis(hidden, view[f"span_{side}"][:, :, None], axis=1) for side in ("left", "right"))
+        left, right = (at_positions(hidden, view[f"span_{side}"]) for side in ("left", "right"))
         place = view["span_place"]
         asked = view["masked_weights"] & (place <= self.places)
         return model.token_loss(model.head(left, right, place), "both", view["masked_labels"], asked)
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """As mlm's: the states beside the span have seen all that is shown."""
+        """As mlm's: the states beside the span see all that is shown."""
         nats = np.take_along_axis(oracle.corrupted(view["tokens"], oracle.shared), view["masked_positions"], axis=1)
         return nats, view["masked_weights"] & (view["span_place"] <= self.places)
 
 
 class _FromBoundaries(nn.Module):
-    """f of the equations. y is as wide as the states, so that the body's output layer can read it."""
+    """f of the equations. y is as wide as the states, so the body's output layer can read it."""
 
     places: int
     place_width: int
@@ -83,7 +79,7 @@ class _FromBoundaries(nn.Module):
     ) -> Float[Array, "B P D"]:
         width = left.shape[-1]
         table = self.param("places", param(truncated_normal(0.02), None, None), (self.places, self.place_width))
-        # Unused slots have place 0, and those too deep in a span no row: neither counts in the loss.
+        # The loss ignores slots without a row: unused ones (place 0), and places beyond the last.
         own = table.astype(self.dtype)[jnp.clip(place - 1, 0, self.places - 1)]
         h = jnp.concatenate([left, right, own], axis=-1)
         for name, axes in (("first", (None, "embed")), ("second", ("embed", None))):

@@ -3,12 +3,11 @@ GloVe (Pennington et al. 2014; stanfordnlp/GloVe glove.c).
 
 Letters: B batch, L length, W window, k negatives, D width, V vocabulary.
 
-Special tokens are taken out of the text before anything else, as word2vec.c leaves out words that it does not know; [SEP]
-ends a sentence as its </s> does. Windows then reach over what was taken out, but never past a sentence or a document.
+Special tokens are removed first, as word2vec.c removes unknown words. Windows reach over removed tokens, but never past the
+end of a sentence ([SEP], like </s> in word2vec.c) or of a document.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,20 +22,18 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class _NegativeSampling(Objective):
-    """What skip-gram and CBOW share: their view, and the loss of one right word against a few drawn ones."""
+    """What skip-gram and CBOW share: the view, and the loss of one right word against a few drawn ones."""
 
-    reads: ClassVar[str] = "both"
-    sees: ClassVar[str] = "own"
-    families: ClassVar[tuple[str, ...]] = ("static",)
-    asks: ClassVar[str] = "other"  # a few products a position, no row of logits
+    sees = "own"
+    families = ("static",)
+    asks = "other"  # a few products a position, no row of logits
 
-    window: int = 5  # words to each side at most; each centre draws its own from 1 to this
+    window: int = 5  # most words on each side; each centre draws its own number from 1 to this
     negatives: int = 5
-    subsample: float = 1e-3  # frequency from which a word is dropped now and then; 0: no word is
+    subsample: float = 1e-3  # words above this frequency are dropped at random; 0: none are
     power: float = 0.75  # of a word's count in the distribution of negatives
 
     def __post_init__(self):
-        """Refuses sizes below one and a negative threshold."""
         for name in ("window", "negatives"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1")
@@ -44,11 +41,11 @@ class _NegativeSampling(Objective):
             raise UserError(f"subsample={self.subsample} must be 0 (no word is dropped) or more")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
-        """The words that are kept, at the front of each row, and what is drawn for each of them.
+        """The kept words at the front of each row, and the draws for each of them.
 
         Returns:
-            The batch with [B, L] `tokens`, `segments`, `documents` and `positions` of the kept words alone, [B, L]
-            `sentences` (0: padding; windows stay within one), [B, L] `radius` and [B, L, ..., k] `negative_tokens`.
+            The batch with [B, L] `tokens`, `segments`, `documents` and `positions` of the kept words, [B, L] `sentences` (0:
+            padding; windows stay within one), [B, L] `radius` and [B, L, ..., k] `negative_tokens`.
 
         Raises:
             UserError: the vocabulary has no counts of its words.
@@ -60,7 +57,7 @@ class _NegativeSampling(Objective):
         chance = keep_probability(counts, self.subsample)[tokens]
         is_word = (documents > 0) & ~jnp.isin(tokens, jnp.array(special_ids(vocabulary)))
         keep = is_word & (jax.random.uniform(subsample_key, tokens.shape) < chance)
-        # Numbers that differ from one document or [SEP] to the next.
+        # A number that changes at each document and [SEP].
         sentences = documents * (tokens.shape[1] + 1) + jnp.cumsum(tokens == vocabulary.sep_id, axis=1)
         order = jnp.argsort(~keep, axis=1, stable=True)
         used = jnp.arange(tokens.shape[1]) < keep.sum(axis=1, keepdims=True)
@@ -79,15 +76,14 @@ class _NegativeSampling(Objective):
         return (*shape, self.negatives)
 
     def _offsets(self, length: int) -> list[int]:
-        """Where a centre's context words lie: −W … −1, 1 … W."""
+        """Offsets of a centre's context words: −W … −1, 1 … W."""
         return [o for o in range(-self.window, self.window + 1) if o and abs(o) < length]
 
     def _terms(self, model: Bound, hidden: Float[Array, "B L D"], right, drawn, weights) -> tuple[Array, Array]:
-        """Weighted sums of −log σ(u·v) − Σ log σ(−u·v') and of right words above all the drawn ones.
+        """Weighted sums of −log σ(u·v) − Σ log σ(−u·v') and of right words above all drawn ones.
 
         A drawn word that is the right one is left out.
         """
-
         candidates = jnp.concatenate([right[..., None], drawn], axis=-1)
         logits = model.predict_tokens(hidden, "both", among=candidates)
         wrong, weights = drawn != right[..., None], weights.astype(jnp.float32)
@@ -99,21 +95,21 @@ class _NegativeSampling(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class SkipGram(_NegativeSampling):
-    """Each context word's vector foretells the centre: −log σ(u_centre · v_context) − Σ_k log σ(−u_k · v_context).
+    """Each context word's vector predicts the centre: −log σ(u_centre · v_context) − Σ_k log σ(−u_k · v_context).
 
-    Every pair has its own k negatives. (The direction is word2vec.c's; the paper's is the other one, with the same pairs.)
+    Every pair has its own k negatives. The direction is that of word2vec.c; the paper's is the opposite, with the same pairs.
     """
 
     def _draws(self, shape):
         return (*shape, len(self._offsets(shape[1])), self.negatives)
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Sums over the pairs of centre and context; accuracy: the right word's product is above its negatives'."""
+        """Sums over pairs of centre and context; accuracy: the right word's product is above those of its negatives."""
         vectors, tokens = model.encoded.both[0], view["tokens"]
-        # The output layer makes its parameters when it is first used, which must not be inside the loop.
+        # The first use of the output layer makes its parameters, which must not happen inside the loop.
         model.predict_tokens(vectors[:1, :1], "both", among=tokens[:1, :1, None])
 
-        # One offset at a time, forward and backward: the rows of all pairs' candidates together would be [B, L, 2W, k + 1, D].
+        # One offset at a time, forward and backward: all candidates together would be [B, L, 2W, k + 1, D].
         @jax.checkpoint
         def add(sums, inputs):
             offset, drawn = inputs
@@ -129,13 +125,13 @@ class SkipGram(_NegativeSampling):
 
 @dataclasses.dataclass(frozen=True)
 class ContinuousBagOfWords(_NegativeSampling):
-    """The mean of the context words' vectors foretells the centre: −log σ(u_centre · h) − Σ_k log σ(−u_k · h).
+    """The mean of the context words' vectors predicts the centre: −log σ(u_centre · h) − Σ_k log σ(−u_k · h).
 
     As in word2vec.c, each context word gets the whole gradient of h, not its n-th part.
     """
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Sums over the centres that have a context; accuracy: the right word's product is above its negatives'."""
+        """Sums over centres with a context; accuracy: the right word's product is above those of its negatives."""
         vectors, tokens = model.encoded.both[0].astype(jnp.float32), view["tokens"]
         total, number = jnp.zeros_like(vectors), jnp.zeros(tokens.shape, jnp.float32)
         for offset in self._offsets(tokens.shape[1]):
@@ -159,16 +155,16 @@ def within(view: View, offset: int | Int[Array, ""]) -> Bool[Array, "B L"]:
 
 
 def special_ids(vocabulary: Vocabulary) -> list[int]:
-    """The ids that are no words: never a centre, a context or a negative."""
+    """Ids that are never a centre, a context or a negative."""
     ids = (vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id)
     return [i for i in ids if i is not None]
 
 
 def word_counts(vocabulary: Vocabulary) -> np.ndarray:
-    """[V] float64 counts of the words in the training text, 0 for the special tokens.
+    """[V] float64 counts of the words in the training text, 0 for special tokens.
 
     Raises:
-        UserError: they are not known, or there is no word.
+        UserError: the counts are not known, or there is no word.
     """
     if vocabulary.counts is None:
         raise UserError(
@@ -183,7 +179,7 @@ def word_counts(vocabulary: Vocabulary) -> np.ndarray:
 
 
 def keep_probability(counts: np.ndarray, subsample: float) -> Float[Array, "V"]:
-    """min(1, (√(f/t) + 1) · t/f) for a word of frequency f in the training text (word2vec.c); 1 for one that is not in it."""
+    """min(1, (√(f/t) + 1) · t/f) for a word of frequency f in the training text (word2vec.c); 1 if f = 0."""
     frequency = np.maximum(counts, 1e-9) / counts.sum()
     chance = (np.sqrt(frequency / subsample) + 1) * subsample / frequency if subsample else np.ones_like(counts)
     return jnp.asarray(np.minimum(chance, 1.0), jnp.float32)
@@ -199,7 +195,7 @@ def draw_words(key: Array, weights: np.ndarray, shape: tuple[int, ...]) -> Int[A
 
 
 class _Biases(nn.Module):
-    """b and b̃ of GloVe: a number for each word and for each context word, begun like the vectors."""
+    """b and b̃ of GloVe: a number for each word and each context word, initialized like the vectors."""
 
     @nn.compact
     def __call__(self, words: Int[Array, "B L"], contexts: Int[Array, "B L"], size: int, width: int) -> Float[Array, "B L"]:
@@ -213,20 +209,18 @@ class _Biases(nn.Module):
 class Glove(Objective):
     """GloVe: ½ f(X)(w·w̃ + b + b̃ − log X)² over pairs of words, f(X) = min(1, X/x_max)^power (equation 8; code's ½).
 
-    X is how often the two stand near each other, w the body's vector and w̃ a row of its output matrix. A word is
-    `w + w̃` in the end (`bertlab.interop.glove.save`).
+    X is how often the two occur near each other, w is the body's vector and w̃ a row of its output matrix. The exported
+    vector of a word is w + w̃ (`bertlab.interop.glove.save`).
     """
 
-    reads: ClassVar[str] = "both"
-    needs: ClassVar[tuple[str, ...]] = ("counts",)
-    families: ClassVar[tuple[str, ...]] = ("static",)
-    asks: ClassVar[str] = "other"  # one product a pair, no row of logits
+    needs = ("counts",)
+    families = ("static",)
+    asks = "other"  # one product a pair, no row of logits
 
     x_max: float = 100.0
     power: float = 0.75
 
     def __post_init__(self):
-        """Refuses a scale that cannot divide."""
         if not self.x_max > 0:
             raise UserError(f"x_max={self.x_max} must be more than 0")
 
@@ -235,7 +229,7 @@ class Glove(Objective):
         return _Biases()
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Sum over the pairs and their number; `contexts` and float32 `counts` are [B, L] as `tokens` are."""
+        """Sum over the pairs, and their number; `contexts` and float32 `counts` are [B, L] like `tokens`."""
         words, contexts, counts = view["tokens"], view["contexts"], view["counts"].astype(jnp.float32)
         is_pair = (view["documents"] > 0) & (counts > 0)
         counts = jnp.where(is_pair, counts, 1.0)

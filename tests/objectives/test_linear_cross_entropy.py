@@ -17,10 +17,10 @@ B, N, D, V = 8, 7, 6, 50
 
 
 def given(dtype=jnp.float32):
-    draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
-    labels = jax.random.randint(jax.random.key(3), (B, N), 0, V)
-    weights = jnp.where(jax.random.bernoulli(jax.random.key(4), 0.7, (B, N)), jax.random.uniform(jax.random.key(5), (B, N)), 0)
-    return (draw(0, B, N, D).astype(dtype), draw(1, V, D), draw(2, V)), labels, weights
+    rng = np.random.default_rng(0)
+    hidden, table, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((B, N, D), (V, D), (V,)))
+    weights = np.where(rng.random((B, N)) < 0.7, rng.random((B, N)), 0).astype(np.float32)
+    return (hidden.astype(dtype), table, bias), rng.integers(0, V, (B, N)).astype(np.int32), weights
 
 
 def plain(hidden, table, bias, labels, weights):
@@ -38,8 +38,7 @@ def with_gradients(function, layer, labels, weights):
     return jax.jit(jax.grad(loss, has_aux=True))(layer)
 
 
-@pytest.mark.parametrize("rows", [None, 0, 1, 8, 24, 1000])
-@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(("rows", "with_bias"), [(None, True), (0, False), (1, True), (24, False), (1000, True)])
 def test_values_and_gradients_are_the_plain_ones(rows, with_bias):
     (hidden, table, bias), labels, weights = given()
     layer = (hidden, table, bias if with_bias else None)
@@ -52,13 +51,13 @@ def test_values_and_gradients_are_the_plain_ones(rows, with_bias):
 def test_without_a_gradient_the_sums_are_the_same():
     layer, labels, weights = given()
     found = jax.jit(linear_cross_entropy)(*layer, labels, weights)
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(plain(*layer, labels, weights))):
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(plain)(*layer, labels, weights))):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_a_tie_for_the_highest_logit_is_shared():
-    hidden, table = jnp.ones((1, 2, 1)), jnp.array([[1.0], [1.0], [0.0]])
-    metrics = linear_cross_entropy(hidden, table, None, jnp.array([[0, 2]]), jnp.ones((1, 2)))
+    hidden, table = np.ones((1, 2, 1), np.float32), np.float32([[1], [1], [0]])
+    metrics = jax.jit(linear_cross_entropy)(hidden, table, None, np.int32([[0, 2]]), np.ones((1, 2), np.float32))
     assert metrics["accuracy"] == (0.5, 2.0)
 
 
@@ -79,26 +78,19 @@ def largest(jaxpr) -> int:
     return max(sizes + inner, default=0)
 
 
-def test_all_logits_are_never_there():
-    """No array of the program, forward and backward, is as large as the logits of all positions."""
-    layer, labels, weights = given()
-    loss = lambda layer: linear_cross_entropy(*layer, labels, weights, rows=B)["loss"][0]
-    assert largest(jax.make_jaxpr(jax.grad(loss))(layer).jaxpr) < B * N * V
-
-
-@pytest.mark.parametrize(("cpu", "most"), [(True, 128 * 50_257), (False, 2**26)])
-def test_nor_are_they_by_default(cpu, most):
-    """GPT-2's of 32 rows of 1,024: at most 128 positions at a time on a CPU, elsewhere 256 MiB."""
+@pytest.mark.parametrize(("cpu", "rows", "most"), [(True, None, 128 * 50_257), (False, None, 2**26), (True, 64, 64 * 50_257)])
+def test_all_logits_are_never_there(cpu, rows, most):
+    """GPT-2's of 32 rows of 1,024: by default at most 128 positions at a time on a CPU, elsewhere 256 MiB."""
     shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)
     layer = shape(32, 1024, 64), shape(50_257, 64), None
     labels, weights = jax.ShapeDtypeStruct((32, 1024), jnp.int32), shape(32, 1024)
-    loss = lambda layer, labels, weights: linear_cross_entropy(*layer, labels, weights)["loss"][0]
+    loss = lambda layer, labels, weights: linear_cross_entropy(*layer, labels, weights, rows=rows)["loss"][0]
     with jax.set_mesh(build_mesh({"data": 1, "fsdp": 1, "tensor": 1})) if cpu else contextlib.nullcontext():
         made = jax.make_jaxpr(jax.grad(loss))(layer, labels, weights)
     assert most / 2 < largest(made.jaxpr) <= most
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1), (2, 2, 2)])
+@pytest.mark.parametrize("shape", [(1, 8, 1), (2, 2, 2)])
 def test_devices_give_the_same(shape):
     layer, labels, weights = given()
     expected = with_gradients(linear_cross_entropy, layer, labels, weights)

@@ -5,7 +5,6 @@ import json
 import shutil
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -18,11 +17,13 @@ from bertlab.studies.report import report
 from bertlab.train.checks import check_config
 from bertlab.transfer.pretrain import pretrain
 from tests.objectives.cloze import Cloze
+from tests.references import views_of
 
 SETTINGS = {
     "data__corpus": "synthetic",
     "data__format": "sentence_pair",
     "data__seq_len": 19,
+    "model__layers": 1,
     "data__tokenizer__kind": "words",
     "data__tokenizer__vocab_size": 13,
     "train__steps": 6,
@@ -53,10 +54,8 @@ def run(config, tmp_path_factory):
 
 def test_it_is_one_short_file_of_public_names():
     lines = (Path(__file__).parent / "cloze.py").read_text().splitlines()
-    assert len(lines) <= 60
-    assert [line for line in lines if "bertlab" in line and "import" in line] == [
-        "from bertlab.objectives import Corruption, Objective, Scoring"
-    ]
+    imports = [line for line in lines if "import" in line and "bertlab" in line]
+    assert len(lines) <= 40 and imports == ["from bertlab.objectives import Corruption, Objective, Scoring"]
 
 
 def test_it_trains_and_others_share_its_view(config, run):
@@ -98,7 +97,7 @@ def test_its_floor_is_that_of_mlm_on_the_same_view():
     batch = {name: np.zeros_like(tokens) for name in ("segments", "positions")}
     batch |= {"tokens": tokens, "documents": np.ones_like(tokens)}
     vocabulary, ours = Vocabulary(13, 0, 1, 2, 3, 4), Cloze(rate=0.4)
-    view = jax.device_get(Program(None, {"own": ours}, vocabulary).views(batch, jax.random.key(0))["own"])
+    view = views_of(Program(None, {"own": ours}, vocabulary), batch)["own"]
     theirs = REGISTRY["mlm"](rate=0.4, exact=False, mask_share=1.0, random_share=0.0)
     everywhere = np.tile(np.arange(8), (6, 1))
     as_mlm = {**view, "masked_positions": everywhere, "masked_weights": view["chosen"]}
@@ -114,4 +113,4 @@ def test_it_is_reported(run, capsys):
     report(directory)
     capsys.readouterr()
     page = (directory / "report.html").read_text()
-    assert "Cloze/loss" in page and "Bits per byte" in page.replace("bits per byte", "Bits per byte")
+    assert "Cloze/loss" in page and "bits per byte" in page.lower()

@@ -1,5 +1,6 @@
 """Objectives from a file outside the package: they run as the built-in ones do, and a mistake in one is named with its line."""
 
+import dataclasses
 import importlib
 
 import jax
@@ -13,7 +14,9 @@ from bertlab.train.checks import check_config
 from bertlab.train.cost import body_flops
 from bertlab.train.record import Diverged
 from tests.conftest import ROOT
-from tests.references import tiny_program
+from tests.references import quick_jit, tiny_program
+
+RECIPE = f"{ROOT}/experiments/pretrain/bert.py:objectives={{}}:Own"
 
 SOURCE = '''
 import dataclasses
@@ -46,31 +49,35 @@ class Own(Objective):
 
 
 @pytest.fixture
-def losses(tmp_path, monkeypatch, packed_batch):
-    """A function (old text, new text) -> the metrics of the objective with that mistake in it, and its file."""
+def written(tmp_path, monkeypatch):
+    """A function (old text, new text) -> the file of the objective with that change, and the number of a line in it."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def make(old: str = "", new: str = ""):
+    def write(old: str = "", new: str = "", line: str = ""):
         assert old in SOURCE
-        path = tmp_path / f"own_{abs(hash((old, new)))}.py"
-        path.write_text(SOURCE.replace(old, new) if old else SOURCE)
+        path = tmp_path / f"own_{abs(hash((str(tmp_path), old, new)))}.py"
+        path.write_text(SOURCE.replace(old, new, 1) if old else SOURCE)
         importlib.invalidate_caches()
-        program = tiny_program("bert", "")
-        program.objectives["Own"] = find(f"{path.stem}:Own")()
-        batch = packed_batch()
+        return path, next(n for n, text in enumerate(path.read_text().splitlines(), 1) if line in text)
 
-        def run():
-            params = program.init(jax.random.key(0), batch)
-            return program.metrics(params, program.views(batch, jax.random.key(0)))
-
-        return run, path
-
-    return make
+    return write
 
 
-def test_it_runs_as_it_stands(losses):
-    run, _ = losses()
-    assert 0.2 < float(run()["Own/loss"][0] / run()["Own/loss"][1]) < 2.0
+def metrics_of(path, batch):
+    """The metrics of fresh parameters."""
+    program = dataclasses.replace(tiny_program("bert", ""), objectives={"Own": find(f"{path.stem}:Own")()})
+
+    def compute(batch):
+        params = program.init(jax.random.key(0), batch)
+        return program.metrics(params, program.views(batch, jax.random.key(0)))
+
+    return compute, batch
+
+
+def test_it_runs_as_it_stands(written, packed_batch):
+    compute, batch = metrics_of(written()[0], packed_batch())
+    loss, weight = quick_jit(compute)(batch)["Own/loss"]
+    assert 0.2 < float(loss / weight) < 2.0
 
 
 # (what stands there, what is written instead, the line that is at fault, what is said of it)
@@ -92,16 +99,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "message"), MISTAKES)
-def test_a_mistake_is_named_with_its_file_and_line(old, new, line, message, losses):
-    run, path = losses(old, new)
-    number = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if line in text)
+def test_a_mistake_is_named_with_its_file_and_line(old, new, line, message, written, packed_batch):
+    path, number = written(old, new, line)
     with pytest.raises(UserError, match=message) as error:
-        run()
+        jax.eval_shape(*metrics_of(path, packed_batch()))
     assert str(error.value).startswith(f"objective Own: {path}, line {number}: ")
     assert "\n" not in str(error.value)
 
 
-# (what stands there, what is written instead, the line that is at fault, what is said of it)
 METHOD = "    def view"
 UNBUILT = [
     ("import dataclasses", "import nowhere", "nowhere", r"No module named 'nowhere' \(ModuleNotFoundError as it is imported"),
@@ -118,15 +123,10 @@ UNBUILT = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "message"), UNBUILT)
-def test_a_mistake_before_the_first_batch_is_named_too(old, new, line, message, small_config, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    path = tmp_path / f"unbuilt_{abs(hash(new))}.py"
-    path.write_text(SOURCE.replace(old, new, 1))
-    importlib.invalidate_caches()
-    number = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if line in text)
+def test_a_mistake_before_the_first_batch_is_named_too(old, new, line, message, small_config, written):
+    path, number = written(old, new, line)
     with pytest.raises(UserError, match=message) as error:
-        config = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives={path.stem}:Own")
-        body_flops(build_pretraining(config).phases[0])
+        body_flops(build_pretraining(small_config(RECIPE.format(path.stem))).phases[0])
     assert f"{path}, line {number}: " in str(error.value) and "\n" not in str(error.value)
 
 
@@ -134,27 +134,18 @@ def test_a_mistake_before_the_first_batch_is_named_too(old, new, line, message, 
     ("needs", "message"),
     [('"pair_label"', r"needs='pair_label' must be a tuple"), ('("words",)', r"needs words")],
 )
-def test_needs_that_no_batch_can_meet_are_refused(needs, message, small_config, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    name = f"needs_{abs(hash(needs))}"
-    (tmp_path / f"{name}.py").write_text(SOURCE.replace('    sees = "own"', f'    sees = "own"\n    needs = {needs}'))
-    importlib.invalidate_caches()
+def test_needs_that_no_batch_can_meet_are_refused(needs, message, small_config, written):
+    path, _ = written('    sees = "own"', f'    sees = "own"\n    needs = {needs}')
     with pytest.raises(UserError, match=message):
-        check_config(small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives={name}:Own"))
+        check_config(small_config(RECIPE.format(path.stem)))
 
 
 @pytest.mark.parametrize("weight", ['jnp.log(1.0 * (view["documents"] == 0))', '-1.0 * (view["documents"] > 0)'])
-def test_a_weight_that_is_none_stops_the_run_with_name_and_line(weight, small_config, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    path = tmp_path / f"own_weight_{abs(hash(weight))}.py"
-    path.write_text(SOURCE.replace('view["documents"] > 0)', f"{weight})"))
-    importlib.invalidate_caches()
-    config = small_config(f"{ROOT}/experiments/pretrain/bert.py:objectives={path.stem}:Own", train__steps=4)
-    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "def loss" in text)
+def test_a_weight_that_is_none_stops_the_run_with_name_and_line(weight, small_config, tmp_path, written):
+    path, line = written('view["documents"] > 0)', f"{weight})", "def loss")
     fault = r"the weight of loss\(\)\['(loss|accuracy)'\] is not finite, or negative, at step 0"
-    message = rf"objective Own: {path}, line {line}: {fault}"
-    with pytest.raises(Diverged, match=message):
-        loop.train(config, tmp_path / "run")
+    with pytest.raises(Diverged, match=rf"objective Own: {path}, line {line}: {fault}"):
+        loop.train(small_config(RECIPE.format(path.stem), train__steps=1), tmp_path / "run")
 
 
 def test_what_goes_wrong_in_the_package_keeps_its_traceback(monkeypatch, packed_batch):
@@ -164,4 +155,4 @@ def test_what_goes_wrong_in_the_package_keeps_its_traceback(monkeypatch, packed_
     monkeypatch.setattr(MaskedLanguageModel, "loss", broken)
     program, batch = tiny_program("bert", "mlm"), packed_batch()
     with pytest.raises(KeyError, match="nothing"):
-        program.init(jax.random.key(0), batch)
+        jax.eval_shape(program.init, jax.random.key(0), batch)

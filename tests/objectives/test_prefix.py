@@ -1,26 +1,28 @@
 """Prefix LM: what each position sees, what is predicted, and that without a prefix it is left-to-right modelling."""
 
-import jax
 import numpy as np
 import pytest
 
 from bertlab.errors import UserError
 from bertlab.objectives.autoregressive import LeftToRight
 from bertlab.objectives.prefix import PrefixLanguageModel
-from bertlab.objectives.program import Program
 from tests.influence import assert_sees
-from tests.references import VOCABULARY, assert_metrics, metrics_of, quick_jit, random_params, summed, tiny_program, views_of
+from tests.references import (
+    assert_metrics,
+    hidden_states,
+    metrics_of,
+    output_logits,
+    program_with,
+    quick_jit,
+    random_params,
+    sums_of,
+    view_of,
+    views_of,
+)
 
 
-def prefixed(batch, seed: int = 0, **settings) -> dict[str, np.ndarray]:
-    view = quick_jit(lambda batch, key: PrefixLanguageModel(**settings).view(batch, key, VOCABULARY, 1.0))
-    return jax.tree.map(np.asarray, view(batch, jax.random.key(seed)))
-
-
-def program_of(objective, direction: str, family: str = "gpt") -> Program:
-    """A program of a small body whose logits are its states times the token embeddings (gpt)."""
-    body = tiny_program(family, "", direction=direction, layers=2).body
-    return Program(body, {"it": objective}, VOCABULARY)
+def prefixed(batch, **settings) -> dict[str, np.ndarray]:
+    return view_of(PrefixLanguageModel(**settings), batch)
 
 
 def prefix_of(view, row: int, number: int) -> tuple[np.ndarray, int]:
@@ -48,20 +50,17 @@ def test_each_position_sees_the_prefix_and_what_is_left_of_it(packed_batch):
 
 
 def test_loss_and_accuracy_equal_numpy(packed_batch):
-    batch = packed_batch(rows=4, length=14)
-    program = program_of(PrefixLanguageModel(max_share=0.8), "bidirectional")
-    params = random_params(program, batch)
-    views = views_of(program, batch)
-    view, expected = views["it"], np.zeros(3)
-    hidden = np.asarray(quick_jit(program.encode)(params, view).both[-1], np.float64)
+    program, batch = program_with(PrefixLanguageModel(max_share=0.8)), packed_batch(rows=4, length=14)
+    params, views = random_params(program, batch), views_of(program, batch)
+    logits = output_logits(params["body"], hidden_states(program, params, views["it"]).both[-1])
+    asked = []
     for row in range(4):
         for number in (1, 2):
-            inside, prefix = prefix_of(view, row, number)
-            for t in inside[prefix:] if prefix > 1 else inside[1:]:  # a first token has no state before it
-                logits = hidden[row, t - 1] @ np.float64(params["body"]["token_embedding"]).T
-                expected += summed(logits, batch["tokens"][row, t])
-    assert 0 < expected[2] < (batch["documents"] > 0).sum() - 8, "some tokens are in a prefix"
-    assert_metrics(metrics_of(program, params, views), "it", expected)
+            inside, prefix = prefix_of(views["it"], row, number)
+            # A first token has no state before it.
+            asked += [(row, t - 1, batch["tokens"][row, t]) for t in inside[max(prefix, 1) :]]
+    assert 0 < len(asked) < (batch["documents"] > 0).sum() - 8, "some tokens are in a prefix"
+    assert_metrics(metrics_of(program, params, views), "it", sums_of(logits, asked))
 
 
 def test_share_is_uniform_between_its_bounds_and_drawn_for_each_document():
@@ -89,7 +88,7 @@ def test_share_is_uniform_between_its_bounds_and_drawn_for_each_document():
 
 def test_without_a_prefix_it_is_left_to_right_modelling(packed_batch):
     batch = packed_batch(rows=4, length=14)
-    ours, theirs = program_of(PrefixLanguageModel(max_share=0.0), "bidirectional"), program_of(LeftToRight(), "left-to-right")
+    ours, theirs = program_with(PrefixLanguageModel(max_share=0.0)), program_with(LeftToRight(), direction="left-to-right")
     params = random_params(ours, batch)
     results = []
     for program, side in ((ours, "both"), (theirs, "forward")):

@@ -92,26 +92,26 @@ def test_loss_and_accuracy_equal_numpy_given_the_negatives(case, packed_batch, d
     assert hits > 5, "else the test could not see accidental hits"
 
 
-@pytest.mark.parametrize("case", ["elmo", "gpt"])
-def test_evaluation_is_over_the_whole_vocabulary(case, packed_batch):
-    program, full, batch = sampling_program(case), sampling_program(case, negatives=0), packed_batch()
+def test_evaluation_is_over_the_whole_vocabulary(packed_batch):
+    program, full, batch = sampling_program("gpt"), sampling_program("gpt", negatives=0), packed_batch()
     params = random_params(program, batch)
     expected = metrics_of(full, params, views_of(full, batch))
     evaluated, _, _ = quick_jit(build_eval_step(program))(params, batch, np.int32(0), {})
     jax.tree.map(np.testing.assert_array_equal, evaluated, expected)
-    # What shows that the sampled loss is another one, in training, where the full softmax is what it was.
-    close = lambda a, b: np.allclose(a["ltr/loss"], b["ltr/loss"], rtol=1e-5)
-    assert close(training_metrics(full, params, batch), expected)
-    assert not close(training_metrics(program, params, batch), expected)
+    sampled = training_metrics(program, params, batch)["ltr/loss"]
+    assert not np.allclose(sampled, expected["ltr/loss"], rtol=1e-5), "in training the loss is another one"
 
 
 def test_gradient_touches_the_rows_of_candidates_and_targets_alone(packed_batch, drawn_alike):
     program, batch = sampling_program("elmo"), packed_batch(rows=2, length=8)
     params, views = random_params(program, batch), views_of(program, batch)
     key = jax.random.key(0)
-    for name, ahead in (("ltr", 1), ("rtl", -1)):
-        loss = lambda params, name=name: program.metrics(params, views, key)[f"{name}/loss"][0]
-        output = quick_jit(jax.grad(loss))(params)["body"]["output"]
+    loss = lambda params, share: sum(
+        part * program.metrics(params, views, key)[f"{name}/loss"][0] for name, part in (("ltr", share), ("rtl", 1 - share))
+    )
+    gradient = quick_jit(jax.grad(loss))
+    for ahead, share in ((1, 1.0), (-1, 0.0)):
+        output = gradient(params, share)["body"]["output"]
         touched = sorted({*drawn_alike.tolist(), *(target for *_, target in targets_of(batch, ahead))})
         assert len(touched) < V - 10
         assert np.flatnonzero(np.abs(output["kernel"]).max(axis=1)).tolist() == touched
@@ -147,27 +147,15 @@ def test_draws_are_log_uniform_and_without_replacement():
     assert np.abs(deviations).max() < 4.5
 
 
-def test_expected_counts_are_how_often_ids_are_drawn():
-    """Only then does the sampled sum of exponentials estimate the whole one."""
-    draws = 100_000
-    frequency = sampled_sets(NEGATIVES, draws) / draws
-    # One number of tries stands for each sample's own: over 2 million samples that was off by 2.8 % at id 0 and by 1 %
-    # elsewhere, to which this many add a standard deviation of at most 1.5 %. Counts with replacement, 7 p, are off by 52 %.
-    np.testing.assert_allclose(frequency, expected_counts(NEGATIVES), rtol=0.06)
-
-
 def test_negatives_depend_on_seed_and_step(packed_batch):
     program, batch = sampling_program("gpt"), packed_batch()
     optimizer, params = optax.with_extra_args_support(optax.sgd(0.0)), random_params(program, batch)
 
-    def loss_of(seed: int):
-        train_step = build_train_step(program, optimizer, {"ltr": (1.0, 1.0)}, micro_batches=1, steps=2)
-        begin = lambda step: TrainState(step, params, optimizer.init(params), {})
-        return quick_jit(lambda step: train_step(begin(step), batch, seed)[1]["ltr/loss"][0])
-
-    losses = {seed: loss_of(seed) for seed in (0, 1)}
-    values = {(seed, step): float(losses[seed](step)) for seed in losses for step in (0, 1)}
-    assert float(losses[0](0)) == values[0, 0]
+    train_step = build_train_step(program, optimizer, {"ltr": (1.0, 1.0)}, micro_batches=1, steps=2)
+    begin = lambda step: TrainState(step, params, optimizer.init(params), {})
+    loss = quick_jit(lambda seed, step: train_step(begin(step), batch, seed)[1]["ltr/loss"][0])
+    values = {(seed, step): float(loss(seed, step)) for seed in (0, 1) for step in (0, 1)}
+    assert float(loss(0, 0)) == values[0, 0]
     assert len(set(values.values())) == 4, "another step or another seed draws others"
 
 

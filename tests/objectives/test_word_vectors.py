@@ -118,19 +118,6 @@ def assert_sums(metrics, expected):
     np.testing.assert_allclose([loss, right, pairs, right_pairs], [*expected, expected[2]], rtol=2e-5)
 
 
-@pytest.mark.parametrize("kind", [SkipGram, ContinuousBagOfWords])
-def test_micro_batches_and_padding_add_nothing(kind):
-    program, batch = program_of(kind(window=2)), rows()
-    params, view = random_params(program, batch), views_of(program, batch)["own"]
-    jitted = quick_jit(lambda params, view: program.metrics(params, {"own": view}))
-    whole = jitted(params, view)["own/loss"]
-    parts = [jitted(params, {k: v[i : i + 1] for k, v in view.items()})["own/loss"] for i in range(3)]
-    np.testing.assert_allclose(np.sum(parts, 0), whole, rtol=1e-5)
-    empty = {k: np.zeros_like(v) for k, v in batch.items()}
-    metrics = jitted(params, views_of(program, empty)["own"])
-    assert [float(x) for x in (*metrics["own/loss"], *metrics["own/accuracy"])] == [0.0] * 4
-
-
 @pytest.fixture(scope="module")
 def many():
     """4000 rows of 30 words and their view with strong subsampling."""
