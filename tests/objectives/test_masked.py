@@ -21,6 +21,7 @@ from tests.references import (
     random_params,
     sums_of,
     tiny_program,
+    view_of,
     views_of,
 )
 

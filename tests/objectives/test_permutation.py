@@ -88,7 +88,7 @@ def test_view_is_the_batch_and_queries_at_the_targets(packed_batch):
     for row in range(2):
         targets = targets_of(batch, ranks, row, 3)
         used = view["permutation_weights"][row]
-        assert used.sum() == len(targets) == (0, 3)[row] and used[: len(targets)].all()
+        assert used.sum() == len(targets) == (0, 2)[row] and used[: len(targets)].all()
         np.testing.assert_array_equal(view["permutation_labels"][row, used], batch["tokens"][row, targets])
         assert (view["tokens"][row, 12:] == np.where(used, VOCABULARY.mask_id, VOCABULARY.pad_id)).all()
         for name in ("segments", "documents", "positions"):
