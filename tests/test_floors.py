@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bertlab import floors
 from bertlab.cli import main
-from bertlab.config import base_config, load_config
+from bertlab.config import base_config
 from bertlab.data.synthetic import Language, sample_document
 from bertlab.data.synthetic import language as make_language
 from bertlab.objectives import Corruption, NoFloor, Vocabulary
@@ -537,36 +537,29 @@ def test_standard_errors_are_over_documents():
     np.testing.assert_allclose(doubled, [value, error])
 
 
+SYNTHETIC = {
+    "data__corpus": "synthetic",
+    "data__format": "doc_sentences",
+    "data__test_fraction": 0.3,
+    "data__tokenizer__kind": "words",
+    "data__tokenizer__vocab_size": 13,  # rare words are unknown
+    "data__seq_len": 12,
+    "data__batch_size": 4,
+    "model__width": 8,
+    "model__hidden": 8,
+    "model__layers": 1,
+    "train__steps": 0,
+    "optimizer__warmup_steps": 0,
+}
+
+
 @pytest.fixture
-def synthetic_config(cache):
-    def make(recipe: str, **changes):
-        overrides = {
-            "data.corpus": "synthetic",
-            "data.directory": cache,
-            "data.workers": 1,
-            "data.format": "doc_sentences",
-            "data.synthetic.documents": 60,
-            "data.synthetic.vocab_size": 12,
-            "data.synthetic.topics": 2,
-            "data.synthetic.states": 3,
-            "data.synthetic.sentence_words": (5, 5),
-            "data.synthetic.document_sentences": (2, 2),
-            "data.test_fraction": 0.3,
-            "data.tokenizer.kind": "words",
-            "data.tokenizer.vocab_size": 13,  # rare words are unknown
-            "data.seq_len": 12,
-            "data.batch_size": 4,
-            "model.width": 8,
-            "model.hidden": 8,
-            "model.layers": 1,
-            "train.steps": 0,
-            "train.eval_batches": 2,
-            "optimizer.warmup_steps": 0,
-            "mesh.data": 1,
-        }
-        return load_config(
-            f"{ROOT}/experiments/pretrain/{recipe}", overrides | {k.replace("__", "."): v for k, v in changes.items()}
-        )
+def synthetic_config(small_config):
+    def make(recipe: str, documents: int = 60, sentence_words=(5, 5)):
+        config = small_config(f"experiments/pretrain/{recipe}", **SYNTHETIC)
+        config.data.synthetic.update(documents=documents, vocab_size=12, topics=2, states=3)
+        config.data.synthetic.update(sentence_words=sentence_words, document_sentences=(2, 2))
+        return config
 
     return make
 
@@ -618,8 +611,7 @@ def test_floor_command(synthetic_config, tmp_path, capsys, monkeypatch, quick_co
 
 
 def test_rows_of_many_lengths_have_a_lower_bound(synthetic_config, capsys, quick_compilation):
-    lengths = {"data__synthetic__sentence_words": (2, 5), "data__synthetic__documents": 61}
-    config = synthetic_config("gpt.py:objectives=ltr", **lengths)
+    config = synthetic_config("gpt.py:objectives=ltr", documents=61, sentence_words=(2, 5))
     found = floors.floors(config)["ltr"]
     assert not found.exact and "length" in found.note and found.loss is None
     config.data.format = "segment_pair"

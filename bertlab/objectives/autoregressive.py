@@ -56,7 +56,6 @@ class OneDirection(Objective):
         return oracle.chain_rule(backward), asked
 
     def _sampled(self, model: Bound, hidden: Float[Array, "B L D"], labels: Int[Array, "B L"], weights) -> Metrics:
-        self.check(model.vocabulary)
         drawn, expected = draw_log_uniform(model.key, model.vocabulary.size, self.negatives)
         # Subtracting the log of each token's expected count in the sample estimates the full softmax.
         right = model.predict_tokens(hidden, self.reads, among=labels[..., None]) - jnp.log(expected[labels])[..., None]

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import electra
 from bertlab.objectives.electra import GENERATORS, TASKS, ReplacedTokenDetection
@@ -23,6 +22,7 @@ from tests.references import (
     random_params,
     sigmoid,
     tiny_program,
+    view_of,
 )
 
 RATE = 0.4
@@ -41,14 +41,9 @@ def batch(packed_batch):
     return made
 
 
-@functools.cache
-def compiled_view(objective):
-    return quick_jit(lambda batch, key: objective.view(batch, key, VOCABULARY, jnp.float32(1.0)))
-
-
 def shown_by(objective, batch):
     """The objective's view as NumPy arrays that can be changed."""
-    return jax.tree.map(np.array, compiled_view(objective)(batch, jax.random.key(0)))
+    return jax.tree.map(np.array, view_of(objective, batch))
 
 
 # What is shown does not depend on the task.
@@ -340,28 +335,3 @@ def test_size_of_the_generator():
     assert numbers(1.0, **sizes["tiny"]) == (128, 2, 512)
     assert numbers(0.1, width=100, heads=5, hidden=44) == (10, 1, 4)
     assert numbers(0.3, width=100, heads=10, hidden=1) == (30, 3, 1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"task": "detect"}, "task='detect' must be one of discriminate, "),
-        ({"generator": "large"}, "generator='large' must be one of small, unigram"),
-        ({"rate": 0.0}, "rate=0.0 must be more than 0"),
-        ({"generator_size": 1.5}, "generator_size=1.5 must be more than 0 and at most 1"),
-        ({"discriminator_weight": 0.0}, "discriminator_weight=0.0 must be more than 0"),
-        ({"generator": "unigram", "generator_size": 0.5}, "generator_size=0.5 has no effect"),
-        ({"generator": "unigram", "discriminator_weight": 1.0}, "discriminator_weight=1.0 has no effect"),
-        ({"task": "all_tokens", "discriminator_weight": 1.0}, "discriminator_weight=1.0 has no effect with task='all_tokens'"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        ReplacedTokenDetection(**settings)
-
-
-def test_vocabularies_that_cannot_be_are_refused():
-    with pytest.raises(UserError, match="it masks tokens"):
-        ReplacedTokenDetection().check(dataclasses.replace(VOCABULARY, mask_id=None))
-    with pytest.raises(UserError, match="nothing to draw"):
-        electra.unigram_probabilities(dataclasses.replace(VOCABULARY, counts=(5,) + (0,) * 49))

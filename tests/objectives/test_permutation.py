@@ -1,13 +1,11 @@
 """Permutation LM: two streams in one doubled row see what the order of factorisation allows and nothing they must predict."""
 
-import dataclasses
 import functools
 
 import jax
 import numpy as np
 import pytest
 
-from bertlab.errors import UserError
 from bertlab.objectives.permutation import PermutationLanguageModel
 from tests.influence import assert_sees
 from tests.references import (
@@ -162,10 +160,3 @@ def test_cost_of_the_second_stream():
     assert objective.slots(128) == 21
     whole = 149 * shape.flops_per_token(149)
     assert objective.extra_flops(shape, 128) == pytest.approx(whole - 128 * shape.flops_per_token(128))
-
-
-def test_refusals():
-    with pytest.raises(UserError, match=r"predict_one_in=0 must be 1"):
-        PermutationLanguageModel(predict_one_in=0)
-    with pytest.raises(UserError, match=r"it asks for tokens with \[MASK\]"):
-        PermutationLanguageModel().check(dataclasses.replace(VOCABULARY, mask_id=None))

@@ -1,9 +1,7 @@
 """Prefix LM: what each position sees, what is predicted, and that without a prefix it is left-to-right modelling."""
 
 import numpy as np
-import pytest
 
-from bertlab.errors import UserError
 from bertlab.objectives.autoregressive import LeftToRight
 from bertlab.objectives.prefix import PrefixLanguageModel
 from tests.influence import assert_sees
@@ -106,10 +104,3 @@ def test_a_streams_own_next_tokens_are_predicted():
     tokens = np.arange(5, 11, dtype=np.int32)[None]
     batch = {"tokens": tokens, "documents": np.ones_like(tokens), "next_tokens": np.array([[6, 7, 8, 9, 10, 33]], np.int32)}
     np.testing.assert_array_equal(prefixed(batch, max_share=0.0)["prefix_targets"], batch["next_tokens"])
-
-
-def test_refusals():
-    with pytest.raises(UserError, match=r"min_share=0.5 must not be above max_share=0.2"):
-        PrefixLanguageModel(min_share=0.5, max_share=0.2)
-    with pytest.raises(UserError, match=r"max_share=1.5 must be between 0 and 1"):
-        PrefixLanguageModel(max_share=1.5)

@@ -9,7 +9,6 @@ import optax
 import pytest
 from scipy import optimize, stats
 
-from bertlab.errors import UserError
 from bertlab.objectives import autoregressive
 from bertlab.objectives.autoregressive import draw_log_uniform
 from bertlab.train.state import TrainState, build_eval_step, build_train_step
@@ -173,11 +172,3 @@ def test_each_direction_draws_its_own(packed_batch, monkeypatch):
     monkeypatch.setattr(autoregressive, "draw_log_uniform", recorded)
     first, second = quick_jit(drawn_from)(random_params(program, batch))
     assert draw(first, V, NEGATIVES)[0].tolist() != draw(second, V, NEGATIVES)[0].tolist()
-
-
-def test_numbers_of_negatives_that_cannot_be_are_refused(packed_batch):
-    with pytest.raises(UserError, match="negatives=-1 must be 0"):
-        autoregressive.LeftToRight(negatives=-1)
-    program, batch = sampling_program("gpt", negatives=V), packed_batch()
-    with pytest.raises(UserError, match="negatives=50 must be smaller than the vocabulary, 50; 0 is the full softmax"):
-        training_metrics(program, random_params(program, batch), batch)

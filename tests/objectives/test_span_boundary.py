@@ -94,16 +94,13 @@ def test_parameters_name_their_axes(packed_batch):
     assert [tuple(names) for names in kernels] == [(None, "embed"), ("embed", None), (None, None)]
 
 
-def test_masks_that_are_no_spans_and_settings_without_sense_are_refused(small_config):
+def test_masks_that_are_no_spans_are_refused(small_config):
     recipe = f"{ROOT}/experiments/pretrain/bert.py:objectives="
     check_config(small_config(f"{recipe}mlm+sbo", objectives__mlm__unit="span"))
     with pytest.raises(UserError, match=r"objective sbo: .* set config\.objectives\.mlm\.unit='span'"):
         check_config(small_config(f"{recipe}mlm+sbo"))
     with pytest.raises(UserError, match=r"objective sbo shares the view of mlm; .*objectives=mlm\+sbo"):
         check_config(small_config(f"{recipe}sbo"))
-    for settings in ({"places": 0}, {"place_width": 0}):
-        with pytest.raises(UserError, match="must be 1 or more"):
-            SpanBoundary(**settings)
 
 
 def test_cost_of_a_prediction_is_its_matrices_six_times(both):

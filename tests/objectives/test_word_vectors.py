@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.errors import UserError
 from bertlab.models.base import OutputConfig
 from bertlab.models.static import Static, StaticConfig
 from bertlab.objectives.base import Vocabulary
@@ -170,23 +169,6 @@ def test_words_without_a_count_are_words_all_the_same():
     vocabulary = dataclasses.replace(VOCABULARY, counts=counts)
     view = views_of(dataclasses.replace(program, vocabulary=vocabulary), batch)["own"]
     assert (view["tokens"][:, 0] == 24).all() and not (view["negative_tokens"] == 24).any()
-
-
-def test_counts_are_needed():
-    program = dataclasses.replace(program_of(SkipGram()), vocabulary=dataclasses.replace(VOCABULARY, counts=None))
-    with pytest.raises(UserError, match="came without counts"):
-        program.views(rows(), jax.random.key(0))
-    none = dataclasses.replace(VOCABULARY, counts=(*COUNTS[:5], *[0] * 20))
-    with pytest.raises(UserError, match="no words besides special tokens"):
-        dataclasses.replace(program, vocabulary=none).views(rows(), jax.random.key(0))
-
-
-@pytest.mark.parametrize("settings", [{"window": 0}, {"negatives": 0}, {"subsample": -1.0}])
-def test_settings_that_cannot_be_are_refused(settings):
-    with pytest.raises(UserError, match=f"{next(iter(settings))}="):
-        SkipGram(**settings)
-    with pytest.raises(UserError, match="x_max=0"):
-        Glove(x_max=0)
 
 
 def test_glove_equals_numpy():
