@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import compare_all, difference
 from bertlab.studies.findings import findings
 from bertlab.studies.measurements import load, score_of_task
 from bertlab.studies.report import report
 from bertlab.studies.seeds import summarise
 from bertlab.studies.selection import selections
-from bertlab.studies.tables import DIFFERENCES, SELECTED_NOTE, difference_table, notes, selection_table, table
+from bertlab.studies.tables import DIFFERENCES, SEEDS, SELECTED_NOTE, difference_table, notes, selection_table, table
 
 # (model, rate, seed) -> valid, test. The rate that is best on test is not best on valid; one that is better still there failed.
 SCORES = {
@@ -29,31 +30,31 @@ SCORES = {
 }
 
 
-@pytest.fixture
-def study(tmp_path):
-    """The directory of a study whose runs were fine-tuned on one task, as a sweep leaves it."""
+def write_scores(directory, scores, axes, select=()):
+    """The results of a study with one task: scores are {labels: test score, or (valid, test), or None of a failed run}."""
     runs = []
-    for (model, rate, seed), scores in SCORES.items():
-        name = f"{model}-{rate}-{seed}"
-        labels = {"model": model, "rate": rate, "seed": seed}
-        runs.append({"name": name, "labels": labels, "config": "run:x", "overrides": {}, "downstream": {"words": {}}})
-        directory = tmp_path / name / "finetune" / "words"
-        directory.mkdir(parents=True)
-        if scores is None:
-            (tmp_path / name / "failed.txt").write_text("error: it diverged\n")
+    for labels, score in scores.items():
+        name = "-".join(labels)
+        named = dict(zip(axes, labels))
+        runs.append({"name": name, "labels": named, "config": "", "overrides": {}, "downstream": {"words": {}}})
+        run, task = Run(directory / name), Run(directory / name).stage("finetune", "words")
+        if score is None:
+            run.failed.write("error: it diverged\n")
             continue
-        (tmp_path / name / "result.json").write_text(json.dumps({"run": "x", "step": 0, "metrics": {}}))
-        metrics = {split: {"words/f1": 0.1, "words/accuracy": v} for split, v in zip(("valid", "test"), scores)}
-        (directory / "result.json").write_text(json.dumps({"step": 1, "metrics": metrics}))
-        (directory / "config.json").write_text(json.dumps({"metrics": {"words": "accuracy"}}))
-    axes = {"model": ["big", "small"], "rate": ["low", "high"], "seed": ["1", "2", "3"]}
-    described = {"name": "s", "title": "S", "question": "?", "command": "", "axes": axes, "downstream": ["words"], "runs": runs}
-    (tmp_path / "study.json").write_text(json.dumps(described | {"select": ["rate"]}))
-    return tmp_path
+        run.result.write({"run": name, "step": 0, "metrics": {}})
+        more, both = ({"words/f1": 0.1}, score) if isinstance(score, tuple) else ({}, (score, score))
+        metrics = {split: {**more, "words/accuracy": value} for split, value in zip(("valid", "test"), both)}
+        task.directory.mkdir(parents=True)
+        (task.directory / "result.json").write_text(json.dumps({"step": 1, "metrics": metrics}))  # perhaps infinite
+        task.config.write({"metrics": {"words": "accuracy"}})
+    found = {axis: list(dict.fromkeys(labels[place] for labels in scores)) for place, axis in enumerate(axes)}
+    described = {"name": "s", "title": "S", "question": "?", "command": "", "axes": found, "downstream": ["words"]}
+    StudyDirectory(directory).study.write(described | {"runs": runs, "select": list(select)})
+    return load(directory)
 
 
-def test_the_best_on_valid_is_reported_on_test(study):
-    results = load(study)
+def test_the_best_on_valid_is_reported_on_test(tmp_path):
+    results = write_scores(tmp_path, SCORES, ("model", "rate", "seed"), select=["rate"])
     assert score_of_task(results, "words").name == "words/accuracy", "the task's own first metric, though there is an F1"
     found = selections(results).set_index("variant")
     big, small = found.loc["big"], found.loc["small"]
@@ -63,29 +64,8 @@ def test_the_best_on_valid_is_reported_on_test(study):
     assert big["sd"] == pytest.approx(math.sqrt(0.0008))
     low, high = scipy.stats.t.interval(0.95, 1, loc=0.62, scale=math.sqrt(0.0008 / 2))
     assert (big["low"], big["high"]) == (pytest.approx(low), pytest.approx(high))
-    text = selection_table(results)
-    assert list(text.index) == ["words accuracy (%): big", "words accuracy (%): small"]
-    html = report(study)
-    assert SELECTED_NOTE in html.read_text()
-
-
-def write_scores(directory, scores, axes, downstream=("words",)):
-    """A study of finished runs: scores are {(labels): test score}, None a failed run."""
-    runs = []
-    for labels, score in scores.items():
-        name = "-".join(labels)
-        (directory / name / "finetune" / "words").mkdir(parents=True)
-        runs.append({"name": name, "labels": dict(zip(axes, labels)), "config": "", "overrides": {}, "downstream": downstream})
-        if score is None:
-            (directory / name / "failed.txt").write_text("error: it diverged\n")
-            continue
-        (directory / name / "result.json").write_text(json.dumps({"run": name, "step": 0, "metrics": {}}))
-        metrics = {split: {"words/accuracy": score} for split in ("valid", "test")}
-        (directory / name / "finetune" / "words" / "result.json").write_text(json.dumps({"step": 1, "metrics": metrics}))
-    found = {axis: list(dict.fromkeys(labels[place] for labels in scores)) for place, axis in enumerate(axes)}
-    described = {"name": "s", "title": "S", "question": "?", "command": "", "axes": found, "downstream": [*downstream]}
-    (directory / "study.json").write_text(json.dumps(described | {"runs": runs}))
-    return load(directory)
+    assert list(selection_table(results).index) == ["words accuracy (%): big", "words accuracy (%): small"]
+    assert SELECTED_NOTE in notes(results)[SEEDS]
 
 
 def test_one_seed_has_no_interval_and_equal_scores_have_none(tmp_path):
