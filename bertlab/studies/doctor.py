@@ -76,10 +76,10 @@ class Facts:
 
     Attributes:
         directory: The run's.
-        config: config.json, {} if there is none.
+        config: config.json; {} without one.
         lines: Of metrics.jsonl, in order of step.
-        result, data, floor: result.json, data.json and floor.json, None if there is none.
-        failure: The last line of failed.txt, "" if there is none.
+        result, data, floor: result.json, data.json and floor.json; None without one.
+        failure: The last line of failed.txt; "" without one.
         imported: Whether the weights were trained elsewhere.
     """
 
@@ -113,7 +113,7 @@ class Facts:
     def recorded(self) -> Mapping[str, Any]:
         """data.json."""
         if self.data is None:
-            raise CannotTell("there is no data.json, which `bertlab train` writes when a run begins")
+            raise CannotTell("data.json is missing (`bertlab train` writes it when a run begins)")
         return self.data
 
     def setting(self, name: str, default: Any = None) -> Any:
@@ -252,7 +252,7 @@ def _finished(facts: Facts) -> Finding | None:
     if facts.failure:
         return Finding(f"the run failed {where}: {facts.failure.rstrip('.')}", "fix that and run the same command again")
     return Finding(
-        f"there is no result.json: the run stands {where}",
+        f"result.json is missing: the run is {where}",
         "if it is not still running, the same `bertlab train` command continues from its last checkpoint",
     )
 
@@ -262,7 +262,7 @@ def _unigram(facts: Facts) -> Finding | None:
     entropy = facts.recorded["corpus"]["unigram_entropy"]
     losses = facts.token_losses(long=True)
     near = {name: NEAR_UNIGRAM * (facts.objectives[name]["guessing"] or math.inf) for name in losses}
-    # If even the best loss is that near, there is no more to learn.
+    # If even the best loss is that near, nothing more can be learned.
     stuck = {name: loss for name, loss in losses.items() if loss >= near[name] > facts.best_loss(name)}
     if not stuck:
         return None
@@ -288,13 +288,13 @@ def _pair_labels(facts: Facts) -> Finding | None:
     for name, pairs in asked.items():
         accuracy, rows, rule = facts.held_out[f"{name}/accuracy"], pairs["rows"], pairs["length_rule"]
         majority = max(pairs["share"], 1 - pairs["share"])
-        # If even the best loss is that of a guess, there is nothing to learn.
+        # If even the best loss is that of a guess, nothing can be learned.
         if facts.best_loss(name) >= NEAR_UNIGRAM * _entropy(majority):
             continue
         seen = f"{name} has a held-out accuracy of {accuracy:.1%} on {rows:,} pairs"
         if accuracy <= majority + 2 * _standard_error(majority, rows):
             return Finding(
-                f"{seen}, and always giving the commoner label has {majority:.1%}: it is at chance",
+                f"{seen}, and always giving the more frequent label has {majority:.1%}: it is at chance",
                 f"train longer, raise config.objectives.{name}.weight, or leave {name} out",
             )
         if accuracy <= rule + 2 * _standard_error(rule, rows):
@@ -318,7 +318,7 @@ def _padding(facts: Facts) -> Finding | None:
     else:
         advice = "set config.data.pack_length to pack several rows into one, or config.data.buckets, or lower seq_len"
     return Finding(
-        f"{share:.0%} of the positions of held-out rows are padding, which costs compute and teaches nothing"
+        f"{share:.0%} of the positions of held-out rows are padding that costs compute and teaches nothing"
         f" (config.data.format={facts.setting('data.format')!r}, seq_len={facts.setting('data.seq_len')})",
         advice,
     )
@@ -332,7 +332,7 @@ def _duplicates(facts: Facts) -> Finding | None:
         for unit, limit in DUPLICATES.items():
             for count, what in (
                 (counts[f"duplicate_{unit}"], "repeat an earlier one"),
-                (counts.get(f"{unit}_in_train", 0), "stand in the train split too, so that held-out numbers reward memory"),
+                (counts.get(f"{unit}_in_train", 0), "are in the train split too, so held-out numbers reward memory"),
             ):
                 if count > limit * counts[unit]:
                     return Finding(
@@ -350,9 +350,9 @@ def _unknown_tokens(facts: Facts) -> Finding | None:
     split = max(shares, key=shares.get)
     if shares[split] <= limit:
         return None
-    advice = "raise config.data.tokenizer.vocab_size, or use kind='unigram' or 'bpe', which know every byte"
+    advice = "raise config.data.tokenizer.vocab_size, or use kind='unigram' or 'bpe' (they know every byte)"
     if facts.setting("data.tokenizer.path"):
-        advice = "use another tokenizer than that of config.data.tokenizer.path, which does not fit this text"
+        advice = "the tokenizer of config.data.tokenizer.path does not fit this text; use another"
     return Finding(
         f"{shares[split]:.1%} of the tokens of the {split} split are [UNK], with {corpus['vocab_size']:,} pieces of kind"
         f" {corpus['tokenizer']!r}",
@@ -363,7 +363,7 @@ def _unknown_tokens(facts: Facts) -> Finding | None:
 @check("loss not below its floor")
 def _floor(facts: Facts) -> Finding | None:
     if facts.floor is None:
-        raise CannotTell("there is no floor.json; only config.data.corpus='synthetic' has known floors")
+        raise CannotTell("floor.json is missing (only config.data.corpus='synthetic' has known floors)")
     above = {
         name: (entry["above"], entry.get("above_standard_error") or entry.get("standard_error") or 0.0)
         for name, entry in facts.floor.items()
@@ -384,7 +384,7 @@ def _no_loss(facts: Facts) -> Finding | None:
         return None
     return Finding(
         f"the held-out loss of {_values(found)} is next to nothing, and real text costs more",
-        "look for a leak: a label among the inputs, a broken mask, or held-out text that stands in the train split",
+        "look for a leak: a label among the inputs, a broken mask, or held-out text in the train split",
     )
 
 
@@ -400,7 +400,7 @@ def _train_and_held_out(facts: Facts) -> Finding | None:
         # Held-out text is masked at the final rate from the beginning.
         names = [name for name in names if not facts.setting(f"objectives.{name}.final_rate")]
     if not names:
-        raise CannotTell("metrics.jsonl has no training line to set beside the last held-out one")
+        raise CannotTell("metrics.jsonl has no training line to compare the last held-out one with")
     losses = {name: (held_out[f"{name}/loss"], lines[-1][f"{name}/loss"]) for name in facts.judged(names, long=True)}
     apart = [
         f"{name} {valid:.3f} against {train:.3f}"
@@ -450,7 +450,7 @@ def _warm_up(facts: Facts) -> Finding | None:
     if facts.result is None or rates[-1] <= max(rates[:-1]):
         return None
     return Finding(
-        f"the learning rate was still rising at the end (step {facts.train[-1]['step']:,}, {rates[-1]:.2g}), in"
+        f"the learning rate was still rising at the end (step {facts.train[-1]['step']:,}, {rates[-1]:.2g}), within"
         f" config.optimizer.warmup_steps={facts.setting('optimizer.warmup_steps')}",
         "lower warmup_steps to a tenth of the steps or less, or train longer",
     )

@@ -104,7 +104,7 @@ BELOW = lambda nats: {"floor.mlm.above": nats, "floor.mlm.above_standard_error":
 RISING_RATES = {f"train.{i}.learning_rate": 1e-4 * (i + 1) for i in range(10)}
 # title: (what provokes the finding, what its sentence holds, a change almost as large that must not, changes of both ...)
 CASES = {
-    "run finished": [({"result": None}, "stands at step 1,000 of 1,000", {})],
+    "run finished": [({"result": None}, "is at step 1,000 of 1,000", {})],
     "learned more than token frequencies": [
         (STUCK, "mlm (5.850 nats) is no better than the unigram entropy of the training text, 6.000", mlm(0.965 * ENTROPY)),
         (mlm(1.2 * ENTROPY), "init_stddev", mlm(0.98 * ENTROPY) | {"floor.mlm.value": 0.975 * ENTROPY}),
@@ -163,7 +163,7 @@ CASES = {
         ),
         (
             {"config.data.corpus": "pydocs"},
-            "11.0% of the 10,000 sentences of the valid split stand in the train split too",
+            "11.0% of the 10,000 sentences of the valid split are in the train split too",
             {"config.data.corpus": "synthetic"},
             {f"{SPLITS}.valid.sentences_in_train": 1100},
         ),
@@ -174,7 +174,7 @@ CASES = {
         ),
         (
             {f"{SPLITS}.valid.documents_in_train": 11},
-            "1.1% of the 1,000 documents of the valid split stand in the train split too",
+            "1.1% of the 1,000 documents of the valid split are in the train split too",
             {f"{SPLITS}.valid.documents_in_train": 9},
         ),
     ],
@@ -188,7 +188,7 @@ CASES = {
         ),
         (
             {f"{SPLITS}.valid.unknown": 2200, "config.data.tokenizer": {"path": "vocab.txt"}},
-            "; use another tokenizer than that of config.data.tokenizer.path",
+            "; the tokenizer of config.data.tokenizer.path",
             {},
         ),
     ],
@@ -338,7 +338,7 @@ def test_what_is_printed_and_the_exit_code(tmp_path, capsys):
         assert findings == 1 and words.startswith(
             "✗ 10.0% of the tokens of the train split are [UNK], with 8,192 pieces of kind 'unigram'"
         )
-        assert "✓ steady throughput" in words and "– not checked, because there is no floor.json" in words
+        assert "✓ steady throughput" in words and "– not checked, because floor.json is missing" in words
         assert max(map(len, text.splitlines())) <= width
 
 
@@ -346,7 +346,7 @@ def test_runs_as_they_are_found(tmp_path, capsys):
     write_run(tmp_path / "older", "MLM", 1)
     assert printed(tmp_path / "older")[0] == 0
     write_run(tmp_path / "begun", "MLM", 1, finished=False)
-    assert "there is no result.json: the run stands at step 1,500 of 1,500" in " ".join(printed(tmp_path / "begun")[1].split())
+    assert "result.json is missing: the run is at step 1,500 of 1,500" in " ".join(printed(tmp_path / "begun")[1].split())
     (tmp_path / "begun" / "failed.txt").write_text("Traceback\n\nDiverged: mlm/loss is not finite.\n")
     findings, text = printed(tmp_path / "begun", 200)
     assert findings == 1 and "the run failed at step 1,500 of 1,500: Diverged: mlm/loss is not finite; fix" in text

@@ -16,7 +16,7 @@ from rich.console import Console
 from bertlab.studies import worker
 from bertlab.studies.measurements import load
 from bertlab.studies.report import report
-from bertlab.studies.study import load_study
+from bertlab.studies.study import load_study, sharing
 from bertlab.studies.sweep import describe, sweep
 from bertlab.transfer.tasks import find_task
 from tests.conftest import ROOT
@@ -66,17 +66,15 @@ def small(run, corpus, cache, tasks):
 
 
 def some(study, runs):
-    """The last run of a study, which differs most from its first, on its last task, and those of MORE; each all by itself."""
+    """The last run of a study, which differs most from its first, on its last task, and those of MORE."""
     last = [run for run in runs if not run.averages][-1]
     wanted = {last.name: list(last.downstream)[-1:]}
     for of_run, task in MORE.get(study, []):
         [name] = [run.name for run in runs if label(run) == of_run]
         wanted.setdefault(name, []).append(task)
-    return [
-        dataclasses.replace(run, shares={}, downstream={task: run.downstream[task] for task in wanted[run.name]})
-        for run in runs
-        if run.name in wanted
-    ]
+    kept = [run for run in runs if run.name in wanted]
+    on_tasks = lambda run: {task: run.downstream[task] for task in wanted[run.name]}
+    return sharing([dataclasses.replace(run, downstream=on_tasks(run)) for run in kept])
 
 
 def studies(quick, slow):

@@ -8,18 +8,17 @@ from rich.console import Console
 
 from bertlab.cli import main
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.studies.two_runs import compare, differences, environment, other_texts, outcomes, same_data
 
 
 def write_run(directory, steps, rate, loss, data_hash, **more):
-    directory.mkdir()
     config = {"optimizer": {"learning_rate": rate}, "data": {"seq_len": 64}, **more}
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "environment.json").write_text(json.dumps({"packages": {"jax": "0.10.2"}, "command": str(directory)}))
+    run = Run(directory)
+    run.config.write(config)
+    run.environment.write({"packages": {"jax": "0.10.2"}, "command": str(directory)})
     metrics = {"valid": {"mlm/loss": loss}}
-    (directory / "result.json").write_text(
-        json.dumps({"step": steps, "seconds": 10.0, "data_hash": data_hash, "metrics": metrics})
-    )
+    run.result.write({"step": steps, "seconds": 10.0, "data_hash": data_hash, "metrics": metrics})
     return directory
 
 
@@ -27,17 +26,13 @@ def write_run(directory, steps, rate, loss, data_hash, **more):
 def runs(tmp_path):
     ours = write_run(tmp_path / "a", 100, 1e-3, 5.0, "f0")
     theirs = write_run(tmp_path / "b", 100, 5e-4, 4.75, "f0", lora={"rank": 4})
-    (theirs / "finetune" / "sst2").mkdir(parents=True)
-    (theirs / "finetune" / "sst2" / "result.json").write_text(json.dumps({"metrics": {"test": {"sst2/accuracy": 0.8}}}))
+    Run(theirs).stage("finetune", "sst2").result.write({"metrics": {"test": {"sst2/accuracy": 0.8}}})
     return ours, theirs
 
 
-def test_only_what_differs_is_named(runs):
+def test_only_what_differs_is_named_and_results_stand_side_by_side(runs):
     assert differences(*runs) == [("optimizer.learning_rate", "0.001", "0.0005"), ("lora.rank", "–", "4")]
     assert differences(runs[0], runs[0]) == []
-
-
-def test_results_stand_side_by_side_and_what_one_has_not_is_missing(runs):
     frame = outcomes(*runs)
     assert frame.loc["valid/mlm/loss"].tolist() == [5.0, 4.75]
     assert frame.loc["sst2: test/sst2/accuracy"].isna().tolist() == [True, False]
@@ -54,20 +49,17 @@ def test_the_same_text_is_told_from_another(runs, tmp_path):
 
 def write_stage(run, stage, rate, accuracy, data_hash="11", jax="0.10.2"):
     """A fine-tuning or an adaptation."""
-    directory = run / stage
-    directory.mkdir(parents=True)
-    config = {"optimizer": {"learning_rate": rate}, "init_from": str(run), "seed": 1}
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "environment.json").write_text(json.dumps({"packages": {"jax": jax}, "command": stage}))
-    metrics = {"test": {f"{directory.name}/accuracy": accuracy}}
-    (directory / "result.json").write_text(json.dumps({"step": 9, "data_hash": data_hash, "metrics": metrics}))
+    of_stage = Run(run / stage)
+    of_stage.config.write({"optimizer": {"learning_rate": rate}, "init_from": str(run), "seed": 1})
+    of_stage.environment.write({"packages": {"jax": jax}, "command": stage})
+    metrics = {"test": {f"{of_stage.directory.name}/accuracy": accuracy}}
+    of_stage.result.write({"step": 9, "data_hash": data_hash, "metrics": metrics})
 
 
 def write_sharing_run(directory, **job):
     """A run of a study that has no pretraining of its own."""
     run = {"name": directory.name, "labels": {}, "config": "c.py", "overrides": {}, "downstream": {"package": {}}, **job}
-    directory.mkdir()
-    (directory / "job.json").write_text(json.dumps({"runner": "x:y", "run": run}))
+    Run(directory).job.write({"runner": "x:y", "run": run})
     return directory
 
 
@@ -155,9 +147,9 @@ def test_evaluations_and_floors_are_results(runs):
         by_kind = {"pseudo": {"value": bits, **common, **tokens}}
         pairs = {"pseudo": {"accuracy": accuracy, "pairs": 7, **common, "text_hash": text_hash}}
         found = {"bits_per_byte": {"test split": by_kind, "b.txt": by_kind}, "minimal_pairs": {"blimp.jsonl": pairs}}
-        (run / "evaluation.json").write_text(json.dumps(found))
+        Run(run).evaluation.write(found)
         floor = {"value": 1.5, "above": bits - 1.5, "above_standard_error": 0.1, "exact": True, "note": ""}
-        (run / "floor.json").write_text(json.dumps({"mlm": floor}))
+        Run(run).floor.write({"mlm": floor})
     frame = outcomes(*runs)
     assert frame.loc["bits_per_byte/pseudo, test split"].tolist() == [2.5, 2.25]
     assert frame.loc["bits_per_byte/pseudo, b.txt"].tolist() == [2.5, 2.25]
@@ -191,9 +183,8 @@ def printed_results(ours, theirs):
 
 def write_objectives(run, **weights):
     """Gives a run, or a fine-tuning, objectives of these weights."""
-    config = json.loads((run / "config.json").read_text())
     entries = {name: {"weight": weight, "final_weight": None} for name, weight in weights.items()}
-    (run / "config.json").write_text(json.dumps(config | {"objectives": entries}))
+    Run(run).config.write(Run(run).config.read() | {"objectives": entries})
 
 
 @pytest.mark.parametrize(
@@ -206,9 +197,8 @@ def write_objectives(run, **weights):
 )
 def test_total_losses_of_other_objectives_are_not_subtracted(runs, first, second, shown):
     for run, loss, weights in zip(runs, (6.13, 3.83), (first, second), strict=True):
-        result = json.loads((run / "result.json").read_text())
-        result["metrics"] = {"valid": {"loss": loss, "mlm/loss": loss}, "test": {"loss": loss}}
-        (run / "result.json").write_text(json.dumps(result))
+        metrics = {"valid": {"loss": loss, "mlm/loss": loss}, "test": {"loss": loss}}
+        Run(run).result.write(Run(run).result.read() | {"metrics": metrics})
         write_objectives(run, **weights)
     printed = printed_results(*runs)
     assert printed["valid/loss"] == printed["test/loss"] == ["6.1300", "3.8300", shown]
@@ -220,8 +210,7 @@ def test_total_losses_of_fine_tunings_with_another_objective_are_not_subtracted(
     for run, loss, weight in zip(runs, (2.5, 0.5), (0.5, 0.0), strict=True):
         for task, auxiliary in (("package", weight), ("sst2", 0.5)):
             write_stage(run, f"finetune/{task}", 1, 0.7)
-            file = run / "finetune" / task / "result.json"
-            file.write_text(json.dumps({"metrics": {"test": {"loss": loss, f"{task}/loss": loss}}}))
+            Run(run).stage("finetune", task).result.write({"metrics": {"test": {"loss": loss, f"{task}/loss": loss}}})
             write_objectives(run / "finetune" / task, language_model=auxiliary)
     printed = printed_results(*runs)
     assert printed["package: test/loss"] == ["2.5000", "0.5000", "–"]
