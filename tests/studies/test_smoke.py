@@ -56,12 +56,16 @@ def tasks(tmp_path_factory):
     return {"classification": str(directory / "texts.py"), "tagging": str(directory / "words.py")}
 
 
+def small_task(name, settings, tasks):
+    """The file of the small task of the same kind."""
+    return tasks[find_task(settings.get("task", name)).kind.name]
+
+
 def small(run, corpus, cache, tasks):
     """The run with small text and small tasks of the same kinds."""
     overrides = run.overrides if run.averages else run.overrides | SMALL | {"data.corpus": corpus, "data.directory": cache}
     settings = {"mesh.data": 1, "data.batch_size": 4}
-    file = {name: tasks[find_task(of.get("task", name)).kind.name] for name, of in run.downstream.items()}
-    downstream = {name: of | settings | {"task": file[name]} for name, of in run.downstream.items()}
+    downstream = {name: of | settings | {"task": small_task(name, of, tasks)} for name, of in run.downstream.items()}
     return dataclasses.replace(run, overrides=overrides, downstream=downstream, adapt=run.adapt and run.adapt | SMALL)
 
 
@@ -101,10 +105,12 @@ def test_a_study_trains(path, corpus, cache, tasks, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", studies(("bert_table7",), ("static_contextual", "ulmfit_table7")))
-def test_a_study_says_what_it_would_cost(path, tmp_path, monkeypatch):
+def test_a_study_says_what_it_would_cost(path, tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     out = io.StringIO()
     study = load_study(f"{path}:scale=tiny,corpus=pydocs,seeds=1,task_steps=20")
+    downstream = {name: of | {"task": small_task(name, of, tasks)} for name, of in study.tasks.items()}
+    study = dataclasses.replace(study, downstream=downstream)
     assert sweep(study, tmp_path, dry_run=True, console=Console(file=out, width=10_000)) == 0
     *_, total = out.getvalue().splitlines()
     assert total.startswith(f"{study.name}: {len(study.runs())} runs, {len(study.runs())} to do: ")
