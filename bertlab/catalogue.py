@@ -29,38 +29,6 @@ _OBJECTIVES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One line of the table.
-
-    Attributes:
-        family, size: as in `config.model`.
-        tokens: what the vocabulary is.
-        vocab_size: its size.
-        shape: "12 x 768, 12 heads, 3072".
-        body: parameters without output layer and objectives' heads (BERT's pooler is in the body).
-        total: parameters of the pretraining model with its paper's objectives.
-    """
-
-    family: str
-    size: str
-    tokens: str
-    vocab_size: int
-    shape: str
-    body: int
-    total: int
-
-
-def catalogue() -> list[Entry]:
-    """All families and sizes; nothing is allocated."""
-    return [
-        _count(family, size, tokens, vocab_size)
-        for family, kind in FAMILIES.items()
-        for size in kind.sizes
-        for tokens, vocab_size in _vocabularies(family, size)
-    ]
-
-
 def _vocabularies(family: str, size: str) -> list[tuple[str, int]]:
     """(name, size) of the published ones."""
     uncased = ("uncased WordPiece", _BERT_UNCASED)
@@ -77,7 +45,11 @@ def _vocabularies(family: str, size: str) -> list[tuple[str, int]]:
     return [uncased]
 
 
-def _count(family: str, size: str, tokens: str, vocab_size: int) -> Entry:
+def _count(family: str, size: str, tokens: str, vocab_size: int) -> tuple[str, int, int]:
+    """(family, size, tokens, V) -> shape such as "12 x 768, 12 heads, 3072", and the numbers of parameters of body and whole.
+
+    The body has BERT's pooler, but neither output layer nor heads; the whole has its paper's objectives. Nothing is allocated.
+    """
     config = base_config()
     config.model.update(family=family, size=size)
     if tokens == "characters":
@@ -89,7 +61,7 @@ def _count(family: str, size: str, tokens: str, vocab_size: int) -> Entry:
     total = sum(leaf.size for leaf in jax.tree.leaves(params))
     output = sum(leaf.size for leaf in jax.tree.leaves(params["body"].get("output", {})))
     body = sum(leaf.size for leaf in jax.tree.leaves(params["body"])) - output
-    return Entry(family, size, tokens, vocab_size, _describe(shape, model_direction(config.model)), body, total)
+    return _describe(shape, model_direction(config.model)), body, total
 
 
 _BATCH = {name: np.zeros((1, 8), np.int32) for name in ("tokens", "segments", "documents", "positions")} | {
@@ -103,24 +75,25 @@ def _describe(shape, direction: str) -> str:
     layers = f"{shape.layers} x " if hasattr(shape, "layers") else ""
     heads = f", {shape.heads} heads" if hasattr(shape, "heads") else ""
     hidden = f", {shape.hidden}" if hasattr(shape, "hidden") else ""
-    two_ways = ", both ways" if direction == "bidirectional" and heads == "" and layers else ""
+    two_ways = ", both ways" if direction == "bidirectional" and layers and not heads else ""
     return f"{layers}{shape.width}{heads}{hidden}{two_ways}"
 
 
 def print_models() -> None:
-    """The catalogue as a table on standard output."""
+    """All families and sizes with their exact parameter counts, as a table on standard output."""
     table = Table(title="config.model.family, config.model.size and exact parameter counts", title_justify="left")
     for column in ("family", "size", "layers x width, heads, hidden", "vocabulary"):
         table.add_column(column, no_wrap=True)
     for column in ("V", "body", "with its objectives' output"):
         table.add_column(column, justify="right", no_wrap=True)
-    before = None
-    for e in catalogue():
-        if before not in (None, e.family):
-            table.add_section()
-        numbers = (f"{e.vocab_size:,}", f"{e.body:,}", f"{e.total:,}")
-        table.add_row(e.family if e.family != before else "", e.size, e.shape, e.tokens, *numbers)
-        before = e.family
+    for family, kind in FAMILIES.items():
+        table.add_section()
+        shown = family
+        for size in kind.sizes:
+            for tokens, vocab_size in _vocabularies(family, size):
+                shape, body, total = _count(family, size, tokens, vocab_size)
+                table.add_row(shown, size, shape, tokens, f"{vocab_size:,}", f"{body:,}", f"{total:,}")
+                shown = ""
     console = Console()
     console = console if console.is_terminal else Console(width=140)
     console.print(table)

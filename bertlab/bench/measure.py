@@ -175,14 +175,7 @@ def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int) -
 
 
 def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float | None) -> dict:
-    """Processes wait beside each other and do their rounds in turns.
-
-    Args:
-        begin: starts the process of a side.
-        sides: in the order of their turns.
-        rounds: of each side, after warming up.
-        seconds: how long a round is to take; None if a round does all of the work.
-    """
+    """Processes wait beside each other and do their rounds in turns, of so many `seconds`, or (None) of all of the work."""
     processes: dict[str, Side] = {}
     steps: dict[str, int] = {}
 

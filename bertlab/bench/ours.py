@@ -31,7 +31,6 @@ from bertlab.train.choice import with_attention
 from bertlab.train.environment import describe_environment
 from bertlab.train.loop import Session
 from bertlab.train.loop import train as train_run
-from bertlab.train.record import Progress
 
 
 class TrainingSteps(Runner):
@@ -51,13 +50,7 @@ class TrainingSteps(Runner):
         self.positions = data.batch_size * data.seq_len
 
     def round(self, steps: int) -> dict[str, float]:
-        session = self.session
-        found = session.record.progress = Progress()
-        session.start_clock()
-        for _ in range(steps):
-            session.advance(self.step)
-        session.fetch()
-        positions = steps * self.positions
+        found, positions = self.session.count(self.step, steps), steps * self.positions
         return {"seconds": found.seconds, "tokens": found.tokens, "positions": positions, "flops": found.flops}
 
 

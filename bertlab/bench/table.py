@@ -38,11 +38,12 @@ def cells(found: dict) -> list[str]:
     both = lambda value: " / ".join(value(sides[side]) for side in ("ours", rival) if side)
     positions = sum(of.get("positions", 0) for of in ours["rounds"])
     beside = [side for side in (rival, "gathered") if "rounds" in sides.get(side, {})]
+    failed = [f"{side} failed" for side, of in sides.items() if "failed" in of]
     also = [f"{statistics.median(ratios(sides, side)):.3g} of {side}" for side in beside[1:]]
     return [
         found["name"],
         shown(ours, kind),
-        "; ".join([*(f"{shown(sides[side], kind)} {side}" for side in beside), *failures(sides)]) or "–",
+        "; ".join([*(f"{shown(sides[side], kind)} {side}" for side in beside), *failed]) or "–",
         "; ".join([spread(pairs), *also]) if pairs else "–",
         aim(found),
         products(sides),
@@ -69,11 +70,6 @@ def spread(values: Sequence[float]) -> str:
     """The median, with the lowest and highest value in brackets, to three digits."""
     digits = lambda value: f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{digits(statistics.median(values))} ({digits(min(values))} to {digits(max(values))})"
-
-
-def failures(sides: dict) -> list[str]:
-    """The rivals that failed."""
-    return [f"{name} failed" for name, side in sides.items() if "failed" in side]
 
 
 def products(sides: dict) -> str:

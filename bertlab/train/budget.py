@@ -1,8 +1,8 @@
 """Equal budgets by choice: how many steps tokens, supervised positions, FLOPs or seconds buy.
 
-The schedule needs to know the steps beforehand, so a budget is turned into steps before a run begins, from the mean cost of its
-first batches; what was in fact spent stands in result.json. The same batches cost the same tokens whatever is trained on
-them; supervised positions and FLOPs depend on the objectives and the model; seconds on the machine.
+The schedule needs the steps beforehand, so a budget becomes steps before a run begins, from the mean cost of its first batches.
+result.json has what was spent. Equal batches cost equal tokens; supervised positions and FLOPs depend on objectives and model;
+seconds depend on the machine.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ from bertlab.train.state import weights_at
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of a run, in which one set of objectives is trained on batches of one shape; mostly there is only one.
+    """A part of a run (often the whole) that trains one set of objectives on batches of one shape.
 
     Attributes:
         end: steps of the run that are done when it ends.
@@ -53,12 +53,12 @@ class Experiment:
         config: the whole config, as written to config.json.
         program: model and all objectives as pure functions.
         phases: what is trained on, in order.
-        tokenizer: saved with the run, so that its directory is enough to use it.
+        tokenizer: saved with the run.
         evaluations: held-out batches by split; "valid" is evaluated during training, all at the end.
-        data_facts: what is known of corpus and batches, for `bertlab doctor`; None for a task's rows.
-        warm_start: fresh parameters -> parameters to begin with (from another run), or None.
-        score: (split, what the objectives keep of each evaluation batch) -> metrics that are no means over rows, such as
-            F1 or a correlation; None for pretraining.
+        data_facts: facts about corpus and batches, for `bertlab doctor`; None for a task's rows.
+        warm_start: fresh parameters -> parameters to begin with, or None.
+        score: (split, what the objectives keep of each evaluation batch) -> metrics that are no means over rows, such as F1;
+            None for pretraining.
     """
 
     config: ConfigDict
@@ -97,14 +97,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     if not config.data.tokenizer.path:
         check_vocabulary(config, prepared.tokenizer, built)
     evaluations = {split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")}
-    program = Program(
-        build_body(model_shape(config.model, prepared.tokenizer.vocab_size)),
-        built,
-        vocabulary_of(prepared.tokenizer, prepared.counts),
-        stream=format_of(config.data).is_stream,
-        stateful=config.model.stateful,
-        adapter=build_adapter(config.lora),
-    )
+    program = compose(config, built, vocabulary_of(prepared.tokenizer, prepared.counts))
     process = (jax.process_index(), jax.process_count())
     return Experiment(
         config=config,
@@ -117,9 +110,14 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     )
 
 
+def compose(config: ConfigDict, built: Mapping[str, objectives.Objective], vocabulary: objectives.Vocabulary) -> Program:
+    """A pretraining's model and objectives as pure functions."""
+    body, stream = build_body(model_shape(config.model, vocabulary.size)), format_of(config.data).is_stream
+    return Program(body, built, vocabulary, stream=stream, stateful=config.model.stateful, adapter=build_adapter(config.lora))
+
+
 def objective_facts(built: Mapping[str, objectives.Objective], prepared, evaluations) -> dict[str, dict[str, Any]]:
-    """What data.json says of each objective: what it `asks`, its `labels` if it reads any, and the loss of `guessing` in
-    nats."""
+    """What data.json says of each objective: what it `asks`, its `labels`, and the loss of `guessing` in nats."""
     batches = evaluations["valid"]
     return {
         name: {
@@ -186,7 +184,7 @@ def begun_from(config: ConfigDict) -> ConfigDict:
 
 
 def warm_start(fresh, run: Path, change: Callable[[Any], Any] = lambda pretrained: pretrained):
-    """Fresh parameters replaced by a run's, as `change` makes them, wherever it has them; says which it has not.
+    """Fresh parameters, replaced by a run's (as `change` makes them) if it has them; prints which it has not.
 
     Raises:
         UserError: a parameter has another shape there.
@@ -198,15 +196,10 @@ def warm_start(fresh, run: Path, change: Callable[[Any], Any] = lambda pretraine
 
 
 def grafted(fresh, pretrained, run: Path) -> tuple[dict, list[str]]:
-    """Fresh parameters with every one that the pretrained tree has replaced by it.
+    """Fresh parameters, replaced by those that the pretrained tree has; and the names of those that stay fresh (a new head).
 
-    Args:
-        fresh: a new model's parameters.
-        pretrained: those of a run or an imported directory.
-        run: named in messages.
-
-    Returns:
-        The parameters, and the names of those that stay fresh (a pooler that was never trained, a new head).
+    Raises:
+        UserError: a parameter has another shape in `run`.
     """
     kept_fresh = []
 

@@ -69,8 +69,9 @@ class Checkpoints:
         Raises:
             UserError: a file of it is damaged or gone.
         """
+        placed = lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
         args = ocp.args.Composite(
-            state=ocp.args.StandardRestore(_abstract(shapes, shardings)),
+            state=ocp.args.StandardRestore(jax.tree.map(placed, shapes, shardings)),
             data=ocp.args.JsonRestore(),
             progress=ocp.args.JsonRestore(),
         )
@@ -99,10 +100,6 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
         raise UserError(f"{directory / str(step)} cannot be read ({reason}); remove it to {then}") from error
 
 
-def _abstract(shapes, shardings):
-    return jax.tree.map(lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes, shardings)
-
-
 def save_params(run: Path, params) -> None:
     """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
     with ocp.CheckpointManager(Run(run).checkpoints.absolute()) as manager:
@@ -122,11 +119,7 @@ def load_params(run: Path):
     directory = Run(run).checkpoints.absolute()
     if not directory.is_dir():
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")
-    handlers = {
-        "state": ocp.PyTreeCheckpointHandler(),
-        "data": ocp.JsonCheckpointHandler(),
-        "progress": ocp.JsonCheckpointHandler(),
-    }
+    handlers = {"state": ocp.PyTreeCheckpointHandler()} | {name: ocp.JsonCheckpointHandler() for name in ("data", "progress")}
     # Read by this process alone: of several the others are not asked to join.
     alone = ocp.options.MultiprocessingOptions(jax.process_index(), {jax.process_index()})
     options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)

@@ -59,12 +59,12 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
         _check_needs(name, objective, config.data)
         _check_shared_view(name, objective, built)
     _check_weights(config)
-    check_phases(config)
+    _check_phases(config)
     if config.train.budget:
         parse_budget(config.train.budget)
     check_data(config.data, None if config.data.tokenizer.path else config.data.tokenizer.kind)
     shape = model_shape(config.model, vocab_size=1)
-    check_data_fields(config, built)
+    _check_data_fields(config, built)
     check_shape(config, shape)
     showing = [objective for objective in built.values() if objective.has_view or objective.sees in ("clean", "any")]
     if config.model.attention == "pallas" and all(objective.has_order for objective in showing):
@@ -145,7 +145,7 @@ def _check_weights(config: ConfigDict) -> None:
         )
 
 
-def check_phases(config: ConfigDict) -> None:
+def _check_phases(config: ConfigDict) -> None:
     """Refuses phases that cannot work; each is checked like a run of its own."""
     if not config.train.phases:
         return
@@ -159,7 +159,7 @@ def check_phases(config: ConfigDict) -> None:
         check_config(of_phase)
 
 
-def check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
+def _check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses models and objectives that need what the batches do not have: characters, streams, pairs of words."""
     model, data = config.model, config.data
     if any("counts" in objective.needs for objective in built.values()) != format_of(data).is_word_pairs:

@@ -1,7 +1,7 @@
 """Which implementation of attention a run takes: the fastest at its shape on its device, measured once and kept in a file.
 
-What does not give the results of "xla" on packed rows, or fails, is never taken: kernels have passed over documents' borders
-before (JAX #28974, MaxText #4476).
+One that fails, or differs from "xla" on packed rows, is never taken: kernels have let documents see each other before (JAX
+#28974, MaxText #4476).
 
 Letters: B batch on one device, L length, H heads on one device, K head width.
 """
@@ -103,11 +103,7 @@ def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
 
 
 def check_attention(config: ConfigDict, shape) -> None:
-    """Refuses an implementation that would never be used: `attend` goes back to "xla" for what one cannot do.
-
-    Raises:
-        UserError: it cannot do what the config asks of every layer.
-    """
+    """Refuses an implementation that cannot do what the config asks of every layer: `attend` would always use "xla"."""
     backend = config.model.attention
     if backend not in ("cudnn", "pallas"):
         return
@@ -130,7 +126,7 @@ def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[
         shape: on one device.
         backends: at least "xla".
         file: JSON, device and shape to seconds of each, or why it was refused.
-        seconds: what measures; raises ValueError where results are wrong. Default: `seconds_of`.
+        seconds: what measures, in place of `seconds_of`; raises ValueError if results are wrong.
     """
     if len(backends) == 1:
         return backends[0]

@@ -1,26 +1,16 @@
 """What a training step costs: model FLOPs and supervised positions, from shapes and from the weights of the losses."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
 
 from bertlab.data.formats import row_length
 from bertlab.objectives.blame import blamed
-from bertlab.objectives.program import Program
 
 
-class Trained(Protocol):
-    """What is trained: a `bertlab.train.build.Phase`."""
-
-    data: Any
-    program: Program
-    weights: Mapping[str, tuple[float, float]]
-
-
-def body_flops(phase: Trained, length: int | None = None) -> float:
+def body_flops(phase, length: int | None = None) -> float:
     """Forward and backward model FLOPs of the body's passes over one batch, full attention, without logits.
 
     Args:
-        phase: what is trained.
+        phase: a `bertlab.train.build.Phase`.
         length: positions of the batch's rows; None: the most that they can have.
     """
     length, shape, asked = length or row_length(phase.data), phase.program.body.config, phase.program.objectives
@@ -33,14 +23,14 @@ def body_flops(phase: Trained, length: int | None = None) -> float:
     return phase.data.batch_size * (passes + extra)
 
 
-def step_flops(phase: Trained, metrics: Mapping[str, tuple], length: int) -> float:
+def step_flops(phase, metrics: Mapping[str, tuple], length: int) -> float:
     """Forward and backward model FLOPs of one step with its predictions, over rows of `length` positions."""
     shape, asked = phase.program.body.config, phase.program.objectives.items()
     predicted = sum(float(metrics[f"{name}/loss"][1]) * o.flops_per_prediction(shape) for name, o in asked)
     return body_flops(phase, length) + predicted
 
 
-def supervised_positions(phase: Trained, metrics: Mapping[str, tuple]) -> float:
+def supervised_positions(phase, metrics: Mapping[str, tuple]) -> float:
     """Positions that the trained objectives supervise in one step."""
     trained = [(name, o) for name, o in phase.program.objectives.items() if any(phase.weights[name])]
     return sum(float(metrics[f"{name}/loss"][1]) for name, o in trained if o.asks in ("tokens", "positions"))

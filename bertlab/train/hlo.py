@@ -1,8 +1,7 @@
 """What one run of a compiled program costs one device: products, memory traffic and exchanges, read from the program's text.
 
 XLA's own count (`cost_analysis`) takes the body of a loop once, however often it runs, so layers in a scan would count as one.
-Here every computation counts as often as it is called: a loop's body as often as its condition lets it run, each branch of a
-choice once.
+Here a loop's body counts as often as its condition lets it run, and each branch of a choice once.
 """
 
 import dataclasses
@@ -21,9 +20,9 @@ class Collectives:
 
     Attributes:
         count: how many; one may exchange several arrays.
-        bytes: of the whole arrays that are reduced, gathered or exchanged.
-        sent: bytes that a device sends to a neighbour if its group exchanges in a ring.
-        largest: shape of the largest array exchanged, as "bf16[24,1024,4096]".
+        bytes: of the whole arrays.
+        sent: bytes that a device sends to a neighbour in a ring.
+        largest: shape of the largest array, such as "bf16[24,1024,4096]".
     """
 
     count: int
@@ -37,13 +36,12 @@ class Work:
     """What one run costs one device.
 
     Attributes:
-        flops: two for each multiplication of matrix products and convolutions, those that are computed again included;
-            element-wise work is not counted, nor what kernels do inside (attention by Pallas).
-        bytes: read from and written to the device's memory: every array that an operation, or a fusion of them, takes or gives
-            there; of one that is sliced, gathered from or updated in place, the part. Arrays in on-chip memory (a TPU's
-            VMEM), padding of tiles and arrays read twice by one fusion are not counted. A loop that does not say how often
-            it runs counts once; none of them holds products.
-        collectives: by kind; kinds that do not occur are left out.
+        flops: two for each multiplication of matrix products and convolutions, recomputed ones too; without element-wise
+            work and the insides of kernels (attention by Pallas).
+        bytes: read from and written to the device's memory by operations and fusions: whole arrays, or the part that is
+            sliced, gathered or updated in place. Arrays in on-chip memory (a TPU's VMEM), padding of tiles and second
+            reads by one fusion are not counted. A loop without a known number of runs counts once; it has no products.
+        collectives: by kind, of the kinds that occur.
     """
 
     flops: float

@@ -1,16 +1,15 @@
 """Which layers are trained when, and at what rate: groups of parameters from the bottom, and stages of a run.
 
-Group 0 are the embeddings, groups 1 to n the layers from the bottom, and the last one, where the model has any of it, the
-head: task and objective heads, pooler, output layer and final norm. ULMFiT's five ([embeddings, three LSTMs, classifier]) come
-out of an AWD-LSTM with a classifier. A tied output layer is the embeddings, so it is of group 0.
+Group 0 holds the embeddings (and a tied output layer), groups 1 to n the layers from the bottom. The last group is the head, if
+there is one: heads of tasks and objectives, pooler, output layer and final norm.
 
     layer_decay, group_rates: a factor of the rate for each group ("discriminative": Howard and Ruder 2018, section 3.2).
-    thaw="gradual": the head first, then with it one group more each stage, from the top (ibid., section 3.3).
-    thaw="chain": the head, then each other group alone from the bottom, then all (Felbo et al. 2017, section 3.2).
-    thaw="head", "last": the head alone, or with the top layer, for the whole run.
+    thaw="gradual": the head first, then one more group each stage, from the top (ibid., section 3.3).
+    thaw="chain": the head, then each other group by itself from the bottom, then all (Felbo et al. 2017, section 3.2).
+    thaw="head", "last": only the head, or the head and the top layer, for the whole run.
     frozen: parameters that no stage trains.
 
-All is a function of the names of parameters and the number of updates done: there is no state, and a run goes on as it began.
+Everything follows from the names of parameters and the number of updates done; no state is kept.
 """
 
 import dataclasses
@@ -42,14 +41,14 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
     """Each parameter's group.
 
     Args:
-        params: of any family, with the objectives' heads; arrays, or whatever has their shapes.
+        params: of any family, with the objectives' heads; arrays or their shapes.
 
     Returns:
-        A tree like `params` of int arrays: a scalar, or, where layers are stacked, [n, 1, ...], which goes with the parameter.
-        The names of the groups from the bottom; a head is among them only if there is one.
+        A tree like `params` of int arrays: scalars, or [n, 1, ...] for stacked layers; and the names of the groups from the
+        bottom, with "head" only if there is one.
 
     Raises:
-        UserError: a parameter whose layer is not known, by its name.
+        UserError: names a parameter whose layer is not known.
     """
     head = -1  # until the layers are counted
 
@@ -154,7 +153,7 @@ def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages g
 
 @dataclasses.dataclass(frozen=True)
 class LayerPlan:
-    """What `config.optimizer` means for one tree of parameters; made by `layer_plan`.
+    """What `config.optimizer` means for one tree of parameters (`layer_plan`).
 
     Attributes:
         groups: tree of int arrays, from `layer_groups`.
@@ -203,9 +202,9 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
     """What `config.optimizer` means for these parameters.
 
     Args:
-        optimizer: `config.optimizer`, of which each part was checked (`check_optimizer`).
+        optimizer: `config.optimizer`, checked by `check_optimizer`.
         steps: of the whole run.
-        params: arrays, or whatever has their shapes; gradients will do.
+        params: arrays or their shapes; gradients will do.
 
     Raises:
         UserError: groups, factors, stages and steps do not go together, or `frozen` matches no parameter or every one.
@@ -252,40 +251,21 @@ def _stage_rate(optimizer, steps: int) -> Callable:
 
 
 def applied_rates(optimizer, steps: int, params, step: int) -> dict[str, float]:
-    """The rate that the update after `step` others has in each group, 0 where none of its parameters is trained.
+    """The rate of each group after `step` updates of `steps`, by name from the bottom; 0 for a group that is not trained.
 
-    It is before what a batch (`rate_scale`) or GPT's bias correction multiplies.
-
-    Args:
-        optimizer: `config.optimizer`.
-        steps: of the whole run.
-        params: arrays or their shapes.
-        step: updates done.
-
-    Returns:
-        By the names of the groups from the bottom; {"all": rate} where they are not told apart.
+    Without groups, {"all": rate}. A batch's `rate_scale` and GPT's bias correction come on top.
     """
     plan = layer_plan(optimizer, steps, params)
-    reached = {
-        int(group)
-        for groups, never in zip(jax.tree.leaves(plan.groups), jax.tree.leaves(plan.never), strict=True)
-        for group in groups.ravel()
-        if not never
-    }
+    pairs = zip(jax.tree.leaves(plan.groups), jax.tree.leaves(plan.never), strict=True)
+    reached = {int(group) for groups, never in pairs if not never for group in groups.ravel()}
     rates = float(plan.rate(step)) * plan.factors * np.asarray(plan.groups_trained(step))
     return {name: float(rate) if i in reached else 0.0 for i, (name, rate) in enumerate(zip(plan.names, rates, strict=True))}
 
 
 def stage_table(optimizer, steps: int, params) -> list[str]:
-    """For the person at the keyboard: a line for each stage, with the groups that it trains and their highest rates.
+    """A line for each stage with its groups and their highest rates: "steps 0 to 99: head 0.01, layer 2 0.00385".
 
-    Args:
-        optimizer: `config.optimizer`.
-        steps: of the whole run.
-        params: arrays or their shapes.
-
-    Returns:
-        Lines such as "steps 0 to 99: head 0.01, layer 2 0.00385"; none where everything is trained at one rate.
+    No lines if everything is trained at one rate.
     """
     if not (freezes(optimizer) or has_factors(optimizer)):
         return []

@@ -67,17 +67,12 @@ def within_budget(experiment: Experiment, workdir: Path) -> Experiment:
 
 
 def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
-    """Mean time of a few training steps after compilation, in a directory that is thrown away."""
+    """Mean time of a few training steps after compilation."""
     experiment = with_attention(experiment)
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(Session(experiment, Path(directory))) as session:
         train_steps = session.compile_training()
-        for count in (2, steps):  # the first ones warm up
-            session.record.progress = Progress()
-            session.start_clock()
-            for _ in range(count):
-                session.advance(train_steps)
-            session.fetch()
-        return session.record.progress.seconds / steps
+        session.count(train_steps, 2)  # these warm up
+        return session.count(train_steps, steps).seconds / steps
 
 
 def run(experiment: Experiment, workdir: Path) -> dict:
@@ -199,10 +194,7 @@ class Session:
             print(line, flush=True)
 
     def compile_training(self) -> dict:
-        """Training steps of the phase by the length of rows: one, compiled while no clock runs; `advance` adds others.
-
-        With length buckets none: the longest, which the example has, may never come.
-        """
+        """Training steps of the phase by the length of rows: one, or none with length buckets; `advance` adds others."""
         if self.phase.data.buckets:
             return {}
         if self.phase.data == self.experiment.config.data:
@@ -255,6 +247,15 @@ class Session:
         self.step += 1
         self.waiting.append((self.step, metrics, batch["example_id"], length))
 
+    def count(self, train_steps: dict, steps: int) -> Progress:
+        """What so many updates take and give, from totals of 0."""
+        self.record.progress = Progress()
+        self.start_clock()
+        for _ in range(steps):
+            self.advance(train_steps)
+        self.fetch()
+        return self.record.progress
+
     def fetch(self) -> None:
         """Waits for the device, adds the waiting steps' metrics to the totals, and stops at the first that is not finite."""
         for step, metrics, example_ids, length in jax.device_get(self.waiting):
@@ -292,7 +293,8 @@ class Session:
     def result(self, metrics: dict) -> dict:
         """What result.json says."""
         parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
-        return self.record.result(self.step, parameters, data_hash(self.iterator), metrics)
+        totals = {"step": self.step, "parameters": parameters, **self.record.progress.axes()}
+        return {**totals, "data_hash": data_hash(self.iterator), "metrics": metrics}
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""

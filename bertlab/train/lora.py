@@ -1,8 +1,8 @@
 """Low-rank updates of kernels beside the kernels themselves (Hu et al. 2021, section 4.1): W + alpha/r · A B.
 
-A program with an `adapter` has parameters {"body": ..., "heads_x": ..., "lora": ...}, where "lora" is a tree of the kernels'
-own paths that end in `a` [..., inputs, r] and `b` [..., r, outputs]. It computes with the merged ones, so no model knows of
-it. What else is trained is for `config.optimizer.frozen` to say ("^body/": only updates and heads).
+A program with an `adapter` has parameters {"body": ..., "heads_x": ..., "lora": ...}: "lora" holds the kernels' paths, each
+with `a` [..., inputs, r] and `b` [..., r, outputs]. The program computes with the merged kernels, so models need no change.
+`config.optimizer.frozen="^body/"` trains only updates and heads.
 
 Letters of kernels: n layers, D width, H heads, K head width, F hidden width, r rank. Axes stay apart, none are flattened:
 
@@ -15,6 +15,7 @@ Embeddings, the output layer's matrix and convolutions have none.
 """
 
 import dataclasses
+import functools
 import math
 import re
 import zlib
@@ -67,7 +68,7 @@ class Lora:
             own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
             a = jax.random.normal(own_key, (*lead, *inputs, self.rank)) * size**-0.5
             updates[name] = {"a": a, "b": jnp.zeros((*lead, self.rank, *outputs))}
-        return {**params, "lora": _tree(updates)}
+        return {**params, "lora": _nest(updates)}
 
     def logical_axes(self, axes):
         """The axis names of `add`'s parameters from those of the plain ones: the kernel's own, and none for r."""
@@ -77,7 +78,7 @@ class Lora:
             name: {"a": PartitionSpec(*lead, *inputs, None), "b": PartitionSpec(*lead, None, *outputs)}
             for name, (lead, inputs, outputs) in self._targeted(named).items()
         }
-        return {**axes, "lora": _tree(updates)}
+        return {**axes, "lora": _nest(updates)}
 
     def merge(self, params):
         """Plain parameters, W + alpha/r · A B in the place of W; parameters without updates as they are."""
@@ -126,15 +127,12 @@ class Lora:
         return targeted
 
 
-def _tree(named: Mapping[str, dict]) -> dict:
-    """Nested dicts from "body/blocks/...": value."""
+def _nest(flat: Mapping[str, dict]) -> dict:
+    """Nested dicts from "body/blocks/up/kernel": leaf."""
     tree = {}
-    for name, value in named.items():
+    for name, leaf in flat.items():
         *parents, last = name.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = value
+        functools.reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = leaf
     return tree
 
 

@@ -11,11 +11,10 @@ from bertlab.data.formats import format_of
 from bertlab.data.formats.row_format import READ_HERE
 from bertlab.data.packing import packed
 from bertlab.data.rows import make_row
-from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary
 from bertlab.objectives.program import Program
+from bertlab.train.build import compose
 from bertlab.train.checks import check_config
-from bertlab.train.lora import build_adapter
 
 
 def made_up_program(config: ConfigDict) -> Program:
@@ -27,15 +26,7 @@ def made_up_program(config: ConfigDict) -> Program:
     size = config.data.tokenizer.vocab_size
     # Ids as a tokenizer of ours has them; what they are does not matter to counts and shapes.
     vocabulary = Vocabulary(size, 0, 1, 2, 3, 4, counts=(1,) * size, continues=(False,) * size)
-    body, stream = build_body(model_shape(config.model, size)), format_of(config.data).is_stream
-    return Program(
-        body,
-        check_config(config),
-        vocabulary,
-        stream=stream,
-        stateful=config.model.stateful,
-        adapter=build_adapter(config.lora),
-    )
+    return compose(config, check_config(config), vocabulary)
 
 
 class MadeUpRows:

@@ -1,11 +1,7 @@
-"""Metric sums between log lines, and the writers of those lines."""
+"""Metric sums between log lines, and the writers of those lines: flat dicts of JSON values."""
 
 import json
-import math
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
 
 from bertlab.errors import UserError
 from bertlab.run import Run
@@ -28,26 +24,6 @@ class MetricSums:
         """`loss` (the weighted total) and each metric's mean; a metric without weight is left out."""
         means = {name: total / weight for name, (total, weight) in self.sums.items() if weight}
         return {"loss": sum(w * means.get(f"{name}/loss", 0.0) for name, w in weights.items()), **means}
-
-
-def first_not_finite(metrics: dict) -> str | None:
-    """The first metric whose sum is NaN or infinite."""
-    return next((name for name, (total, _) in metrics.items() if not math.isfinite(np.asarray(total))), None)
-
-
-def first_bad_weight(metrics: dict) -> str | None:
-    """The first metric whose weight is NaN, infinite or negative."""
-    return next((name for name, (_, weight) in metrics.items() if not 0 <= np.asarray(weight) < math.inf), None)
-
-
-class Writer(Protocol):
-    """Takes log lines: flat dicts of JSON values."""
-
-    def write(self, line: dict) -> None:
-        """Writes one line."""
-
-    def close(self) -> None:
-        """Makes sure that everything is on disk."""
 
 
 class JsonlWriter:
@@ -115,9 +91,9 @@ def writer_names(names: str) -> set[str]:
     return chosen
 
 
-def open_writers(names: str, workdir: Path, resumed_step: int | None, last_step: int) -> list[Writer]:
+def open_writers(names: str, workdir: Path, resumed_step: int | None, last_step: int) -> list:
     """The writers of `config.writers` on a run directory; `resumed_step` is None for a run that begins."""
-    writers: list[Writer] = [JsonlWriter(Run(workdir).metrics.path, resumed_step, last_step)]
+    writers = [JsonlWriter(Run(workdir).metrics.path, resumed_step, last_step)]
     if "tensorboard" in writer_names(names):
         writers.append(TensorboardWriter(Run(workdir).tensorboard, resumed_step))
     return writers

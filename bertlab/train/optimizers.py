@@ -1,8 +1,7 @@
 """Optimisers with the rules of the compared systems as switches.
 
-The order of a step is the same for all: the gradient is scaled, clipped and (coupled decay) added to; Adam, Adagrad or SGD
-makes an update u of it, and Muon does of a layer's matrix; decoupled decay is added to u; LAMB gives u the weights' norm; the
-learning rate multiplies it.
+A step always has this order: scale and clip the gradient, add coupled decay; make an update u by Adam, Adagrad, SGD or (layers'
+matrices) Muon; add decoupled decay; give u the weights' norm (LAMB); multiply by the learning rate.
 
     BERT (google-research/bert optimization.py): adam, bias_correction="none", clip_norm=1.
     GPT (openai/finetune-transformer-lm opt.py): adam, bias_correction="rate".
@@ -11,9 +10,8 @@ learning rate multiplies it.
     ALBERT (google-research/albert lamb_optimizer.py): lamb, bias_correction="none", clip_norm=1.
     Muon (KellerJordan/Muon muon.py): muon, muon_scale="spectral" and muon_rate, what its rate is over Adam's.
 
-Which parameters a step trains, and by what its rate differs from layer to layer, is `layer_groups`' to say. A frozen one is
-not there for the step: its gradient is taken out before anything else, and parameter, decay and moments stay as they are. When
-it thaws for the first time its moments are those of a fresh optimiser, and the bias correction counts its own updates.
+`layer_groups` says which parameters a step trains and at which rates. A step leaves a frozen parameter out: no gradient, no
+decay, and its moments stay. When it thaws, its moments are fresh and the bias correction counts its own updates.
 """
 
 import math
@@ -29,24 +27,9 @@ from optax.contrib import MuonDimensionNumbers
 
 from bertlab import keys
 from bertlab.errors import UserError
-from bertlab.train.layer_groups import (
-    LAYER,
-    STACKED,
-    freezes,
-    has_factors,
-    layer_plan,
-    parameter_name,
-    parse_group_rates,
-)
+from bertlab.train import layer_groups
+from bertlab.train.layer_groups import freezes, has_factors, layer_plan, parameter_name
 from bertlab.train.schedules import learning_rate
-
-
-class AdamState(NamedTuple):
-    """First and second moments, shaped like the parameters, and the number of updates."""
-
-    count: Int[Array, ""]
-    mu: optax.Updates
-    nu: optax.Updates
 
 
 def scale_by_adam(b1: float, b2: float, epsilon: float, correct_moments: bool) -> optax.GradientTransformationExtraArgs:
@@ -54,7 +37,7 @@ def scale_by_adam(b1: float, b2: float, epsilon: float, correct_moments: bool) -
 
     def init(params):
         zeros = lambda: jax.tree.map(jnp.zeros_like, params)
-        return AdamState(jnp.zeros([], jnp.int32), zeros(), zeros())
+        return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), zeros(), zeros())
 
     def update(grads, state, params=None, *, updates_before=None, **_):
         del params
@@ -65,7 +48,7 @@ def scale_by_adam(b1: float, b2: float, epsilon: float, correct_moments: bool) -
         updates = jax.tree.map(
             lambda m, v, c1, c2: (m / c1) / (jnp.sqrt(v / c2) + epsilon), mu, nu, correction(b1), correction(b2)
         )
-        return updates, AdamState(count, mu, nu)
+        return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -104,47 +87,37 @@ def scale_by_adagrad(initial_accumulator: float) -> optax.GradientTransformation
 
 
 def scale_by_trust_ratio(exclude: str) -> optax.GradientTransformation:
-    """u · ‖w‖/‖u‖, the update with its decay, for each parameter w that is decayed; the others' pass as they are.
+    """u · ‖w‖/‖u‖ for each parameter w that is decayed; u includes the decay, and the ratio is 1 if either norm is 0.
 
-    Where layers are stacked in one parameter each has its own norms, and so have query, key and value. Where either norm is 0
-    the ratio is 1.
+    Stacked layers have norms of their own, and so have query, key and value.
 
     Source: You et al. 2020, algorithm 2 (LAMB), φ the identity; excluded as in google-research/albert lamb_optimizer.py.
     """
 
-    def init(params):
-        del params
-        return optax.EmptyState()
-
-    def update(updates, state, params):
+    def update(updates, params):
         def scaled(path, u, w, decayed):
             if not decayed:
                 return u
             name = parameter_name(path)
-            apart = {0} if STACKED.match(name) else set()
+            apart = {0} if layer_groups.STACKED.match(name) else set()
             apart |= {u.ndim - 3} if name.endswith("qkv_kernel") else set()  # [..., 3, H, d]
             axes = tuple(axis for axis in range(u.ndim) if axis not in apart)
             of_weights, of_update = (jnp.sqrt(jnp.sum(x * x, axes, keepdims=True)) for x in (w, u))
             nonzero = (of_weights > 0) & (of_update > 0)
             return u * jnp.where(nonzero, of_weights / jnp.where(nonzero, of_update, 1.0), 1.0)
 
-        return jax.tree_util.tree_map_with_path(scaled, updates, params, decay_mask(params, exclude)), state
+        return jax.tree_util.tree_map_with_path(scaled, updates, params, decay_mask(params, exclude))
 
-    return optax.GradientTransformation(init, update)
+    return optax.stateless(update)
 
 
 def matrix_axes(name: str) -> MuonDimensionNumbers | None:
-    """The axes that are rows (inputs) and columns (outputs) of a layer's matrix; what other axes it has number matrices apart.
+    """The axes of a parameter that are rows (inputs) and columns (outputs) of a layer's matrix.
 
-    Apart are stacked layers; query, key and value, each with all its heads; and an LSTM's four gates.
-
-    Args:
-        name: of a parameter.
-
-    Returns:
-        None for what is no matrix inside a layer: embeddings, output layer, pooler, heads, biases, norms, low-rank updates.
+    Other axes number matrices: stacked layers; query, key and value, each with all its heads; an LSTM's four gates. None for
+    what is no matrix in a layer: embeddings, output layer, pooler, heads, biases, norms, low-rank updates.
     """
-    if not (STACKED.match(name) or LAYER.match(name)) or not name.endswith(("kernel", "/projection")):
+    if not (layer_groups.STACKED.match(name) or layer_groups.LAYER.match(name)) or not name.endswith(("kernel", "/projection")):
         return None
     if name.endswith("/qkv_kernel"):  # [..., D, 3, H, K]
         return MuonDimensionNumbers((-4,), (-2, -1))
@@ -156,11 +129,7 @@ def matrix_axes(name: str) -> MuonDimensionNumbers | None:
 
 
 def muon_labels(params):
-    """ "muon" for each parameter that Muon trains, "adam" for the others.
-
-    Raises:
-        UserError: there are only others.
-    """
+    """ "muon" for each parameter that Muon trains, "adam" for the others; a UserError if there are only others."""
     labels = jax.tree_util.tree_map_with_path(lambda path, _: "muon" if matrix_axes(parameter_name(path)) else "adam", params)
     if {*jax.tree.leaves(labels)} == {"adam"}:
         raise UserError(
@@ -207,12 +176,6 @@ def scale_by_muon(momentum: float, scale: str) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-class RateState(NamedTuple):
-    """The number of updates."""
-
-    count: Int[Array, ""]
-
-
 def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
     """−rate · u, decay included, the rate times its group's factor.
 
@@ -226,7 +189,7 @@ def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArg
     def init(params):
         if planned and jax.tree.leaves(params):
             layer_plan(optimizer, steps, params)  # refuses what cannot be before anything is computed
-        return RateState(jnp.zeros([], jnp.int32))
+        return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, *, rate_scale=1.0, updates_before=None, **_):
         del params
@@ -238,7 +201,7 @@ def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArg
         if optimizer.name == "muon":
             of_rule = {"muon": optimizer.muon_rate, "adam": 1.0}
             rates = jax.tree.map(lambda r, label: r * of_rule[label], rates, muon_labels(updates))
-        return jax.tree.map(lambda u, r: -r * u, updates, rates), RateState(count)
+        return jax.tree.map(lambda u, r: -r * u, updates, rates), optax.ScaleByScheduleState(count)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -253,10 +216,7 @@ class ThawState(NamedTuple):
 def train_thawed(inner: optax.GradientTransformationExtraArgs, optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
     """`inner` for the parameters that this update trains; the others, and all that `inner` keeps for them, do not change.
 
-    Args:
-        inner: it is told as `updates_before` how many updates each parameter has had.
-        optimizer: `config.optimizer`.
-        steps: of the whole run.
+    `inner` gets as `updates_before` how many updates each parameter has had.
     """
 
     def init(params):
@@ -321,11 +281,11 @@ class AverageState(NamedTuple):
 
 
 def average_parameters(average_after: int) -> optax.GradientTransformationExtraArgs:
-    """Averages the parameters once `observe` has said so; until then the updates pass as they are.
+    """Averages the parameters once `observe` has triggered it.
 
-    Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1, as salesforce/awd-lstm-lm runs it): from the
-    trigger on the average is that of torch.optim.ASGD(t0=0, lambd=0), whose first two steps both copy the parameters, and
-    whose steps, but for the first, have the rate of the batch before where `rate_scale` varies.
+    Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1, as salesforce/awd-lstm-lm runs it). The average
+    is that of torch.optim.ASGD(t0=0, lambd=0): its first two steps both copy the parameters, and if `rate_scale` varies, its
+    steps after the first have the rate of the batch before.
     """
 
     def init(params):
@@ -408,7 +368,7 @@ def decay_mask(params, exclude: str):
 
 
 def check_optimizer(optimizer) -> None:
-    """Refuses settings of `config.optimizer` that mean nothing, by their keys.
+    """Refuses settings of `config.optimizer` that cannot be, whatever the model.
 
     Raises:
         UserError: names the key and what it may be.
@@ -423,13 +383,8 @@ def check_optimizer(optimizer) -> None:
             f"config.optimizer.average_after={optimizer.average_after} averages SGD at a constant rate, not"
             f" name={optimizer.name!r} with decay={optimizer.decay!r}; set name='sgd' and decay='constant', or average_after=0"
         )
-    _check_groups(optimizer)
-
-
-def _check_groups(optimizer) -> None:
-    """What can be said of rates by group and of stages before there is a model."""
     if optimizer.group_rates:
-        parse_group_rates(optimizer.group_rates)
+        layer_groups.parse_group_rates(optimizer.group_rates)
         if optimizer.layer_decay != 1:
             raise UserError(
                 f"config.optimizer.layer_decay={optimizer.layer_decay} and group_rates={optimizer.group_rates!r} both set the"
@@ -442,9 +397,7 @@ def _check_groups(optimizer) -> None:
 
 
 def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
-    """The transformation from gradients to updates, in the order that the module's docstring gives.
-
-    Its `update` takes `rate_scale` (default 1), by which the whole update of this batch is multiplied.
+    """The transformation from gradients to updates; `update` takes `rate_scale` (default 1), a factor of the whole update.
 
     Args:
         optimizer: `config.optimizer`.

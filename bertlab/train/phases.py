@@ -5,8 +5,8 @@
     0.9 data.seq_len=128; 0.1 data.seq_len=512 data.batch_size=8           BERT's (Devlin et al. 2018, section A.2)
     0.25 objectives.mlm.weight=0; 0.75 objectives.prefix.weight=0          LTR for a quarter, then MLM, on one body
 
-An objective of weight 0 costs nothing in a phase, unless one that is trained there is shown its view. Optimiser, schedule and
-held-out batches are the run's own throughout. A phase whose batches differ reads the corpus from its beginning.
+An objective of weight 0 costs nothing in a phase, unless another one needs its view. Optimiser, schedule and held-out batches
+are the run's. A phase whose batches differ reads the corpus from its beginning.
 """
 
 import re

@@ -126,12 +126,13 @@ def plan(config, topology: str) -> Plan:
         UserError: the config cannot be, or there is no such topology, or no compiler for it.
     """
     devices, chip = topology_devices(topology)
-    mesh, phase = build_mesh(config.mesh, devices), _first_phase(config)
+    batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
+    mesh, phase = build_mesh(config.mesh, devices), build_phases(config, made_up_program(config), batches)[0]
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
     optimizer = build_optimizer(config.optimizer, config.train.steps)
     few.batch_size = ROWS
-    of_few = dataclasses.replace(phase, data=few, train=MadeUpRows(few, _vocabulary(config)))
+    of_few = dataclasses.replace(phase, data=few, train=batches(few))
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), next(iter(of_few.train)))
     shapes = jax.eval_shape(lambda batch: fresh_state(phase.program, optimizer, config.seed, batch), example)
     shardings = state_shardings(phase.program, optimizer, mesh, example, shapes)
@@ -177,14 +178,6 @@ def _kept_out_of_the_cache():
         jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
 
 
-def _vocabulary(config) -> int:
-    return config.data.tokenizer.vocab_size
-
-
-def _first_phase(config):
-    return build_phases(config, made_up_program(config), lambda data: MadeUpRows(data, _vocabulary(config)))[0]
-
-
 def largest_batch(config, topology: str) -> Plan:
     """The plan of the largest batch that fits: doubled from the config's while it does, or halved until it does.
 
@@ -212,11 +205,15 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     """The devices of "v5e:16x16" or "cpu:8", which can be compiled for, and what is known of one.
 
     Raises:
-        UserError: there is no such topology, or libtpu is not installed.
+        UserError: there is no such topology, JAX has begun with fewer processor devices, or libtpu is not installed.
     """
     kind, _, shape = topology.partition(":")
     if kind == "cpu" and shape.isdigit() and int(shape):
-        return np.asarray(virtual_devices(int(shape))), None
+        if len(found := jax.devices("cpu")) < int(shape):
+            raise UserError(
+                f"JAX runs with {len(found)} processor devices, and {shape} are asked for; set JAX_NUM_CPU_DEVICES={shape}"
+            )
+        return np.asarray(found[: int(shape)]), None
     if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)+", shape):
         raise UserError(
             f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its chips, as v5e:16x16"
@@ -237,19 +234,6 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     return np.asarray(found.devices), CHIPS[kind]
 
 
-def virtual_devices(count: int) -> list[jax.Device]:
-    """So many devices of this machine's processor.
-
-    Raises:
-        UserError: JAX has begun with fewer.
-    """
-    if len(found := jax.devices("cpu")) < count:
-        raise UserError(
-            f"JAX runs with {len(found)} processor devices, and {count} are asked for; set JAX_NUM_CPU_DEVICES={count}"
-        )
-    return found[:count]
-
-
 def print_plan(config, topology: str, largest: bool = False, out: Path | None = None) -> None:
     """The plan as a table on standard output, and as JSON.
 
@@ -265,28 +249,30 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
     found = (largest_batch if largest else plan)(config, topology)
     if out is not None:
         write_json(out, found.record())
+    gib, chip = lambda size: f"{size / 2**30:,.2f} GiB", found.chip
+    times = lambda of: "once" if of.count == 1 else f"{of.count:,} times"
+    exchanged = lambda of: f"{of.bytes / 2**20:,.1f} MiB, largest {of.largest}"
+    rows = {
+        "mesh": ", ".join(f"{axis} {size}" for axis, size in found.mesh.items()),
+        "parameters": f"{found.parameters:,}",
+        "rows and tokens of the batch": f"{found.rows:,} and {found.tokens:,}",
+        "micro-batches": str(found.micro_batches) if found.micro_batches > 1 else "",
+        "state and batch": gib(found.arguments),
+        "with what is beside them at most": gib(found.memory),
+        "memory of the chip, of which a program has a little less": f"{chip.memory / 2**30:.0f} GiB" if chip else "",
+        "FLOPs of products": f"{found.work.flops:.4g}",
+        "of them the model's, by formula": f"{found.model_flops:.4g}",
+        "memory read and written": gib(found.work.bytes),
+        **{f"{kind}, {times(of)}": exchanged(of) for kind, of in found.work.collectives.items()},
+        **{f"shortest time for {what}": f"{1000 * seconds:.2f} ms" for what, seconds in found.seconds().items()},
+    }
+    if bound := found.bound():
+        rows["no step is faster than"] = f"{1000 * bound[1]:.2f} ms, for {bound[0]}"
     table = Table(title=f"One training step on {topology}, for each device", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    shape = ", ".join(f"{axis} {size}" for axis, size in found.mesh.items())
-    table.add_row("mesh", shape)
-    table.add_row("parameters", f"{found.parameters:,}")
-    table.add_row("rows and tokens of the batch", f"{found.rows:,} and {found.tokens:,}")
-    if found.micro_batches > 1:
-        table.add_row("micro-batches", str(found.micro_batches))
-    table.add_row("state and batch", f"{found.arguments / 2**30:.2f} GiB")
-    table.add_row("with what is beside them at most", f"{found.memory / 2**30:.2f} GiB")
-    if found.chip:
-        table.add_row("memory of the chip, of which a program has a little less", f"{found.chip.memory / 2**30:.0f} GiB")
-    table.add_row("FLOPs of products", f"{found.work.flops:.4g}")
-    table.add_row("of them the model's, by formula", f"{found.model_flops:.4g}")
-    table.add_row("memory read and written", f"{found.work.bytes / 2**30:,.2f} GiB")
-    for kind, of in found.work.collectives.items():
-        times = "once" if of.count == 1 else f"{of.count:,} times"
-        table.add_row(f"{kind}, {times}", f"{of.bytes / 2**20:,.1f} MiB, largest {of.largest}")
-    for what, seconds in found.seconds().items():
-        table.add_row(f"shortest time for {what}", f"{1000 * seconds:.2f} ms")
-    if bound := found.bound():
-        table.add_row("no step is faster than", f"{1000 * bound[1]:.2f} ms, for {bound[0]}")
+    for row in rows.items():
+        if row[1]:
+            table.add_row(*row)
     console = Console()
     (console if console.is_terminal else Console(width=120)).print(table)

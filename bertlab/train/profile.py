@@ -11,21 +11,19 @@ WARM_UP = 3  # steps of a process before the first that is traced
 
 
 class Trace:
-    """Traces steps of the loop and writes what it saw; where there is nothing to trace it does nothing.
+    """Traces steps of the loop and writes the trace. Of several processes the first traces itself and its devices.
 
-    The loop waits for the device on both sides of the traced steps, so that all their work is in the trace, and of other steps
-    none; what comes between them (a log line, an evaluation, another phase's compilation) is in it too. Of several processes
-    the first traces, itself and its devices.
+    The loop waits for the device before and after the traced steps, so the trace has all their work, with what comes between
+    them (a log line, an evaluation, another phase's compilation).
+
+    Args:
+        count: steps to trace; fewer if fewer are left.
+        directory: for the files, `plugins/profile/TIME/` in it.
+        begin: steps done when this process began.
+        steps: of the whole run.
     """
 
     def __init__(self, count: int, directory: Path, begin: int, steps: int):
-        """
-        Args:
-            count: steps to trace, 0 for none; fewer are traced where fewer are left.
-            directory: for the files, `plugins/profile/TIME/` in it.
-            begin: steps that were done when this process began.
-            steps: of the whole run.
-        """
         wanted = count > 0 and begin < steps
         self._first = begin + min(WARM_UP, steps - begin - 1) if wanted else None
         self._last = min(self._first + count, steps) if wanted else None

@@ -1,6 +1,7 @@
 """What is known of a run as it goes, and the lines that say it."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from bertlab.errors import UserError
 from bertlab.objectives.blame import whereabouts
 from bertlab.train.build import Experiment, Phase
 from bertlab.train.cost import step_flops, supervised_positions
-from bertlab.train.metrics import MetricSums, Writer, first_bad_weight, first_not_finite
+from bertlab.train.metrics import MetricSums
 
 
 class Diverged(UserError):
@@ -46,6 +47,14 @@ class Progress:
 class Record:
     """A run's totals, and its log lines.
 
+    Args:
+        experiment: the run's.
+        rate: updates done -> the learning rate of the next one.
+        writers: of its lines.
+        progress: the totals of a run that goes on.
+        last_good: where the last checkpoint is, for messages.
+        show: whether lines are printed too.
+
     Attributes:
         progress: the totals.
         sums: metrics since the last log line.
@@ -55,24 +64,13 @@ class Record:
         self,
         experiment: Experiment,
         rate: Callable[[int], float],
-        writers: Sequence[Writer] = (),
-        progress: Progress | None = None,
-        last_good: Callable[[], str] = lambda: "none",
-        show: bool = True,
+        writers: Sequence,
+        progress: Progress,
+        last_good: Callable[[], str],
+        show: bool,
     ):
-        """Begins or goes on.
-
-        Args:
-            experiment: the run's.
-            rate: updates done -> the learning rate of the next one.
-            writers: of its lines.
-            progress: of a run that goes on.
-            last_good: where the last checkpoint is, for messages.
-            show: whether lines are printed too.
-        """
         self._experiment, self._rate, self._writers, self._last_good, self._show = experiment, rate, writers, last_good, show
-        self.progress = progress or Progress()
-        self.sums = MetricSums(self.progress.sums)
+        self.progress, self.sums = progress, MetricSums(progress.sums)
         self._tokens_per_second = 0.0  # of the last log window
 
     def add(self, phase: Phase, step: int, metrics: Mapping[str, Any], example_ids: np.ndarray, length: int) -> None:
@@ -120,14 +118,14 @@ class Record:
 
     def _require_finite(self, metrics: Mapping[str, tuple], step: int, example_ids: np.ndarray) -> None:
         objectives = self._experiment.program.objectives
-        if bad := first_bad_weight(metrics):
-            name, _, metric = bad.partition("/")
-            if name in objectives:
-                where = whereabouts(objectives[name], "loss")
-                raise Diverged(
-                    f"objective {name}: {where}: the weight of loss()['{metric}'] is not finite, or negative, at step {step}"
-                )
-        if bad := first_not_finite(metrics):
+        bad_weight = next((name for name, (_, weight) in metrics.items() if not 0 <= weight < math.inf), "")
+        name, _, metric = bad_weight.partition("/")
+        if name in objectives:
+            where = whereabouts(objectives[name], "loss")
+            raise Diverged(
+                f"objective {name}: {where}: the weight of loss()['{metric}'] is not finite, or negative, at step {step}"
+            )
+        if bad := next((name for name, (total, _) in metrics.items() if not np.isfinite(total)), None):
             name = bad.partition("/")[0]
             where = f"objective {name}: {whereabouts(objectives[name], 'loss')}: " if name in objectives else ""
             todo = "lower config.optimizer.learning_rate, or look at these examples"
@@ -151,16 +149,6 @@ class Record:
         shown = {k: v for k, v in (means | more).items() if isinstance(v, float) and not k.endswith("_norm")}
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in shown.items())
         print(f"step {step:>{len(str(steps))}}/{steps}  {split:5}  {numbers}", flush=True)
-
-    def result(self, step: int, parameters: int, data_hash: str, metrics: Mapping[str, Mapping[str, float]]) -> dict:
-        """What result.json says."""
-        return {
-            "step": step,
-            "parameters": parameters,
-            **self.progress.axes(),
-            "data_hash": data_hash,
-            "metrics": metrics,
-        }
 
     def close(self) -> None:
         """Makes sure that all lines are on disk."""

@@ -22,10 +22,9 @@ def learning_rate(optimizer, steps: int) -> Callable:
                 reach the whole rate at the last step of warm-up; the linear one falls during warm-up too.
             slanted_triangular: a linear rise over `cut_fraction` of the steps from 1/`ratio` of the rate, and a linear fall
                 back to it (Howard and Ruder 2018, equation 3, whose t counts updates from 0); `warmup_steps` must be 0.
-                The pairs (ratio, cut) of fastai's use_clr are `ratio` and 1/`cut_fraction`: (32, 10) is 32 and .1.
-            reverse_cosine: half a cosine up to the end of warm-up and half a cosine down from there. FitLaM, ULMFiT's first
-                version, names a "warm-up reverse annealing" beside its cosine; its text was not at hand, so that this
-                formula is a reading of the name and not verified.
+                fastai's use_clr=(32, 10) is `ratio` 32 and `cut_fraction` .1.
+            reverse_cosine: half a cosine up to the end of warm-up and half a cosine down. A reading of the name "warm-up
+                reverse annealing" in FitLaM, ULMFiT's first version, not verified against its text.
         steps: of the whole run.
 
     Returns:
@@ -50,8 +49,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
             f"config.optimizer.cooldown_steps={cooldown} and warmup_steps={warmup} are more than config.train.steps={steps};"
             " make them at least 0 and together at most the steps"
         )
-    openai = decay in ("warmup_linear", "warmup_cosine")
-    reverse = decay == "reverse_cosine"
+    openai, reverse = decay.startswith("warmup_"), decay == "reverse_cosine"
     start = warmup if reverse or not (optimizer.decay_from_start or openai) else 0
 
     def rate(step):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array
 
 from bertlab.objectives.program import Program
@@ -52,7 +52,7 @@ def fresh_state(program: Program, optimizer, seed: int | Array, batch) -> TrainS
 
 def state_shardings(program: Program, optimizer, mesh: Mesh, batch, shapes: TrainState) -> TrainState:
     """Where every array of a state lives: optimiser moments beside their parameters, scalars everywhere."""
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = replicated(mesh)
     params = parameter_shardings(mesh, program.logical_axes(batch), shapes.params)
     opt_state = map_beside_params(optimizer, lambda _, sharding: sharding, shapes.opt_state, params, elsewhere=lambda _: whole)
     return TrainState(whole, params, opt_state, jax.tree.map(lambda _: NamedSharding(mesh, BATCH), shapes.carry))
@@ -93,13 +93,13 @@ def build_train_step(
         program: model and objectives.
         optimizer: from `build_optimizer`.
         weights: objective name to its weight in the loss at the first step and, changed linearly, at the last.
-        micro_batches: the batch is worked through in this many parts, whose gradients are those of the whole.
-        steps: of the whole run, of which the step is a share.
-        frozen: pattern of parameter names for which no gradient is computed ("": none); the optimiser is to freeze them too.
+        micro_batches: parts in which the batch is worked through; their gradients add up to the whole's.
+        steps: of the whole run.
+        frozen: pattern of parameter names without gradients ("": none); the optimiser must freeze them too.
 
     Returns:
-        The step. Its metrics are (weighted sum, weight): the objectives', two norms and `padding`, its share of the
-        positions; and `tokens`, the number of those that are none.
+        The step. Its metrics are (weighted sum, weight): the objectives', two norms, and the share of `padding`; and the
+        number of `tokens` without padding.
     """
 
     def train_step(state: TrainState, batch, seed: int | Array):
@@ -161,8 +161,8 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
         state, batch: arrays that are placed, or ShapeDtypeStructs with shardings.
 
     Returns:
-        A `jax.stages.Lowered`; its executable takes a state, whose memory it reuses, a batch, and the seed as an int32: runs
-        that differ in nothing else are one program, which JAX's compilation cache then has.
+        A `jax.stages.Lowered`. Its executable takes a state, whose memory it reuses, a batch, and the seed as an int32, so
+        runs that differ only in the seed share one program in JAX's compilation cache.
     """
     train, frozen = config.train, config.optimizer.frozen
     step = build_train_step(program, optimizer, weights, train.micro_batches, train.steps, frozen)
