@@ -43,10 +43,10 @@ def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys
     assert "heads_nsp/kernel" in out and "token_embedding" not in out
 
 
-@pytest.mark.parametrize("kind", ["roberta", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bert", "gpt2"))])
+@pytest.mark.parametrize("kind", ["roberta", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
     import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "imported")
-    recipe = {"bert": "bert", "gpt2": "gpt", "roberta": f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm"}[kind]
+    recipe = {"gpt2": "gpt", "roberta": f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm"}[kind]
     config = small_config(recipe, train__steps=3, init_from=str(tmp_path / "imported"), data__seq_len=16)
     config.model.update(width=None, hidden=None)
     result = loop.train(config, tmp_path / "run")
@@ -56,17 +56,12 @@ def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
     # Three steps at the recipe's rate move no weight far from where it was published.
     assert 0 < max(changes.values()) < 0.02
     assert np.isfinite(result["metrics"]["test"]["loss"])
-    resumed = loop.train(config, tmp_path / "run")
-    assert resumed == result
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            {"model.family": "modern"},
-            r"'bert'.*config.model.family is 'modern'",
-        ),
+        ({"model.family": "modern"}, r"'bert'.*config.model.family is 'modern'"),
         ({"model.activation": "relu"}, r"config.model.activation='relu' .*config.init_from=.* 'gelu_tanh'"),
         ({"model.layers": 3}, r"config.model.layers=3 .*config.init_from=.* 1"),
         ({"init_from": "nowhere"}, r"config.init_from=nowhere has no config.json; give the --workdir"),

@@ -12,9 +12,7 @@ from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.train.layer_groups import layer_groups, parameter_name
 from bertlab.train.lora import Lora, build_adapter
-from bertlab.train.optimizers import build_optimizer
 from bertlab.train.sharding import build_mesh, parameter_shardings
-from bertlab.train.state import TrainState, build_train_step
 from tests.references import quick_jit, tiny_program
 
 PAPER = base_config().lora.targets
@@ -29,13 +27,8 @@ def named(tree):
 
 
 def shapes_of(program, batch):
-    return {
-        name: leaf.shape
-        for name, leaf in (
-            (parameter_name(path), leaf)
-            for path, leaf in jax.tree.leaves_with_path(jax.eval_shape(program.init, jax.random.key(0), batch))
-        )
-    }
+    shapes = jax.eval_shape(program.init, jax.random.key(0), batch)
+    return {parameter_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(shapes)}
 
 
 def randomised(program, batch, seed=0):
@@ -43,16 +36,6 @@ def randomised(program, batch, seed=0):
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(program.init, jax.random.key(0), batch)
     return jax.tree.map(lambda s: rng.normal(scale=0.3, size=s.shape).astype(np.float32), shapes)
-
-
-def test_queries_and_values_are_updated_apart_as_in_the_paper(packed_batch):
-    program = adapted(layers=2)
-    found = {name: shape for name, shape in shapes_of(program, packed_batch()).items() if name.startswith("lora/")}
-    where = "lora/body/blocks/attention/qkv_kernel"
-    assert found == {
-        f"{where}/query/a": (2, 8, 2), f"{where}/query/b": (2, 2, 2, 4),
-        f"{where}/value/a": (2, 8, 2), f"{where}/value/b": (2, 2, 2, 4),
-    }  # fmt: skip
 
 
 # alpha/r · A B with the kernels' axes spelled out; letters as in the module, g the gates.
@@ -80,8 +63,13 @@ def test_merged_kernels_equal_numpys(family, name, packed_batch):
         np.testing.assert_array_equal(plain[other], leaf, err_msg=other)
 
 
-def test_only_the_queries_and_values_of_a_joined_kernel_change(packed_batch):
+def test_queries_and_values_are_updated_apart_as_in_the_paper(packed_batch):
     program = adapted(layers=2)
+    where, found = "lora/body/blocks/attention/qkv_kernel", shapes_of(program, packed_batch())
+    assert {name: shape for name, shape in found.items() if name.startswith("lora/")} == {
+        f"{where}/query/a": (2, 8, 2), f"{where}/query/b": (2, 2, 2, 4),
+        f"{where}/value/a": (2, 8, 2), f"{where}/value/b": (2, 2, 2, 4),
+    }  # fmt: skip
     params = randomised(program, packed_batch())
     kernel = np.float64(params["body"]["blocks"]["attention"]["qkv_kernel"])
     merged = np.asarray(program.plain(params)["body"]["blocks"]["attention"]["qkv_kernel"])
@@ -104,21 +92,6 @@ def test_an_update_begins_at_zero(packed_batch):
     assert (query != value).all() and (query[0] != query[1]).all()
 
 
-def test_it_trains_updates_and_heads_and_not_a_bit_of_the_body(packed_batch):
-    program, batch = adapted(names="nsp", layers=1), packed_batch()
-    settings = base_config().optimizer
-    settings.update(frozen="^body/", warmup_steps=0, learning_rate=0.1)
-    optimizer = build_optimizer(settings, 5)
-    params = randomised(program, batch)
-    state = TrainState(np.int32(0), params, optimizer.init(params), {})
-    step = quick_jit(build_train_step(program, optimizer, {"nsp": (1.0, 1.0)}, 1, 5))
-    for _ in range(2):
-        state, _ = step(state, batch, 0)
-    before, after = named(params), named(state.params)
-    for name in before:
-        assert np.array_equal(before[name], after[name]) == name.startswith("body/"), name
-
-
 def test_a_program_computes_with_what_it_merges(packed_batch):
     """The merged parameters are those of a program that knows of no updates."""
     program, batch = adapted(lora=Lora(1, 1.0, "(value|transform/kernel)$"), layers=1), packed_batch()
@@ -135,7 +108,7 @@ def test_a_program_computes_with_what_it_merges(packed_batch):
         assert np.abs(with_updates - base).max() > 1e-2
     assert "lora" not in merged
     jax.tree.map(np.testing.assert_array_equal, program.plain(merged), merged)
-    with pytest.raises(UserError, match=r"these parameters have low-rank updates; set config\.lora"):
+    with pytest.raises(UserError, match=r"config\.lora"):
         plain.predict_tokens(params, hidden, "both")
 
 
@@ -169,8 +142,8 @@ def test_every_update_has_axes_a_place_and_a_group(family, packed_batch):
 @pytest.mark.parametrize(
     ("lora", "message"),
     [
-        (Lora(1, 1.0, "queries"), r"config.lora.targets='queries' matches none of the model's kernels: body/blocks/att"),
-        (Lora(9, 1.0, "up/kernel"), "config.lora.rank=9 is more than the kernel body/blocks/up/kernel has, 8 to 12"),
+        (Lora(1, 1.0, "queries"), "config.lora.targets='queries' .*: body/blocks/att"),
+        (Lora(9, 1.0, "up/kernel"), "config.lora.rank=9 .* body/blocks/up/kernel .* 8 to 12"),
     ],
 )
 def test_updates_that_the_model_cannot_have_are_refused(lora, message, packed_batch):

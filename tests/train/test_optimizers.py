@@ -1,17 +1,15 @@
 """Every optimiser equals its definition, step for step."""
 
 import functools
-from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from bertlab.config import base_config
 from bertlab.errors import UserError
-from bertlab.train.optimizers import build_optimizer, check_optimizer, decay_mask, evaluation_params, observe, parameter_names
+from bertlab.train.optimizers import build_optimizer, decay_mask, evaluation_params, observe, parameter_names
 from bertlab.train.schedules import learning_rate
 
 STEPS = 25
@@ -113,7 +111,7 @@ def test_equals_numpy_for_25_steps(case):
         np.testing.assert_allclose(result[name], weights, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("case", ["BERT", "GPT", "ELMo", "AWD-LSTM"])
+@pytest.mark.parametrize("case", ["GPT", "AWD-LSTM"])
 def test_a_batch_may_scale_its_rate_and_the_decay_with_it(case):
     optimizer, grads = settings(**CASES[case]), gradients()
     result = flat(trained(build_optimizer(optimizer, 40), grads, rate_scale=np.float32(0.5)))
@@ -122,60 +120,41 @@ def test_a_batch_may_scale_its_rate_and_the_decay_with_it(case):
         np.testing.assert_allclose(result[name], weights, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
-def test_clipping_comes_before_adam():
-    """Gradients of norm 300 and of norm 3000 are the same after clipping, so the moments must be too."""
-    optimizer = build_optimizer(settings(), 40)
-    large, larger = (trained(optimizer, gradients(scale=scale)) for scale in (1e2, 1e3))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), large, larger)
-    # After Adam, whose updates do not know the gradient's scale, clipping would change even small gradients' updates.
-    small = gradients(scale=1e-3)
-    unclipped = trained(build_optimizer(settings(clip_norm=0.0), 40), small)
-    jax.tree.map(np.testing.assert_array_equal, trained(optimizer, small), unclipped)
+OPTAX = {
+    "AdamW": (
+        dict(bias_correction="moments", epsilon=1e-8, clip_norm=0.0),
+        lambda rate, mask: optax.adamw(rate, 0.9, 0.999, eps=1e-8, weight_decay=0.1, mask=mask),
+    ),
+    "LAMB": (
+        dict(name="lamb", bias_correction="moments", clip_norm=0.0, decay_exclude=""),
+        lambda rate, mask: optax.lamb(rate, 0.9, 0.999, eps=1e-6, weight_decay=0.1),
+    ),
+}
 
 
-def test_equals_optax_where_rules_agree():
-    optimizer = settings(bias_correction="moments", epsilon=1e-8, clip_norm=0.0)
-    rate = learning_rate(optimizer, 40)
-    theirs = optax.adamw(rate, 0.9, 0.999, eps=1e-8, weight_decay=0.1, mask=lambda p: decay_mask(p, optimizer.decay_exclude))
-    ours = trained(build_optimizer(optimizer, 40), gradients())
-    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
-    jax.tree.map(close, ours, trained(theirs, gradients()))
-
-
-def test_lamb_equals_optax_with_nothing_excluded():
-    optimizer = settings(name="lamb", bias_correction="moments", clip_norm=0.0, decay_exclude="")
-    theirs = optax.lamb(learning_rate(optimizer, 40), 0.9, 0.999, eps=1e-6, weight_decay=0.1)
+@pytest.mark.parametrize("case", OPTAX)
+def test_equals_optax_where_rules_agree(case):
+    changes, make = OPTAX[case]
+    optimizer = settings(**changes)
+    theirs = make(learning_rate(optimizer, 40), lambda params: decay_mask(params, optimizer.decay_exclude))
     close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
     jax.tree.map(close, trained(build_optimizer(optimizer, 40), gradients()), trained(theirs, gradients()))
 
 
-def test_lamb_scales_each_of_the_stacked_layers_by_its_own_norms():
+def test_lamb_scales_stacked_layers_and_query_key_and_value_each_by_its_own_norms():
     optimizer = build_optimizer(settings(name="lamb", weight_decay=0.0, clip_norm=0.0, warmup_steps=0), 40)
-    rng = np.random.default_rng(1)
-    layers = [rng.normal(size=(3, 4)).astype(np.float32) * scale for scale in (0.1, 10.0)]
-    grads = [rng.normal(size=(3, 4)).astype(np.float32) for _ in layers]
-
-    def updated(params, grad):
-        return optimizer.update(grad, optimizer.init(params), params)[0]
-
-    stacked = updated(
-        {"body": {"blocks": {"up": {"kernel": np.stack(layers)}}}}, {"body": {"blocks": {"up": {"kernel": np.stack(grads)}}}}
-    )
-    for number, (layer, grad) in enumerate(zip(layers, grads, strict=True)):
-        alone = updated({"dense": {"kernel": layer}}, {"dense": {"kernel": grad}})["dense"]["kernel"]
-        np.testing.assert_allclose(stacked["body"]["blocks"]["up"]["kernel"][number], alone, rtol=1e-5)
-
-
-def test_lamb_scales_query_key_and_value_by_their_own_norms():
-    optimizer = build_optimizer(settings(name="lamb", weight_decay=0.0, clip_norm=0.0, warmup_steps=0), 40)
-    rng = np.random.default_rng(2)
-    kernel = rng.normal(size=(2, 4, 3, 2, 2)).astype(np.float32) * np.float32([0.1, 1, 10])[:, None, None]
-    grad = rng.normal(size=kernel.shape).astype(np.float32)
-    tree = lambda leaf: {"body": {"blocks": {"attention": {"qkv_kernel": leaf}}}}
-    updates, _ = optimizer.update(tree(grad), optimizer.init(tree(kernel)), tree(kernel))
-    norm = lambda x: np.sqrt((np.float64(x) ** 2).sum((1, 3, 4)))
-    ratio = norm(updates["body"]["blocks"]["attention"]["qkv_kernel"]) / norm(kernel)
-    np.testing.assert_allclose(ratio, np.full((2, 3), ratio[0, 0]), rtol=1e-5)
+    sizes, rng = np.float32([0.1, 1, 10]), np.random.default_rng(2)
+    kernels = {
+        "up": rng.normal(size=(3, 4, 5)).astype(np.float32) * sizes[:, None, None],
+        "qkv_kernel": rng.normal(size=(2, 4, 3, 2, 2)).astype(np.float32) * sizes[:, None, None],
+    }
+    tree = lambda leaves: {"body": {"blocks": {"up": {"kernel": leaves["up"]}, "qkv_kernel": leaves["qkv_kernel"]}}}
+    grads = {name: rng.normal(size=kernel.shape).astype(np.float32) for name, kernel in kernels.items()}
+    updates = optimizer.update(tree(grads), optimizer.init(tree(kernels)), tree(kernels))[0]["body"]["blocks"]
+    for update, name, axes in ((updates["up"]["kernel"], "up", (1, 2)), (updates["qkv_kernel"], "qkv_kernel", (1, 3, 4))):
+        norm = lambda x, axes=axes: np.sqrt((np.float64(x) ** 2).sum(axes))
+        # Without decay or warm-up the update's norm is the rate times the weights'.
+        np.testing.assert_allclose(norm(update) / norm(kernels[name]), np.full_like(norm(update), 0.01), rtol=1e-5)
 
 
 def test_lamb_leaves_parameters_of_zeros_able_to_move():
@@ -184,42 +163,6 @@ def test_lamb_leaves_parameters_of_zeros_able_to_move():
     moved, _ = optimizer.update({"dense": {"kernel": np.ones((2, 2), np.float32)}}, optimizer.init(params), params)
     still, _ = optimizer.update(params, optimizer.init(params), params)
     assert (moved["dense"]["kernel"] < 0).all() and (still["dense"]["kernel"] == 0).all()
-
-
-def test_bert_minimises_as_its_own_test_does():
-    """google-research/bert optimization_test.py: rate 0.2, 100 steps, mean squared distance, no decay."""
-    target = jnp.array([0.4, 0.2, -0.5])
-    optimizer = build_optimizer(
-        settings(learning_rate=0.2, warmup_steps=0, decay="constant", weight_decay=0.0, clip_norm=0.0), 100
-    )
-    loss = lambda w: jnp.mean((target - w["w"]) ** 2)
-
-    def step(_, carry):
-        w, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(w), state, w)
-        return optax.apply_updates(w, updates), state
-
-    start = {"w": jnp.array([0.1, -0.2, -0.1])}
-    end, _ = jax.jit(lambda: jax.lax.fori_loop(0, 100, step, (start, optimizer.init(start))))()
-    np.testing.assert_allclose(end["w"], target, atol=1e-2)
-
-
-# What is decayed, by the names of parameters (contracts/test_models_and_objectives.py builds the models themselves).
-
-
-def test_biases_and_norms_are_not_decayed():
-    decayed = ["token_embedding", "blocks/attention/qkv_kernel", "blocks/up/kernel", "pooler/kernel", "output/kernel"]
-    kept = ["embedding_norm/scale", "blocks/attention/qkv_bias", "final_norm/bias", "output/bias", "layer_0/input_bias"]
-    tree = {}
-    for path in [*decayed, *kept]:
-        *parents, leaf = path.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[leaf] = np.zeros(1)
-    mask = decay_mask(tree, base_config().optimizer.decay_exclude)
-    flags = dict(zip(parameter_names(tree), jax.tree.leaves(mask), strict=True))
-    assert {name for name, flag in flags.items() if flag} == set(decayed)
 
 
 # NT-ASGD.
@@ -273,7 +216,7 @@ def triggers(values, average_after):
     return None
 
 
-@pytest.mark.parametrize("average_after", [1, 2, 5])
+@pytest.mark.parametrize("average_after", [1, 5])
 def test_the_trigger_is_that_of_the_original(average_after):
     optimizer = build_optimizer(settings(**NT_ASGD | {"average_after": average_after}), 40)
     fresh, rng, seen = optimizer.init(PARAMS), np.random.default_rng(0), set()
@@ -290,96 +233,27 @@ def test_the_trigger_is_that_of_the_original(average_after):
     assert len(seen) > 2
 
 
-def test_the_state_is_all_there_is():
-    """Restored between any two steps, as arrays, it goes on bit for bit; observing needs no host state."""
-    optimizer = build_optimizer(settings(**NT_ASGD), 40)
-    update = jax.jit(optimizer.update)
-    values = {0: 4.0, 3: 3.0, 6: 5.0, 9: 2.9, 12: 3.5}
-
-    def restored(grad, state, params):
-        leaves, tree = jax.tree.flatten(state)
-        assert {leaf.dtype.name for leaf in leaves} <= {"float32", "int32", "bool"}
-        return update(grad, jax.tree.unflatten(tree, [jnp.asarray(np.array(leaf)) for leaf in leaves]), params)
-
-    once, again = (run_asgd(values, gradients(), optimizer, step)[0][-1][1] for step in (update, restored))
-    jax.tree.map(np.testing.assert_array_equal, once, again)
-
-
-def test_other_optimisers_have_nothing_to_observe_or_to_average():
-    optimizer = build_optimizer(settings(), 40)
-    state = optimizer.init(PARAMS)
-    jax.tree.map(np.testing.assert_array_equal, observe(state, 1.0), state)
-    assert evaluation_params(state, PARAMS) is PARAMS
-
-
-def test_observing_and_evaluating_work_under_jit_on_a_mesh():
-    """States that were placed stay where a compiled step expects them."""
-    mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
-    whole, halves = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)) for spec in ((), ("fsdp",)))
-    optimizer = build_optimizer(settings(**NT_ASGD), 40)
-    params = {"kernel": jax.device_put(np.ones((4, 2), np.float32), halves)}
-    state = optimizer.init(params)
-    placed = optax.tree.map_params(optimizer, lambda _, p: p.sharding, state, params, transform_non_params=lambda _: whole)
-    state = jax.device_put(state, placed)
-    update = jax.jit(optimizer.update, out_shardings=(halves, placed)).lower(params, state, params).compile()
-    for value in (3.0, 2.0, 1.0, 4.0, 5.0):
-        _, state = update(params, state, params)
-        state = observe(state, value)
-    assert bool(state[-1].averaging) and state[-1].average["kernel"].sharding == halves
-    averaged = jax.jit(evaluation_params)(state, params)
-    np.testing.assert_array_equal(averaged["kernel"], evaluation_params(state, params)["kernel"])
-
-
-class Accumulators(NamedTuple):
-    """Which parts of an optimiser's state lie beside the parameters."""
-
-    beside: int
-    elsewhere: int
-
-
 @pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, Accumulators(2, 2)),
-        ({"name": "adagrad"}, Accumulators(1, 1)),
-        ({"name": "sgd"}, Accumulators(0, 1)),
-        ({"name": "lamb"}, Accumulators(2, 2)),
-        (NT_ASGD, Accumulators(1, 6)),
-    ],
+    ("changes", "beside"), [({}, 2), ({"name": "adagrad"}, 1), ({"name": "sgd"}, 0), ({"name": "lamb"}, 2), (NT_ASGD, 1)]
 )
-def test_moments_accumulators_and_averages_lie_beside_their_parameters(changes, expected):
+def test_moments_accumulators_and_averages_lie_beside_their_parameters(changes, beside):
     optimizer = build_optimizer(settings(**changes), 40)
     state = jax.eval_shape(optimizer.init, PARAMS)
-    marks = jax.tree.leaves(
-        optax.tree.map_params(optimizer, lambda s, p: s.shape == p.shape, state, PARAMS, transform_non_params=lambda _: None),
-        is_leaf=lambda x: x is None,
-    )
-    assert Accumulators(marks.count(True) // len(jax.tree.leaves(PARAMS)), marks.count(None)) == expected
-    assert False not in marks
+    same = optax.tree.map_params(optimizer, lambda s, p: s.shape == p.shape, state, PARAMS, transform_non_params=lambda _: "")
+    found = [mark for mark in jax.tree.leaves(same) if mark != ""]
+    assert found == [True] * beside * len(jax.tree.leaves(PARAMS))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "lamb", "bias_correction": "rate"}, "config.optimizer.bias_correction='rate' is GPT's, for name='adam'"),
-        ({"name": "muon", "bias_correction": "rate"}, "for name='adam'; set 'none' or 'moments' for 'muon'"),
-        ({"name": "lion"}, "config.optimizer.name='lion'"),
-        ({"muon_scale": "adam"}, "config.optimizer.muon_scale='adam'"),
-        ({"muon_momentum": 1.0}, "config.optimizer.muon_momentum=1.0"),
-        ({"muon_rate": 0.0}, "config.optimizer.muon_rate=0.0"),
-        ({"bias_correction": "both"}, "bias_correction='both'"),
-        ({"b1": 1.0}, "config.optimizer.b1=1.0"),
-        ({"b2": -0.1}, "config.optimizer.b2=-0.1"),
-        ({"epsilon": -1e-8}, "config.optimizer.epsilon=-1e-08"),
-        ({"average_after": -1}, "config.optimizer.average_after=-1"),
-        ({"initial_accumulator": 0.0}, "config.optimizer.initial_accumulator=0.0"),
-        ({"gradient_scale": 0.0}, "config.optimizer.gradient_scale=0.0"),
-        ({"average_after": 5}, "set name='sgd' and decay='constant'"),
-        ({"name": "sgd", "average_after": 5}, "decay='linear'; set name='sgd' and decay='constant'"),
+        ({"name": "lamb", "bias_correction": "rate"}, "config.optimizer.bias_correction='rate' .*'lamb'"),
+        ({"name": "muon", "bias_correction": "rate"}, "config.optimizer.bias_correction='rate' .*'muon'"),
+        ({"muon_rate": 0.0}, r"config.optimizer.muon_rate=0.0"),  # as for every key, by its range
+        ({"average_after": 5}, "config.optimizer.average_after=5 .*name='sgd' and decay='constant'"),
+        ({"name": "sgd", "average_after": 5}, "decay='linear'; .*decay='constant'"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(changes, message):
-    with pytest.raises(UserError, match=message):
-        check_optimizer(settings(**changes))
     with pytest.raises(UserError, match=message):
         build_optimizer(settings(**changes), 40)

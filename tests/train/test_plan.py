@@ -42,12 +42,6 @@ def test_what_an_objective_shows_of_a_row_stays_where_the_row_is(objective, smal
     assert set(plan(config, "cpu:8").work.collectives) == {"all-reduce"}
 
 
-def test_pairs_of_words_have_a_plan(small_config):
-    config = small_config(str(ROOT / "experiments/pretrain/static.py:objectives=glove"), data__batch_size=16)
-    found = plan(config, "cpu:1")
-    assert (found.rows, found.tokens) == (16, 16 * 32) and found.work.bytes > 0  # no products: sums over two vectors
-
-
 def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_eight):
     found = of_eight(mesh__data=2, mesh__fsdp=4)
     assert found.arguments < 0.4 * STATE * found.parameters
@@ -61,10 +55,7 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
     assert twice.work.collectives == found.work.collectives, "what a batch makes stays where it is"
 
 
-@pytest.mark.parametrize("axis", ["fsdp", pytest.param("data", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "recipe", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "elmo", "awd_lstm"))]
-)
+@pytest.mark.parametrize(("recipe", "axis"), [("bert", "fsdp"), pytest.param("elmo", "data", marks=pytest.mark.slow)])
 def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
     """Weak scaling: two rows for each device, and what it multiplies, moves and exchanges stays the same."""
     made = lambda n: small_config(
@@ -99,7 +90,7 @@ def test_the_largest_batch_is_the_last_that_fits(small_config, monkeypatch):
 
         return stand_in
 
-    with pytest.raises(UserError, match="--largest --topology=cpu:1: virtual devices have no memory of their own to fill"):
+    with pytest.raises(UserError, match="--largest --topology=cpu:1"):
         planning.largest_batch(small_config("bert"), "cpu:1")
     monkeypatch.setattr(planning, "topology_devices", lambda topology: (None, planning.CHIPS["v5e"]))
     for most, expected in ((40, [8, 16, 32, 64]), (3, [8, 4, 2])):
@@ -118,18 +109,24 @@ def test_the_plan_is_of_the_first_phase(small_config):
     assert found.model_flops == alone.model_flops and found.work.flops == alone.work.flops
 
 
-@pytest.mark.parametrize("recipe", ["awd_lstm", "experiments/pretrain/elmo.py:tokens=characters"])
-def test_models_that_carry_their_states_have_a_plan(recipe, small_config):
-    found = plan(small_config(recipe), "cpu:1")
-    assert 0 < found.model_flops and found.work.flops == pytest.approx(found.model_flops, rel=0.2)
+@pytest.mark.parametrize("recipe", ["awd_lstm", "elmo on characters", "glove"])
+def test_other_models_have_a_plan(recipe, small_config):
+    found = plan(small_config(recipe, data__batch_size=16), "cpu:1")
+    assert (found.rows, found.tokens) == (16, 16 * 32) and found.work.bytes > 0
+    if recipe != "glove":  # no products: sums over two vectors
+        assert 0 < found.model_flops and found.work.flops == pytest.approx(found.model_flops, rel=0.2)
 
 
-@pytest.mark.parametrize("topology", ["v9:2x2", "v5e", "v5e:", "cpu:x", "cpu:", "cpu:0"])
-def test_topologies_that_there_are_not(topology, small_config):
-    with pytest.raises(UserError, match=f"--topology={topology}: give cpu:8"):
+@pytest.mark.parametrize(
+    ("topology", "message"),
+    [
+        *((topology, f"--topology={topology}: .*cpu:8") for topology in ("v9:2x2", "v5e", "v5e:", "cpu:x", "cpu:", "cpu:0")),
+        ("cpu:999", "JAX_NUM_CPU_DEVICES=999"),
+    ],
+)
+def test_topologies_that_there_are_not(topology, message, small_config):
+    with pytest.raises(UserError, match=message):
         plan(small_config("bert"), topology)
-    with pytest.raises(UserError, match=r"are asked for; set JAX_NUM_CPU_DEVICES=999"):
-        plan(small_config("bert"), "cpu:999")
 
 
 def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatch, tmp_path, capsys):
@@ -140,8 +137,7 @@ def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatc
     assert found.bound() == ("memory", pytest.approx(2.0))
     monkeypatch.setattr(planning, "plan", lambda config, topology: found)
     print_plan(None, "v5e:2x2", out=tmp_path / "plan.json")
-    shown = capsys.readouterr().out
-    assert "no step is faster than" in shown and "2000.00 ms, for memory" in shown and "largest f32[5]" in shown
+    assert "2000.00 ms" in (shown := capsys.readouterr().out) and "f32[5]" in shown
     record = json.loads((tmp_path / "plan.json").read_text())
     assert record["bound"] == "memory" and record["work"]["collectives"]["all-reduce"]["sent"] == 3e11
     assert record["model_flops_share"] == pytest.approx(0.25) and record["memory"] == 2**32

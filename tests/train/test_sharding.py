@@ -7,45 +7,37 @@ import numpy as np
 import optax
 import pytest
 
-from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.errors import UserError
-from bertlab.models.presets import FAMILIES, build_body, model_shape
+from bertlab.models.presets import FAMILIES
 from bertlab.objectives.program import Program
 from bertlab.train.optimizers import build_optimizer
-from bertlab.train.sharding import MESH_AXES, build_mesh, check_batch, parameter_shardings, put_batch
+from bertlab.train.sharding import MESH_AXES, build_mesh, parameter_shardings, put_batch
 from bertlab.train.state import TrainState, build_train_step, init_state, state_shardings
-from tests.references import QUICK
+from tests import references
 
-VOCABULARY = objectives.Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, counts=tuple(range(50)))
 # Family, objectives, config.model: every family, and each of its ways of reading.
 CASES = {
-    "bert": ("bert", ("mlm", "nsp"), {}),
-    "gpt": ("gpt", ("ltr",), {}),
-    "modern": ("modern", ("mlm",), dict(local_window=4, global_every=2)),
-    "elmo": ("elmo", ("ltr", "rtl"), {}),
-    "elmo on characters, stateful": ("elmo", ("ltr", "rtl"), dict(token_encoder="characters", stateful=True)),
-    "awd_lstm, stateful": ("awd_lstm", ("ltr", "ar", "tar"), dict(stateful=True)),
-    "skip-gram": ("static", ("skip_gram",), {}),
-    "cbow": ("static", ("cbow",), {}),
-    "glove": ("static", ("glove",), {}),
+    "bert": ("bert", "mlm+nsp", dict(layers=2)),
+    "gpt": ("gpt", "ltr", {}),
+    "modern": ("modern", "mlm", dict(layers=2, local_window=4, global_every=2)),
+    "elmo": ("elmo", "ltr+rtl", {}),
+    "elmo on characters, stateful": ("elmo", "ltr+rtl", dict(layers=2, token_encoder="characters", stateful=True)),
+    "awd_lstm, stateful": ("awd_lstm", "ltr+ar+tar", dict(layers=2, stateful=True)),
+    "skip-gram": ("static", "skip_gram", {}),
+    "cbow": ("static", "cbow", {}),
+    "glove": ("static", "glove", {}),
 }
-MESHES = {"data": (8, 1, 1), "data+fsdp": (2, 4, 1), "data+fsdp+tensor": (2, 2, 2)}
+MESHES = [(8, 1, 1), (2, 4, 1), (2, 2, 2)]
 # Float32 sums in another order differ in their last bits; a mean of means or a lost shard differs by percents.
 TOLERANCE = 1e-5
 
 
 def tiny_program(case: str) -> Program:
     family, names, model = CASES[case]
-    config = base_config()
-    config.model.update(family=family, size=next(iter(FAMILIES[family].sizes)), width=16)
-    numbers = dict(hidden=32, layers=1 if case == "gpt" else 2, heads=4)
-    config.model.update({k: v for k, v in numbers.items() if k in FAMILIES[family].sizes[config.model.size]})
-    dropouts = [k for k in (*FAMILIES[family].values,) if k.endswith("dropout")]
-    config.model.update({**dict.fromkeys(dropouts, 0.0), **model})
-    body = build_body(model_shape(config.model, VOCABULARY.size))
-    stateful = config.model.stateful
-    return Program(body, {name: objectives.find(name)() for name in names}, VOCABULARY, stream=stateful, stateful=stateful)
+    dropouts = dict.fromkeys((key for key in FAMILIES[family].values if key.endswith("dropout")), 0.0)
+    program, stateful = references.tiny_program(family, names, **dropouts, **model), model.get("stateful", False)
+    return dataclasses.replace(program, stream=stateful, stateful=stateful)
 
 
 def batch_of(case: str, packed_batch) -> dict:
@@ -82,7 +74,7 @@ def one_step(case, batch, mesh_sizes=(1, 1, 1), micro_batches=1, **changes):
     weights = dict.fromkeys(program.objectives, (1.0, 1.0))
     with jax.set_mesh(mesh):
         step = jax.jit(build_train_step(program, optimizer, weights, micro_batches, 1)).lower(state, put_batch(mesh, batch), 0)
-    return step.compile(QUICK)(state, put_batch(mesh, batch), 0)
+    return step.compile(references.QUICK)(state, put_batch(mesh, batch), 0)
 
 
 def shapes_of(case, batch, optimizer):
@@ -116,25 +108,27 @@ def uneven(batch):
     return batch
 
 
+# Stateless ELMo and CBOW are told apart from those beside them by nothing that a mesh or a micro-batch could see.
+DIVIDED = [case for case in CASES if case not in ("elmo", "cbow")]
+
+
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[pytest.mark.slow] * (c in ("modern", "elmo", "elmo on characters, stateful"))) for c in CASES],
+    "case", [pytest.param(c, marks=[pytest.mark.slow] * (c in ("modern", "elmo on characters, stateful"))) for c in DIVIDED]
 )
 def test_eight_devices_and_micro_batches_equal_one_device(case, packed_batch):
     batch = batch_of(case, packed_batch)
-    variants = {"mesh and micro-batches": dict(mesh_sizes=(2, 2, 2), micro_batches=2)}
-    if case in ("bert", "elmo"):  # what can go wrong with one of the two alone does not depend on the family
-        variants |= {f"mesh {name}": dict(mesh_sizes=sizes) for name, sizes in MESHES.items()}
-        variants |= {"4 micro-batches": dict(micro_batches=4)}
+    variants = [dict(mesh_sizes=(2, 2, 2), micro_batches=2)]
+    if case == "bert":  # what can go wrong with one of the two alone does not depend on the family
+        variants = [*(dict(mesh_sizes=sizes) for sizes in MESHES), dict(micro_batches=4)]
     state, metrics = one_step(case, batch)
     assert bool(jax.tree.leaves(state.carry)) == ("stateful" in case)
     assert all(np.abs(np.asarray(leaf)).max() > 0 for leaf in jax.tree.leaves(state.opt_state[0].trace))
-    for label, arguments in variants.items():
+    for arguments in variants:
         other, other_metrics = one_step(case, batch, **arguments)
-        assert_same(metrics, other_metrics, f"{label}: metrics")
-        assert_same(state.opt_state[0].trace, other.opt_state[0].trace, f"{label}: gradient")
-        assert_same(state.params, other.params, f"{label}: parameters")
-        assert_same(state.carry, other.carry, f"{label}: carried states")
+        assert_same(metrics, other_metrics, f"{arguments}: metrics")
+        assert_same(state.opt_state[0].trace, other.opt_state[0].trace, f"{arguments}: gradient")
+        assert_same(state.params, other.params, f"{arguments}: parameters")
+        assert_same(state.carry, other.carry, f"{arguments}: carried states")
 
 
 def test_shards_do_hold_unequal_numbers_of_masked_tokens(packed_batch):
@@ -143,7 +137,7 @@ def test_shards_do_hold_unequal_numbers_of_masked_tokens(packed_batch):
     assert len(set(per_row.reshape(8, 2).sum(1))) > 1, "else the test above could not see a mean of means"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["bert", "elmo", "awd_lstm, stateful"])
 def test_parameters_are_divided_as_the_rules_say(case, packed_batch):
     batch = batch_of(case, packed_batch)
     mesh = build_mesh(dict(zip(MESH_AXES, (2, 2, 2))))
@@ -167,11 +161,10 @@ def test_parameters_are_divided_as_the_rules_say(case, packed_batch):
     assert adam.mu == adam.nu == placed.params
 
 
-@pytest.mark.parametrize("case", ["bert", "elmo"])
-def test_values_made_on_eight_devices_are_those_made_on_one(case, packed_batch):
-    batch, states = batch_of(case, packed_batch), []
+def test_values_made_on_eight_devices_are_those_made_on_one(packed_batch):
+    batch, states = batch_of("bert", packed_batch), []
     for sizes in ((1, 1, 1), (2, 2, 2)):
-        states.append(init_state(tiny_program(case), adamw(), build_mesh(dict(zip(MESH_AXES, sizes))), 0, batch))
+        states.append(init_state(tiny_program("bert"), adamw(), build_mesh(dict(zip(MESH_AXES, sizes))), 0, batch))
     assert_same(*states, "fresh state")
     kernels = [leaf for leaf in jax.tree.leaves(states[1].params) if leaf.ndim > 1]
     assert any(not leaf.sharding.is_fully_replicated for leaf in kernels)
@@ -199,16 +192,9 @@ def test_a_dimension_that_the_mesh_does_not_divide_stays_whole():
         (dict(data=3, fsdp=-1, tensor=1), "does not divide 8 devices"),
         (dict(data=4, fsdp=4, tensor=1), "asks for 16 devices and there are 8"),
         (dict(data=-1, fsdp=-1, tensor=1), "one of them may be -1"),
+        (dict(data=1, fsdp=0, tensor=1), "fsdp=0.*positive"),
     ],
 )
 def test_meshes_that_do_not_fit_are_refused(sizes, message):
     with pytest.raises(UserError, match=message):
         build_mesh(sizes)
-
-
-def test_a_batch_that_the_mesh_does_not_divide_is_refused():
-    with pytest.raises(UserError, match=r"batch_size=12 is not a multiple of config.mesh data·fsdp \(8\)"):
-        check_batch(8, 12, 1)
-    with pytest.raises(UserError, match=r"train.micro_batches \(3\)"):
-        check_batch(8, 16, 3)
-    check_batch(8, 48, 3)
