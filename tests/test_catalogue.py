@@ -3,15 +3,10 @@
 import contextlib
 import io
 
-import jax
 import pytest
 
-from bertlab import objectives
 from bertlab.cli import main
-from bertlab.config import base_config
-from bertlab.models.presets import FAMILIES, build_body, model_shape
-from bertlab.objectives.program import Program
-from tests.references import initial
+from bertlab.models.presets import FAMILIES
 
 # (family, size, V): body, and with the output and the objectives' heads; None where nothing is published.
 PUBLISHED = {
@@ -66,16 +61,3 @@ def test_every_family_and_size_is_printed(table):
 def test_numbers_are_those_of_the_published_models(model, table):
     for published, printed in zip(PUBLISHED[model], table[model], strict=True):
         assert published in (None, printed)
-
-
-@pytest.mark.parametrize(("family", "names"), [("bert", "mlm+nsp"), ("awd_lstm", "ltr")])
-def test_a_model_that_is_really_made_has_as_many(family, names, table, packed_batch):
-    config = base_config()
-    config.model.update(family=family, size="tiny")
-    vocabulary = objectives.Vocabulary(30_522, 0, 1, 2, 3, 4)
-    asked = {name: objectives.find(name)() for name in names.split("+")}
-    program = Program(build_body(model_shape(config.model, vocabulary.size)), asked, vocabulary)
-    params = initial(program, packed_batch())
-    sizes = {jax.tree_util.keystr(path): leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    output = sum(size for path, size in sizes.items() if path.startswith(("['body']['output']", "['heads_")))
-    assert (sum(sizes.values()) - output, sum(sizes.values())) == table[family, "tiny", 30_522]

@@ -1,11 +1,14 @@
 """Arguments after the colon, `--config.` paths, and every recipe of the repository."""
 
+import dataclasses
+
 import pytest
 from ml_collections import ConfigDict
 
 from bertlab.config import add_objectives, base_config, flatten, load_config, parse_arguments, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
+from bertlab.objectives import REGISTRY
 from bertlab.train.checks import check_config
 from tests.conftest import ROOT
 
@@ -19,22 +22,18 @@ def test_arguments_take_the_types_of_their_defaults():
     values = parse_arguments("steps=20,rate=1,lower=True,size=a=b", **defaults)
     assert values == dict(size="a=b", steps=20, rate=1.0, lower=True)
     assert [type(value) for value in values.values()] == [str, int, float, bool]
-
-
-def test_a_value_goes_on_to_the_next_key_so_that_globs_may_be_joined_by_commas():
-    text = "size=mini,corpus=text:a.txt,b/*.txt,steps=20,"
-    values = parse_arguments(text, size="tiny", corpus="pydocs", steps=10)
-    assert values == dict(size="mini", corpus="text:a.txt,b/*.txt", steps=20)
-    assert load_config(f"{BERT}:corpus=text:a.txt,b.txt,objectives=mlm").data.corpus == "text:a.txt,b.txt"
+    # A value goes on to the next key, so that globs may be joined by commas.
+    values = parse_arguments("size=text:a.txt,b/*.txt,steps=20,", **defaults)
+    assert (values["size"], values["steps"]) == ("text:a.txt,b/*.txt", 20)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("depth=3", r"'depth=3' .*known \(with defaults\): size=tiny, steps=10"),
-        ("size", r"'size' .*known \(with defaults\): size=tiny, steps=10"),
-        ("steps=many", r"steps=many: expected int, for example steps=10"),
-        ("size=a,,steps=2.5", r"steps=2.5: expected int"),
+        ("depth=3", r"'depth=3' .*size=tiny, steps=10"),
+        ("size", r"'size' .*size=tiny, steps=10"),
+        ("steps=many", r"steps=many: .*int.* steps=10"),
+        ("size=a,,steps=2.5", r"steps=2.5: .*int"),
     ],
 )
 def test_wrong_arguments_are_refused_with_what_is_known(text, message):
@@ -49,28 +48,15 @@ def test_unknown_argument_of_a_recipe_lists_its_arguments():
 
 
 def test_overrides_from_the_command_line_take_the_keys_types():
-    argv = ["--workdir=x", "--config.train.steps=200", "--config.model.layers=3", "--config.model.dropout=0", "--config.seed=1"]
-    argv += [
-        "--config.model.direction=left-to-right",
-        "--config.objectives.mlm.weight=2",
-        "--config.optimizer.coupled_decay=true",
-    ]
-    config = load_config(f"{BERT}:size=mini,objectives=mlm+nsp,corpus=text:a/*.txt", argv=argv)
-    given = flatten(config)
-    expected = {
-        "train.steps": 200,
-        "model.layers": 3,
-        "model.dropout": 0.0,
-        "seed": 1,
-        "model.direction": "left-to-right",
-        "objectives.mlm.weight": 2.0,
-        "objectives.nsp.weight": 1.0,
-        "optimizer.coupled_decay": True,
-        "model.size": "mini",
-        "data.corpus": "text:a/*.txt",
-    }
-    assert {name: given[name] for name in expected} == expected
-    assert [type(given[name]) for name in expected] == [type(value) for value in expected.values()]
+    given = {"train.steps": "200", "model.layers": "3", "model.dropout": "0", "seed": "1", "model.direction": "left-to-right"}
+    given |= {"objectives.mlm.weight": "2", "optimizer.coupled_decay": "true"}
+    argv = ["--workdir=x", *(f"--config.{name}={text}" for name, text in given.items())]
+    config = flatten(load_config(f"{BERT}:size=mini,objectives=mlm+nsp,corpus=text:a/*.txt", argv=argv))
+    values = [200, 3, 0.0, 1, "left-to-right", 2.0, True]
+    assert [config[name] for name in given] == values
+    assert [type(config[name]) for name in given] == [type(value) for value in values]
+    others = [config[name] for name in ("objectives.nsp.weight", "model.size", "data.corpus")]
+    assert others == [1.0, "mini", "text:a/*.txt"]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +92,7 @@ def test_missing_config_file_is_refused(tmp_path, monkeypatch):
         load_config("nowhere/bert.py:size=tiny")
     monkeypatch.setattr("bertlab.config.CHECKOUT", tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        UserError, match=r"no file experiments/pretrain/bert.py here, .* without the repository's experiments/; "
-    ):
+    with pytest.raises(UserError, match=r"no file experiments/pretrain/bert.py here, .*experiments/; "):
         load_config("experiments/pretrain/bert.py:size=tiny")
 
 
@@ -119,20 +103,10 @@ def test_set_key_and_parse_override():
     set_key(config, "data.tokenizer", {"kind": "bpe"})
     assert (config.optimizer.learning_rate, config.model.layers, config.data.tokenizer.kind) == (1.0, 3, "bpe")
     assert config.data.tokenizer.vocab_size == base_config().data.tokenizer.vocab_size
-    for name, value, message in [
-        ("train.step", 3, "no key 'train.step'; did you mean train.steps"),
-        ("train.steps", "many", r"config.train.steps='many': "),
-    ]:
-        with pytest.raises(UserError, match=message):
-            set_key(config, name, value)
-    texts = {
-        "train.steps": "7",
-        "optimizer.coupled_decay": "True",
-        "optimizer.clip_norm": "0.5",
-        "data.corpus": "a",
-        "seed": "3",
-    }
-    assert [parse_override(config, name, text) for name, text in texts.items()] == [7, True, 0.5, "a", 3]
+    with pytest.raises(UserError, match=r"'train.step'; did you mean train.steps"):
+        set_key(config, "train.step", 3)
+    with pytest.raises(UserError, match=r"config.train.steps='many': "):
+        set_key(config, "train.steps", "many")
     assert parse_override(config, "model.filters", "((1,8),(2,16))") == ((1, 8), (2, 16))
     with pytest.raises(UserError, match=r"--config.model.filters=8: expected tuple"):
         parse_override(config, "model.filters", "8")
@@ -149,14 +123,8 @@ def test_flatten():
 def test_objectives_bring_their_settings():
     config = base_config()
     add_objectives(config, "bilm")
-    assert flatten(config.objectives) == {
-        "ltr.weight": 0.5,
-        "ltr.final_weight": None,
-        "ltr.negatives": 0,
-        "rtl.weight": 0.5,
-        "rtl.final_weight": None,
-        "rtl.negatives": 0,
-    }
+    settings = {"weight": 0.5, "final_weight": None, "negatives": 0}
+    assert config.objectives.to_dict() == {"ltr": settings, "rtl": settings}
     config = base_config()
     add_objectives(config, "mlm+bertlab.objectives.next_sentence:NextSentence")
     assert config.objectives.NextSentence.to_dict() == {
@@ -164,8 +132,8 @@ def test_objectives_bring_their_settings():
         "final_weight": None,
         "implementation": "bertlab.objectives.next_sentence:NextSentence",
     }
-    of_mlm = {"rate", "final_rate", "exact", "unit", "span_p", "longest_span", "mask_share", "random_share", "max_predictions"}
-    assert {*of_mlm, "static", "static_seed", "weight", "final_weight"} == set(config.objectives.mlm)
+    fields = {field.name for field in dataclasses.fields(REGISTRY["mlm"])}
+    assert fields | {"weight", "final_weight"} == set(config.objectives.mlm)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

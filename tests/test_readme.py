@@ -8,41 +8,53 @@ import subprocess
 import sys
 
 from bertlab.bench.table import markdown
+from bertlab.cli import build_parser, main
+from bertlab.config import base_config, flatten
 from bertlab.files import read_json
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import load_study
+from bertlab.transfer.tasks import OPTIONS
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
-def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tmp_path):
+def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tmp_path, capsys):
+    """In a process of its own, from the shell; the run's directory is what the README says, and it has a report."""
     [example] = [block for block in re.findall(r"```python\n(.*?)```", README, re.S) if '"""my_module.py"""' in block]
     (tmp_path / "my_module.py").write_text(example)
     config = small_config("bert")
     shared = {"data.corpus": config.data.corpus, "data.directory": config.data.directory, "data.workers": 1}
     shared |= {"data.tokenizer.vocab_size": 400, "data.seq_len": 32, "data.batch_size": 8, "data.valid_fraction": 0.1}
     shared |= {"data.test_fraction": 0.1, "model.width": 16, "model.hidden": 24, "train.steps": 30, "train.log_every": 10}
-    shared |= {"optimizer.warmup_steps": 2, "train.eval_batches": 2, "objectives.MyObjective.rate": 0.3}
+    shared |= {
+        "optimizer.warmup_steps": 2,
+        "train.eval_batches": 2,
+        "evaluate.sentences": 2,
+        "objectives.MyObjective.rate": 0.3,
+    }
     command = re.search(r"^bertlab (train .*objectives=my_module:MyObjective.*)$", README, re.M).group(1).split()
     command[1] = command[1].replace("experiments/", f"{ROOT}/experiments/")
     command += [f"--config.{key}={value}" for key, value in shared.items()]
+    python = [sys.executable, "-W", "error::DeprecationWarning:bertlab", "-m", "bertlab.cli"]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-m", "bertlab.cli", *command], cwd=tmp_path, capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run([*python, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
+    assert "step 30/30  train" in done.stdout and "runs/mine/result.json" in done.stdout.splitlines()[-1]
+    names = {"config.json", "environment.json", "data.json", "metrics.jsonl", "checkpoints", "result.json", "tokenizer"}
+    assert {path.name for path in (tmp_path / "runs/mine").iterdir()} == names | {"measured.json"}
     lines = [json.loads(line) for line in (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()]
     train = [line for line in lines if line["split"] == "train"]
     assert train[-1]["MyObjective/loss"] < train[0]["MyObjective/loss"]
     assert json.loads((tmp_path / "runs/mine/config.json").read_text())["objectives"]["MyObjective"]["rate"] == 0.3
 
+    assert main(["report", str(tmp_path / "runs/mine")]) == 0
+    assert "MyObjective" in capsys.readouterr().out
+    page = (tmp_path / "runs/mine/report.html").read_text()
+    assert "<html" in page and "http://" not in page.replace("http://www.w3.org", "")
+
 
 def test_readme_names_commands_and_keys_that_exist():
-    from bertlab.cli import build_parser
-    from bertlab.config import base_config, flatten
-    from bertlab.transfer.tasks import OPTIONS
-
     commands = set(re.findall(r"^\| `bertlab (\w+)", README, re.M))
     known = next(action for action in build_parser()._actions if action.dest == "command").choices
     assert commands == set(known)

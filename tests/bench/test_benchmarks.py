@@ -72,13 +72,6 @@ def test_rounds_are_as_long_as_asked_where_the_first_steps_are_there_already():
     assert all(150 <= steps <= 250 for _, steps in log[-4:-1]), log
 
 
-def test_whole_works_take_turns_and_the_first_of_each_does_not_count():
-    log = []
-    found = wholes({"ours": 1.0, "eager": 3.0}, log)
-    assert [entry for entry in log if entry[1] != "closed"] == [("ours", 1), ("eager", 1)] * 3
-    assert [len(of["rounds"]) for of in found.values()] == [2, 2]
-
-
 def test_sides_work_in_turns_as_long_as_each_other():
     log = []
     found = measured({"ours": 0.1, "eager": 0.5, "compiled": 0.25}, log)
@@ -88,15 +81,11 @@ def test_sides_work_in_turns_as_long_as_each_other():
     assert sorted(side for side, what in log if what == "closed") == ["compiled", "eager", "ours"]
     assert best_rival(found) == "compiled"
     assert ratios(found) == pytest.approx([2.5] * 3)
-
-
-def test_a_rival_that_fails_stays_in_the_result_and_ours_may_not():
+    # Whole works take turns too, and the first of each does not count.
     log = []
-    found = measured({"ours": 0.1, "eager": 0.5, "compiled": None}, log)
-    assert found["compiled"] == {"failed": "it does not compile"}
-    assert best_rival(found) == "eager"
-    with pytest.raises(UserError, match="does not compile"):
-        measured({"ours": None, "eager": 0.5}, log)
+    found = wholes({"ours": 1.0, "eager": 3.0}, log)
+    assert [entry for entry in log if entry[1] != "closed"] == [("ours", 1), ("eager", 1)] * 3
+    assert [len(of["rounds"]) for of in found.values()] == [2, 2]
 
 
 class Breaks(Recorded):
@@ -117,7 +106,7 @@ class Breaks(Recorded):
 
 
 @pytest.mark.parametrize(("how", "seconds"), [(measure.of_rounds, [2.0]), (measure.of_rounds, [None]), (measure.of_starts, [])])
-@pytest.mark.parametrize("rounds", [0, 1, 3, 99])
+@pytest.mark.parametrize("rounds", [0, 1, 99])
 def test_a_rival_may_fail_at_any_moment(how, seconds, rounds):
     log = []
     begin = lambda side: Recorded(side, log, 0.1) if side != "eager" else Breaks(side, rounds)
@@ -128,12 +117,6 @@ def test_a_rival_may_fail_at_any_moment(how, seconds, rounds):
         how(lambda side: Breaks(side, rounds), ("ours",), 2, *seconds)
 
 
-def test_a_side_that_has_ended_says_what_it_said_last(workload, tmp_path):
-    gone = dataclasses.replace(workload, name="no such workload")
-    with pytest.raises(UserError, match=r"'ours'.*: StopIteration"):
-        measure.Side(gone, "ours", tmp_path, {}, {})
-
-
 def test_an_exception_is_said_and_not_what_came_after_it(workload, tmp_path, monkeypatch):
     said = "Traceback\n  File\njax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory\nterminate called\n"
     popen = lambda command, stderr, **_: (stderr.write(said), subprocess.Popen("true", stdin=-1, stdout=-1, text=True))[1]
@@ -142,39 +125,22 @@ def test_an_exception_is_said_and_not_what_came_after_it(workload, tmp_path, mon
         measure.Side(workload, "ours", tmp_path, {}, {})
 
 
-def test_workloads_of_a_gpu_are_refused_where_there_is_none():
-    with pytest.raises(UserError, match=r"--suite=gpu.* cpu"):
-        measure.bench("gpu", "none", None)
-
-
 def test_the_table_says_miss_and_failure():
     of = {"name": "w", "what": "", "kind": "step", "target": 8.0, "limit": 0.0, "memory": 0.0}
     row = cells({**of, "sides": measured({"ours": 0.1, "eager": 0.5, "compiled": None}, [])})
-    assert row == [
-        "w",
-        "1 (1 to 1)",
-        "0.2 (0.2 to 0.2) eager; compiled failed",
-        "5 (5 to 5)",
-        "8, missed",
-        "10, 250 % of 4",
-        "2.00 / 2.00",
-        "1.0 / 1.0",
-        "20 %",
-    ]
-    assert cells({**of, "target": 5.0, "sides": measured({"ours": 0.1, "eager": 0.5}, [])})[4] == "5, reached"
+    found = [row[1].split()[0], row[2].split()[0], row[3].split()[0], *row[4:]]
+    assert found == ["1", "0.2", "5", "8, missed", "10, 250 % of 4", "2.00 / 2.00", "1.0 / 1.0", "20 %"]
+    assert "compiled failed" in row[2]
+    aim = lambda changes, sides=(("ours", 0.1), ("eager", 0.5)): cells({**of, **changes, "sides": measured(dict(sides), [])})[4]
+    assert aim({"target": 5.0}) == "5, reached" and aim({}, [("ours", 0.1)]) == "8, not measured"
+    assert aim({"target": 5.0, "of_ceiling": 0.45}) == "5, reached; 45 % of the ceiling, reached"
+    assert [aim({"positions": n}).split()[-1] for n in (1249, 1251)] == ["reached", "missed"]
     beside = cells({**of, "sides": measured({"ours": 0.1, "eager": 0.5, "gathered": 0.2}, [])})
-    assert beside[2:5] == ["0.2 (0.2 to 0.2) eager; 0.5 (0.5 to 0.5) gathered", "5 (5 to 5); 2 of gathered", "8, missed"]
-    alone = {**of, "sides": measured({"ours": 0.1}, [])}
-    assert cells(alone)[2:5] == ["–", "–", "8, not measured"]
-    assert markdown([alone]).count("\n") == 3
-    assert cells({**of, "target": 5.0, "of_ceiling": 0.45, "sides": measured({"ours": 0.1, "eager": 0.5}, [])})[4] == (
-        "5, reached; 45 % of the ceiling, reached"
-    )
-    for aim, said in ((1249, "1k positions/s, reached"), (1251, "1k positions/s, missed")):
-        assert cells({**alone, "positions": aim})[4] == said
-
+    assert "gathered" in beside[2] and beside[3].endswith("2 of gathered") and beside[4] == "8, missed"
     whole = {**of, "kind": "prepare", "sides": wholes({"ours": 2.0, "eager": 10.0}, []), "memory": 1e9}
-    assert cells(whole)[1:5] == ["2 (2 to 2) s", "10 (10 to 10) s eager", "5 (5 to 5)", "8, missed; 1 GB, missed"]
+    row = cells(whole)
+    assert [row[n].split()[0] for n in (1, 2, 3)] == ["2", "10", "5"] and row[4] == "8, missed; 1 GB, missed"
+    assert markdown([whole]).count("\n") == 3
 
 
 def test_workloads_have_names_of_their_own_and_configs_that_load():
@@ -190,6 +156,7 @@ def test_workloads_have_names_of_their_own_and_configs_that_load():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"suite": "gpu"}, "--suite=gpu.* cpu"),  # there is none
         ({"against": "nobody"}, "--against=nobody.* transformers, none"),
         ({"rounds": 0}, "--rounds=0"),
         ({"seconds": float("nan")}, "--seconds=nan"),

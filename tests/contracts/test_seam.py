@@ -2,8 +2,6 @@
 
 import ast
 
-import pytest
-
 from bertlab import objectives
 from bertlab.objectives import REGISTRY, TOGETHER, Objective
 from tests.conftest import ROOT
@@ -54,23 +52,6 @@ def test_no_code_outside_asks_for_an_objectives_name_or_type():
     files = [file for file in OUTSIDE if file.name != "findings.py"]
     found = {str(file.relative_to(ROOT)): questions(ast.parse(file.read_text())) for file in files}
     assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        'name == "mlm"',
-        'name in ("nsp", "sop")',
-        "isinstance(objective, LeftToRight)",
-        "isinstance(objective, masked.MaskedLanguageModel | PrefixLanguageModel)",
-        'views.get("mlm")',
-        'built["ltr"].loss',
-        "match objective:\n    case LeftToRight():\n        pass",
-        'match name:\n    case "bilm":\n        pass',
-    ],
-)
-def test_a_question_is_found(code):
-    assert questions(ast.parse(code))
 
 
 def test_attributes_are_few_and_known():
