@@ -110,7 +110,7 @@ def test_groups_are_embeddings_layers_from_the_bottom_and_head(packed_batch):
     assert by_group(shapes_of(classifier(), packed_batch())) == {
         "embeddings": ["token_embedding"],
         **{f"layer {i + 1}": [f"layer_{i}/{name}" for name in lstm] for i in range(3)},
-        "head": ["heads_nsp/bias", "heads_nsp/kernel"],
+        "head": ["pooler/bias", "pooler/kernel", "heads_nsp/bias", "heads_nsp/kernel"],
     }
     params = shapes_of(tiny_program("bert", "mlm+nsp", layers=2, final_norm=True), packed_batch())
     found = {group: {name.split("/")[0] for name in names} for group, names in by_group(params).items()}
