@@ -4,14 +4,14 @@ import json
 
 import tokenizers
 
-from bertlab.data import gpt1_bpe
+from bertlab.data import gpt1_words
 
 GPT1_MERGES = [("l", "o"), ("e", "r</w>"), ("lo", "w"), ("lo", "w</w>"), ("#", "a")]
 
 
 def plain_words(monkeypatch):
     """GPT-1's words without ftfy and spaCy, which not every environment has; tests/parity has them."""
-    monkeypatch.setattr(gpt1_bpe, "words", lambda text: gpt1_bpe.standardise(text).lower().split())
+    monkeypatch.setattr(gpt1_words, "words", lambda text: gpt1_words.standardise(text).lower().split())
 
 
 def write_gpt1(directory, names, letters="abcdefghijklmnopqrstuvwxyz#.,'-0123456789"):

@@ -10,7 +10,7 @@ from bertlab.data.documents import Corpus
 from bertlab.data.pydocs import PydocsCorpus
 from bertlab.data.synthetic import SyntheticCorpus
 from bertlab.data.text_corpus import TextCorpus
-from bertlab.data.tfds_corpus import TfdsCorpus
+from bertlab.data.tfds_datasets import TfdsCorpus
 from bertlab.errors import UserError
 
 NAMED = {"text": TextCorpus, "tfds": TfdsCorpus}

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 import sentencepiece
 import tokenizers
 
-from bertlab.data import gpt1_bpe
+from bertlab.data import gpt1_words
 from bertlab.data.vocabularies import (
     SPECIALS,
     bert_tokenizer,
@@ -401,7 +401,7 @@ class JsonTokenizer(Tokenizer):
 
 
 class Gpt1Tokenizer(Tokenizer):
-    """The tokenizer of OpenAI's first GPT: byte-pair encoding (Sennrich et al. 2016) of the words of `bertlab.data.gpt1_bpe`.
+    """The tokenizer of OpenAI's first GPT: byte-pair encoding (Sennrich et al. 2016) of the words of `bertlab.data.gpt1_words`.
 
     A piece that is not in the vocabulary has id 0, <unk>. Needs the extra `openai`.
     """
@@ -413,8 +413,8 @@ class Gpt1Tokenizer(Tokenizer):
         ids = {piece: index for index, piece in enumerate(pieces)}
         super().__init__(pieces, True, _find_specials(ids, {}, "The vocabulary"), (), ())
         self._merges = [tuple(merge) for merge in merges]
-        self._line_break = ids.get(f"\n{gpt1_bpe.END_OF_WORD}", 0)
-        self._bpe = _bpe(ids, self._merges, unk_token=pieces[0], end_of_word_suffix=gpt1_bpe.END_OF_WORD)
+        self._line_break = ids.get(f"\n{gpt1_words.END_OF_WORD}", 0)
+        self._bpe = _bpe(ids, self._merges, unk_token=pieces[0], end_of_word_suffix=gpt1_words.END_OF_WORD)
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
@@ -426,13 +426,13 @@ class Gpt1Tokenizer(Tokenizer):
         return list(self._merges)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [list(itertools.chain.from_iterable(map(self._encode_word, gpt1_bpe.words(text)))) for text in texts]
+        return [list(itertools.chain.from_iterable(map(self._encode_word, gpt1_words.words(text)))) for text in texts]
 
     def _encode_word(self, word: str) -> list[int]:
-        return [self._line_break] if word == gpt1_bpe.LINE_BREAK else [token.id for token in self._bpe.tokenize(word)]
+        return [self._line_break] if word == gpt1_words.LINE_BREAK else [token.id for token in self._bpe.tokenize(word)]
 
     def _decode(self, ids):
-        return "".join(self._pieces[index] for index in ids).replace(gpt1_bpe.END_OF_WORD, " ").strip()
+        return "".join(self._pieces[index] for index in ids).replace(gpt1_words.END_OF_WORD, " ").strip()
 
     def _save_vocabulary(self, directory: Path) -> None:
         vocabulary = {piece: index for index, piece in enumerate(self._pieces)}
@@ -605,7 +605,7 @@ def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
     for number, merge in enumerate(merges):
         if len(merge) != 2:
             raise UserError(f"{directory / names[1]}: merge {number + 1} is {merge}, expected two pieces with a space between.")
-    if any(piece.endswith(gpt1_bpe.END_OF_WORD) for piece in vocabulary):
+    if any(piece.endswith(gpt1_words.END_OF_WORD) for piece in vocabulary):
         return Gpt1Tokenizer(_by_id(vocabulary), merges)
     settings = _read_settings(directory)
     space = bool(settings.get("add_prefix_space", False))

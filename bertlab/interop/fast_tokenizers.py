@@ -21,7 +21,7 @@ import sentencepiece
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from bertlab.data.gpt1_bpe import END_OF_WORD
+from bertlab.data.gpt1_words import END_OF_WORD
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.data.vocabularies import CJK_BLOCKS, LONGEST_WORD, is_bert_control, is_bert_punctuation
 from bertlab.errors import UserError

@@ -13,7 +13,7 @@ import zstandard
 from bertlab.data import text_corpus
 from bertlab.data.corpora import open_corpus
 from bertlab.data.sentences import split_sentences
-from bertlab.data.tfds_tasks import read_records
+from bertlab.data.tfds_datasets import read_records
 from bertlab.errors import UserError
 
 COMPRESSIONS = {

@@ -1,3 +1,4 @@
+import itertools
 import json
 import pickle
 import random
@@ -253,9 +254,9 @@ def test_sample_does_not_depend_on_the_order_of_its_texts_nor_on_parts(bounds):
     numbered = [(numbers.random(), i, text) for i, text in enumerate(texts)]
     generator.shuffle(numbered)
     merged = Sample(*bounds)
-    for start in range(0, len(numbered), 170):
+    for start, end in itertools.pairwise((0, 1900, 1905, 1910, 1930, 2000)):  # one part that is bounded, then some that are not
         part = Sample(*bounds)
-        for one in numbered[start : start + 170]:
+        for one in numbered[start:end]:
             part.add(*one)
         merged.merge(part)
     assert merged.texts() == expected

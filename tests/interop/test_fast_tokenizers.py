@@ -4,8 +4,8 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from bertlab.data import gpt1_bpe
-from bertlab.data.gpt1_bpe import standardise
+from bertlab.data import gpt1_words
+from bertlab.data.gpt1_words import standardise
 from bertlab.data.tokenizers import TRAINED_KINDS, WordsTokenizer, load_tokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
@@ -128,7 +128,7 @@ def test_imported_tokenizers_are_written_as_they_came(tmp_path, specials):
 
 
 def test_gpt1_has_the_same_ids_where_the_words_are_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpt1_bpe, "words", lambda text: standardise(text).lower().split(" ") if text else [])
+    monkeypatch.setattr(gpt1_words, "words", lambda text: standardise(text).lower().split(" ") if text else [])
     write_gpt1(tmp_path, ("encoder_bpe_40000.json", "vocab_40000.bpe"))
     tokenizer = load_tokenizer(tmp_path)
     backend = written(tokenizer, tmp_path / "out")

@@ -8,7 +8,7 @@ import pytest
 import spacy
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, RobertaTokenizer
 
-from bertlab.data.gpt1_bpe import words
+from bertlab.data.gpt1_words import words
 from bertlab.data.tokenizers import TRAINED_KINDS, load_tokenizer, train_tokenizer
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from tests.hostile_text import hostile_texts

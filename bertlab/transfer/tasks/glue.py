@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterator
 
-from bertlab.data.tfds_tasks import read_records
+from bertlab.data.tfds_datasets import read_records
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.table import table
 

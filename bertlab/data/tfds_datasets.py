@@ -1,4 +1,4 @@
-"""Corpora that are TFDS datasets."""
+"""TFDS datasets on disk, as corpora and as labelled examples, read without TensorFlow."""
 
 import hashlib
 import json
@@ -14,16 +14,8 @@ from bertlab.errors import UserError
 _EXAMPLES_PER_PART = 1 << 14
 
 
-def find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
-    """The builder of a dataset that is on disk.
-
-    Args:
-      asked: the config's key and value, with which errors begin.
-      name: what `tfds.builder` takes, looked for in $TFDS_DATA_DIR, or an absolute path.
-
-    Raises:
-      UserError: there is no such dataset, or it is not prepared.
-    """
+def _find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
+    """The builder of a dataset in $TFDS_DATA_DIR, or at an absolute path; `asked` is the key and value that errors name."""
     try:
         if os.path.isabs(name):
             builder = tfds.builder_from_directory(name)
@@ -42,12 +34,8 @@ def find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
     return builder
 
 
-def open_split(asked: str, builder: tfds.core.DatasetBuilder, split: str) -> Sequence[dict]:
-    """Random access to the examples of a split.
-
-    Raises:
-      UserError: the dataset's format needs TensorFlow, or it has no such split.
-    """
+def _open_split(asked: str, builder: tfds.core.DatasetBuilder, split: str) -> Sequence[dict]:
+    """Random access to the examples of a split."""
     info = builder.info
     try:
         return builder.as_data_source(split=split)
@@ -63,7 +51,7 @@ def open_split(asked: str, builder: tfds.core.DatasetBuilder, split: str) -> Seq
 
 
 class TfdsCorpus(PartedCorpus):
-    """A TFDS dataset on disk in a format with random access, read without TensorFlow.
+    """A TFDS dataset on disk in a format with random access.
 
     An example is a document. Its id is the dataset's name, split and the example's number. A part (see `PartedCorpus`) is
     16,384 examples.
@@ -85,7 +73,7 @@ class TfdsCorpus(PartedCorpus):
         self.split = split
         name, asked = spec.removeprefix("tfds:"), f'config.data.corpus="{spec}"'
         folder = os.path.abspath(os.path.expanduser(name))
-        self._builder = find_builder(asked, folder if os.path.isdir(folder) else name)
+        self._builder = _find_builder(asked, folder if os.path.isdir(folder) else name)
         info = self._builder.info
         texts = [key for key, feature in info.features.items() if isinstance(feature, tfds.features.Text)]
         self.field = field or ("text" if "text" in texts else texts[0] if len(texts) == 1 else "")
@@ -94,7 +82,7 @@ class TfdsCorpus(PartedCorpus):
                 f'config.data.tfds.field="{field}" is no text field of {info.full_name}; its text fields are: '
                 f"{', '.join(texts) or 'none'}."
             )
-        self._source = open_split(asked, self._builder, split)
+        self._source = _open_split(asked, self._builder, split)
         self.parts = -(-len(self._source) // _EXAMPLES_PER_PART)
 
     def fingerprint(self) -> str:
@@ -128,3 +116,35 @@ class TfdsCorpus(PartedCorpus):
         return UserError(
             f'config.data.corpus="{self.spec}": split {self.split} holds no text; choose another config.data.tfds.split.'
         )
+
+
+def read_records(name: str, split: str, features: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
+    """("NAME/SPLIT:number", value by feature) of each example: text as str, a class as (name, number), a number as str.
+
+    Args:
+        name: what `tfds.builder` takes, such as "glue/cola"; the dataset is looked for in $TFDS_DATA_DIR.
+        split: a TFDS split.
+        features: those that are wanted.
+
+    Raises:
+        UserError: the dataset is not on disk, needs TensorFlow to be read, or has no such split or feature.
+    """
+    asked = "config.task_data.directory=tfds"
+    builder = _find_builder(asked, name)
+    info = builder.info
+    for kind, wanted, known in (("split", (split,), info.splits), ("feature", features, info.features)):
+        for missing in (one for one in wanted if one not in known):
+            raise UserError(f'{asked}: dataset "{name}" has no {kind} "{missing}"; it has {", ".join(sorted(known))}')
+    source = _open_split(asked, builder, split)
+    for number in range(len(source)):
+        example = source[number]
+        yield f"{info.full_name}/{split}:{number}", {key: _value(example[key], info.features[key]) for key in features}
+
+
+def _value(value, feature) -> str | tuple[str, int]:
+    if isinstance(feature, tfds.features.ClassLabel):
+        return feature.int2str(int(value)), int(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    # TFDS widens a float32; its shortest decimal is what the published file has.
+    return str(feature.np_dtype(value))

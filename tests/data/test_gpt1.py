@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from bertlab.data import gpt1_bpe
-from bertlab.data.gpt1_bpe import standardise
+from bertlab.data import gpt1_words
+from bertlab.data.gpt1_words import standardise
 from bertlab.data.tokenizers import Gpt1Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from tests.hostile_text import hostile_texts
@@ -78,7 +78,7 @@ def test_merging_equals_the_reference(monkeypatch):
     for _ in range(1000):
         word = "".join(generator.choices("abcd", k=generator.randint(1, 20)))
         assert split(word) == reference_split(word, merges)
-    monkeypatch.setattr(gpt1_bpe, "words", lambda text: ["low", "\n ", "x"])
+    monkeypatch.setattr(gpt1_words, "words", lambda text: ["low", "\n ", "x"])
     assert split("a text with a line break")[-2:] == ["\n</w>", "x</w>"]
 
 
@@ -108,7 +108,7 @@ def test_files_ids_and_saving(tmp_path, monkeypatch, names):
 def test_missing_libraries_name_the_extra(tmp_path, monkeypatch):
     write_gpt1(tmp_path, ("encoder_bpe_40000.json", "vocab_40000.bpe"))
     monkeypatch.setitem(sys.modules, "ftfy", None)
-    gpt1_bpe.libraries.cache_clear()
+    gpt1_words.libraries.cache_clear()
     with pytest.raises(UserError, match=r"ftfy.* pip install 'bertlab\[openai\]'"):
         load_tokenizer(tmp_path).encode("a")
 

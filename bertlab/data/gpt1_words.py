@@ -1,8 +1,7 @@
 """The words of OpenAI's first GPT (Radford et al. 2018): repair, spaCy's English words, lower case.
 
-Source: openai/finetune-transformer-lm, text_utils.py. There, spaCy's `en` model makes the words; its tokenizer is
-`spacy.blank("en")`, whose rules have changed a little since the spaCy 2.0 of that time. ftfy and spaCy come with the extra
-`openai`.
+Source: openai/finetune-transformer-lm, text_utils.py. Its spaCy model `en` has the tokenizer `spacy.blank("en")`, whose
+rules have changed a little since spaCy 2.0. ftfy and spaCy come with the extra `openai`.
 """
 
 import functools
