@@ -8,16 +8,7 @@ from pathlib import Path
 
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported
-from bertlab.interop.word2vec import (
-    VECTORS,
-    imported,
-    open_file,
-    parse_lines,
-    read_file,
-    refuse_white_space,
-    text_lines,
-    word_vectors,
-)
+from bertlab.interop.word2vec import imported, parse_lines, read_file, write_vectors
 
 _UNKNOWN = "<unk>"
 
@@ -53,9 +44,4 @@ def save(run: Imported, target: str | Path) -> None:
     Raises:
         UserError: the run is not static, or a word contains white space.
     """
-    words, vectors = word_vectors(run)
-    target = Path(target)
-    target = target / VECTORS if target.is_dir() else target
-    refuse_white_space(words, target)
-    with open_file(target, "wb") as file:
-        file.writelines(text_lines(words, vectors))
+    write_vectors(run, Path(target), header=False)

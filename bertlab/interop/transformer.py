@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 import tokenizers
-from ml_collections import ConfigDict
 
 from bertlab.config import add_objectives, base_config
 from bertlab.data.tokenizers import Gpt1Tokenizer, JsonTokenizer, Tokenizer, WordPieceTokenizer, load_tokenizer
@@ -186,34 +185,20 @@ def assembled(
         vocab_size: V.
         predicts, pools, next_sentence: whether the tensors have the output layer, the pooler and the next-sentence head.
     """
+    config = base_config()
+    config.model.update(family=family, size=_nearest_size(family, model), **model)
+    config.data.seq_len = min(config.data.seq_len, model["max_positions"])
+    if family == "gpt" or model["segments"] == 1:
+        config.data.format = "full_sentences"
     objectives = ["ltr"] if family == "gpt" else ["mlm"] * predicts + ["nsp"] * next_sentence
-    config = transformer_config(family, model, "+".join(objectives))
+    if objectives:
+        add_objectives(config, "+".join(objectives))
     shapes = body_shapes(config, vocab_size, predicts=predicts, pools=pools)
     if next_sentence:
         shape = lambda *axes: jax.ShapeDtypeStruct(axes, np.float32)
         shapes |= {"heads_nsp": {"kernel": shape(model["width"], 2), "bias": shape(2)}}
     params = read(table, tensors, shapes, weights)
     return Imported(config, params, fit_vocabulary(tokenizer, vocab_size, weights))
-
-
-def transformer_config(family: str, model: Mapping[str, Any], objectives: str) -> ConfigDict:
-    """A whole config for an imported transformer.
-
-    Args:
-        family: "bert" or "gpt".
-        model: keys of `config.model`, with all of the shape's numbers.
-        objectives: names joined by "+", or "".
-    """
-    config = base_config()
-    config.model.family = family
-    config.model.size = _nearest_size(family, model)
-    config.model.update(model)
-    config.data.seq_len = min(config.data.seq_len, model["max_positions"])
-    if family == "gpt" or model.get("segments") == 1:
-        config.data.format = "full_sentences"
-    if objectives:
-        add_objectives(config, objectives)
-    return config
 
 
 def _nearest_size(family: str, model: Mapping[str, Any]) -> str:
@@ -274,9 +259,7 @@ def read_tokenizer(path: Path, *, lowercase: bool | None = None) -> Tokenizer:
     try:
         return load_tokenizer(path, lowercase=lowercase)
     except UnicodeDecodeError as error:
-        files = (
-            [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in (".txt", ".json", ".bpe"))
-        )
+        files = [file for file in path.iterdir() if file.suffix in (".txt", ".json", ".bpe")] if path.is_dir() else []
         name = next((file for file in files if file.read_bytes() == error.object), path)
         raise UserError(f"{name}: byte {error.start} is not valid UTF-8; save the vocabulary as UTF-8") from None
 

@@ -11,7 +11,6 @@ whatever is between spaces, and splits only if that fails.
 import codecs
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,6 @@ from bertlab.data.tokenizers import WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported
-
-VECTORS = "vectors.txt"
 
 # The bytes of numbers and separators in text.
 _DIGITS = b"0123456789+-.eE \r\n"
@@ -72,17 +69,24 @@ def save(run: Imported, target: str | Path) -> None:
     Raises:
         UserError: the run is not static, or a word contains white space.
     """
+    write_vectors(run, Path(target), header=True)
+
+
+def write_vectors(run: Imported, target: Path, *, header: bool) -> None:
+    """`save` of word2vec, whose files begin with a header, and of GloVe, whose files are always text."""
     words, vectors = word_vectors(run)
-    target = Path(target)
-    target = target / VECTORS if target.is_dir() else target
-    refuse_white_space(words, target)
+    target = target / "vectors.txt" if target.is_dir() else target
+    for word in words:
+        if not word or any(character in word for character in " \n\r\t"):
+            raise UserError(f"{target}: the word {word!r} contains white space, which this format does not allow")
+    binary = header and target.name.removesuffix(".gz").endswith(".bin")
     with open_file(target, "wb") as file:
-        file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
-        if target.name.removesuffix(".gz").endswith(".bin"):
-            for word, vector in zip(words, vectors):
-                file.write(word.encode() + b" " + vector.astype("<f4").tobytes() + b"\n")
-        else:
-            file.writelines(text_lines(words, vectors))
+        if header:
+            file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
+        for word, vector in zip(words, vectors):
+            # Python writes the fewest digits that restore a float32.
+            numbers = vector.astype("<f4").tobytes() if binary else " ".join(map(str, vector)).encode()
+            file.write(word.encode() + b" " + numbers + b"\n")
 
 
 def read_file(source: Path) -> bytes:
@@ -248,16 +252,3 @@ def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
     pieces = run.tokenizer.pieces()
     rows = [i for i, piece in enumerate(pieces) if piece not in SPECIALS]
     return [pieces[i] for i in rows], vectors[rows]
-
-
-def refuse_white_space(words: Iterable[str], target: Path) -> None:
-    """Refuses words that do not fit into space-separated fields."""
-    for word in words:
-        if not word or any(character in word for character in " \n\r\t"):
-            raise UserError(f"{target}: the word {word!r} contains white space, which this format does not allow")
-
-
-def text_lines(words: Iterable[str], vectors: np.ndarray) -> Iterator[bytes]:
-    """Lines of the text formats, with the fewest digits that restore each float32."""
-    for word, vector in zip(words, vectors):
-        yield (" ".join([word, *map(str, vector)]) + "\n").encode()
