@@ -114,6 +114,10 @@ def _characters(chosen: Callable[[str], bool]) -> str:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
+    return _ranges(ranges)
+
+
+def _ranges(ranges: Sequence[Sequence[int]]) -> str:
     return "[" + "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges) + "]"
 
 
@@ -139,11 +143,10 @@ def _wordpiece(tokenizer: Tokenizer) -> Backend:
     if tokenizer.lowercase:
         steps += [*_lowercase(), normalizers.NFD(), normalizers.Replace(Regex(_characters(_is_accent)), "")]
     backend.normalizer = normalizers.Sequence(steps)
-    blocks = "[" + "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in CJK_BLOCKS) + "]"
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_characters(str.isspace)), "removed"),
-            pre_tokenizers.Split(Regex(blocks), "isolated"),
+            pre_tokenizers.Split(Regex(_ranges(CJK_BLOCKS)), "isolated"),
             pre_tokenizers.Split(Regex(_characters(is_bert_punctuation)), "isolated"),
         ]
     )
@@ -162,11 +165,10 @@ def _words(tokenizer: Tokenizer) -> Backend:
     if tokenizer.lowercase:
         backend.normalizer = normalizers.Sequence(_lowercase())
     # Python's \w and \s, which other regular expressions understand otherwise.
-    symbols = _characters(_is_symbol)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_characters(str.isspace)), "removed"),
-            pre_tokenizers.Split(Regex(symbols), "isolated"),
+            pre_tokenizers.Split(Regex(_characters(_is_symbol)), "isolated"),
         ]
     )
     # Words stand alone; a decoder that joins them by spaces is WordPiece's with a prefix that no word has.
@@ -178,12 +180,8 @@ def _sentencepiece(tokenizer: Tokenizer) -> Backend:
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     _require_identity(processor)
     pieces = tokenizer.pieces()
-    no_text = (processor.is_control, processor.is_byte, processor.is_unknown, processor.is_unused)
-    normal = {
-        piece: processor.get_score(index)
-        for index, piece in enumerate(pieces)
-        if not any(is_no_text(index) for is_no_text in no_text)
-    }
+    no_text = lambda i: any((processor.is_control(i), processor.is_byte(i), processor.is_unknown(i), processor.is_unused(i)))
+    normal = {piece: processor.get_score(index) for index, piece in enumerate(pieces) if not no_text(index)}
     unknown = pieces[processor.unk_id()]
     if tokenizer.kind == "unigram":
         # Other pieces must not match text (see the pre-tokenizer) or change the lowest score, on which the library relies.
@@ -233,21 +231,12 @@ def _require_identity(processor: sentencepiece.SentencePieceProcessor) -> None:
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
     """All pairs of pieces that SentencePiece may merge, in its order: the best resulting piece first."""
-    pairs = []
-    for piece, score in scores.items():
-        for cut in range(1, len(piece)):
-            if piece[:cut] in scores and piece[cut:] in scores:
-                pairs.append((-score, cut, piece[:cut], piece[cut:]))
-    return [(left, right) for _, _, left, right in sorted(pairs)]
+    cuts = ((-score, cut, piece[:cut], piece[cut:]) for piece, score in scores.items() for cut in range(1, len(piece)))
+    return [(left, right) for _, _, left, right in sorted(cuts) if left in scores and right in scores]
 
 
 def _cut(parts: Sequence[str], pieces: Sequence[str]) -> str:
-    """An expression that cuts a special name found in text, if possible where it cuts no other piece.
-
-    Args:
-      parts: expressions for the name's characters.
-      pieces: the pieces that may be found.
-    """
+    """Cuts a special name, the expressions of its characters, where it stands in text; if possible where no piece is cut."""
     text = "\n".join(pieces)
     cuts = range(1, len(parts))
     cut = next((cut for cut in cuts if not re.search(parts[cut - 1] + parts[cut], text)), 1)
@@ -255,9 +244,9 @@ def _cut(parts: Sequence[str], pieces: Sequence[str]) -> str:
 
 
 def _gpt1(tokenizer: Tokenizer) -> Backend:
-    vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
-    unknown = tokenizer.pieces()[0]
-    backend = Backend(models.BPE(vocabulary, tokenizer.merges(), unk_token=unknown, end_of_word_suffix=END_OF_WORD))
+    pieces = tokenizer.pieces()
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    backend = Backend(models.BPE(ids, tokenizer.merges(), unk_token=pieces[0], end_of_word_suffix=END_OF_WORD))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)

@@ -21,11 +21,15 @@ from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_
 
 _ENDINGS = (".pth", ".pt", ".bin", ".h5")
 _VOCABULARIES = ("itos.txt", "itos.json", "vocab.txt", "vocab.json")
-_EMBEDDING = re.compile(
-    r"(0\.)?(encoder\.weight|encoder_with_dropout\.embed\.weight|encoder_dp\.emb\.weight)|(1\.)?decoder\.weight"
-)
-_BIAS = re.compile(r"(1\.)?decoder\.bias")
 _LSTM = re.compile(r"(?:0\.)?rnns\.(\d+)\.(?:module\.)?((?:weight|bias)_(?:ih|hh)_l0)(_raw)?")
+_NAMES = {
+    re.compile(
+        r"(0\.)?(encoder\.weight|encoder_with_dropout\.embed\.weight|encoder_dp\.emb\.weight)|(1\.)?decoder\.weight"
+    ): "encoder.weight",
+    re.compile(r"(1\.)?decoder\.bias"): "decoder.bias",
+    _LSTM: r"rnns.\1.\2",
+}
+"""Patterns of the files' names, and the names of `table`."""
 
 
 def table(layers: int) -> list[Entry]:
@@ -55,16 +59,9 @@ def plain_names(tensors: Mapping[str, np.ndarray], source: str | Path) -> dict[s
     plain, origin = {}, {}
     raw_layers = {match[1] for name in tensors if (match := _LSTM.fullmatch(name)) and match[3]}
     for name, array in tensors.items():
-        if _EMBEDDING.fullmatch(name):
-            short = "encoder.weight"
-        elif _BIAS.fullmatch(name):
-            short = "decoder.bias"
-        elif match := _LSTM.fullmatch(name):
-            if match[2] == "weight_hh_l0" and match[1] in raw_layers and not match[3]:
-                continue
-            short = f"rnns.{match[1]}.{match[2]}"
-        else:
-            short = name
+        if (match := _LSTM.fullmatch(name)) and match[2] == "weight_hh_l0" and match[1] in raw_layers and not match[3]:
+            continue
+        short = next((pattern.sub(new, name) for pattern, new in _NAMES.items() if pattern.fullmatch(name)), name)
         if short in plain and not np.array_equal(plain[short], array):
             raise UserError(f"{source}: {name} differs from {origin[short]}, but must be the same; nothing was written")
         plain.setdefault(short, array)

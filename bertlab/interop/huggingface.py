@@ -155,13 +155,14 @@ def load(source: Path) -> Imported:
     return dataclasses.replace(imported, files=("config.json", *files), tensors=len(tensors))
 
 
+_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+
 def _as_in_file(entry: Entry, cut: str, old: bool) -> Entry:
     """The entry without the prefix `cut`, and with the old names of norms, gamma and beta, if `old`."""
     names = [name.removeprefix(cut) for name in entry.theirs]
-    if old:
-        names = [
-            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta") for name in names
-        ]
+    for new, before in _OLD_NAMES.items() if old else ():
+        names = [name.replace(new, before) for name in names]
     return dataclasses.replace(entry, theirs=tuple(names))
 
 
@@ -200,15 +201,7 @@ _WORDPIECE_RULES = {
 
 
 def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
-    """Reads vocab.txt by Google's rules, which bertlab follows exactly, and tokenizers with other rules from tokenizer.json.
-
-    Args:
-        source: the directory.
-        backend: contents of its tokenizer.json, or {}.
-
-    Raises:
-        UserError: names the key with another rule if tokenizer.json is missing or disagrees.
-    """
+    """Reads vocab.txt by Google's rules, which bertlab follows exactly; a tokenizer with other rules from tokenizer.json."""
     path = source / "tokenizer_config.json"
     settings = read_object(path) if path.is_file() else {}
     normalizer = backend.get("normalizer") or {}
@@ -285,9 +278,8 @@ def _canonical(tensors: Mapping[str, np.ndarray], kind: Kind, prefix: str, old: 
     for name, array in tensors.items():
         if re.fullmatch(kind.buffers, cut + name):
             continue
-        if not old:
-            name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-            name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+        for new, before in _OLD_NAMES.items() if not old else ():
+            name = name.replace(before, new)
         if name in named:
             raise UserError(f"{source} has {name} twice, under its old and new name")
         named[name] = array
@@ -302,11 +294,7 @@ def _canonical(tensors: Mapping[str, np.ndarray], kind: Kind, prefix: str, old: 
 
 
 def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> dict[str, Any]:
-    """Keys of config.model from a config.json.
-
-    Raises:
-        UserError: names a key that bertlab does not support.
-    """
+    """Keys of config.model from a config.json."""
     for key, value in _ONLY.items():
         if settings.get(key, value) not in (value, None):
             raise UserError(f"{path}: {key}={settings[key]!r} is not supported; bertlab computes {key}={value!r}")
@@ -324,21 +312,19 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
         "dropout": read_dropout(settings, _GPT_DROPOUTS if gpt else _BERT_DROPOUTS, path, 0.1),
         "init_stddev": read_float(settings, "initializer_range", path, 0.02),
     }
+    pre, roberta = kind == "gpt2", kind == "roberta"
     if gpt:
-        width = number("n_embd")
-        inner = settings.get("n_inner") if kind == "gpt2" else None
-        pre = kind == "gpt2"
+        inner = settings.get("n_inner") if pre else None
         return shared | {
             "layers": number("n_layer"),
-            "width": width,
+            "width": number("n_embd"),
             "heads": number("n_head"),
-            "hidden": 4 * width if inner is None else number("n_inner"),
+            "hidden": 4 * number("n_embd") if inner is None else number("n_inner"),
             "max_positions": number("n_positions"),
             "epsilon": read_float(settings, "layer_norm_epsilon", path, 1e-5),
             "norm_placement": "pre" if pre else "post",
             "final_norm": pre,
         }
-    roberta = kind == "roberta"
     if roberta and predicts and shared["activation"] != "gelu_erf":
         raise UserError(f"{path}: hidden_act={activation!r}, but RoBERTa's head always uses 'gelu'; bertlab has one activation")
     # RoBERTa counts positions from the padding id + 1.
@@ -431,18 +417,17 @@ def describe(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tok
         "tie_word_embeddings": True,
         "dtype": "float32",
     }
-    return (_describe_gpt if gpt else _describe_bert)(shape, params, settings)
+    return _describe_gpt(shape, settings) if gpt else _describe_bert(shape, params, settings)
 
 
-def _describe_gpt(shape: TransformerConfig, params: Mapping[str, Any], settings: dict) -> tuple[str, dict[str, Any]]:
-    del params
+def _describe_gpt(shape: TransformerConfig, settings: dict) -> tuple[str, dict[str, Any]]:
     kind = "gpt2" if shape.norm_placement == "pre" else "openai-gpt"
     activation = _their_activation(shape.activation, _ACTIVATIONS if kind == "gpt2" else _GPT1_ACTIVATIONS, kind)
     if kind == "openai-gpt" and shape.hidden != 4 * shape.width:
         raise UserError(
             f"config.model.hidden={shape.hidden} cannot be exported: transformers' OpenAI GPT has 4 times the width"
         )
-    settings |= {
+    return kind, settings | {
         "architectures": ["GPT2LMHeadModel" if kind == "gpt2" else "OpenAIGPTLMHeadModel"],
         "model_type": kind,
         "n_positions": shape.max_positions,
@@ -453,7 +438,6 @@ def _describe_gpt(shape: TransformerConfig, params: Mapping[str, Any], settings:
         **dict.fromkeys(_GPT_DROPOUTS, shape.dropout),
         **({"n_inner": shape.hidden, "activation_function": activation} if kind == "gpt2" else {"afn": activation}),
     }
-    return kind, settings
 
 
 def _describe_bert(shape: TransformerConfig, params: Mapping[str, Any], settings: dict) -> tuple[str, dict[str, Any]]:
@@ -488,7 +472,6 @@ def _describe_bert(shape: TransformerConfig, params: Mapping[str, Any], settings
 
 
 def _their_activation(activation: str, known: Mapping[str, str], kind: str) -> str:
-    for theirs, ours in known.items():
-        if ours == activation:
-            return theirs
-    raise UserError(f"config.model.activation={activation!r} cannot be exported: transformers' {kind} does not have it")
+    if activation not in known.values():
+        raise UserError(f"config.model.activation={activation!r} cannot be exported: transformers' {kind} does not have it")
+    return next(theirs for theirs, ours in known.items() if ours == activation)

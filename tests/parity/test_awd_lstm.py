@@ -54,7 +54,7 @@ def named(model, form):
     return {"model": out | {f"1.{k}": v for k, v in state.items() if k.startswith("decoder")}, "opt": {"lr": 0.1}}
 
 
-@pytest.mark.parametrize(("form", "direction"), [("salesforce", "fwd"), ("fastai", "fwd"), ("fastai", "bwd")])
+@pytest.mark.parametrize(("form", "direction"), [("salesforce", "fwd"), ("fastai", "bwd")])
 def test_states_and_logits_equal_torch_over_truncated_batches(form, direction, tmp_path):
     torch.manual_seed(0)
     model = TorchAwdLstm()

@@ -10,8 +10,9 @@ import torch
 import transformers
 
 from bertlab import objectives
+from bertlab.config import add_objectives, base_config
 from bertlab.interop import export_weights, import_weights
-from bertlab.interop.base import load_run, write
+from bertlab.interop.base import Imported, load_run, write
 from bertlab.interop.huggingface import KINDS, load, save
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
@@ -20,19 +21,16 @@ from tests.interop import published
 from tests.parity.record import RECORDED, compute, inputs_of, open_model
 from tests.references import quick_jit
 
-TABLES = {name: kind.table for name, kind in KINDS.items()}
-BASE = {"bert": "bert.", "roberta": "roberta.", "openai-gpt": "transformer.", "gpt2": "transformer."}
-
 
 @pytest.mark.parametrize("kind", published.KINDS)
 def test_every_layer_and_head(kind, tmp_path):
-    """With another batch than the recorded one; and the recording is what transformers still computes."""
-    source = published.write_directory(kind, tmp_path / kind)
-    model, info = open_model(source)
+    """Of an export, which opens whole; with another batch than the recorded one. The recording is still what it computes."""
+    import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "run")
+    export_weights("huggingface", tmp_path / "run", tmp_path / "out")
+    model, info = open_model(tmp_path / "out")
     assert not any(info.values()), info
-    imported = load(source)
     view = published.batch(seed=5)
-    published.assert_close(published.run(imported, view), compute(model, view), view)
+    published.assert_close(published.run(load_run(tmp_path / "run"), view), compute(model, view), view)
     published.assert_close(compute(model, published.batch()), dict(np.load(RECORDED / f"{kind}.npz")), published.batch())
 
 
@@ -44,30 +42,6 @@ def test_other_activations(kind, change, tmp_path):
     source = published.write_directory(kind, tmp_path / kind, **change)
     view = published.batch(seed=6)
     published.assert_close(published.run(load(source), view), compute(open_model(source)[0], view), view)
-
-
-def packed_mask(documents: np.ndarray, causal: bool) -> torch.Tensor:
-    """[B, 1, L, L] Added to the scores: 0 within a document (and not ahead), else very low."""
-    allowed = documents[:, :, None] == documents[:, None]
-    allowed = np.tril(allowed) if causal else allowed
-    return torch.tensor(np.where(allowed, 0.0, np.finfo(np.float32).min)[:, None], dtype=torch.float32)
-
-
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_packed_rows_under_a_block_diagonal_mask(kind, tmp_path):
-    """The same rows given to transformers as one sequence, with its own mask and positions that begin anew."""
-    source = published.write_directory(kind, tmp_path / kind)
-    model, _ = open_model(source)
-    view = published.batch(seed=7)
-    tensor = lambda name: torch.tensor(view[name], dtype=torch.long)
-    arguments = {"input_ids": tensor("tokens"), "position_ids": tensor("positions")}
-    if kind == "bert":
-        arguments["token_type_ids"] = tensor("segments")
-    mask = packed_mask(view["documents"], causal=kind == "gpt2")
-    given = model(**arguments, attention_mask=mask, output_hidden_states=True)
-    ours, real = published.run(load(source), view)["layers"], view["documents"] > 0
-    theirs = torch.stack(given.hidden_states).detach().numpy()
-    np.testing.assert_allclose(ours[:, real], theirs[:, real], rtol=0, atol=1e-5)
 
 
 def one_document_rows(kind):
@@ -108,7 +82,7 @@ def test_gradients_of_the_training_loss(kind, tmp_path):
 
     value, gradients = quick_jit(jax.value_and_grad(our_loss))(imported.params)
     np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
-    ours = write(TABLES[kind](published.HEADS), gradients)
+    ours = write(KINDS[kind].table(published.HEADS), gradients)
     theirs = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
     assert set(ours) == set(theirs)
     largest = max(np.abs(array).max() for array in theirs.values())
@@ -116,16 +90,6 @@ def test_gradients_of_the_training_loss(kind, tmp_path):
         # A bias of the keys moves all scores of a query alike: its gradient is zero but for rounding.
         scale = largest if name.endswith("key.bias") else np.abs(expected).max()
         np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-4 * scale, err_msg=name)
-
-
-@pytest.mark.parametrize("kind", published.KINDS)
-def test_an_export_opens_whole_and_computes_the_same(kind, tmp_path):
-    import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "run")
-    export_weights("huggingface", tmp_path / "run", tmp_path / "out")
-    model, info = open_model(tmp_path / "out")
-    assert not any(info.values()), info
-    view = published.batch(seed=8)
-    published.assert_close(published.run(load_run(tmp_path / "run"), view), compute(model, view), view)
 
 
 @pytest.mark.parametrize("kind", published.KINDS)
@@ -170,9 +134,6 @@ def test_a_padded_embedding_and_its_tokenizer_open_whole(kind, tmp_path):
 )
 def test_a_trained_run_opens_whole_in_its_own_class(heads, architecture, tmp_path):
     """As training makes the parameters: the pooler only where an objective reads it."""
-    from bertlab.config import add_objectives, base_config
-    from bertlab.interop.base import Imported
-
     tokenizer = load(published.write_directory("bert", tmp_path / "source")).tokenizer
     config = base_config()
     config.model.update({"layers": 1, "width": 16, "heads": 2, "hidden": 24, "max_positions": 20})

@@ -1,5 +1,7 @@
 """Plans by the TPU's own compiler: what a small BERT's devices exchange on a slice of sixteen chips."""
 
+import functools
+
 import pytest
 from ml_collections import ConfigDict
 
@@ -16,6 +18,7 @@ SMALL |= {"data.tokenizer.vocab_size": 1024, "data.batch_size": 64}
 TABLE = 1024 * 128  # of tokens: its gradient comes from the embedding, and once more from the tied output layer
 
 
+@functools.cache
 def planned(**settings):
     config = load_config(BERT, SMALL | {k.replace("__", "."): v for k, v in settings.items()})
     return plan(config, "v5e:4x4")

@@ -11,7 +11,9 @@ from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTT
 from bertlab.data.gpt1_words import words
 from bertlab.data.tokenizers import TRAINED_KINDS, load_tokenizer, train_tokenizer
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
+from bertlab.interop.huggingface import load, save
 from tests.hostile_text import hostile_texts
+from tests.interop import published
 from tests.tokenizer_files import write_byte_level, write_gpt1
 
 TEXTS = [f"{text} ok, [MASK] 東京 Straße." for text in hostile_texts(300, seed=3) if len(text) < 100]
@@ -27,25 +29,26 @@ def open_fast(directory, model_type=None):
     return fast
 
 
-@pytest.mark.parametrize("model_type", ["bert", "gpt2", "roberta", None])
 @pytest.mark.parametrize("kind", TRAINED_KINDS)
-def test_auto_tokenizer_gives_our_ids(tmp_path, kind, model_type):
+def test_auto_tokenizer_gives_our_ids(tmp_path, kind):
     tokenizer = train_tokenizer(kind, TEXTS, {"words": 1000, "unigram": 1600}.get(kind, 1800), seed=0, lowercase=True)
     save_fast_tokenizer(tokenizer, tmp_path, 128)
-    fast = open_fast(tmp_path, model_type)
-    texts = hostile_texts(500, seed=7)
-    theirs = fast(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    different = [text for text, ids, expected in zip(texts, theirs, tokenizer.encode_batch(texts)) if ids != expected]
-    # Ties of a unigram model; tests/interop/test_fast_tokenizers.py looks at their scores.
-    assert len(different) <= (5 if kind == "unigram" else 0)
-    assert (fast.model_max_length, len(fast)) == (128, tokenizer.vocab_size)
-    assert (fast.cls_token_id, fast.sep_token_id, fast.mask_token_id, fast.pad_token_id, fast.unk_token_id) == (2, 3, 4, 0, 1)
-    batch = fast([["aaaa", "ok."], ["ok", "ok"]], padding=True)
-    first, second = tokenizer.encode("aaaa"), tokenizer.encode("ok.")
-    assert batch["input_ids"][0] == [2, *first, 3, *second, 3]
-    assert batch["token_type_ids"][0] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    assert fast("ok [MASK]")["input_ids"] == [2, *tokenizer.encode("ok"), 4, 3]
-    assert fast.decode(tokenizer.encode("aaaa ok"), skip_special_tokens=True) == tokenizer.decode(tokenizer.encode("aaaa ok"))
+    texts, first, second = hostile_texts(500, seed=7), tokenizer.encode("aaaa"), tokenizer.encode("ok.")
+    ours = tokenizer.encode_batch(texts)
+    for model_type in (None, "bert", "gpt2", "roberta"):
+        fast = open_fast(tmp_path, model_type)
+        theirs = fast(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        # Ties of a unigram model; tests/interop/test_fast_tokenizers.py looks at their scores.
+        assert sum(ids != expected for ids, expected in zip(theirs, ours)) <= (5 if kind == "unigram" else 0)
+        assert (fast.model_max_length, len(fast)) == (128, tokenizer.vocab_size)
+        specials = (fast.cls_token_id, fast.sep_token_id, fast.mask_token_id, fast.pad_token_id, fast.unk_token_id)
+        assert specials == (2, 3, 4, 0, 1)
+        batch = fast([["aaaa", "ok."], ["ok", "ok"]], padding=True)
+        assert batch["input_ids"][0] == [2, *first, 3, *second, 3]
+        assert batch["token_type_ids"][0] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        assert fast("ok [MASK]")["input_ids"] == [2, *tokenizer.encode("ok"), 4, 3]
+        ids = tokenizer.encode("aaaa ok")
+        assert fast.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +136,6 @@ def test_gpt1_equals_openai_s_encoder(tmp_path):
 @pytest.mark.parametrize("again", [False, True])
 def test_gpt1_comes_back_from_what_transformers_saves(tmp_path, again):
     """With ftfy's repair and spaCy's words, which tokenizer.json has no form for; also from an export of ours, saved again."""
-    from bertlab.interop.huggingface import load, save
-    from tests.interop import published
-
     source = published.write_directory_with_text("openai-gpt", tmp_path / "source")
     read = load_tokenizer(source)
     if again:
@@ -156,9 +156,6 @@ def test_gpt1_comes_back_from_what_transformers_saves(tmp_path, again):
 @pytest.mark.parametrize("options", [{}, {"strip_accents": False}, {"tokenize_chinese_chars": False}, {"do_lower_case": False}])
 def test_bert_s_settings_are_heeded(tmp_path, options):
     """vocab.txt beside what transformers saves; other rules than Google's are tokenizer.json's."""
-    from bertlab.interop.huggingface import load
-    from tests.interop import published
-
     source = published.write_directory_with_text("bert", tmp_path / "source")
     theirs = BertTokenizer.from_pretrained(source, **options)
     theirs.save_pretrained(source)
