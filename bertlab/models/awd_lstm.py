@@ -18,6 +18,7 @@ from bertlab.models.base import (
     Dropout,
     Encoded,
     OutputConfig,
+    Shape,
     TokenPrediction,
     View,
     lookup,
@@ -30,7 +31,7 @@ from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs,
 
 
 @dataclasses.dataclass(frozen=True)
-class AwdLstmConfig:
+class AwdLstmConfig(Shape):
     """Shape of an AWD-LSTM.
 
     Attributes:
@@ -71,12 +72,7 @@ class AwdLstmConfig:
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """Forward and backward FLOPs per position: 6 per weight of the products, I·4F + F·4F a layer."""
-        del seq_len, sides
         return sum(6 * 4 * cell * (before + cell) for before, cell in zip((self.width, *self.cells), self.cells))
-
-    def flops_per_prediction(self) -> float:
-        """Forward and backward FLOPs of one row of logits."""
-        return 6 * self.width * self.vocab_size
 
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
         """States of `rows` rows before their first position: zeros, by side and layer, each [rows, F]."""
@@ -144,7 +140,7 @@ class AwdLstm(Body):
         c = self.config
         reverse = c.side == "backward"
         rows = borders(view["documents"].T, reverse, stateful=bool(carry))
-        begin = begin_with(carry, c.side, view) if carry else c.initial_carry(len(view["tokens"]), (c.side,))[c.side]
+        begin = begin_with(c, carry, c.side, view)
         x = rows_apart(self.after_embedding(self._embed(view["tokens"].T, deterministic), deterministic), axis=1)
         layers, end = [x], {}
         layer = rematerialised(DroppedLstm, c.remat, in_loop=False)

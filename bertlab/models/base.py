@@ -336,6 +336,14 @@ class OutputConfig:
     rows: int | None = None
 
 
+class Shape:
+    """What the shapes of all bodies have in common; each is a dataclass with `width`, `vocab_size` and `output`."""
+
+    def flops_per_prediction(self) -> float:
+        """Forward and backward FLOPs of one row of logits."""
+        return 6 * self.width * self.vocab_size
+
+
 class TokenPrediction(nn.Module):
     """Hidden states to logits. A biLSTM's joined state (2D wide) is always transformed to the embedding's width first."""
 

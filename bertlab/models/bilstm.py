@@ -19,6 +19,7 @@ from bertlab.models.base import (
     Dropout,
     Encoded,
     OutputConfig,
+    Shape,
     TokenPrediction,
     View,
     lookup,
@@ -33,7 +34,7 @@ from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs,
 
 
 @dataclasses.dataclass(frozen=True)
-class BilstmConfig:
+class BilstmConfig(Shape):
     """Shape of an ELMo body.
 
     Attributes:
@@ -80,7 +81,6 @@ class BilstmConfig:
 
         Only the directions that somebody reads are computed.
         """
-        del seq_len
         stacks = set(self.sides) if set(sides) - set(self.sides) else set(sides)
         lstms = 6 * self.layers * 9 * self.width * self.hidden * len(stacks)
         return lstms + (self.characters.flops_per_token() if self.token_encoder == "characters" else 0)
@@ -89,10 +89,6 @@ class BilstmConfig:
     def state_width(self) -> int:
         """Width of the states of both directions, side by side."""
         return 2 * self.width
-
-    def flops_per_prediction(self) -> float:
-        """Forward and backward FLOPs of one row of logits."""
-        return 6 * self.width * self.vocab_size
 
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
         """States of `rows` rows before their first position: zeros, [rows, n, F] and [rows, n, D]."""
@@ -187,10 +183,7 @@ class Bilstm(Body):
         """The output of each layer of one direction, and the states that its rows end with ([B, n, ...])."""
         c = self.config
         reverse = side == "backward"
-        if carry:
-            begin = begin_with(carry, side, view)
-        else:
-            begin = c.initial_carry(embedded.shape[1], (side,))[side]
+        begin = begin_with(c, carry, side, view)
         layers_first = lambda tree: jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
         stack = stacked(ProjectedLstm, c.layers, c.remat, c.scan_layers)(c, reverse, deterministic, name=side)
         residual = (jnp.arange(c.layers) > 0) & c.skip_connections

@@ -47,8 +47,10 @@ def borders(documents: Int[Array, "L B"], reverse: bool, stateful: bool) -> tupl
     return (documents > 0) & (before > 0) & (documents != before), documents == 0
 
 
-def begin_with(carry: Carry, side: str, view: View) -> Carry:
-    """A side's states for position 0: those carried where the row continues, else zeros."""
+def begin_with(config, carry: Carry, side: str, view: View) -> Carry:
+    """A side's states for position 0: those carried where the row continues, else the zeros of `config.initial_carry`."""
+    if not carry:
+        return config.initial_carry(len(view["documents"]), (side,))[side]
     continues = view["continues"] > 0
     return jax.tree.map(lambda x: jnp.where(continues.reshape(-1, *[1] * (x.ndim - 1)), x, 0), carry[side])
 

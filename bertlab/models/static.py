@@ -17,6 +17,7 @@ from bertlab.models.base import (
     Carry,
     Encoded,
     OutputConfig,
+    Shape,
     TokenPrediction,
     View,
     lookup,
@@ -27,7 +28,7 @@ from bertlab.models.base import (
 
 
 @dataclasses.dataclass(frozen=True)
-class StaticConfig:
+class StaticConfig(Shape):
     """Shape of a table of word vectors, and of a second one for the output.
 
     Attributes:
@@ -48,12 +49,7 @@ class StaticConfig:
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """None: a lookup multiplies nothing."""
-        del seq_len, sides
         return 0.0
-
-    def flops_per_prediction(self) -> float:
-        """Forward and backward FLOPs of one row of logits; negative samples cost 6·D each instead."""
-        return 6 * self.width * self.vocab_size
 
 
 class Static(Body):

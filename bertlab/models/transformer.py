@@ -25,6 +25,7 @@ from bertlab.models.base import (
     Encoded,
     Norm,
     OutputConfig,
+    Shape,
     TokenPrediction,
     View,
     between_products,
@@ -41,7 +42,7 @@ _SIDE = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Shape):
     """Shape of a transformer body; the published models are sets of these values (`bertlab.models.presets`).
 
     Attributes:
@@ -111,7 +112,6 @@ class TransformerConfig:
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """Forward and backward FLOPs of the body per position, attention in full: 6·layers·(4D² + 2·D·F) + 12·layers·D·L."""
-        del sides
         products = 3 if self.gated else 2
         return (
             6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden)
@@ -119,8 +119,8 @@ class TransformerConfig:
         )
 
     def flops_per_prediction(self) -> float:
-        """Forward and backward FLOPs of one row of logits."""
-        return 6 * self.width * (self.vocab_size + (self.width if self.output.transform else 0))
+        """Forward and backward FLOPs of one row of logits, with the transform before it."""
+        return super().flops_per_prediction() + (6 * self.width**2 if self.output.transform else 0)
 
 
 def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, "B 1 L L"]:
