@@ -35,9 +35,9 @@ def plain(cell: Cell, gates, kernel, projection, begin, reset, hold):
     return jnp.stack(states), state
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("stateful", [False, True])
-@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize(
+    ("reverse", "stateful", "projected"), [(False, False, False), (False, True, True), (True, False, True), (True, True, False)]
+)
 def test_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse, stateful, projected):
     draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
     width = D if projected else F

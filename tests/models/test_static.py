@@ -65,8 +65,3 @@ def test_begins_as_word2vec_does(packed_batch):
     table = params["token_embedding"] * 64
     assert -0.5 <= table.min() < -0.499 and 0.499 < table.max() <= 0.5 and abs(table.std() - 12**-0.5) < 2e-3
     assert params["output"]["kernel"].shape == (500, 64) and not params["output"]["kernel"].any()
-
-
-def test_its_cost_is_in_the_predictions():
-    assert CONFIG.flops_per_token(128) == 0
-    assert CONFIG.flops_per_prediction() == 6 * 8 * 50
