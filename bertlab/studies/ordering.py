@@ -12,8 +12,8 @@ import pandas as pd
 from bertlab.errors import UserError
 from bertlab.run import StudyDirectory
 from bertlab.studies import statistics
-from bertlab.studies.measurements import load, score_of_task, seed_axes
-from bertlab.studies.seeds import seed_tables
+from bertlab.studies.measurements import load, score_of_task
+from bertlab.studies.seeds import nesting, seed_tables
 from bertlab.studies.statistics import FIRST_LOOK
 from bertlab.studies.study import RunSpec, Study
 
@@ -101,6 +101,4 @@ def _seeds(runs: Sequence[RunSpec], study: Study) -> list[str]:
 
 def _seed(run: RunSpec, study: Study) -> str:
     """The seed of a run's pretraining, as `by_seed` names it; its fine-tuning's if there is no other."""
-    axes = seed_axes(study.axis_names)
-    outer = [axis for axis in axes if not axis.startswith("finetune.")] or list(axes)
-    return " ".join(run.labels[axis] for axis in outer)
+    return " ".join(run.labels[axis] for axis in nesting(study.axis_names)[0])

@@ -16,27 +16,10 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.studies.axes import Point, axis, product, settings
 
-# Columns of results.runs and results.metrics; each axis becomes one more.
-COLUMNS = (
-    "run",
-    "variant",
-    "trained",
-    "biases",
-    "status",
-    "error",
-    "step",
-    "split",
-    "metric",
-    "value",
-    "parameters",
-    "tokens",
-    "supervised",
-    "flops",
-    "seconds",
-    "data_hash",
-)
 REPORT_DIRECTORY = "report"
 COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # in result.json
+# Columns of results.runs and results.metrics; each axis becomes one more.
+COLUMNS = ("run", "variant", "trained", "biases", "status", "error", "split", "metric", "value", "data_hash", *COSTS)
 STAGES = ("finetune", "adapt")  # prefixes of their config names; names without a prefix are pretraining's
 
 
