@@ -43,7 +43,7 @@ class Checkpoints:
         return "none yet" if self.latest() is None else str(self._directory / str(self.latest()))
 
     def save(self, step: int, state, data: dict, progress: dict) -> None:
-        """Saves a step unless it is there; returns once the arrays are copied. All processes call it alike.
+        """Saves a step unless it is there; returns once the arrays are copied. All processes call it.
 
         Args:
             step: updates done.
@@ -86,7 +86,7 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterator[None]:
-    """Says of a checkpoint that cannot be read which it is, and which was before it."""
+    """Names a checkpoint that cannot be read, and the one before it."""
     try:
         yield
     except Exception as error:  # Orbax wraps what is wrong in many kinds
@@ -110,8 +110,8 @@ def save_params(run: Path, params) -> None:
 def load_params(run: Path):
     """The parameters of a run's last checkpoint as a tree of NumPy arrays, whatever devices it was trained on.
 
-    Where the optimiser averages parameters and has begun (NT-ASGD), those are the averaged ones; low-rank updates are merged
-    into the kernels that they are of.
+    These are the averaged parameters once the optimiser has begun to average (NT-ASGD). Low-rank updates are merged into their
+    kernels.
 
     Raises:
         UserError: the run has no complete checkpoint, or a file of it is damaged or gone.

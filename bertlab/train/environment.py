@@ -33,10 +33,7 @@ def describe_environment() -> dict:
 
 @functools.cache
 def _git(*arguments: str) -> str:
-    """Output of git on the source tree when it was first asked for: a process goes on with what it has imported.
-
-    Empty where bertlab is not run from a checkout or git is missing.
-    """
+    """Git's output on the source tree, as it was when this was first called; empty without a checkout or git."""
     try:
         done = subprocess.run(["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True)
     except FileNotFoundError:

@@ -18,10 +18,10 @@ from bertlab.train.checks import check_config
 
 
 def made_up_program(config: ConfigDict) -> Program:
-    """The program of a pretraining with as many tokens as `data.tokenizer` asks for, whose text is not read.
+    """A pretraining's program with `data.tokenizer.vocab_size` tokens; no text is read.
 
     Raises:
-        UserError: the config cannot be.
+        UserError: from `check_config`.
     """
     size = config.data.tokenizer.vocab_size
     # Ids as a tokenizer of ours has them; what they are does not matter to counts and shapes.
@@ -30,10 +30,7 @@ def made_up_program(config: ConfigDict) -> Program:
 
 
 class MadeUpRows:
-    """Endless batches of `config.data`: pairs of segments of random tokens that fill `seq_len`; each iterator begins anew.
-
-    Rows of a stream or of co-occurrences have their fields too.
-    """
+    """Endless batches of `config.data` with the fields of its format: random tokens that fill `seq_len`, the same each time."""
 
     def __init__(self, data: ConfigDict, vocab_size: int):
         self.data, self.vocab_size = data, vocab_size

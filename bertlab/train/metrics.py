@@ -29,8 +29,7 @@ class MetricSums:
 class JsonlWriter:
     """metrics.jsonl, one flat object a line.
 
-    Lines that a resumed run will write again are dropped: those after the step it resumes from, and at the last step the
-    final evaluation, which follows the last checkpoint.
+    Drops the lines that a resumed run writes again: those after its checkpoint, and the final evaluation at the last step.
     """
 
     def __init__(self, path: Path, resumed_step: int | None, last_step: int):

@@ -1,4 +1,4 @@
-"""What is known of a run as it goes, and the lines that say it."""
+"""A run's totals and its log lines."""
 
 import dataclasses
 import math

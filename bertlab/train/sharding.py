@@ -74,7 +74,7 @@ def check_rows_have_one_process(mesh: Mesh) -> None:
 
 
 def parameter_shardings(mesh: Mesh, logical_axes, shapes):
-    """A NamedSharding per parameter. A dimension that its mesh axis does not divide is kept whole.
+    """A NamedSharding per parameter; a dimension that its mesh axis does not divide stays whole.
 
     Args:
         mesh: from `build_mesh`.
