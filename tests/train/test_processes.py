@@ -247,12 +247,13 @@ def test_what_ends_one_of_several_is_told_apart(error, said, monkeypatch, capsys
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     left = []
-    monkeypatch.setattr(processes, "leave", left.append)
+    monkeypatch.setattr(processes, "leave", lambda status, line: left.append((status, line)))
     with processes.company():
         raise error
-    assert left == [2]
+    [(status, line)] = left
     shown = capsys.readouterr().err
-    assert said in shown and ("lost another" in shown) == ("lost another" in said or "they go on" in said)
+    assert status == 2 and said in line + shown and "process 1 of 2" in line
+    assert ("lost another" in line) == ("lost another" in said or "they go on" in said)
 
 
 def test_shards_make_the_same_rows_for_every_number_of_processes(small_config):
