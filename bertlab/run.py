@@ -152,6 +152,7 @@ class Run:
         most_frequent: Split -> what always giving the most frequent answer scores, of a fine-tuning.
         job: What a sweep told its worker about the run.
         failed: Why the last sweep could not finish the run.
+        diverged: Where its pretraining met a loss or a gradient that is not finite.
         task_text: The texts that an adaptation reads, a JSON object a line.
         checkpoints: One folder a step (`bertlab.train.checkpoint`).
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
@@ -174,6 +175,7 @@ class Run:
         self.most_frequent = JsonFile(at / "most_frequent.json")
         self.job = JsonFile(at / "job.json")
         self.failed = TextFile(at / "failed.txt")
+        self.diverged = TextFile(at / "diverged.txt")
         self.task_text = TextFile(at / "task_text.jsonl")
         self.checkpoints = at / "checkpoints"
         self.tokenizer = at / "tokenizer"

@@ -14,6 +14,7 @@ from bertlab.models.transformer import TransformerConfig
 from bertlab.studies.checks import load_checked
 from bertlab.studies.settings import BERT_PAPER, read_setting
 from bertlab.studies.study import load_study
+from bertlab.studies.sweep import check_configs
 from bertlab.transfer.tasks import find_task
 from tests.conftest import RECIPES, ROOT
 from tests.studies.golden import GOLDEN, STUDIES, described, label, of_finetuning, runs_of, scales
@@ -98,7 +99,7 @@ def test_what_a_study_trains_with_is_written_down(study):
 def test_a_study_says_what_it_stands_on_and_how_to_run_it(study):
     text = study.read_text()
     assert re.search(r"(19|20)\d\d|on the same text", text.split("\n")[0]), "a paper in its first line"
-    command = rf"--study=experiments/ablations/{re.escape(study.name)}:scale=tiny,(task\w+=\w+,)?corpus=pydocs,seeds=2"
+    command = rf"--study=experiments/ablations/{re.escape(study.name)}:scale=tiny,(task\w+=\w+,)?corpus=pydocs "
     assert re.search(command, text) and "bertlab report runs/" in text
     published = load_study(str(study)).published
     if published:
@@ -125,7 +126,7 @@ def test_a_preset_stands_for_arguments_below_those_given():
     of_demo = lambda arguments: (len(runs := study_of("objectives", arguments).runs()), runs[0].overrides["train.steps"])
     assert of_demo("scale=demo") == (5, 800)
     assert of_demo("seeds=2,steps=20,scale=demo") == (10, 20)
-    assert of_demo("scale=tiny") == (10, 4000)
+    assert of_demo("scale=tiny") == (25, 4000)
 
 
 def test_a_study_may_have_no_tasks_but_for_those_asked_for():
@@ -205,3 +206,50 @@ INERT = {
 
 def inert_of(model, family) -> dict:
     return {key: getattr(model_shape(model, 100), key) for key in INERT[family]}
+
+
+def test_a_study_selects_rates_at_small_scales_and_five_seeds_are_the_default():
+    factors = {scale: study_of("bert_table5", f"scale={scale}").rates for scale in ("tiny", "small", "base", "paper")}
+    assert [bool(of) for of in factors.values()] == [True, True, False, False]
+    assert study_of("bert_table5", "scale=paper,select=on").rates == factors["tiny"] and 1.0 in factors["tiny"]
+    assert study_of("bert_table5", "select=off").rates == () == study_of("objectives", "scale=demo").rates
+    assert {run.labels["seed"] for run in study_of("bert_table5", "scale=tiny").runs()} == set("12345")
+    pretraining = [path.stem for path in STUDIES if path.stem != "floors"]
+    assert [name for name in pretraining if not study_of(name, "scale=tiny").rates] == []
+
+
+def test_tasks_have_few_labels_and_probes_of_them_in_every_study():
+    tasks = study_of("bert_table5", "tasks=package,labels=100+all,use=study+probe").tasks
+    assert list(tasks) == ["package_100", "package_100_probe", "package_all", "package_all_probe"]
+    assert {of["task"] for of in tasks.values()} == {"package"}
+    assert [of.get("task_data.limit") for of in tasks.values()] == [100, 100, None, None]
+    assert [of.get("recipe") for of in tasks.values()] == [None, "probe"] * 2
+    [few] = study_of("bert_table5", "scale=paper,tasks=package,labels=100").tasks.values()
+    assert few["train.steps"] == 1000, "three passes over 100 examples are no training"
+    for study in ("ulmfit_low_shot", "elmo_sample_efficiency"):
+        runs = study_of(study, "seeds=1,tasks=package,labels=50+all").runs()
+        assert list(dict.fromkeys(run.labels["examples"] for run in runs)) == ["50", "all"]
+        assert {task for run in runs for task in run.downstream} == {"package"}
+
+
+@pytest.mark.parametrize("arguments", ["labels=ten", "labels=0", "labels=5+5", "use=tuned", "use=probe+probe", "select=yes"])
+def test_arguments_of_tasks_that_cannot_be_are_refused(arguments):
+    with pytest.raises(UserError, match=f"^{re.escape(arguments)}"):
+        study_of("bert_table5", arguments)
+
+
+@pytest.mark.parametrize("study", ["bert_table5", "elmo_placement", "gpt_table5", "ulmfit_table4"])
+def test_a_probe_is_of_frozen_states_whatever_the_study_s_recipe_is(study, small_overrides, words_task, monkeypatch):
+    """An axis of a study may still set its heads."""
+    monkeypatch.chdir(ROOT)
+    spec = study_of(study, "seeds=1,use=probe,labels=20")
+    runs = [dataclasses.replace(run, overrides=run.overrides | small_overrides) for run in spec.runs()[:1]]
+    task = {"task": words_task, "mesh.data": 1}
+    runs = [dataclasses.replace(run, downstream={name: of | task for name, of in run.downstream.items()}) for run in runs]
+    _, transfers = check_configs(runs)
+    for (stage, task), config in transfers[runs[0].name].items():
+        if stage == "finetune":
+            assert task.endswith("_20_probe") and config.task_data.limit == 20
+            assert config.optimizer.frozen and config.optimizer.thaw == "all"
+            assert (config.optimizer.learning_rate, config.optimizer.decay) == (1e-3, "linear")
+            assert not config.objectives[next(iter(config.objectives))].get("bilstm")

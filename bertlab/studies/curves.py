@@ -19,6 +19,8 @@ def shared_curves(results: Results) -> dict[str, str]:
     """
     variant_of = results.runs.set_index("run")["variant"]
     owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
+    stands_for = {owner: name for name, owner in reversed(owners.items())} | {name: name for name in owners}
+    owners = {name: stands_for[owner] for name, owner in owners.items()}  # a candidate for a rate is no run of the study
     finished = trained_runs(results)
     found = {}
     for variant, runs in finished.groupby("variant", sort=False):

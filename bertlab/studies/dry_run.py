@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, schedule, transfer_cost
 from bertlab.studies.launchers import Launcher
-from bertlab.studies.study import RunSpec, Study
+from bertlab.studies.study import RunSpec, Study, unseeded
 from bertlab.studies.text import count_text, seconds_text
 from bertlab.studies.views import print_line
 from bertlab.studies.worker import awaited, is_finished
@@ -17,6 +17,7 @@ from bertlab.studies.worker import awaited, is_finished
 
 def print_plan(
     study: Study,
+    tried: Sequence[RunSpec],
     runs: Sequence[RunSpec],
     configs: Mapping[str, Any],
     transfers: Mapping[str, Any],
@@ -24,7 +25,20 @@ def print_plan(
     launcher: Launcher,
     console: Console,
 ) -> None:
-    """Prints what a sweep would run and what it will cost."""
+    """Prints what a sweep would run and what it will cost.
+
+    Args:
+        study: The study.
+        tried: The candidates for pretraining rates.
+        runs: The study's runs; where no rate is selected yet, at their own.
+        configs: Run -> its pretraining's config.
+        transfers: Run -> its adaptations' and fine-tunings' configs.
+        workdir: The study's directory.
+        launcher: Would start the runs.
+        console: Where to print.
+    """
+    counted = f"{len(runs)} runs" + (f" and {len(tried)} candidates for pretraining rates" if tried else "")
+    runs = [*tried, *runs]
     waiting = [run for run in runs if not is_finished(run, workdir / run.name)]
     at_a_time = max(1, min(launcher.jobs, len(waiting)))
     rate, source = flops_per_second([workdir / run.name for run in runs], launcher, at_a_time)
@@ -36,11 +50,10 @@ def print_plan(
         print_line(console, "in all runs: " + " ".join(f"{key}={value}" for key, value in common))
     for run in runs:
         config, shared = configs[run.name], run.shares.get("pretrain")
-        unseeded = {name: value for name, value in run.overrides.items() if name not in ("seed", "data.seed")}
-        key = json.dumps([run.config, unseeded], sort_keys=True)
+        key = json.dumps([run.config, unseeded(run.overrides)], sort_keys=True)
         if key not in known:
             known[key] = pretraining_cost(config)
-        cost = (Cost() if shared else known[key]) + transfer_cost(run, transfers[run.name])
+        cost = (Cost() if shared else known[key]) + transfer_cost(run, transfers.get(run.name, {}))
         if run in waiting:
             total += cost
             seconds[run.name] = cost.flops / rate
@@ -57,7 +70,7 @@ def print_plan(
     waits = {run.name: {name for name, _ in awaited(run, workdir)} for run in waiting}
     print_line(
         console,
-        f"{study.name}: {len(runs)} runs, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
+        f"{study.name}: {counted}, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
         f" {count_text(total.flops)} FLOPs, {seconds_text(schedule(seconds, waits, at_a_time))} of training with {at_a_time}"
         f" at a time, {source}, plus preparation, compilation and evaluation; in {workdir}; nothing was started (--dry_run)",
     )

@@ -11,6 +11,7 @@ from bertlab.studies.curves import untrained
 from bertlab.studies.measurements import Measure, Results, cost, scores
 from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts
+from bertlab.studies.selection import searches_of
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 
 
@@ -161,13 +162,29 @@ def notices(results: Results) -> list[str]:
             "The runs did not read the same data in the same order, so their differences are not due to the variants alone."
             f" {'. '.join(problems)}."
         )
-    texts += compare_texts(results) + leak_notices(results)
+    texts += compare_texts(results) + leak_notices(results) + rate_notices(results)
     settled = results.study.get("settled")
     if settled:
         left = int((results.runs["status"] == "unfinished").sum())
         texts.append(f"{settled['sentence']}, by a rule fixed beforehand; {left} runs were not started.")
     statuses = ("failed",) if settled else ("failed", "unfinished")
     return texts + [runs_left_out(results, status) for status in statuses if (results.runs["status"] == status).any()]
+
+
+def rate_notices(results: Results) -> list[str]:
+    """Which searches for a pretraining rate ended at the lowest or highest candidate, and which have not selected one."""
+    selected = [(search, search.selected(results.path)) for search in searches_of(results)]
+    ends = [f"{search.variant} ({rate:g})" for search, rate in selected if rate and search.at_the_end(rate)]
+    none = [search.variant for search, rate in selected if rate is None]
+    said = []
+    if ends:
+        said.append(
+            f"The selected pretraining rate of {'; '.join(ends)} is the lowest or highest candidate, so a better one may lie"
+            " beyond."
+        )
+    if none:
+        said.append(f"No pretraining rate is selected for {'; '.join(none)}: candidates have not finished, or all diverged.")
+    return said
 
 
 def leak_notices(results: Results) -> list[str]:

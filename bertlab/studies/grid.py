@@ -9,10 +9,10 @@ from typing import Any
 from bertlab.config import flatten, load_config
 from bertlab.errors import UserError
 from bertlab.studies.launchers import Local
-from bertlab.studies.study import Study, file_name
+from bertlab.studies.study import RATE, Study, file_name
 from bertlab.studies.sweep import sweep
 
-RATE, SEED = "optimizer.learning_rate", "seed"
+SEED = "seed"
 
 
 def pretraining_grid(

@@ -174,7 +174,8 @@ def load(path: str | os.PathLike) -> Results:
     runs, measured, curves, data_hashes, text_hashes, environments, configs, asked = [], [], [], [], [], {}, {}, {}
     for run in study["runs"]:
         name, directory = run["name"], directories[run["name"]]
-        pretraining = directories[run.get("shares", {}).get("pretrain", name)]
+        owner = run.get("shares", {}).get("pretrain")  # perhaps a candidate for a rate, which is no run of the study
+        pretraining = directories[name].beside(owner) if owner else directories[name]
         scratch = not single and discards_pretraining(directory, run)
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
         variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds)

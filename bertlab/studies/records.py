@@ -36,8 +36,8 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         runs: From `with_owners`.
 
     Raises:
-        UserError: The workdir is not a directory or belongs to a single run; the study's name or axes differ; the settings of
-            a stage with something to lose differ; or a run uses the pretraining of a run that left the study.
+        UserError: The workdir is not a directory or belongs to a single run; the study's name, axes or factors of rates differ;
+            the settings of a stage with something to lose differ; or a run uses the pretraining of a run that left the study.
     """
     path = StudyDirectory(workdir).study
     for place in (workdir, *(workdir / run.name for run in runs)):
@@ -52,6 +52,10 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         _refuse(path, [f'its name is "{old["name"]}", not "{description["name"]}"'])
     if list(old["axes"]) != list(description["axes"]):
         _refuse(path, [f"its axes are {', '.join(old['axes'])}, not {', '.join(description['axes'])}"])
+    rates = [of.get("rates", []) for of in (old, description)]
+    if rates[0] != rates[1] and any(_begun(workdir / run["name"]) for run in old["runs"]):
+        before, now = (", ".join(map(str, of)) or "none" for of in rates)
+        _refuse(path, [f"the factors of its pretraining rates are {before}, not {now} (select=off: none)"])
     differences, names = {}, {run.name for run in runs}
     for run, key, before, now in _changes(workdir, runs):
         if has_something_to_lose(workdir / run.name, key):
@@ -62,8 +66,7 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         _refuse(path, list(differences), next(iter(differences.values())))
     for run in runs:
         directory = workdir / run.name
-        begun = [key for key in recorded(directory) if has_something_to_lose(directory, key)]
-        before = Run(directory).job.read()["run"]["shares"].values() if begun else ()
+        before = Run(directory).job.read()["run"]["shares"].values() if _begun(directory) else ()
         if gone := [owner for owner in before if owner not in names]:
             raise UserError(
                 f"{path}: run {run.name} uses the pretraining of run {gone[0]}, which is no longer in this study; add that run,"
@@ -85,6 +88,10 @@ def has_something_to_lose(directory: Path, key: str) -> bool:
     run = Run(_directory(directory, key))
     own = run.result.exists() and (key != "pretrain" or "run" not in run.result.read())
     return own or bool(run.steps())
+
+
+def _begun(directory: Path) -> bool:
+    return any(has_something_to_lose(directory, key) for key in recorded(directory))
 
 
 def _directory(directory: Path, key: str) -> Path:

@@ -24,7 +24,7 @@ from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
 from bertlab.studies.seeds import seed_counts, summarise
-from bertlab.studies.selection import selections
+from bertlab.studies.selection import rate_rows, selections
 from bertlab.studies.study import REPORT_DIRECTORY
 from bertlab.studies.tables import (
     COST,
@@ -91,7 +91,7 @@ def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd
 
     Returns:
         `runs` (`Results.runs`), `measurements` (`Results.measurements`), `curves` (`Results.metrics`), `table` (`summarise`),
-        `scores` (`selections`), `differences` (a row per `Comparison`) and `published`.
+        `scores` (`selections`), `rates` (`rate_rows`), `differences` (a row per `Comparison`) and `published`.
     """
     published = results.study.get("published") or {"columns": [], "rows": {}, "source": ""}
     printed = [
@@ -106,6 +106,7 @@ def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd
         "curves": results.metrics,
         "table": summarise(results),
         "scores": selections(results),
+        "rates": rate_rows(results),
         "differences": pd.DataFrame(differences),
         "published": pd.DataFrame(printed),
     }

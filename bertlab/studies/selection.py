@@ -1,17 +1,182 @@
-"""Which labels were selected on `valid`, and what they score on `test`.
+"""What was selected on `valid`: each variant's pretraining rate before its seeds are run, and labels of axes after that.
 
-A study's `select` names axes (a learning rate, a number of epochs). For each variant and task, the label with the best mean
-`valid` score over seeds is chosen, among the labels with the fewest unscored runs (failed, or unfinished). Only that label's
-`test` score is reported.
+**A pretraining rate** (`Study.rates`). Each variant has its own rate and a few multiples of it as candidates. All of them are
+trained with the study's first seed, to the end, and the lowest validation loss of the variant's own objectives wins. A shorter
+search would be cheaper and worse: masked models stay at the loss of word frequencies for long, so half a run ranks rates by
+who leaves that plateau first, and the best rate falls with the length of a run. The winner is the first seed's pretraining, so
+k candidates cost k - 1 more pretrainings for each variant. Nothing downstream is looked at; the first seed's validation loss is
+the lowest of k, and so slightly too low.
+
+**Labels** (`Study.select`) name axes (a rate of fine-tuning, a number of epochs). For each variant and task, the label with the
+best mean `valid` score over seeds is chosen, among the labels with the fewest unscored runs (failed, or unfinished). Only that
+label's `test` score is reported.
 """
 
+import json
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from bertlab.studies.measurements import Results, bounds, scores
+from bertlab.errors import UserError
+from bertlab.run import Run
+from bertlab.studies.measurements import Results, bounds, scores, seed_axes
 from bertlab.studies.seeds import by_seed
 from bertlab.studies.statistics import mean_interval, multi_bootstrap
+from bertlab.studies.study import RATE, RunSpec, Study, unseeded
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for the rate of one pretraining.
+
+    Attributes:
+        variant: The labels of the runs that use it, without the seeds'.
+        own: The rate without a search.
+        candidates: Name of a candidate's run -> its rate, from low to high.
+        runs: Names of the runs that pretrain at the selected rate.
+    """
+
+    variant: str
+    own: float
+    candidates: Mapping[str, float]
+    runs: Sequence[str]
+
+    def losses(self, workdir: Path) -> dict[str, float]:
+        """Candidate -> its validation loss at the end in nats, infinite if it diverged; without those that have not ended."""
+        runs = {name: Run(workdir / name) for name in self.candidates}
+        return {name: _loss(run) for name, run in runs.items() if has_ended(run)}
+
+    def selected(self, workdir: Path) -> float | None:
+        """The rate of the lowest loss; None if a candidate has not ended, or all diverged.
+
+        Of equal losses, the rate that is nearest to the variant's own wins, and then the lower one.
+        """
+        losses = self.losses(workdir)
+        if len(losses) < len(self.candidates) or min(losses.values()) == math.inf:
+            return None
+        distance = lambda rate: round(abs(math.log(rate / self.own)), 6)
+        order = lambda name: (losses[name], distance(self.candidates[name]), self.candidates[name])
+        return self.candidates[min(losses, key=order)]
+
+    def result(self, workdir: Path) -> str:
+        """The losses and the selected rate, as a sweep prints them."""
+        losses, rate = self.losses(workdir), self.selected(workdir)
+        listed = (f"{rate:g}: {loss_text(losses.get(name))}" for name, rate in self.candidates.items())
+        said = "not selected" if rate is None else f"{rate:g}" + (", at the end of the candidates" * self.at_the_end(rate))
+        return f"pretraining rate of {self.variant}: {said} (validation losses: {', '.join(listed)})"
+
+    def costs(self, workdir: Path) -> list[dict[str, Any]]:
+        """What each candidate has spent so far, by the names of `COSTS`; a diverged one up to its last line."""
+        runs = [Run(workdir / name) for name in self.candidates]
+        return [run.result.get() or (run.metrics.read() or [{}])[-1] for run in runs]
+
+    def at_the_end(self, rate: float) -> bool:
+        """Whether a rate is the lowest or the highest candidate, so that a better one may lie beyond."""
+        return rate in (min(self.candidates.values()), max(self.candidates.values()))
+
+
+def find_searches(study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any]) -> list[Search]:
+    """The searches of a study: one for all runs whose pretrainings differ only in seeds; none for a run that does not pretrain.
+
+    Args:
+        study: With `rates`, or else without searches.
+        runs: Its runs, at their own rates.
+        configs: Run -> its pretraining's config.
+
+    Raises:
+        UserError: The factors are fewer than two, repeated, or not above 0; or a candidate's name is taken.
+    """
+    if not study.rates:
+        return []
+    if len(set(study.rates)) < max(2, len(study.rates)) or not all(0 < factor < math.inf for factor in study.rates):
+        raise UserError(f"study {study.name}: rates are {list(study.rates)}; give at least two different factors above 0")
+    groups: dict[str, list[RunSpec]] = {}
+    for run in runs:
+        if not run.averages and configs[run.name].train.steps:
+            groups.setdefault(json.dumps([run.config, unseeded(run.overrides)], sort_keys=True), []).append(run)
+    searches = []
+    for group in groups.values():
+        first, own = group[0], float(configs[group[0].name].optimizer.learning_rate)
+        rates = sorted(own if factor == 1 else float(f"{factor * own:.3g}") for factor in study.rates)
+        candidates = {f"{first.name}-rate={rate:g}": rate for rate in rates}
+        variant = "; ".join(dict.fromkeys(_variant(run) or study.title for run in group))
+        searches.append(Search(variant, own, candidates, [run.name for run in group]))
+    if taken := {run.name for run in runs} & {name for search in searches for name in search.candidates}:
+        raise UserError(f"study {study.name}: run {min(taken)} has the name of a candidate for a rate; rename its label")
+    return searches
+
+
+def candidates(searches: Sequence[Search], runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The runs that the searches need: the first run of each at every candidate, without its tasks."""
+    by_name = {run.name: run for run in runs}
+    found = []
+    for search in searches:
+        first = replace(by_name[search.runs[0]], downstream={}, adapt={}, shares={})
+        found += [replace(_at(first, search, rate), name=name) for name, rate in search.candidates.items()]
+    return found
+
+
+def at_selected_rates(runs: Sequence[RunSpec], searches: Sequence[Search], workdir: Path) -> list[RunSpec]:
+    """The runs, each at its selected rate; at its own where none is selected yet."""
+    rates = [(search, search.selected(workdir)) for search in searches]
+    chosen = {name: (search, rate) for search, rate in rates if rate is not None for name in search.runs}
+    return [_at(run, *chosen[run.name]) if run.name in chosen else run for run in runs]
+
+
+def undecided(searches: Sequence[Search], workdir: Path) -> dict[str, str]:
+    """Run -> why it cannot begin, for the runs that have no selected rate."""
+    reasons = {}
+    for search in searches:
+        if search.selected(workdir) is None:
+            missing = [name for name in search.candidates if not has_ended(Run(workdir / name))]
+            rates = ", ".join(f"{rate:g}" for rate in search.candidates.values())
+            diverged = f"all pretraining rates diverged ({rates}); lower {RATE} in the study"
+            reasons |= dict.fromkeys(search.runs, f"needs {', '.join(missing)}" if missing else diverged)
+    return reasons
+
+
+def has_ended(run: Run) -> bool:
+    """Whether a candidate has its loss, or has diverged."""
+    return (run.result.exists() and run.measured.exists()) or run.diverged.exists()
+
+
+def searches_of(results: Results) -> list[Search]:
+    """The searches of a study that was swept; [] without."""
+    return [Search(**search) for search in results.study.get("searches", ())]
+
+
+def rate_rows(results: Results) -> pd.DataFrame:
+    """One row per candidate: `variant`, `run`, `rate`, `loss` (nats; infinite if it diverged), `selected`, and its costs."""
+    rows, spends = [], ("tokens", "flops", "seconds")
+    for search in searches_of(results):
+        losses, selected = search.losses(results.path), search.selected(results.path)
+        for (name, rate), spent in zip(search.candidates.items(), search.costs(results.path), strict=True):
+            row = {"variant": search.variant, "run": name, "rate": rate, "loss": losses.get(name), "selected": rate == selected}
+            rows.append(row | {key: spent.get(key) for key in spends})
+    return pd.DataFrame(rows, columns=["variant", "run", "rate", "loss", "selected", *spends])
+
+
+def loss_text(loss: float | None) -> str:
+    """A candidate's validation loss, in words if it has none."""
+    return "not finished" if loss is None else "diverged" if loss == math.inf else f"{loss:.4f}"
+
+
+def _loss(run: Run) -> float:
+    return run.result.read()["metrics"]["valid"]["loss"] if run.result.exists() else math.inf
+
+
+def _at(run: RunSpec, search: Search, rate: float) -> RunSpec:
+    """The run at a rate; unchanged at its own."""
+    return run if rate == search.own else replace(run, overrides={**run.overrides, RATE: rate})
+
+
+def _variant(run: RunSpec) -> str:
+    seeds = seed_axes(run.labels)
+    return ", ".join(label for axis, label in run.labels.items() if label and axis not in seeds)
 
 
 def selections(results: Results) -> pd.DataFrame:

@@ -4,6 +4,7 @@ setting = read_setting(arguments, paper=PAPER)
 Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrides, downstream=setting.downstream(), ...)
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,10 @@ ADAM: Mapping[str, Mapping[str, Any]] = {
 # With the papers' initial deviation of 0.02, a narrow transformer stays at the unigram loss for its first million tokens; with
 # 0.05 it leaves that plateau at once.
 TRANSFORMER: Mapping[str, Mapping[str, Any]] = {"tiny": {"model.init_stddev": 0.05}, "mini": {"model.init_stddev": 0.05}}
+# Factors of each variant's own pretraining rate, of which its validation loss selects one (`bertlab.studies.selection`). These
+# scales do so unless `select=` says otherwise; the larger ones have published rates.
+RATES = (1 / 3, 1.0, 3.0)
+SELECTING = ("tiny", "mini", "small")
 FINETUNING: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"finetune.recipe": "small"},
     "mini": {"finetune.recipe": "small", "finetune.train.steps": 1000},
@@ -86,6 +91,15 @@ GPT_PAPER: Mapping[str, Any] = {
 }
 # allenai/bilm-tf train_elmo.py: ten passes over 768,648,884 tokens in batches of three times 128 rows of 20.
 ELMO_PAPER: Mapping[str, Any] = {"train.steps": 1_000_840, "data.batch_size": 384, "optimizer.warmup_steps": 0}
+# Pieces, rows and steps of models of different papers that are to read the same; all else is each recipe's, as published.
+SAME_ROWS: Mapping[str, Any] = {
+    "train.steps": 1_000_000,
+    "data.seq_len": 512,
+    "data.batch_size": 64,
+    "data.tokenizer.kind": "wordpiece",
+    "data.tokenizer.vocab_size": 30_522,
+    "data.tokenizer.lowercase": True,
+}
 # To compare models that read in different directions: a left-to-right model knows a word only at its last piece.
 LAST_PIECE: Mapping[str, Any] = {"finetune.transfer.word_piece": "last"}
 # Replaces a pretrained model's states by random embeddings that are trained with the task.
@@ -99,6 +113,19 @@ FRESH_EMBEDDINGS: Mapping[str, Any] = {
 _SMALL_ROWS = ("data.seq_len", "data.batch_size", "optimizer.warmup_steps", "train.steps", "train.eval_every")
 _LARGE_ROWS = {"data.seq_len": 128, "data.batch_size": 32, "train.steps": 0, "transfer.epochs": 10.0}
 _LARGE_FEATURES = _LARGE_ROWS | {"transfer.epochs": 3.0}
+# Steps of a fine-tuning on few labelled examples where a scale counts passes.
+FEW_STEPS = 1000
+# What a study's recipe may have set of optimiser and head, as recipe `probe` has it.
+PROBE_RESETS: Mapping[str, Any] = {
+    "optimizer.learning_rate": RECIPES["probe"]["optimizer.learning_rate"],
+    "optimizer.frozen": RECIPES["probe"]["optimizer.frozen"],
+    "optimizer.thaw": "all",
+    "optimizer.thaw_steps": 0,
+    "optimizer.thaw_stages": 0,
+    "optimizer.thaw_restarts": False,
+    "optimizer.layer_decay": 1.0,
+    "head.layers": "last",
+}
 # Tasks from the Python documentation; they need no files. Value: pieces of a pair, 0 for the recipe's.
 OWN_TASKS = {"package": 0, "code_spans": 0, "next_sentence": 64, "sentence_order": 64}
 # Published tasks: folder below the argument `data`, pieces of a text, and other settings.
@@ -142,6 +169,9 @@ class Setting:
         transformer: Further overrides for transformers only.
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
+        rates: For `Study.rates`: factors of the pretraining rate, of which one is selected; empty with select=off.
+        labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the task's name.
+        uses: How tasks use the pretrained model: "study" (as the study says), "probe" (a linear layer on frozen states).
         others: The study's own arguments.
     """
 
@@ -156,6 +186,9 @@ class Setting:
     transformer: Mapping[str, Any]
     finetune: Mapping[str, Any]
     task_steps: int
+    rates: Sequence[float]
+    labels: Sequence[int]
+    uses: Sequence[str]
     others: Mapping[str, Any]
 
     @property
@@ -212,13 +245,32 @@ class Setting:
     def downstream(self, *kinds: str) -> dict[str, dict[str, Any]]:
         """`Study.downstream` of the requested tasks, perhaps none; with `kinds`, only of tasks of these kinds.
 
+        A task is there once for each number of `labels` and each of `uses`: "package_100", "package_100_probe".
+
         Raises:
             UserError: No task is of these kinds.
         """
-        found = {name: self._settings(name) for name in self.tasks if not kinds or find_task(name).kind.name in kinds}
-        if kinds and not found:
+        names = [name for name in self.tasks if not kinds or find_task(name).kind.name in kinds]
+        if kinds and not names:
             raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs a task of {' or '.join(kinds)}; name one")
+        found = {}
+        for name, count, use in itertools.product(names, self.labels or [0], self.uses):
+            parts = [name, *([str(count or "all")] if self.labels else []), *(["probe"] if use == "probe" else [])]
+            settings = (self._probe() if use == "probe" else {}) | self._settings(name) | self._few(count)
+            found["_".join(parts)] = settings | ({"task": name} if len(parts) > 1 else {})
         return found
+
+    def _few(self, count: int) -> dict[str, Any]:
+        """A task's settings with so many labelled examples; where the scale counts passes, they would be too few steps."""
+        if not count:
+            return {}
+        counts_passes = self.scale not in ("tiny", "mini") and not self.task_steps
+        return {"task_data.limit": count} | ({"train.steps": FEW_STEPS} if counts_passes else {})
+
+    def _probe(self) -> dict[str, Any]:
+        """A task's settings for recipe `probe`, whatever the study's recipe says of layers and rates."""
+        given = {key.removeprefix("finetune."): value for key, value in self.finetuning("probe").items()}
+        return {key: PROBE_RESETS[key] for key in PROBE_RESETS if key not in given} | given
 
     def _settings(self, name: str) -> dict[str, Any]:
         folder, length, more = TASKS.get(name) or ("", OWN_TASKS[name], {})
@@ -232,12 +284,15 @@ def read_setting(
     arguments: str | None,
     paper: Mapping[str, Any] | None = None,
     tasks: Sequence[str] = ("package", "code_spans"),
-    seeds: int = 2,
+    seeds: int = 5,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     least: Mapping[str, int] | None = None,
     **others: Any,
 ) -> Setting:
-    """Reads a study's arguments: scale, corpus, seeds, steps, tasks, data, task_steps, and the study's own.
+    """Reads a study's arguments: scale, corpus, seeds, steps, tasks, data, task_steps, select, labels, use, and its own.
+
+    `select=on` selects each variant's pretraining rate, and is the default at tiny, mini and small. `labels=100+1000+all`
+    trains each task on so many labelled examples. `use=study+probe` adds a linear probe to each task.
 
     Args:
         arguments: Text after the colon.
@@ -248,11 +303,11 @@ def read_setting(
         **others: The study's own arguments with their defaults.
 
     Raises:
-        UserError: An argument is unknown, of the wrong type or too small, the scale or a task is unknown, or a task lacks
-            `data`.
+        UserError: An argument is unknown, of the wrong type or too small, the scale, a task or another name is unknown, or a
+            task lacks `data`.
     """
     defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0, "tasks": "+".join(tasks), "data": ""}
-    defaults |= {"task_steps": 0, **others}
+    defaults |= {"task_steps": 0, "select": "", "labels": "", "use": "study", **others}
     presets, values = presets or {}, parse_arguments(arguments, **defaults)
     preset = values["scale"] if values["scale"] in presets else ""
     if preset:  # arguments given explicitly take precedence
@@ -269,6 +324,12 @@ def read_setting(
         raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is not one of {', '.join((*OWN_TASKS, *TASKS))}")
     if not values["data"] and (published := [name for name in names if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR with its folder")
+    select = values["select"] or ("on" if scale in SELECTING else "off")
+    if select not in ("on", "off"):
+        raise UserError(f"select={select}: give on or off, or leave it out for the scale's own")
+    uses = values["use"].split("+")
+    if not set(uses) <= {"study", "probe"} or len(set(uses)) < len(uses):
+        raise UserError(f"use={values['use']}: give study, probe or study+probe")
     pretraining = {**PRETRAINING[scale], **((paper or {}) if scale == "paper" else {})}
     adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
     if steps := values["steps"]:  # a short trial evaluates and warms up once
@@ -293,5 +354,16 @@ def read_setting(
         transformer=TRANSFORMER.get(scale, {}),
         finetune=finetune,
         task_steps=values["task_steps"],
+        rates=RATES if select == "on" else (),
+        labels=_label_counts(values["labels"]),
+        uses=uses,
         others={key: values[key] for key in others},
     )
+
+
+def _label_counts(text: str) -> list[int]:
+    """The numbers in "100+1000+all", 0 for "all"."""
+    counts = [0 if part == "all" else int(part) if part.isdigit() else -1 for part in text.split("+") if part]
+    if len(set(counts)) < len(counts) or any(count < 0 or part == "0" for count, part in zip(counts, text.split("+"))):
+        raise UserError(f"labels={text}: give numbers of examples, each once, as in labels=100+1000+all")
+    return counts

@@ -21,6 +21,7 @@ COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # in
 # Columns of results.runs and results.metrics; each axis becomes one more.
 COLUMNS = ("run", "variant", "trained", "biases", "status", "error", "split", "metric", "value", "data_hash", *COSTS)
 STAGES = ("finetune", "adapt")  # prefixes of their config names; names without a prefix are pretraining's
+RATE = "optimizer.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Study:
             reserved keys "recipe" and "task" (default: the name; with "task" it only names a directory and a column). They take
             precedence over shared "finetune." overrides; axes take precedence over them.
         select: Axes whose best label is selected by the score on `valid`, for each variant and task.
+        rates: Factors of each variant's own pretraining rate. Its validation loss selects one of them before the seeds are run
+            (`bertlab.studies.selection`); empty: all keep their own.
         published: A published table to show beside the study's own, see `Published`.
     """
 
@@ -84,6 +87,7 @@ class Study:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
     select: Sequence[str] = ()
+    rates: Sequence[float] = ()
     published: "Published | None" = None
 
     @property
@@ -262,6 +266,11 @@ def _shareable(run: RunSpec) -> dict[str, str]:
 def data_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a fine-tuning that its adaptation uses too: the task and its data."""
     return {key: value for key, value in settings.items() if key == "task" or key.startswith("task_data.")}
+
+
+def unseeded(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides without those of a seed axis."""
+    return {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
 
 
 def overlap(key: str, other: str) -> bool:

@@ -1,7 +1,8 @@
 """Runs a study: each unfinished run in a worker process, several at a time, through one of the launchers.
 
-A run that shares another run's pretraining waits for it. All state of a run is in its directory, so the same command resumes a
-sweep that was killed.
+A study with `rates` first selects each variant's pretraining rate (`bertlab.studies.selection`); then its runs begin. A run
+that shares another run's pretraining waits for it. All state of a run is in its directory, so the same command resumes a sweep
+that was killed.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from bertlab.studies.locks import lock_directory
 from bertlab.studies.measurements import trained_objectives
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
 from bertlab.studies.records import check_same_study, clear_changed, with_owners
+from bertlab.studies.selection import Search, at_selected_rates, candidates, find_searches, has_ended, undecided
 from bertlab.studies.statistics import Settlement
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.views import Job, LineView, TerminalView, print_line
@@ -74,43 +76,77 @@ def sweep(
     console = console or Console()
     workdir = Path(workdir)
     launcher = launcher or Local(1)
-    in_order = with_owners(study.runs(), workdir)
-    runs = in_order
+    own = study.runs()  # at the rates that they have without a search
     if until_decided:
         check_until_decided(study, until_decided)
-        runs = seed_by_seed(runs, study)
-    description = describe(study, in_order)
-    check_same_study(workdir, description, runs)
     if runner == RUNNER:
-        print_line(console, f"checking {len(runs)} runs and reading their tasks")
-    configs, transfers = check_configs(runs, runner)
-    description["trained"] = {name: trained_objectives(config) for name, config in configs.items()}
+        print_line(console, f"checking {len(own)} runs and reading their tasks")
+    configs, transfers = check_configs(own, runner)
+    searches = find_searches(study, own, configs)
+    tried = candidates(searches, own)
+    for search in searches:  # neither text nor cost depends on the rate
+        configs |= dict.fromkeys(search.candidates, configs[search.runs[0]])
+
+    def arranged() -> tuple[list[RunSpec], dict[str, Any]]:
+        """The runs at the rates that are selected by now, in the order to run them in, and the content of study.json."""
+        everything = with_owners([*tried, *at_selected_rates(own, searches, workdir)], workdir)
+        runs = everything[len(tried) :]
+        description = describe(study, runs, searches)
+        description["trained"] = {run.name: trained_objectives(configs[run.name]) for run in own}
+        check_same_study(workdir, description, everything)
+        return (seed_by_seed(runs, study) if until_decided else runs), description
+
+    runs, description = arranged()
     if dry_run:
-        print_plan(study, runs, configs, transfers, workdir, launcher, console)
+        print_plan(study, tried, runs, configs, transfers, workdir, launcher, console)
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)
     with lock_directory(workdir, functools.partial(print_line, console)) as descriptor, sigterm_interrupts():
-        names = {run.name for run in runs}
+        names = {run.name for run in [*tried, *runs]}
         there = [run.directory for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
         if left := [directory.name for directory in there if directory.name not in names]:
             print_line(console, f"no longer in the study; their files stay, but the report omits them: {', '.join(left)}")
-        clear_changed(workdir, runs)
         if until_decided:
             fix_rule(workdir, study, until_decided)
-        StudyDirectory(workdir).study.write(description)
-        pending = [run for run in runs if not is_finished(run, workdir / run.name)]
-        print_line(
-            console,
-            f"{study.name}: {len(runs)} runs, {len(runs) - len(pending)} already finished, {len(pending)} to do, in {workdir}",
-        )
         running: list[Job] = []
+        failures: dict[str, str] = {}
+        run_those = functools.partial(run_all, running=running, workdir=workdir, launcher=launcher, runner=runner)
+        run_those = functools.partial(run_those, lock=descriptor, console=console)
         try:
+            if searches:
+                clear_changed(workdir, tried)
+                StudyDirectory(workdir).study.write(description)
+                begun = [run for run in tried if not has_ended(Run(workdir / run.name))]
+                print_line(
+                    console,
+                    f"{study.name}: {len(tried)} candidates for {len(searches)} pretraining rates,"
+                    f" {len(tried) - len(begun)} already finished, {len(begun)} to do, in {workdir}",
+                )
+                if begun:
+                    prepare_data([configs[run.name] for run in begun], console)
+                failed, _ = run_those(begun, total=len(tried))
+                failures |= {name: error for name, error in failed.items() if not Run(workdir / name).diverged.exists()}
+                for search in searches:
+                    print_line(console, search.result(workdir))
+                runs, description = arranged()
+            clear_changed(workdir, runs)
+            StudyDirectory(workdir).study.write(description)
+            held = undecided(searches, workdir)
+            failures |= {run.name: held[run.name] for run in runs if run.name in held}
+            ready_ones = [run for run in runs if run.name not in held]
+            pending = [run for run in ready_ones if not is_finished(run, workdir / run.name)]
+            print_line(
+                console,
+                f"{study.name}: {len(runs)} runs, {len(ready_ones) - len(pending)} already finished, {len(pending)} to do,"
+                f" in {workdir}",
+            )
             if pending:
                 prepare_data([configs[run.name] for run in pending], console)
             settled = functools.partial(look, workdir, study, until_decided) if until_decided else None
             StudyDirectory(workdir).settled.delete()
-            failures, unbegun = run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled)
+            failed, unbegun = run_those(pending, total=len(ready_ones), settled=settled)
+            failures |= failed
         except KeyboardInterrupt:
             print_line(console, f"interrupted: waiting for {len(running)} runs to save; press Ctrl-C again to kill them")
             stop(running)
@@ -125,7 +161,8 @@ def sweep(
         log = Run(workdir / name).log
         print_line(console, f"failed: {name}: {error}" + (f" (log: {log})" if log.exists() else ""), style="bold red")
     if failures:
-        print_line(console, f"{len(failures)} of {len(runs)} runs failed; run the same command again to retry them")
+        asked = {*failures, *(run.name for run in runs)}
+        print_line(console, f"{len(failures)} of {len(asked)} runs failed; run the same command again to retry them")
         return 1
     done = f"{len(runs) - unbegun} of {len(runs)}" if unbegun else f"all {len(runs)}"
     print_line(console, f"{done} runs are finished; see them with: bertlab report {workdir}")
@@ -278,8 +315,8 @@ def prepare_data(configs: Sequence[Any], console: Console) -> None:
             prepare(data)
 
 
-def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
-    """The content of study.json, as plain JSON data."""
+def describe(study: Study, runs: Sequence[RunSpec], searches: Sequence[Search] = ()) -> dict[str, Any]:
+    """The content of study.json, as plain JSON data; its runs are without the searches' candidates."""
     axes = {axis: list(dict.fromkeys(run.labels[axis] for run in runs if run.labels[axis])) for axis in study.axis_names}
     description = {
         "name": study.name,
@@ -289,6 +326,8 @@ def describe(study: Study, runs: Sequence[RunSpec]) -> dict[str, Any]:
         "axes": axes,
         "downstream": list(study.tasks),
         "select": list(study.select),
+        "rates": list(study.rates),
+        "searches": [dataclasses.asdict(search) for search in searches],
         "published": dataclasses.asdict(study.published) if study.published else None,
         "runs": [dataclasses.asdict(run) for run in runs],
     }

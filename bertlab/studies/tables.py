@@ -11,7 +11,7 @@ from bertlab.studies import plots, statistics
 from bertlab.studies.comparisons import FIRST_VARIANT, Comparison, looks_of, of_family
 from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, cost, scores
 from bertlab.studies.seeds import seed_counts, summarise
-from bertlab.studies.selection import selections
+from bertlab.studies.selection import loss_text, searches_of, selections
 from bertlab.studies.study import COSTS
 from bertlab.studies.text import MISSING, count_text, interval, number, p_text, seconds_text, spread
 from bertlab.transfer.evaluations import BIASES
@@ -54,6 +54,13 @@ SEEDS_NOTE = (
 SELECTED_NOTE = (
     "Chosen by the mean over seeds on `valid`, among the labels with the fewest unscored runs. `valid` is a published"
     " development set, or a part of train; with task_data.dev=valid the reported scores are on it too."
+)
+RATES = "Pretraining rates, selected on valid"
+RATES_NOTE = (
+    "Each variant is trained at a few multiples of its own rate, with the first seed and to the end. The lowest validation loss"
+    " of its own objectives (nats, weighted as in training) selects the rate of all seeds. Losses compare within a row only."
+    " Tokens, FLOPs and time are those of all candidates; the selected one is the first seed's pretraining, and counts there"
+    " too."
 )
 DIFFERENCES = "Differences (test)"
 DIFFERENCES_NOTE = (
@@ -168,6 +175,25 @@ def floor_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def rate_table(results: Results) -> pd.DataFrame:
+    """A row for each search for a pretraining rate, as text; empty without one."""
+    rows = {}
+    for search in searches_of(results):
+        losses, rate = search.losses(results.path), search.selected(results.path)
+        tried = zip(sorted(results.study["rates"]), search.candidates, strict=True)
+        spent = {key: sum(of.get(key) or 0 for of in search.costs(results.path)) for key in ("tokens", "flops", "seconds")}
+        selected = MISSING if rate is None else f"{rate:g}" + (" (at the end)" if search.at_the_end(rate) else "")
+        rows[search.variant] = {
+            (RATES, "own rate"): f"{search.own:g}",
+            **{(RATES, f"loss at × {factor:.3g}"): loss_text(losses.get(name)) for factor, name in tried},
+            (RATES, "selected"): selected,
+            (RATES, "tokens"): count_text(spent["tokens"]),
+            (RATES, "FLOPs"): count_text(spent["flops"]),
+            (RATES, "time"): seconds_text(spent["seconds"]),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def selection_table(results: Results) -> pd.DataFrame:
     """A row for each task and variant, as text; empty for a study without seeds or `select` to choose by."""
     found = selections(results)
@@ -248,7 +274,8 @@ def published_table(results: Results) -> pd.DataFrame:
 def grouped_tables(results: Results, compared: Sequence[Comparison]) -> list[pd.DataFrame]:
     """All tables in parts that fit on a page, each with the seeds: scores and losses, the published ones, and so on to cost."""
     frame = table(results)
-    apart = (published_table(results), difference_table(compared), selection_table(results), floor_table(results))
+    apart = (published_table(results), difference_table(compared), selection_table(results), rate_table(results))
+    apart += (floor_table(results),)
     whole = lambda wanted: [frame[[("", "seeds"), *columns]] for columns in side_by_side(frame, wanted)]
     return [*whole((SCORES, LOSSES)), *(part for part in apart if not part.empty), *whole((SCALES,)), *whole((COST,))]
 
@@ -278,7 +305,7 @@ def notes(results: Results) -> dict[str, str]:
     of_seeds = [SELECTED_NOTE, SEEDS_NOTE] if results.study.get("select") else [SEEDS_NOTE]
     looks = looks_of(results)
     of_differences = [DIFFERENCES_NOTE, SETTLED_NOTE.format(looks=looks)] if looks > 1 else [DIFFERENCES_NOTE]
-    said = {SCALES: of_scales, FLOORS: of_floors, SEEDS: of_seeds, DIFFERENCES: of_differences}
+    said = {SCALES: of_scales, FLOORS: of_floors, SEEDS: of_seeds, DIFFERENCES: of_differences, RATES: [RATES_NOTE]}
     if published := results.study.get("published"):
         said[f"{PUBLISHED}: {published['source']}"] = [PUBLISHED_NOTE, published["note"]]
     return {group: " ".join(filter(None, sentences)) for group, sentences in said.items()}

@@ -24,7 +24,7 @@ from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.run import Run
 from bertlab.studies.locks import alone
-from bertlab.studies.study import COSTS, RunSpec, data_of
+from bertlab.studies.study import COSTS, RunSpec, data_of, unseeded
 
 RUNNER = "bertlab.studies.worker:execute"
 NO_COSTS = {key: 0 for key in COSTS if key != "parameters"}  # of a run without pretraining
@@ -297,9 +297,8 @@ def execute_job(file: Path) -> int:
 def programs_of(file: Path) -> str:
     """The part of a job.json that decides which programs its run compiles: all but name, labels and seeds."""
     run = read_json(file)["run"]
-    without_seed = lambda overrides: {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
-    tasks = {task: without_seed(overrides) for task, overrides in run["downstream"].items()}
-    return json.dumps([run["config"], without_seed(run["overrides"]), tasks, run["adapt"]], sort_keys=True)
+    tasks = {task: unseeded(overrides) for task, overrides in run["downstream"].items()}
+    return json.dumps([run["config"], unseeded(run["overrides"]), tasks, run["adapt"]], sort_keys=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import train
 from bertlab.train.processes import is_first
+from bertlab.train.record import Diverged
 from bertlab.transfer.evaluate import evaluate
 from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
 
@@ -24,8 +25,16 @@ def pretrain(config, workdir) -> dict:
 
     Returns:
         The result of the training.
+
+    Raises:
+        UserError: as `train`; diverged.txt is written where training diverged.
     """
-    result = train(config, workdir)
+    try:
+        result = train(config, workdir)
+    except Diverged as error:
+        if is_first():
+            Run(workdir).diverged.write(f"{error}\n")
+        raise
     if is_first():
         measure(Path(workdir))
     return result

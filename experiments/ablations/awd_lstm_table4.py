@@ -1,6 +1,6 @@
 """What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
 
-    bertlab sweep --study=experiments/ablations/awd_lstm_table4.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/awd_lstm_table4.py:scale=tiny,corpus=pydocs \
       --workdir=runs/awd_lstm_table4 --jobs=2
     bertlab report runs/awd_lstm_table4
 
@@ -20,7 +20,7 @@ falling. If the loss falls to the end, averaging does not begin, and "without NT
 Expect: the weight-dropped recurrence counts most, then averaging and the embeddings' width; on text that a small model cannot
 overfit every kind of dropout costs more than it gives, at first.
 
-Cost at scale=tiny with one seed: 220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import read_setting
@@ -70,6 +70,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.own_optimizer, **looks},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """How scores grow with pretraining, masked and left to right: Devlin et al. 2019, appendix C.1, figure 5.
 
-    bertlab sweep --study=experiments/ablations/bert_figure5.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/bert_figure5.py:scale=tiny,corpus=pydocs \
       --workdir=runs/bert_figure5 --jobs=2
     bertlab report runs/bert_figure5
 
@@ -14,7 +14,7 @@ Expect: both rise with steps (the paper gains about a point of MNLI from 500,000
 almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens the
 second is more likely.
 
-Cost at scale=tiny with one seed: 66.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 66.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
@@ -50,6 +50,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "data.format": "segment_pair"},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """Which part of BERT's pretraining counts: Devlin et al. 2019, section 5.1, table 5.
 
-    bertlab sweep --study=experiments/ablations/bert_table5.py:scale=tiny,corpus=pydocs,seeds=2 --workdir=runs/table5 --jobs=2
+    bertlab sweep --study=experiments/ablations/bert_table5.py:scale=tiny,corpus=pydocs --workdir=runs/table5 --jobs=2
     bertlab report runs/table5
 
 Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, in fine-tuning too; and the same
@@ -58,6 +58,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "data.format": "segment_pair"},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """How large the model should be: Devlin et al. 2019, section 5.2, table 6.
 
-    bertlab sweep --study=experiments/ablations/bert_table6.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/bert_table6.py:scale=tiny,corpus=pydocs \
       --workdir=runs/bert_table6 --jobs=2
     bertlab report runs/bert_table6
 
@@ -13,7 +13,7 @@ paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`.
 Expect: perplexity falls and scores rise with size, on tasks of a few thousand examples too. With few steps the deepest model
 may fall behind: it has the same tokens and rate as the others.
 
-Cost at scale=tiny with one seed: 220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting
@@ -56,6 +56,7 @@ def get_study(arguments=None):
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes={"layers/width/heads": {size: shape(size) for size in SIZES[setting.scale]}, "seed": setting.seeds},
         overrides={**setting.overrides, **setting.transformer},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """Features or fine-tuning, and features of which layers: Devlin et al. 2019, section 5.3, table 7.
 
-    bertlab sweep --study=experiments/ablations/bert_table7.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/bert_table7.py:scale=tiny,corpus=pydocs \
       --workdir=runs/bert_table7 --jobs=2
     bertlab report runs/bert_table7
 
@@ -16,7 +16,7 @@ as the model, both together.
 Expect: fine-tuning best, concatenation of the last four 0.3 F1 behind it in the paper, then mixes, the second-to-last before
 the last, and the embeddings far behind.
 
-Cost at scale=tiny with one seed: 13.8 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 13.8 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting
@@ -65,6 +65,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

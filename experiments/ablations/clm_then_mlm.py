@@ -1,6 +1,6 @@
 """Left to right first, then masked: Gisserot-Boukhlef et al. 2025, arXiv 2507.00994.
 
-    bertlab sweep --study=experiments/ablations/clm_then_mlm.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/clm_then_mlm.py:scale=tiny,corpus=pydocs \
       --workdir=runs/clm_then_mlm --jobs=2
     bertlab report runs/clm_then_mlm
 
@@ -18,7 +18,7 @@ paper's results are figures.
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above
 MLM, reliably with a quarter and with three quarters of CLM; with three quarters no worse than MLM.
 
-Cost at scale=tiny with one seed: 84.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 84.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import LAST_PIECE, read_setting
@@ -70,5 +70,6 @@ def get_study(arguments=None):
             "optimizer.decay": "constant",
             "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
         },
+        rates=setting.rates,
         downstream=setting.downstream(),
     )

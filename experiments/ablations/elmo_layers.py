@@ -1,6 +1,6 @@
 """Which of ELMo's layers a task needs, and how freely it may weigh them: Peters et al. 2018, section 5.1, table 2.
 
-    bertlab sweep --study=experiments/ablations/elmo_layers.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/elmo_layers.py:scale=tiny,corpus=pydocs \
       --workdir=runs/elmo_layers --jobs=2
     bertlab report runs/elmo_layers
 
@@ -15,7 +15,7 @@ scale=paper does; the smaller ones read the transformers' subwords. The tasks' o
 Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. A biLM of little text may have less
 in its top layer than in its embeddings.
 
-Cost at scale=tiny with one seed: 31.5 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 31.5 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting
@@ -53,6 +53,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.finetuning("elmo")},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """Where ELMo joins a task's model: Peters et al. 2018, section 5.2, table 3.
 
-    bertlab sweep --study=experiments/ablations/elmo_placement.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/elmo_placement.py:scale=tiny,corpus=pydocs \
       --workdir=runs/elmo_placement --jobs=2
     bertlab report runs/elmo_placement
 
@@ -13,7 +13,7 @@ and the tasks' training is not the paper's.
 
 Expect: for tagging the input as good as both, the output below (SRL); for SQuAD and SNLI, whose models attend, both is best.
 
-Cost at scale=tiny with one seed: 28.3 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 28.3 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import ELMO_PAPER, read_setting
@@ -43,6 +43,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.finetuning("elmo"), "finetune.head.word_width": 100},
+        rates=setting.rates,
         downstream=setting.downstream("tagging"),
         published=PUBLISHED,
     )

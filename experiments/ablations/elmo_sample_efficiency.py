@@ -1,6 +1,6 @@
 """How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
 
-    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py:scale=tiny,corpus=pydocs \
       --workdir=runs/elmo_sample --jobs=2
     bertlab report runs/elmo_sample
 
@@ -16,8 +16,10 @@ of the data with ELMo is about as good as 10 % without.
 
 Expect: the fewer examples, the more ELMo gives.
 
-Cost at scale=tiny with one seed: 41.7 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 41.7 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
+
+import dataclasses
 
 from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting
 from bertlab.studies.study import Study
@@ -28,8 +30,8 @@ COUNTS, FEWER = (100, 1000, 10_000, 100_000), (100, 300, 1000, 3000)
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=ELMO_PAPER)
     tokens = "characters" if setting.scale == "paper" else "subwords"
-    counts = FEWER if setting.scale in ("tiny", "mini") else COUNTS
-    examples = {str(count): {"finetune.task_data.limit": count} for count in counts}
+    counts = setting.labels or (*(FEWER if setting.scale in ("tiny", "mini") else COUNTS), 0)
+    examples = {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
     overrides = {**setting.overrides, **setting.finetuning("elmo")}
     if not overrides["finetune.train.steps"]:
         overrides["finetune.train.steps"] = 3000
@@ -39,10 +41,11 @@ def get_study(arguments=None):
         question="How many labelled examples is a biLM worth?",
         config=setting.recipe("elmo", tokens=tokens),
         axes={
-            "examples": {**examples, "all": {"finetune.task_data.limit": 0}},
+            "examples": examples,
             "model": {"without ELMo": FRESH_EMBEDDINGS, "with ELMo": {}},
             "seed": setting.seeds,
         },
         overrides=overrides,
-        downstream=setting.downstream(),
+        rates=setting.rates,
+        downstream=dataclasses.replace(setting, labels=()).downstream(),
     )

@@ -1,6 +1,6 @@
 """ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, arXiv 1801.06146 v1 and v5.
 
-    bertlab sweep --study=experiments/ablations/fitlam.py:scale=tiny,corpus=pydocs,seeds=2 --workdir=runs/fitlam --jobs=2
+    bertlab sweep --study=experiments/ablations/fitlam.py:scale=tiny,corpus=pydocs --workdir=runs/fitlam --jobs=2
     bertlab report runs/fitlam
 
 The last version with one of the first version's ways at a time, and with all of them:
@@ -15,7 +15,7 @@ is a reading of its name. Nothing is published that compares the two. Stages, ta
 
 Expect: little between 0.3 and 1/2.6; what is thawed matters where the task has little text.
 
-Cost at scale=tiny with one seed: 39.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 39.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit
@@ -49,5 +49,6 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides=ulmfit.stages(setting),
+        rates=setting.rates,
         downstream=setting.downstream("classification"),
     )

@@ -1,6 +1,6 @@
 """How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
 
-    bertlab sweep --study=experiments/ablations/gpt_layers.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/gpt_layers.py:scale=tiny,corpus=pydocs \
       --workdir=runs/gpt_layers --jobs=2
     bertlab report runs/gpt_layers
 
@@ -12,7 +12,7 @@ The paper's tasks are MultiNLI and RACE: `tasks=mnli,data=DIR` has the first. It
 
 Expect: embeddings without layers help, and every layer more of it, up to 9 points on MultiNLI for all (the paper's text).
 
-Cost at scale=tiny with one seed: 23.0 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 23.0 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import GPT_PAPER, read_setting
@@ -37,5 +37,6 @@ def get_study(arguments=None):
             **setting.finetuning("gpt"),
             "finetune.optimizer.learning_rate": rate,
         },
+        rates=setting.rates,
         downstream=setting.downstream(),
     )

@@ -1,6 +1,6 @@
 """Which layer knows what: a linear probe for each task on each layer of a frozen model (Liu et al. 2019, Tenney et al. 2019).
 
-    bertlab sweep --study=experiments/ablations/layers_by_task.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/layers_by_task.py:scale=tiny,corpus=pydocs \
       --workdir=runs/layers_by_task --jobs=2
     bertlab report runs/layers_by_task
 
@@ -13,7 +13,7 @@ last piece in all rows; only there has a left-to-right model seen all of it. The
 Expect: the embeddings last; the middle layers first in grammar, later ones in meaning; a left-to-right model's best layers in
 the middle, MLM's nearer the end; a body without pretraining well above chance, and falling with depth.
 
-Cost at scale=tiny with one seed: 39.6 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 39.6 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, OWN_TASKS, read_setting
@@ -47,5 +47,6 @@ def get_study(arguments=None):
             **LAST_PIECE,
             "data.format": "segment_pair",
         },
+        rates=setting.rates,
         downstream=setting.downstream(),
     )

@@ -1,6 +1,6 @@
 """How much to mask, and with what: Wettig et al. 2022, "Should you mask 15 % in masked language modeling?", arXiv 2202.08005.
 
-    bertlab sweep --study=experiments/ablations/mask_rate.py:scale=tiny,corpus=pydocs,seeds=2 --workdir=runs/mask_rate --jobs=2
+    bertlab sweep --study=experiments/ablations/mask_rate.py:scale=tiny,corpus=pydocs --workdir=runs/mask_rate --jobs=2
     bertlab report runs/mask_rate
 
 MLM without NSP at five rates from 15 to 80 %, each with BERT's 80/10/10 and with [MASK] in every chosen place. A higher rate
@@ -14,7 +14,7 @@ is learnt here; the paper has GPT-2's.
 Expect: 40 % at or above 15 % for large models and 80 % not far below (95 % of the fine-tuned performance); smaller models
 prefer lower rates. With few steps supervision counts more and favours higher rates.
 
-Cost at scale=tiny with one seed: 151 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 151 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
@@ -57,5 +57,6 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer},
+        rates=setting.rates,
         downstream=setting.downstream(),
     )

@@ -1,6 +1,6 @@
 """From the encoder of 2018 to today's, one switch after another: Devlin et al. 2018 to Warner et al. 2024 (ModernBERT).
 
-    bertlab sweep --study=experiments/ablations/modern_body.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/modern_body.py:scale=tiny,corpus=pydocs \
       --workdir=runs/modern_body --jobs=2
     bertlab report runs/modern_body
 
@@ -17,7 +17,7 @@ Expect: pre-norm and rotary positions to learn faster in short runs; gates to he
 the rest next to nothing; local attention to cost little or nothing here, since it saves no time in this code. It can hurt where
 texts are short.
 
-Cost at scale=tiny with one seed: 118 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 118 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 import math
@@ -66,5 +66,6 @@ def get_study(arguments=None):
         config=setting.recipe("bert", objectives="mlm"),
         axes={"body": {"BERT": {}, **steps, "the rest of modern.py": modern}, "seed": setting.seeds},
         overrides={**setting.overrides, **setting.transformer, "data.format": "full_sentences"},
+        rates=setting.rates,
         downstream=setting.downstream(),
     )

@@ -12,7 +12,7 @@ steps and one seed.
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
 from bertlab.studies.study import Study
 
-DEMO = {"scale": "tiny", "steps": 800, "seeds": 1}
+DEMO = {"scale": "tiny", "steps": 800, "seeds": 1, "select": "off"}
 
 
 def demo_logging(steps):
@@ -45,5 +45,6 @@ def get_study(arguments=None):
             **LAST_PIECE,
             "data.format": "segment_pair",
         },
+        rates=setting.rates,
         downstream=setting.downstream(),
     )

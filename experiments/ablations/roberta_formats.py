@@ -1,6 +1,6 @@
 """What a row of text is, and whether NSP is trained on it: Liu et al. 2019 (RoBERTa), section 4.2, table 2.
 
-    bertlab sweep --study=experiments/ablations/roberta_formats.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/roberta_formats.py:scale=tiny,corpus=pydocs \
       --workdir=runs/roberta_formats --jobs=2
     bertlab report runs/roberta_formats
 
@@ -16,7 +16,7 @@ the tokenizer is BERT's.
 Expect: pairs of sentences below the rest (too little context); NSP worth nothing or less once the format is held fixed;
 rows of one document slightly above rows across documents.
 
-Cost at scale=tiny with one seed: 65.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 65.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
@@ -59,6 +59,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer, "train.budget": f"tokens={tokens}"},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

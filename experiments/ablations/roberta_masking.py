@@ -1,6 +1,6 @@
 """Masks drawn once or newly each time: Liu et al. 2019 (RoBERTa), section 4.1, table 1.
 
-    bertlab sweep --study=experiments/ablations/roberta_masking.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/roberta_masking.py:scale=tiny,corpus=pydocs \
       --workdir=runs/roberta_masking --jobs=2
     bertlab report runs/roberta_masking
 
@@ -13,7 +13,7 @@ masks differ. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
 Expect: no difference beyond the spread of the seeds, dynamic slightly ahead at most; a static model's loss on its training
 text falls below the held-out one sooner.
 
-Cost at scale=tiny with one seed: 26.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 26.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting
@@ -41,6 +41,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer, "data.dupe_factor": copies},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

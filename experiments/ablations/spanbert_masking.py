@@ -1,6 +1,6 @@
 """Which tokens are masked together, and SpanBERT's boundary objective: Joshi et al. 2020, sections 6.1 and 6.2.
 
-    bertlab sweep --study=experiments/ablations/spanbert_masking.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/spanbert_masking.py:scale=tiny,corpus=pydocs \
       --workdir=runs/spanbert_masking --jobs=2
     bertlab report runs/spanbert_masking
 
@@ -16,7 +16,7 @@ and ε of 1e-8, a rate of 1e-4 after 10,000 steps. The paper's tables are of che
 Expect: spans above subwords and whole words on answers in a text, by a point or two, less elsewhere; one document a row above
 pairs with NSP; SBO adds most where spans are compared (coreference).
 
-Cost at scale=tiny with one seed: 66.7 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 66.7 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
@@ -70,6 +70,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.transformer},
+        rates=setting.rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """Static word vectors against contextual models, as features and fine-tuned, on the same text.
 
-    bertlab sweep --study=experiments/ablations/static_contextual.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/static_contextual.py:scale=tiny,corpus=pydocs \
       --workdir=runs/static --jobs=2
     bertlab report runs/static
 
@@ -21,26 +21,16 @@ differ (`parameters` in the report); scale=paper has the recipes' published ones
 Expect: contextual above static wherever the task's model has no context of its own, least for topics of whole texts; ELMo, GPT
 and BERT differ less as features than fine-tuned.
 
-Cost at scale=tiny with one seed: 62.5 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 62.5 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import LAST_PIECE, read_setting
+from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Study
-
-# Pieces, rows and steps of all models, so that they read the same; all else is each recipe's, as published.
-PAPER = {
-    "data.tokenizer.kind": "wordpiece",
-    "data.tokenizer.vocab_size": 30_522,
-    "data.tokenizer.lowercase": True,
-    "data.seq_len": 512,
-    "data.batch_size": 64,
-    "train.steps": 1_000_000,
-}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = read_setting(arguments, paper=SAME_ROWS)
     static = {
         "skip-gram": {"config": setting.recipe("static", objectives="skip_gram")},
         "CBOW": {"config": setting.recipe("static", objectives="cbow")},
@@ -67,5 +57,6 @@ def get_study(arguments=None):
             axis("seed", setting.seeds),
         ),
         overrides={"data.tokenizer.kind": "unigram", **setting.pretraining, **setting.finetuning("elmo"), **LAST_PIECE},
+        rates=setting.rates,
         downstream=setting.downstream(),
     )

@@ -1,6 +1,6 @@
 """Where a language model's states join a tagger, and whether one direction is enough: Peters et al. 2017, section 5 (TagLM).
 
-    bertlab sweep --study=experiments/ablations/taglm_placement.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/taglm_placement.py:scale=tiny,corpus=pydocs \
       --workdir=runs/taglm_placement --jobs=2
     bertlab report runs/taglm_placement
 
@@ -17,7 +17,7 @@ the recipe's. The tagger's training is the scale's: the paper's schedule ends wi
 Expect: after the first layer best, input and output a little below; both directions above one. Only two numbers of the paper
 could be verified, and no other is shown.
 
-Cost at scale=tiny with one seed: 43.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 43.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, LAST_PIECE, read_setting
@@ -53,6 +53,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.finetuning("taglm"), **LAST_PIECE},
+        rates=setting.rates,
         downstream=setting.downstream("tagging"),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """What a second, backward language model adds to ULMFiT: Howard and Ruder 2018, section 5 ("Impact of bidirectionality").
 
-    bertlab sweep --study=experiments/ablations/ulmfit_bidirectional.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/ulmfit_bidirectional.py:scale=tiny,corpus=pydocs \
       --workdir=runs/bidirectional --jobs=2
     bertlab report runs/bidirectional
 
@@ -9,7 +9,7 @@ mean of their predictions, at no training cost. Stages, tasks and corpus are as 
 
 Expect: the mean above both.
 
-Cost at scale=tiny with one seed: 56.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 56.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit
@@ -40,6 +40,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides=ulmfit.stages(setting),
+        rates=setting.rates,
         downstream=setting.downstream("classification"),
         published=PUBLISHED,
     )

@@ -1,6 +1,6 @@
 """How a language model is best brought to a task's text: Howard and Ruder 2018, section 5, table 6.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table6.py:scale=tiny,corpus=pydocs,seeds=2 \
+    bertlab sweep --study=experiments/ablations/ulmfit_table6.py:scale=tiny,corpus=pydocs \
       --workdir=runs/ulmfit6 --jobs=2
     bertlab report runs/ulmfit6
 
@@ -12,7 +12,7 @@ base, and 25 times, as in the released script, at the paper's (which chooses by 
 Expect: adapting the language model helps, most on large tasks; on the smallest, full fine-tuning harms without both of discr
 and stlr.
 
-Cost at scale=tiny with one seed: 35.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 35.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit
@@ -51,6 +51,7 @@ def get_study(arguments=None):
             "seed": setting.seeds,
         },
         overrides={**setting.pretraining, **ulmfit.classifier(setting)},
+        rates=setting.rates,
         downstream=setting.downstream("classification"),
         published=PUBLISHED,
     )

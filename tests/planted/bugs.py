@@ -267,4 +267,11 @@ BUGS = (
         "measure",
         ("tests/studies/test_selection.py",),
     ),
+    Bug(
+        "worst-rate-selected",
+        "bertlab/studies/selection.py",
+        "min(losses, key=order)",
+        "max(losses, key=order)",
+        ("tests/studies/test_rates.py",),
+    ),
 )

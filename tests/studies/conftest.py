@@ -148,7 +148,8 @@ class InThisProcess(Launcher):
 def fake_config(spec, overrides):
     """As much of a config as a sweep of fake runs reads."""
     data = {"corpus": overrides.get("data.corpus", "pydocs"), "batch_size": 4, "seq_len": 8}
-    return ConfigDict({"train": {"steps": overrides.get("train.steps", 0)}, "data": data})
+    optimizer = {"learning_rate": overrides.get("optimizer.learning_rate", 1e-3)}
+    return ConfigDict({"train": {"steps": overrides.get("train.steps", 0)}, "data": data, "optimizer": optimizer})
 
 
 @pytest.fixture

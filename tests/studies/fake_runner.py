@@ -1,9 +1,12 @@
 """A runner for the tests of sweeps: writes what a run writes, without training anything."""
 
 import json
+import math
 import os
 import signal
 
+from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.studies.worker import awaited, stages
 
 
@@ -14,6 +17,10 @@ def run(run, directory):
     mode = run.overrides.get("mode", "finish")
     if mode == "fail" and not (directory.parent / "mended").exists():
         raise RuntimeError("the step went wrong\nsecond line")
+    rate = run.overrides.get("optimizer.learning_rate", 1e-3)
+    if rate >= run.overrides.get("diverges_at", math.inf):
+        Run(directory).diverged.write("the loss is not finite\n")
+        raise UserError("the loss is not finite")
     if mode == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "leave":
@@ -27,7 +34,9 @@ def run(run, directory):
         stage.directory.mkdir(parents=True, exist_ok=True)
         step = run.overrides.get("train.steps", 0)
         score = {"accuracy": run.overrides["score"] + 0.01 * (run.overrides["seed"] % 3)} if "score" in run.overrides else {}
-        (stage.directory / "result.json").write_text(json.dumps({"step": step, "metrics": {"test": score}}))
+        loss = abs(math.log10(rate / run.overrides.get("best_rate", 1e-3)))
+        metrics = {"test": score, "valid": {"loss": round(loss, 6)} if stage.kind == "pretrain" else {}}
+        (stage.directory / "result.json").write_text(json.dumps({"step": step, "metrics": metrics, "tokens": 10 * step}))
         if stage.kind == "pretrain":
             (stage.directory / "measured.json").write_text("{}")
 

@@ -23,7 +23,7 @@ def get_study(arguments=None):
     return Study(
         name="killed", title="", question="?", config="experiments/pretrain/bert.py:objectives=mlm",
         axes={{"head": {{"A": {{}}, "B": {{"finetune.head.bilstm": 1}}}}, "seed": [1]}},
-        overrides={overrides!r},
+        overrides={overrides!r}, rates=(1, 3),
         downstream={{"words": {{"task": {task!r}}}}},
     )
 """
@@ -67,6 +67,7 @@ def test_a_killed_sweep_ends_with_the_same_results(small_overrides, words_task, 
     overrides = small_overrides | {
         "model.layers": 1,
         "optimizer.warmup_steps": 2,
+        "optimizer.learning_rate": 1e-3,
         "train.steps": 24,
         "train.log_every": 4,
         "train.eval_every": 12,
@@ -84,13 +85,15 @@ def test_a_killed_sweep_ends_with_the_same_results(small_overrides, words_task, 
     assert start(study, tmp_path / "whole").wait(timeout=300) == 0
 
     workdir = tmp_path / "killed"
-    pretraining = workdir / "a-seed=1"
-    stages = [pretraining, *(workdir / run / "finetune" / "words" for run in ("a-seed=1", "b-seed=1"))]
+    candidates = [workdir / f"a-seed=1-rate={rate}" for rate in (0.001, 0.003)]
+    pretraining = candidates[0]
+    stages = [*candidates, *(workdir / run / "finetune" / "words" for run in ("a-seed=1", "b-seed=1"))]
     moments = {
         "before anything is saved": lambda: (pretraining / "config.json").exists(),
         "after a step of pretraining": lambda: saved(pretraining) and '"train"' in (pretraining / "metrics.jsonl").read_text(),
-        "in the first fine-tuning": lambda: saved(stages[1]),
-        "in the second": lambda: saved(stages[2]),
+        "in the second candidate for the rate": lambda: saved(stages[1]),
+        "in the first fine-tuning": lambda: saved(stages[2]),
+        "in the second": lambda: saved(stages[3]),
     }
     in_the_middle = []
     for moment, has_come in moments.items():
@@ -104,4 +107,6 @@ def test_a_killed_sweep_ends_with_the_same_results(small_overrides, words_task, 
     assert in_the_middle, "something was saved, and not finished, at one of the kills"
     assert start(study, workdir).wait(timeout=300) == 0
     assert results(workdir) == results(tmp_path / "whole")
-    assert len(results(tmp_path / "whole")) == 2 + 4, "one pretraining and two fine-tunings"
+    assert len(results(tmp_path / "whole")) == 4 + 4, "two candidates, of which one is the pretraining, and two fine-tunings"
+    runs = [json.loads((of / "study.json").read_text())["runs"] for of in (workdir, tmp_path / "whole")]
+    assert runs[0] == runs[1] and len({run["shares"]["pretrain"] for run in runs[0]}) == 1

@@ -5,8 +5,11 @@ import re
 
 import pytest
 
+from bertlab.run import Run
 from bertlab.studies.measurements import load
 from bertlab.studies.report import report
+from bertlab.studies.selection import has_ended
+from bertlab.train.record import Diverged
 from bertlab.transfer import pretrain as pretrain_module
 from bertlab.transfer.evaluations import MEASURES
 from bertlab.transfer.pretrain import measure, pretrain
@@ -119,3 +122,13 @@ def test_what_was_evaluated_of_another_text_does_not_stand_for_the_test_split(sy
     monkeypatch.setattr(pretrain_module, "evaluate", lambda run, **options: asked.append(options))
     measure(tmp_path)
     assert asked == [{"limit": 3}]
+
+
+def test_a_training_that_diverges_says_so_in_a_file(small_config, tmp_path):
+    """So that a search for rates neither tries it again nor takes it for a failure of the machine."""
+    overflow = {"optimizer__learning_rate": 1e38, "optimizer__decay": "constant", "optimizer__clip_norm": 0.0}
+    with pytest.raises(Diverged):
+        pretrain(small_config("gpt", optimizer__warmup_steps=0, train__steps=4, **overflow), tmp_path)
+    assert has_ended(Run(tmp_path)) and "not finite at step" in (tmp_path / "diverged.txt").read_text()
+    Run(tmp_path).delete_pretraining()
+    assert not has_ended(Run(tmp_path))
