@@ -224,7 +224,7 @@ KEYS = (
     Key("optimizer.name", "adam", "update rule; muon is for matrices of the layers, with Adam for the rest",
         ("adam", "adagrad", "sgd", "lamb", "muon")),
     Key("optimizer.learning_rate", 1e-3, "highest learning rate", least=0),
-    Key("optimizer.warmup_steps", 100, "steps in which the rate rises linearly"),
+    Key("optimizer.warmup_steps", int, "steps in which the rate rises linearly; unset: a tenth of the steps"),
     Key("optimizer.decay", "linear", "how the rate falls (bertlab/train/schedules.py)",
         ("linear", "cosine", "constant", "slanted_triangular", "warmup_linear", "warmup_cosine", "reverse_cosine")),
     Key("optimizer.cooldown_steps", 0, "last steps, in which the rate falls linearly to 0", only_with=("decay=constant",)),

@@ -110,8 +110,6 @@ def small_config(small_overrides):
         defaults = load_config(path)
         if "hidden" in FAMILIES[defaults.model.family].sizes[defaults.model.size]:
             small["model.hidden"] = 24
-        if defaults.optimizer.warmup_steps:
-            small["optimizer.warmup_steps"] = 2
         return load_config(path, small | {k.replace("__", "."): v for k, v in overrides.items()})
 
     return make

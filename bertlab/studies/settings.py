@@ -45,7 +45,7 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
 }
 # For bodies trained with Adam: transformers, and ELMo on subwords.
 ADAM: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"model.dropout": 0.0},
+    "tiny": {"model.dropout": 0.0, "optimizer.warmup_steps": 100},
     "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
     "small": {"optimizer.learning_rate": 5e-4, "optimizer.warmup_steps": 5000},
     "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000},
@@ -110,7 +110,7 @@ FRESH_EMBEDDINGS: Mapping[str, Any] = {
 }
 # Rows, batches and steps of a fine-tuning: recipe small's at small scales, these at larger scales unless a recipe has its own.
 # Features are read as often as recipe bert reads its examples.
-_SMALL_ROWS = ("data.seq_len", "data.batch_size", "optimizer.warmup_steps", "train.steps", "train.eval_every")
+_SMALL_ROWS = ("data.seq_len", "data.batch_size", "train.steps", "train.eval_every")
 _LARGE_ROWS = {"data.seq_len": 128, "data.batch_size": 32, "train.steps": 0, "transfer.epochs": 10.0}
 _LARGE_FEATURES = _LARGE_ROWS | {"transfer.epochs": 3.0}
 # Steps of a fine-tuning on few labelled examples where a scale counts passes.
@@ -336,12 +336,12 @@ def read_setting(
         every = {key: min(pretraining[key], steps) for key in ("train.eval_every", "train.log_every")}
         pretraining |= {"train.steps": steps, **every}
         warmed = pretraining if scale == "paper" else adam
-        warmed["optimizer.warmup_steps"] = min(warmed.get("optimizer.warmup_steps", 100), steps // 10)
+        if "optimizer.warmup_steps" in warmed:
+            warmed["optimizer.warmup_steps"] = min(warmed["optimizer.warmup_steps"], steps // 10)
         if steps < 100:  # too short for phases
             pretraining.pop("train.phases", None)
     if values["task_steps"]:
         finetune["finetune.train.steps"] = values["task_steps"]
-        finetune["finetune.optimizer.warmup_steps"] = min(30, values["task_steps"] // 10)
     return Setting(
         scale=scale,
         preset=preset,

@@ -28,6 +28,7 @@ from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 from bertlab.train.processes import company, gather, is_first
 from bertlab.train.profile import Trace
 from bertlab.train.record import Progress, Record
+from bertlab.train.schedules import warmup_steps
 from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
 from bertlab.train.state import build_eval_step, compile_lowered, init_state, lower_train_step, state_shardings
 
@@ -77,7 +78,7 @@ def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
 
 def run(experiment: Experiment, workdir: Path) -> dict:
     """Runs a composed experiment from wherever its directory stands to its end; see `train`."""
-    experiment = with_attention(experiment)
+    experiment = with_warmup(with_attention(experiment), workdir)
     config = experiment.config
     steps, cadence = config.train.steps, config.train
 
@@ -136,6 +137,17 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     if is_first():
         Run(workdir).result.write(result)
     return result
+
+
+def with_warmup(experiment: Experiment, workdir: Path) -> Experiment:
+    """The experiment with a number for `optimizer.warmup_steps` if that is unset; a run that has begun keeps its own."""
+    config, begun = experiment.config, Run(workdir).config
+    if config.optimizer.warmup_steps is not None:
+        return experiment
+    config = config.copy_and_resolve_references()
+    theirs = begun.read()["optimizer"]["warmup_steps"] if begun.exists() else None
+    config.optimizer.warmup_steps = warmup_steps(config.optimizer, config.train.steps) if theirs is None else theirs
+    return dataclasses.replace(experiment, config=config)
 
 
 def describe(experiment: Experiment, workdir: Path) -> None:
@@ -348,7 +360,8 @@ def finished(config, workdir: Path) -> dict | None:
     old, new, default = flatten(directory.config.read()), as_read(config), as_read(base_config())
     # A run of before a key was there did what the key's default does.
     old = {key: value for key, value in default.items() if key in new} | old
-    free = lambda name: keys.has("on_resume", name) or (name == "train.steps" and new["train.budget"])  # which the budget sets
+    found = {"train.steps": new["train.budget"], "optimizer.warmup_steps": new["optimizer.warmup_steps"] is None}
+    free = lambda name: keys.has("on_resume", name) or found.get(name)  # numbers that the run found for itself
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])

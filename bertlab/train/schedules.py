@@ -9,6 +9,22 @@ from bertlab.errors import UserError
 from bertlab.keys import BY_NAME
 
 
+def warmup_steps(optimizer, steps: int) -> int:
+    """The steps of warm-up: `config.optimizer.warmup_steps`, or a tenth of the steps where it is unset.
+
+    With `thaw_restarts` it is a tenth of a stage. A slanted triangle rises by itself, so it has no warm-up.
+
+    Args:
+        optimizer: `config.optimizer`.
+        steps: of the whole run.
+    """
+    if optimizer.warmup_steps is not None:
+        return optimizer.warmup_steps
+    if optimizer.decay == "slanted_triangular":
+        return 0
+    return (min(steps, optimizer.thaw_steps) if optimizer.thaw_restarts else steps) // 10
+
+
 def learning_rate(optimizer, steps: int) -> Callable:
     """Linear warm-up from 0, then decay to 0 at `steps`; or ULMFiT's slanted triangle.
 
@@ -33,7 +49,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
     Raises:
         UserError: the decay is not known, or its settings and the steps do not go together.
     """
-    peak, warmup, decay = optimizer.learning_rate, optimizer.warmup_steps, optimizer.decay
+    peak, warmup, decay = optimizer.learning_rate, warmup_steps(optimizer, steps), optimizer.decay
     for name in ("decay", "cooldown_steps"):
         BY_NAME[f"optimizer.{name}"].check(optimizer[name], optimizer)
     if decay == "slanted_triangular":

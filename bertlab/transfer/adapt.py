@@ -106,9 +106,9 @@ def adaptation_config(
     examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
     if "train.steps" not in settings:
         config.train.steps = steps_of(config, examples, epochs)
-    if "optimizer.warmup_steps" not in settings:
-        share = config.optimizer.warmup_steps / max(1, pretrained.get("train", {}).get("steps", 0))
-        config.optimizer.warmup_steps = int(min(share, 0.1) * config.train.steps)
+    theirs = pretrained.get("train", {}).get("steps", 0)
+    if "optimizer.warmup_steps" not in settings and config.optimizer.warmup_steps is not None and theirs:
+        config.optimizer.warmup_steps = int(min(config.optimizer.warmup_steps / theirs, 0.1) * config.train.steps)
     if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
         config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
     return config, examples

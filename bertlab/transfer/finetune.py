@@ -154,6 +154,11 @@ def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> Con
         config.data.seed = config.seed
     if not config.train.steps and config.transfer.epochs:
         config.train.steps = max(1, int(examples / config.data.batch_size * config.transfer.epochs))  # as run_classifier.py
+    if config.transfer.warmup and config.optimizer.warmup_steps:
+        raise UserError(
+            f"config.optimizer.warmup_steps={config.optimizer.warmup_steps} and config.transfer.warmup={config.transfer.warmup}"
+            " both set the warm-up; set config.transfer.warmup=0, or leave warmup_steps unset"
+        )
     if config.transfer.warmup:
         config.optimizer.warmup_steps = int(config.train.steps * config.transfer.warmup)
     if config.lora.rank and not config.optimizer.frozen:

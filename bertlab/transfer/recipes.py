@@ -16,7 +16,6 @@ SMALL = {
     "data.seq_len": 48,
     "data.batch_size": 16,
     "optimizer.learning_rate": 5e-4,
-    "optimizer.warmup_steps": 30,
     "train.steps": 400,
     "train.eval_every": 200,
     "head.pooling": "mean",

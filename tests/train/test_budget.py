@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.train import budget, loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checks import check_config
@@ -27,6 +28,8 @@ def test_a_run_spends_its_budget(unit, amount, changes, small_config, tmp_path):
     # The cost of the batches differs a little from the mean of the first ones, and steps are whole.
     assert result[unit] == pytest.approx(amount, rel=0.1)
     assert result["step"] > 5
+    # Warm-up is a tenth of the steps that the budget buys, not of those of the config.
+    assert Run(tmp_path).config.read()["optimizer"]["warmup_steps"] == result["step"] // 10
 
 
 def test_no_pretraining_stays_none_and_a_unit_that_costs_nothing_is_refused(small_config, tmp_path):

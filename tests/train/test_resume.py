@@ -195,6 +195,22 @@ def test_no_line_is_written_twice(of_gpt, tmp_path):
     assert lines_of(tmp_path) == lines_of(straight)
 
 
+def test_warm_up_that_is_left_open_is_a_number_in_the_run_and_stays_that_of_the_run(small_config, tmp_path):
+    config = small_config("bert", model__layers=1, train__checkpoint_every=0, train__eval_batches=1)
+    settled = lambda: json.loads((tmp_path / "config.json").read_text())["optimizer"]["warmup_steps"]
+    loop.train(config, tmp_path)
+    assert (config.optimizer.warmup_steps, settled()) == (None, 2)
+    # A run of before the default was a share has 100 steps or any other number.
+    of_before = json.loads((tmp_path / "config.json").read_text())
+    of_before["optimizer"]["warmup_steps"] = 7
+    (tmp_path / "config.json").write_text(json.dumps(of_before))
+    (tmp_path / "result.json").unlink()
+    assert loop.train(config, tmp_path)["step"] == 20 and settled() == 7
+    config.optimizer.warmup_steps = 3
+    with pytest.raises(UserError, match=r"optimizer.warmup_steps \(7 there, 3 given\)"):
+        loop.train(config, tmp_path)
+
+
 def test_a_finished_run_is_left_alone_and_another_config_refused(of_gpt, small_config):
     config, straight = of_gpt
     before = {path: path.stat().st_mtime_ns for path in straight.rglob("*")}

@@ -7,7 +7,7 @@ import pytest
 
 from bertlab.config import base_config
 from bertlab.errors import UserError
-from bertlab.train.schedules import learning_rate
+from bertlab.train.schedules import learning_rate, warmup_steps
 
 
 def settings(**changes):
@@ -61,8 +61,28 @@ VALUES = {
     ),
     # ½ (1 + cos πt/T), from the first step on.
     "FitLaM": (dict(decay="cosine"), 8, {0: 0.01, 2: 0.01 * (0.5 + HALF), 4: 0.005, 8: 0.0}),
+    "unset warm-up": (dict(learning_rate=1.0, warmup_steps=None), 100, {0: 0.0, 5: 0.5, 9: 0.9, 10: 0.9, 50: 0.5, 100: 0.0}),
     "constant": (dict(decay="constant"), 10, {0: 0.01, 5: 0.01, 10: 0.01, 99: 0.01}),
 }
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps", "expected"),
+    [
+        ({}, 1000, 100),
+        ({}, 30, 3),
+        ({}, 9, 0),
+        ({}, 0, 0),
+        ({"warmup_steps": 0}, 1000, 0),
+        ({"warmup_steps": 7}, 30, 7),
+        ({"decay": "slanted_triangular"}, 1000, 0),
+        ({"thaw_restarts": True, "thaw_steps": 40}, 1000, 4),
+    ],
+)
+def test_warm_up_is_a_tenth_of_the_steps_unless_it_is_set(changes, steps, expected):
+    optimizer = base_config().optimizer
+    optimizer.update(changes)
+    assert warmup_steps(optimizer, steps) == expected
 
 
 @pytest.mark.parametrize("case", VALUES)

@@ -97,6 +97,7 @@ def test_wrong_requests_are_refused(bert_run, words_task, tmp_path):
     for overrides, message in [
         ({"train.step": "5"}, r"no key 'train.step'; did you mean train.steps"),
         ({"train.steps": "5", "optimizer.warmup_steps": "5"}, r"config.optimizer.warmup_steps=5"),
+        ({"transfer.warmup": "0.1", "optimizer.warmup_steps": "5"}, r"warmup_steps=5 and config.transfer.warmup=0.1 both"),
         ({"objectives.words.pooling": "most"}, r"config.objectives.words.pooling='most' .*mean, pooler"),
         ({"data.batch_size": "0"}, r"config.data.batch_size=0 must be at least 1"),
         ({"train.steps": "0", "transfer.epochs": "nan"}, r"config.transfer.epochs=nan is not finite"),
