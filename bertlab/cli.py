@@ -184,8 +184,7 @@ def _add_measuring(add) -> None:
     floor = add(
         "floor", _floor, "compute the lowest possible loss of each objective on the synthetic language, and how far a run is"
         " above it; the exit status is 1 if no objective has a floor",
-        "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic"
-        " --config.data.format=doc_sentences --config.data.tokenizer.kind=words --config.data.tokenizer.vocab_size=69",
+        "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic",
         overrides=True,
     )  # fmt: skip
     floor("--config", default=None, help=_CONFIG_HELP)
@@ -320,8 +319,17 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
     return False
 
 
+def _load_config(spec: str, overrides: list[str], show: bool = True):
+    """The config of a file with its arguments and overrides; says in one line what the arguments bring."""
+    from bertlab.config import brought, load_config
+
+    config = load_config(spec, argv=overrides)
+    if show and (settings := brought(spec, config, overrides)):
+        print(f"{spec} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()), flush=True)
+    return config
+
+
 def _train(given, overrides: list[str]) -> int | None:
-    from bertlab.config import load_config
     from bertlab.data.prepare import prepare
     from bertlab.train import processes
     from bertlab.train.build import begun_from
@@ -333,10 +341,11 @@ def _train(given, overrides: list[str]) -> int | None:
         from bertlab.studies.grid import pretraining_grid
 
         processes.refuse()
+        _load_config(given.config, overrides)
         return pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
     processes.join()
     with processes.company():
-        config = begun_from(load_config(given.config, argv=overrides))
+        config = begun_from(_load_config(given.config, overrides, show=processes.is_first()))
         if finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
@@ -407,12 +416,11 @@ def _doctor(given, _) -> int:
 
 
 def _floor(given, overrides: list[str]) -> int:
-    from bertlab.config import load_config
     from bertlab.floors import print_floors
 
     if overrides and given.config is None:
         raise UserError(f"{overrides[0]}: give --config=FILE.py too; without it --run uses the run's own config")
-    return int(not print_floors(load_config(given.config, argv=overrides) if given.config else None, given.run))
+    return int(not print_floors(_load_config(given.config, overrides) if given.config else None, given.run))
 
 
 def _plan(given, overrides: list[str]) -> None:
@@ -420,10 +428,9 @@ def _plan(given, overrides: list[str]) -> None:
     kind, _, count = given.topology.partition(":")
     if kind == "cpu" and count.isdigit() and int(count):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", count)
-    from bertlab.config import load_config
     from bertlab.train.plan import print_plan
 
-    print_plan(load_config(given.config, argv=overrides), given.topology, given.largest, given.out)
+    print_plan(_load_config(given.config, overrides), given.topology, given.largest, given.out)
 
 
 def _bench(given, _) -> None:
@@ -446,11 +453,11 @@ def _compare(given, _) -> None:
 
 
 def _prepare(given, overrides: list[str]) -> None:
-    from bertlab.config import base_config, load_config, parse_override, set_key
+    from bertlab.config import base_config, parse_override, set_key
     from bertlab.data.prepare import describe, prepare
 
     if given.config:
-        config = load_config(given.config, argv=overrides)
+        config = _load_config(given.config, overrides)
     else:
         config = base_config()
         for name, value in _values(overrides).items():

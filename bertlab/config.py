@@ -78,8 +78,49 @@ def base_config() -> ConfigDict:
     return ConfigDict(config)
 
 
+def train_on(config: ConfigDict, corpus: str, objectives: str) -> None:
+    """Sets a recipe's corpus and objectives, and whatever else of its config these two need.
+
+    The synthetic language needs a tokenizer with its words, and a format of which the floors are known. An objective needs a
+    body that has what it `reads`, and a format that makes what it `needs`. Call it once the rest of the recipe is set, so that
+    what suits already stays as it is. `--config.KEY=VALUE` comes later and takes precedence.
+
+    Args:
+        config: changed in place.
+        corpus: for `config.data.corpus`.
+        objectives: for `add_objectives`.
+
+    Raises:
+        UserError: an objective is unknown.
+    """
+    from bertlab.data.formats import FORMATS, NEGATIVES, format_of
+    from bertlab.data.vocabularies import SPECIALS
+    from bertlab.models.presets import directions_with, model_direction
+    from bertlab.objectives import find
+
+    data = config.data
+    data.corpus = corpus
+    if corpus == "synthetic":
+        data.tokenizer.kind = "words"
+        data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + len(SPECIALS)
+    add_objectives(config, objectives)
+    kinds = [find(entry.get("implementation", name)) for name, entry in config.objectives.items()]
+    directions = directions_with({kind.reads for kind in kinds} - {"any"}, config.model.family)
+    if directions and model_direction(config.model) not in directions:
+        config.model.direction = directions[0]
+    needs = {field for kind in kinds for field in kind.needs}
+    has_floors = lambda name: not FORMATS[name].gathers_sentences
+    suits = lambda name: needs <= {*FORMATS[name].makes} and (corpus != "synthetic" or has_floors(name))
+    data.format = next(filter(suits, (data.format, *FORMATS)), data.format)
+    for negatives, label in NEGATIVES.items():
+        if label in needs and format_of(data).has_pairs:
+            data[data.format].negatives = negatives
+
+
 def add_objectives(config: ConfigDict, names: str) -> None:
     """Fills `config.objectives` from "mlm+nsp", with every objective's own settings and weight.
+
+    An objective that shares another's view brings that one too, with the settings that it needs of it.
 
     Args:
         config: changed in place.
@@ -90,12 +131,14 @@ def add_objectives(config: ConfigDict, names: str) -> None:
     """
     from bertlab import objectives
 
-    for name, weight in objectives.members(names).items():
+    members = objectives.members(names)
+    shown = {kind.sees: kind.shows for kind in map(objectives.find, members) if kind.sees in objectives.REGISTRY}
+    for name, weight in (dict.fromkeys(shown, 1.0) | members).items():
         key, settings = objectives.describe(name)
         if key in config.objectives:
             raise UserError(f"objectives={names}: '{key}' is named twice; give your two classes different names")
         final_weight = config_dict.placeholder(float)  # where it ends, changed linearly over the run; None: `weight`
-        config.objectives[key] = ConfigDict({"weight": weight, "final_weight": final_weight, **settings})
+        config.objectives[key] = ConfigDict({"weight": weight, "final_weight": final_weight, **settings, **shown.get(name, {})})
 
 
 def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: list[str] | None = None) -> ConfigDict:
@@ -129,6 +172,35 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     for key, value in (overrides or {}).items():
         set_key(config, key, value)
     return config
+
+
+def brought(spec: str, config: ConfigDict, argv: Sequence[str] = ()) -> dict[str, Any]:
+    """What the arguments of a config file set besides the keys that they name, such as `model.direction` for objectives=ltr.
+
+    Args:
+        spec: as for `load_config`.
+        config: what that gave.
+        argv: as for `load_config`; keys that it sets are left out.
+
+    Returns:
+        Dotted names to values. Empty without arguments, and for a file that cannot do without them.
+    """
+    from bertlab import objectives
+
+    path, _, own = spec.partition(":")
+    named = {item.partition("=")[2] for item in split_arguments(own)}
+    if not named:
+        return {}
+    try:
+        without = {key: value for key, value in flatten(load_config(path)).items() if not key.startswith("objectives.")}
+    except UserError:
+        return {}
+    for name, entry in config.objectives.items():
+        without |= flatten(objectives.describe(entry.get("implementation", name))[1], f"objectives.{name}.")
+    overridden = {argument.removeprefix("--config.").partition("=")[0] for argument in argv}
+    changed = {key for key, value in flatten(load_config(spec)).items() if key in without and without[key] != value}
+    final = flatten(config)
+    return {key: final[key] for key in final if key in changed - overridden and str(final[key]) not in named}
 
 
 def _found(path: str, spec: str) -> str:

@@ -87,7 +87,7 @@ def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
     [
         (["train", "--config=no.py", "--workdir=x"], "--config=no.py"),
         (["train", f"--config={ROOT}/experiments/pretrain/bert.py", "--workdir=x", "--config.train.stepz=3"], "train.steps"),
-        (["train", f"--config={ROOT}/experiments/pretrain/gpt.py:objectives=mlm", "--workdir=x"], "config.model.direction="),
+        (["train", f"--config={ROOT}/experiments/pretrain/gpt.py:objectives=bilm", "--workdir=x"], "config.model.direction="),
         (["finetune", "--run=nowhere", "--task=package", "--workdir=x"], "nowhere has no config.json"),
         (["prepare", "--corpus=text:nothing/*.txt"], "nothing/*.txt"),
         (["prepare", "--config.data.corpus=cloud"], "cloud"),

@@ -535,6 +535,7 @@ def test_standard_errors_are_over_documents():
         np.append(np.repeat(sums, 2), 0), np.append(np.ones(100), 0), np.append(np.repeat(np.arange(50), 2), 99)
     )
     np.testing.assert_allclose(doubled, [value, error])
+    assert floors.ratio(sums, weights, np.zeros(50, int)) == (pytest.approx(value), None), "one document has none"
 
 
 SYNTHETIC = {

@@ -36,7 +36,7 @@ class Floor:
 
     Attributes:
         value: nats per supervised position, weighted like the loss.
-        standard_error: of `value`, over documents, since positions of one document are dependent.
+        standard_error: of `value`, over documents, since positions of one document are dependent; None for one document.
         positions: number of supervised positions.
         exact: whether a model can reach the value; otherwise it is a lower bound.
         note: why it is not exact.
@@ -46,7 +46,7 @@ class Floor:
     """
 
     value: float
-    standard_error: float
+    standard_error: float | None
     positions: int
     exact: bool
     note: str = ""
@@ -135,8 +135,8 @@ def _summary(rows: Float[np.ndarray, "R n"], documents: np.ndarray, note: str) -
 
 def ratio(
     sums: Float[np.ndarray, "R"], weights: Float[np.ndarray, "R"], documents: Int[np.ndarray, "R"]
-) -> tuple[float, float]:
-    """Σ sums / Σ weights and its standard error, where rows of one document are dependent.
+) -> tuple[float, float | None]:
+    """Σ sums / Σ weights and its standard error (None for one document), where rows of one document are dependent.
 
     The error is the first-order error of a ratio over clusters: √(n/(n−1) · Σ_document (sum − ratio · weight)²) / Σ weight.
     """
@@ -145,8 +145,8 @@ def ratio(
     real = weights > 0
     residuals = np.bincount(np.unique(documents[real], return_inverse=True)[1], (sums - value * weights)[real])
     number = len(residuals)
-    error = np.sqrt(number / (number - 1) * (residuals**2).sum()) / total if number > 1 else np.inf
-    return float(value), float(error)
+    error = float(np.sqrt(number / (number - 1) * (residuals**2).sum()) / total) if number > 1 else None
+    return float(value), error
 
 
 _WORDS = "a floor is known for config.data.tokenizer.kind='words' alone, one token a word"
@@ -190,12 +190,13 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
             reasons.append(f"{name}: no floor: {of_one}")
             continue
         exact = "yes" if of_one.exact else "lower bound"
-        cells = [name, f"{of_one.value:.4f}", f"{of_one.standard_error:.4f}", f"{of_one.positions:,}", exact]
+        shown = lambda error: "–" if error is None else f"{error:.4f}"
+        cells = [name, f"{of_one.value:.4f}", shown(of_one.standard_error), f"{of_one.positions:,}", exact]
         if of_one.note:
             reasons.append(f"{name}: {of_one.note}")
         if run is not None:
             excess = f"{of_one.above / of_one.value:+.2%}" if of_one.value > 0 else "–"
-            cells += [f"{of_one.loss:.4f}", f"{of_one.above:+.4f}", f"{of_one.above_standard_error:.4f}", excess]
+            cells += [f"{of_one.loss:.4f}", f"{of_one.above:+.4f}", shown(of_one.above_standard_error), excess]
         table.add_row(*cells)
     console = Console()
     console = console if console.is_terminal else Console(width=140)

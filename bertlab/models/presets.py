@@ -4,7 +4,7 @@ A family is a set of values for its body's config; a size adds numbers to it or 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from flax import linen as nn
 from bertlab.errors import UserError
 from bertlab.keys import BY_NAME, KEYS
 from bertlab.models.awd_lstm import AwdLstm, AwdLstmConfig
-from bertlab.models.base import OutputConfig
+from bertlab.models.base import OutputConfig, sides_of
 from bertlab.models.bilstm import Bilstm, BilstmConfig
 from bertlab.models.characters import PUBLISHED_FILTERS
 from bertlab.models.static import Static, StaticConfig
@@ -202,6 +202,11 @@ def model_direction(model) -> str:
             f"config.model.direction={model.direction!r}: {model.family} reads {' or '.join(family.directions)}; choose that"
         )
     return model.direction or family.directions[0]
+
+
+def directions_with(sides: Collection[str], family: str) -> list[str]:
+    """The directions in which a family's body gives all these sides of `Encoded`; its default comes first."""
+    return [direction for direction in FAMILIES[family].directions if {*sides} <= {*sides_of(family, direction)}]
 
 
 def model_shape(model, vocab_size: int) -> Any:

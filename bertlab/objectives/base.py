@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -184,6 +185,7 @@ class Objective(abc.ABC):
             supervised position without one), "pairs" (a label of two segments, from the pooled vector), or "other".
         needs: batch fields (`pair_label`: a format with sentence pairs; `order_label`: with negatives="swapped"; `counts`:
             pairs of words).
+        shows: settings that the objective whose view it shares must have, by name.
         families: the model families it works with; () for all.
     """
 
@@ -191,6 +193,7 @@ class Objective(abc.ABC):
     sees: ClassVar[str] = "clean"
     asks: ClassVar[str] = "tokens"
     needs: ClassVar[tuple[str, ...]] = ()
+    shows: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     families: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -216,9 +219,6 @@ class Objective(abc.ABC):
 
     def check(self, vocabulary: Vocabulary) -> None:  # noqa: B027 (most objectives work with any)
         """Refuses, with a UserError, a vocabulary that the objective cannot work with. Its `counts` may be None here."""
-
-    def check_shown(self, shown: "Objective") -> None:  # noqa: B027 (most objectives share any view)
-        """Refuses, with a UserError, unsuitable settings of the objective whose view it shares (`sees`)."""
 
     def head(self, body: nn.Module) -> nn.Module | None:
         """A Linen module with the objective's own parameters, or None; `body.config` is the body's shape."""

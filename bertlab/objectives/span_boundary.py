@@ -1,6 +1,7 @@
 """SpanBERT's span boundary objective (Joshi et al. 2020, section 3.2)."""
 
 import dataclasses
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ class SpanBoundary(Objective):
     """
 
     sees = "mlm"
+    shows = MappingProxyType({"unit": "span"})
 
     places: int = 20
     place_width: int = 200
@@ -38,10 +40,6 @@ class SpanBoundary(Objective):
         for name in ("places", "place_width"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be 1 or more")
-
-    def check_shown(self, shown: Objective) -> None:
-        if getattr(shown, "unit", None) != "span":
-            raise UserError("it predicts spans from beside them: set config.objectives.mlm.unit='span'")
 
     def head(self, body: nn.Module) -> nn.Module:
         """f: y from the two states and the place."""

@@ -18,7 +18,7 @@ from bertlab.data.formats import FIELDS, NEGATIVES, format_of, row_length
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
-from bertlab.models.presets import family_of, model_direction, model_shape
+from bertlab.models.presets import directions_with, family_of, model_direction, model_shape
 from bertlab.objectives.blame import blamed
 from bertlab.run import Run
 from bertlab.train.budget import parse_budget
@@ -55,7 +55,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     keys.check(config)
     built = objectives.build(config.objectives)
     for name, objective in built.items():
-        _check_model_of(name, objective, config.model)
+        _check_model_of(name, objective, config.model, built)
         _check_needs(name, objective, config.data)
         _check_shared_view(name, objective, built)
     _check_weights(config)
@@ -75,7 +75,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     return built
 
 
-def _check_model_of(name: str, objective: objectives.Objective, model) -> None:
+def _check_model_of(name: str, objective: objectives.Objective, model, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses an objective on a model of another family, or on one that lacks the side it reads."""
     direction = model_direction(model)
     if objective.families and model.family not in objective.families:
@@ -85,6 +85,9 @@ def _check_model_of(name: str, objective: objectives.Objective, model) -> None:
         )
     if objective.reads != "any" and objective.reads not in sides_of(model.family, direction):
         states, todo = _SIDES[objective.reads]
+        other = next((other for other, of in built.items() if of.reads not in ("any", objective.reads)), None)
+        if other and not directions_with({objective.reads, built[other].reads}, model.family):
+            todo = f"{other} reads another side, so no direction suits both: use a family that reads both ways (elmo)"
         raise UserError(
             f"objective {name} reads {states}, but a {model.family} with config.model.direction={direction!r} has none; {todo}"
         )
@@ -123,11 +126,10 @@ def _check_shared_view(name: str, objective: objectives.Objective, built: Mappin
             f"objective {name} shares the view of {objective.sees}; add it: objectives={objective.sees}+{name} after the"
             " config's colon"
         )
-    with blamed(name, objective, "check_shown"):
-        try:
-            objective.check_shown(shown)
-        except UserError as error:
-            raise UserError(f"objective {name}: {error}") from None
+    for setting, value in objective.shows.items():
+        if getattr(shown, setting, None) != value:
+            key = f"config.objectives.{objective.sees}.{setting}"
+            raise UserError(f"objective {name} needs {key}={value!r}, not {getattr(shown, setting, None)!r}; set it")
 
 
 def _check_weights(config: ConfigDict) -> None:
@@ -162,7 +164,7 @@ def _check_phases(config: ConfigDict) -> None:
 def _check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses models and objectives that need what the batches do not have: characters, streams, pairs of words."""
     model, data = config.model, config.data
-    if any("counts" in objective.needs for objective in built.values()) != format_of(data).is_word_pairs:
+    if any(("counts" in objective.needs) != format_of(data).is_word_pairs for objective in built.values()):
         raise UserError(
             f"config.data.format={data.format!r} with objectives {', '.join(built)}: format='cooccurrence' and objective glove"
             " only work with each other"

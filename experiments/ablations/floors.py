@@ -36,8 +36,7 @@ PAIRS = {
     "optimizer.learning_rate": 2e-3,
     "model.layers": 3,
 }
-SWAPPED = {**PAIRS, "data.sentence_pair.negatives": "swapped"}
-SPANS = {"objectives.mlm.unit": "span", "objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
+SPANS = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
 
 
 def on_transformer(objectives, steps, **changes):
@@ -46,12 +45,12 @@ def on_transformer(objectives, steps, **changes):
 
 OBJECTIVES = {
     "mlm+nsp": on_transformer("mlm+nsp", 3000, **PAIRS),
-    "mlm+sop": on_transformer("mlm+sop", 2000, **SWAPPED),
+    "mlm+sop": on_transformer("mlm+sop", 2000, **PAIRS),
     "mlm": on_transformer("mlm", 1500),
     "mlm, each token by itself": on_transformer("mlm", 1500, **{"objectives.mlm.exact": False}),
     "mlm+sbo, spans": on_transformer("mlm+sbo", 1500, **SPANS),
-    "ltr": on_transformer("ltr", 1000, **{"model.direction": "left-to-right"}),
-    "rtl": on_transformer("rtl", 1000, **{"model.direction": "right-to-left"}),
+    "ltr": on_transformer("ltr", 1000),
+    "rtl": on_transformer("rtl", 1000),
     "bilm": {"config": ELMO, "train.steps": 1000, "model.width": 64, "model.hidden": 128},
     "prefix": on_transformer("prefix", 1000),
     "masked_next_token": on_transformer("masked_next_token", 1500),
@@ -90,10 +89,9 @@ def get_study(arguments=None):
             "data.synthetic.states": 4,
             "data.synthetic.sentence_words": (4, 4),
             "data.synthetic.document_sentences": (16, 16),
-            "data.tokenizer.kind": "words",
-            "data.tokenizer.vocab_size": 21,
             "model.dropout": 0.0,
             "optimizer.learning_rate": 3e-3,
+            "optimizer.warmup_steps": 100,
             "optimizer.weight_decay": 0.0,
             "train.eval_every": 500,
             "train.log_every": 250,

@@ -9,7 +9,7 @@ loss has stopped falling (it looks every `train.eval_every` steps; the original 
 for its size and batch; a small model on little text needs less dropout and a smaller rate, as set here for tiny and mini.
 """
 
-from bertlab.config import add_objectives, base_config, parse_arguments
+from bertlab.config import base_config, parse_arguments, train_on
 from bertlab.errors import UserError
 
 
@@ -23,14 +23,10 @@ def get_config(arguments=None):
     config.model.size = values["size"]
     config.model.direction, objective = names[values["direction"]]
     config.model.stateful = True
-    config.data.corpus = values["corpus"]
     config.data.format = "stream"
     config.data.stream.update(wrap="document", backward=values["direction"] == "backward", vary_length=True)
     config.data.seq_len = 70
     config.train.steps = values["steps"] or 1000
-    add_objectives(config, f"{objective}+ar+tar")
-    config.objectives.ar.weight = 2.0
-    config.objectives.tar.weight = 1.0
     config.optimizer.update(
         name="sgd",
         learning_rate=30.0,
@@ -49,4 +45,6 @@ def get_config(arguments=None):
     else:
         config.model.update(input_dropout=0.2, hidden_dropout=0.1, dropout=0.1, weight_dropout=0.2, embedding_dropout=0.02)
         config.optimizer.learning_rate = 10.0
+    train_on(config, values["corpus"], f"{objective}+ar+tar")
+    config.objectives.ar.weight = 2.0
     return config

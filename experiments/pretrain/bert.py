@@ -2,11 +2,10 @@
 
     bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs --workdir=runs/bert
 
-The paper's left-to-right ablation (section 5.1) is the same body seen one way:
-`objectives=ltr` with `--config.model.direction=left-to-right`.
+The paper's left-to-right ablation (section 5.1) is the same body seen one way: `objectives=ltr`.
 """
 
-from bertlab.config import add_objectives, base_config, parse_arguments
+from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
@@ -14,9 +13,8 @@ def get_config(arguments=None):
     config = base_config()
     config.model.family = "bert"
     config.model.size = values["size"]
-    config.data.corpus = values["corpus"]
     config.train.steps = values["steps"] or 1000
-    add_objectives(config, values["objectives"])
+    train_on(config, values["corpus"], values["objectives"])
     if values["size"] in ("base", "large"):  # A.2, of which the last tenth at 512 positions is a run of its own
         config.data.batch_size = 256
         config.optimizer.learning_rate = 1e-4

@@ -10,7 +10,9 @@ each direction a stream of sentences of its own, states carried along it, backpr
 in training, Adagrad.
 """
 
-from bertlab.config import add_objectives, base_config, parse_arguments
+from bertlab.config import base_config, parse_arguments, train_on
+
+_LARGE = ("small", "medium", "original")  # the published sizes
 
 
 def get_config(arguments=None):
@@ -18,17 +20,20 @@ def get_config(arguments=None):
     config = base_config()
     config.model.family = "elmo"
     config.model.size = values["size"]
-    config.data.corpus = values["corpus"]
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
-    add_objectives(config, values["objectives"])
     if values["tokens"] == "characters":
         as_published(config)
+    train_on(config, values["corpus"], values["objectives"])
+    if values["tokens"] == "characters" and values["size"] in _LARGE:
+        for objective in config.objectives.values():
+            if "negatives" in objective:
+                objective.negatives = 8192
     return config
 
 
 def as_published(config):
-    """bilm-tf's data, states, softmax and optimiser."""
+    """bilm-tf's data, states and optimiser."""
     config.model.token_encoder = "characters"
     config.model.stateful = True
     config.data.tokenizer.kind = "words"
@@ -47,8 +52,5 @@ def as_published(config):
         gradient_scale=config.data.get_oneway_ref("seq_len").to_float(),  # bilm-tf multiplies the loss by its steps, 20
         clip_norm=10.0,
     )
-    if config.model.size in ("small", "medium", "original"):
+    if config.model.size in _LARGE:
         config.data.tokenizer.vocab_size = 793_471
-        for objective in config.objectives.values():
-            if "negatives" in objective:
-                objective.negatives = 8192

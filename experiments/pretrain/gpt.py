@@ -7,7 +7,7 @@ Linear warm-up and cosine decay to zero; Adam with the rate corrected for its mo
 all but biases and norms (openai/finetune-transformer-lm opt.py). Size gpt1 has the paper's batch, length and rate.
 """
 
-from bertlab.config import add_objectives, base_config, parse_arguments
+from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
@@ -15,14 +15,13 @@ def get_config(arguments=None):
     config = base_config()
     config.model.family = "gpt"
     config.model.size = values["size"]
-    config.data.corpus = values["corpus"]
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
     config.optimizer.decay = "cosine"
     config.optimizer.decay_from_start = False
     config.optimizer.bias_correction = "rate"
     config.optimizer.epsilon = 1e-8
-    add_objectives(config, values["objectives"])
+    train_on(config, values["corpus"], values["objectives"])
     if values["size"] == "gpt1":
         config.data.batch_size = 64
         config.data.seq_len = 512

@@ -7,7 +7,7 @@ ablation: `--config.model.position_encoding=learned`, `--config.model.norm=layer
 Optimiser and masks are those of experiments/pretrain/bert.py.
 """
 
-from bertlab.config import add_objectives, base_config, parse_arguments
+from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
@@ -15,8 +15,7 @@ def get_config(arguments=None):
     config = base_config()
     config.model.family = "modern"
     config.model.size = values["size"]
-    config.data.corpus = values["corpus"]
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
-    add_objectives(config, values["objectives"])
+    train_on(config, values["corpus"], values["objectives"])
     return config

@@ -8,7 +8,7 @@ The losses are Mikolov et al.'s (2013) and Pennington et al.'s (2014); updates a
 optimiser, accumulators from 1) where the originals make one a pair of words.
 """
 
-from bertlab.config import add_objectives, base_config, parse_arguments
+from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
@@ -16,11 +16,10 @@ def get_config(arguments=None):
     config = base_config()
     config.model.family = "static"
     config.model.size = values["size"]
-    config.data.corpus = values["corpus"]
     config.data.format = "full_sentences"
     config.data.tokenizer.kind = "words"
     config.train.steps = values["steps"] or 1000
-    add_objectives(config, values["objectives"])
+    train_on(config, values["corpus"], values["objectives"])
     config.optimizer.update(
         name="adagrad",
         learning_rate=0.05,
@@ -33,7 +32,6 @@ def get_config(arguments=None):
     # The losses are means over a batch; the originals' rates are for one word at a time.
     places = config.data.get_oneway_ref("batch_size") * config.data.get_oneway_ref("seq_len")
     config.optimizer.gradient_scale = places.to_float()
-    if values["objectives"] == "glove":
-        config.data.format = "cooccurrence"
-        config.model.output_init = "uniform"
+    if config.data.format == "cooccurrence":
+        config.model.output_init = "uniform"  # GloVe's
     return config

@@ -24,9 +24,7 @@ def config_of(family, direction, name, data_format="segment_pair"):
     config.data.format = data_format
     if "order_label" in REGISTRY[name].needs and FORMATS[data_format].has_pairs:
         config.data[data_format].negatives = "swapped"
-    add_objectives(config, with_its_view(name))
-    if name == "sbo":
-        config.objectives.mlm.unit = "span"
+    add_objectives(config, name)
     return config
 
 

@@ -57,5 +57,5 @@ def test_no_code_outside_asks_for_an_objectives_name_or_type():
 def test_attributes_are_few_and_known():
     """What an objective declares; everything else that tells it from others is a method."""
     declared = {name for name in vars(Objective)["__annotations__"]}
-    assert declared == {"reads", "sees", "asks", "needs", "families"}
+    assert declared == {"reads", "sees", "asks", "needs", "shows", "families"}
     assert all(kind.asks in objectives.ASKS for kind in REGISTRY.values())

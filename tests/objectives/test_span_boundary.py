@@ -96,11 +96,14 @@ def test_parameters_name_their_axes(packed_batch):
 
 def test_masks_that_are_no_spans_are_refused(small_config):
     recipe = f"{ROOT}/experiments/pretrain/bert.py:objectives="
-    check_config(small_config(f"{recipe}mlm+sbo", objectives__mlm__unit="span"))
-    with pytest.raises(UserError, match=r"objective sbo: .* set config\.objectives\.mlm\.unit='span'"):
-        check_config(small_config(f"{recipe}mlm+sbo"))
+    assert check_config(small_config(f"{recipe}sbo")) == check_config(small_config(f"{recipe}mlm+sbo"))
+    with pytest.raises(UserError, match=r"objective sbo needs config\.objectives\.mlm\.unit='span', not 'token'"):
+        check_config(small_config(f"{recipe}mlm+sbo", objectives__mlm__unit="token"))
+    config = small_config(f"{recipe}sbo")
+    with config.unlocked():
+        del config.objectives.mlm
     with pytest.raises(UserError, match=r"objective sbo shares the view of mlm; .*objectives=mlm\+sbo"):
-        check_config(small_config(f"{recipe}sbo"))
+        check_config(config)
 
 
 def test_cost_of_a_prediction_is_its_matrices_six_times(both):

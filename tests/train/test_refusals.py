@@ -27,7 +27,9 @@ CHARACTERS = {"model.token_encoder": "characters"}
 # Recipe, overrides, and what the message must name. Every objective on every model and format is in
 # contracts/test_models_and_objectives.py, the range of every key in test_keys.py; the first cases show that these come first.
 CASES = [
-    (f"{BERT}:objectives=ltr", {}, "objective ltr .*config.model.direction='left-to-right'"),
+    (f"{BERT}:objectives=ltr", {"model.direction": "bidirectional"}, "objective ltr .*config.model.direction='left-to-right'"),
+    (f"{BERT}:objectives=ltr+mlm", {}, r"objective ltr .*mlm reads another side, .*\(elmo\)"),
+    (f"{STATIC}:objectives=skip_gram+glove", {}, "config.data.format='cooccurrence' .*glove, skip_gram"),
     (f"{BERT}:objectives=skip_gram", {}, "objective skip_gram .*config.model.family='static'"),
     (f"{BERT}:objectives=mlm+nsp", {"data.format": "full_sentences"}, "objective nsp .*config.data.format='segment_pair'"),
     (f"{BERT}:objectives=mlm", {"data.format": "cooccurrence"}, "config.data.format='cooccurrence' .*mlm.*glove"),

@@ -20,6 +20,7 @@ class Format(abc.ABC):
         is_stream: row i of a batch continues row i of the batch before, so that recurrent state can be carried.
         is_word_pairs: positions hold pairs of words with their counts rather than text.
         crosses_documents: a row goes on with the next document where one ends.
+        gathers_sentences: its segments are as long as the row allows, so that their lengths tell of labels.
         makes: fields that an objective may need and other formats lack.
         data: `config.data`.
         settings: the format's own.
@@ -31,6 +32,7 @@ class Format(abc.ABC):
     is_stream: ClassVar[bool] = False
     is_word_pairs: ClassVar[bool] = False
     crosses_documents: ClassVar[bool] = False
+    gathers_sentences: ClassVar[bool] = False
     makes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, data, prepared=None, split: str = "train"):

@@ -30,8 +30,6 @@ class Pairs(RowFormat):
 
     has_pairs = True
     makes = tuple(NEGATIVES.values())
-    gathers_sentences = False
-    """Whether segments are as long as the row allows, so that long ones are truncated and their lengths tell of labels."""
 
     @property
     def label_field(self) -> str:
