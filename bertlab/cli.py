@@ -241,7 +241,7 @@ def _add_data(add, commands) -> None:
     )  # fmt: skip
     learn("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
     learn("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
-    learn("--vocab_size", type=int, default=8192, help="number of pieces, including special ones (default 8192)")
+    learn("--vocab_size", type=int, default=4096, help="number of pieces, including special ones (default 4096)")
     learn("--lowercase", action="store_true", help="fold case")
     learn("--seed", type=int, default=0, help="seed of the sample of sentences (default 0)")
     learn("--sample_sentences", type=int, default=1_000_000, help="how many sentences to learn from (default 1,000,000)")

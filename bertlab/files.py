@@ -26,9 +26,14 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a UTF-8 file in one move, so a reader never sees half of it; makes its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def cache_directory(directory: str = "") -> Path:
+    """Where what can be made again lies: `directory`, or if that is "" $BERTLAB_CACHE, or else ~/.cache/bertlab."""
+    return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
 
 
 def is_running(process: int) -> bool:

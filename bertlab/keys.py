@@ -134,7 +134,7 @@ KEYS = (
     Key("data.buckets", (), "lengths such as (32, 64): each batch has rows of similar length, cut to one of these or seq_len",
         in_phases=True),
     Key("data.tokenizer.kind", "unigram", "unigram, bpe, wordpiece or words"),
-    Key("data.tokenizer.vocab_size", 8192, "pieces, special ones included"),
+    Key("data.tokenizer.vocab_size", 4096, "pieces, special ones included"),
     Key("data.tokenizer.path", "", "a saved tokenizer or a vocab.txt, instead of training one"),
     Key("data.tokenizer.lowercase", False, "drop capitals"),
     Key("data.tokenizer.sample_sentences", 1_000_000, "sentences to train the tokenizer on"),

@@ -22,8 +22,8 @@ def open_corpus(spec: str, **options) -> Corpus:
     """Opens the corpus that `spec` names.
 
     Args:
-      spec: `pydocs` (this Python installation's documentation), `text:GLOB[,GLOB...]`, `tfds:NAME` or `synthetic`.
-      **options: `workers` for pydocs, `split` and `field` for tfds, the language's options for synthetic.
+      spec: `pydocs` (the documentation of Python's standard library), `text:GLOB[,GLOB...]`, `tfds:NAME` or `synthetic`.
+      **options: `directory` (the cache) for pydocs, `split` and `field` for tfds, the language's options for synthetic.
 
     Raises:
       UserError: if the corpus is unknown or not there.
@@ -40,4 +40,4 @@ def corpus_of(data: Mapping) -> Corpus:
     """Opens the corpus of `config.data` with its options. Raises: UserError: as `open_corpus`."""
     kind = data["corpus"].partition(":")[0]
     of_group = {name: data.get(name, {}) for name in ("tfds", "synthetic")}
-    return open_corpus(data["corpus"], **({"pydocs": {"workers": data["workers"]}} | of_group).get(kind, {}))
+    return open_corpus(data["corpus"], **({"pydocs": {"directory": data["directory"]}} | of_group).get(kind, {}))

@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,7 +32,7 @@ from bertlab.data.parallel import grouped, ordered_map
 from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import temporary_folder
+from bertlab.files import cache_directory, temporary_folder
 from bertlab.keys import KEYS
 
 SPLITS = ("train", "valid", "test")
@@ -94,11 +93,6 @@ def prepare(
         root.mkdir(parents=True, exist_ok=True)
         _build(runner, options, fingerprint, directory)
     return load_prepared(directory)
-
-
-def cache_directory(directory: str = "") -> Path:
-    """Where prepared corpora lie: `directory`, or if that is "" $BERTLAB_CACHE, or else ~/.cache/bertlab."""
-    return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
 
 
 def split_of(document_id: str, valid_fraction: float, test_fraction: float) -> str:

@@ -18,9 +18,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.data.formats import row_length
-from bertlab.data.prepare import cache_directory
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.files import cache_directory, read_json, write_json
 from bertlab.models.attention import BACKENDS, Sight, attend, tiles
 from bertlab.models.transformer import TransformerConfig, attention_mask
 from bertlab.objectives.program import Program

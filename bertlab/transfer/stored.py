@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from flax import linen as nn
 
-from bertlab.data.prepare import cache_directory
 from bertlab.data.rows import Row, make_row
 from bertlab.data.text_rows import RowEncoder
 from bertlab.errors import UserError
+from bertlab.files import cache_directory
 from bertlab.models.base import Carry, Encoded, View
 from bertlab.models.presets import model_direction
 from bertlab.transfer.examples import Example

@@ -5,9 +5,9 @@
     bertlab report runs/roberta_masking
 
 MLM + NSP with masks that belong to a row (static: they repeat once the text has been read `copies` times) or are drawn at each
-step (dynamic). `copies=10` is BERT's; its 40 readings showed each mask four times. Small runs read their text only a few
-times, so the default below scale=paper is copies=1: every reading has the same masks. scale=tiny reads pydocs one and a half
-times, too little to tell; `steps=20000` reads it seven times. Rows and pairs repeat with the copies in both variants; only the
+step (dynamic). `copies=10` is BERT's; its 40 readings showed each mask four times. Small runs read their text fewer
+times, so the default below scale=paper is copies=1: every reading has the same masks. scale=tiny reads pydocs about eighteen
+times. Rows and pairs repeat with the copies in both variants; only the
 masks differ. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
 
 Expect: no difference beyond the spread of the seeds, dynamic slightly ahead at most; a static model's loss on its training

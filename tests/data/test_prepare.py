@@ -17,12 +17,12 @@ from bertlab import cli
 from bertlab.data import corpora, duplicates
 from bertlab.data import prepare as prepare_module
 from bertlab.data.corpora import open_corpus
-from bertlab.data.prepare import cache_directory, describe, prepare, split_of
+from bertlab.data.prepare import describe, prepare, split_of
 from bertlab.data.prepared import load_prepared
 from bertlab.data.text_corpus import TextCorpus
 from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import temporary_folder
+from bertlab.files import cache_directory, temporary_folder
 
 
 def write_text(folder):
@@ -439,7 +439,7 @@ def test_options_reach_their_corpora(config, monkeypatch, unbuilt):
         options = {"corpus": corpus, "synthetic": {"states": 3}, "tfds": {"split": "a", "field": "b"}, "workers": 1}
         assert prepare({**config, **options}).name.startswith(corpus.replace(":", "-") + "-")
     assert seen == [
-        ("pydocs", {"workers": 1}),
+        ("pydocs", {"directory": config["directory"]}),
         ("synthetic", {"states": 3}),
         ("tfds:x", {"split": "a", "field": "b"}),
     ]

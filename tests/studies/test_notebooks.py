@@ -15,7 +15,7 @@ import pytest
 from conftest import InThisProcess
 
 from bertlab.data.documents import make_document
-from bertlab.data.pydocs import Module, PydocsCorpus
+from bertlab.data.pydocs import PydocsCorpus, Section
 from bertlab.studies import launchers
 from bertlab.transfer.tasks import pydocs
 from tests.conftest import ROOT
@@ -54,9 +54,10 @@ def in_fast_mode(cache, tmp_path, monkeypatch):
     sentences = [
         s for text in texts.values() for s in make_document("", text).sentences if re.fullmatch(r"[A-Z][a-z ]{40,}\.", s)
     ]
-    modules = [Module(f"{p}.m{i}", p, (s,)) for i, (p, s) in enumerate(zip(itertools.cycle("abcdefgh"), sentences))]
+    packages = itertools.cycle(packages.split()[0] for packages in pydocs.PARTS.values())
+    sections = [Section(f"{package}#{i}", (((s,),),)) for i, (package, s) in enumerate(zip(packages, sentences))]
     monkeypatch.setattr(PydocsCorpus, "documents", lambda self: iter([make_document(*item) for item in texts.items()]))
-    monkeypatch.setattr(pydocs, "modules", lambda: iter(modules))
+    monkeypatch.setattr(pydocs, "sections", lambda directory: sections)
     monkeypatch.setattr(launchers, "Local", InThisProcess)
     devices = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *backend: devices)

@@ -1,63 +1,83 @@
-"""Tasks with real labels from real text, Python's documentation: what they ask, and their examples split by document."""
+"""Tasks with real labels from real text, the documentation of Python's standard library.
+
+They are made of the text that `config.data.corpus=pydocs` is, and each document is in the split that pretraining gave it, so a
+model is asked about text that it never read.
+"""
 
 import functools
 import itertools
 import json
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bertlab.data.prepare import cache_directory, split_of
-from bertlab.data.prose import paragraphs
-from bertlab.data.pydocs import PydocsCorpus, modules
+from bertlab.data.prepare import split_of
+from bertlab.data.pydocs import PydocsCorpus, Section, sections, sentences_of
 from bertlab.errors import UserError
+from bertlab.files import cache_directory, write_text
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Classification, Kind, Tagging
 from bertlab.transfer.tasks.assemble import check_task
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 
 # Changed with every change of the code below that changes the examples.
-VERSION = 5
-PACKAGES = 8
-EXAMPLES_PER_PACKAGE = 1000
-CODE_SENTENCES = 8000
-PAIRS = 8000
+VERSION = 6
+PARTS = {
+    "language": "pydoc_data",
+    "types": "_collections_abc _pydatetime _pydecimal _pylong _strptime bisect calendar collections colorsys contextlib "
+    "copy dataclasses datetime decimal enum fractions functools graphlib heapq numbers operator pprint random "
+    "reprlib secrets statistics types typing weakref zoneinfo",
+    "text": "argparse cmd codecs curses difflib encodings getopt getpass gettext locale logging optparse platform re "
+    "shlex string stringprep textwrap",
+    "files": "_pyio bz2 chunk configparser csv dbm filecmp fileinput fnmatch genericpath glob gzip io json linecache "
+    "lzma ntpath os pathlib pickle pickletools plistlib posixpath shelve shutil sqlite3 stat tarfile tempfile "
+    "tomllib xml zipfile",
+    "concurrency": "_threading_local asyncio concurrent contextvars multiprocessing queue sched selectors signal subprocess "
+    "threading",
+    "internet": "base64 cgi cgitb email ftplib html http imaplib ipaddress mailbox mailcap mimetypes netrc nntplib poplib "
+    "quopri smtplib socket socketserver ssl telnetlib urllib uuid webbrowser wsgiref xmlrpc",
+    "development": "_py_abc _pyrepl abc ast bdb code codeop compileall ctypes dis doctest importlib inspect modulefinder pdb "
+    "pkgutil profile pstats py_compile pyclbr pydoc rlcompleter runpy symtable tabnanny timeit token tokenize "
+    "trace traceback tracemalloc unittest warnings zipapp zipimport",
+}
+"""Parts of the standard library, near the chapters of its reference: name -> packages."""
+EXAMPLES_PER_PART = 1000
 _CODE = re.compile(r"(``?)(.+?)\1")
 
 Labelled = tuple[str, list[str], int | list[int]]
 """Document id, then the text or texts and a label; tagging: the words and a label for each."""
 
-
 Split = Callable[[str], str]
 """Document id -> the split that it is in."""
 
+Collect = Callable[[Sequence[Section], Split], tuple[list[str], list[Labelled]]]
+"""(Sections, split) -> class names and labelled examples; what an example has of other documents is of the same split."""
 
-def pydocs_task(
-    name: str, kind: Kind, metrics: tuple[str, ...], collect: Callable[[Split], tuple[list[str], list[Labelled]]]
-) -> Task:
-    """A task whose examples are collected from the installed packages once, and kept beside the prepared corpora.
+
+def pydocs_task(name: str, kind: Kind, metrics: tuple[str, ...], collect: Collect) -> Task:
+    """A task whose examples are collected from the standard library once, and kept beside the prepared corpora.
 
     A document is in the same split as in pretraining (`config.task_data.pretraining`), so that test examples were never read.
 
     Args:
         name, kind, metrics: the task's; kind is classification or tagging.
-        collect: split -> (class names, labelled examples); what an example has of other documents is of the same split.
+        collect: makes the examples.
     """
     return check_task(Task(name, kind, metrics, functools.partial(_load, name, kind, collect)))
 
 
-def _load(name: str, kind: Kind, collect: Callable, directory: Path | None, options: Mapping) -> TaskData:
+def _load(name: str, kind: Kind, collect: Collect, directory: Path | None, options: Mapping) -> TaskData:
     """Raises: UserError: a directory is given, or a split has no examples."""
     if directory is not None or options["directory"]:
         raise UserError(f"config.task_data.directory='{options['directory']}': task '{name}' reads no files; leave it empty")
     pretraining = options["pretraining"]
+    cache = pretraining["directory"]
     fractions = (pretraining["valid_fraction"], pretraining["test_fraction"])
-    key = f"{name}-{VERSION}-{PydocsCorpus().fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
-    path = cache_directory(pretraining["directory"]) / "tasks" / f"{key}.json"
+    key = f"{name}-{VERSION}-{PydocsCorpus(cache).fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
+    path = cache_directory(cache) / "tasks" / f"{key}.json"
     if not path.exists():
         place = lambda document: split_of(document, *fractions)
-        labels, collected = collect(place)
+        labels, collected = collect(sections(cache), place)
         examples = {split: [] for split in SPLITS}
         for labelled in collected:
             examples[place(labelled[0])].append(labelled)
@@ -65,10 +85,7 @@ def _load(name: str, kind: Kind, collect: Callable, directory: Path | None, opti
             raise UserError(
                 f"task '{name}' has no {empty[0]} examples; raise the pretraining run's config.data.{empty[0]}_fraction"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps({"labels": labels, "examples": examples}))
-        os.replace(partial, path)
+        write_text(path, json.dumps({"labels": labels, "examples": examples}))
     held = json.loads(path.read_text())
     examples = {
         split: [_example(kind, str(number), *labelled) for number, labelled in enumerate(held["examples"][split])]
@@ -83,93 +100,97 @@ def _example(kind: Kind, id: str, document: str, texts: list[str], label: int | 
     return Example(id=id, where=document, texts=tuple(texts), label=label)
 
 
-def collect_packages(_: Split) -> tuple[list[str], list[Labelled]]:
-    """Docstrings of the eight packages that have most: the first paragraph, if no other module has a sentence of it."""
-    prose, shared = read_prose()
-    found = {}
-    for module, package, docstring in prose:
-        first = docstring[0] if docstring else ()
-        words = " ".join(first).split()
-        if 6 <= len(words) <= 60 and shared.isdisjoint(map(plain, first)):
-            found.setdefault(package, {}).setdefault(" ".join(words), module)
-    labels = sorted(sorted(found, key=lambda package: -len(found[package]))[:PACKAGES])
-    return labels, [
-        (module, [text], label)
-        for label, package in enumerate(labels)
-        for text, module in spread(list(found[package].items()), EXAMPLES_PER_PACKAGE)
+def collect_packages(found: Sequence[Section], _: Split) -> tuple[list[str], list[Labelled]]:
+    """Paragraphs of 6 to 60 words, each with the part of the standard library (`PARTS`) that its package belongs to.
+
+    The classes are parts, not packages: most packages are a module or two, too few for a class in each split. A paragraph with
+    a sentence that another section has is left out.
+    """
+    part_of = {package: part for part, packages in PARTS.items() for package in packages.split()}
+    shared = shared_sentences(found)
+    of_part: dict[str, dict[str, str]] = {part: {} for part in PARTS}
+    for section in found:
+        if part := part_of.get(section.package):
+            for paragraph in itertools.chain.from_iterable(section.docstrings):
+                words = " ".join(paragraph).split()
+                if 6 <= len(words) <= 60 and shared.isdisjoint(map(plain, paragraph)):
+                    of_part[part].setdefault(" ".join(words), section.name)
+    return list(PARTS), [
+        (section, [text], label)
+        for label, texts in enumerate(of_part.values())
+        for text, section in spread(list(texts.items()), EXAMPLES_PER_PART)
     ]
 
 
-def collect_code_spans(_: Split) -> tuple[list[str], list[Labelled]]:
-    """Sentences of one module only in which some words, not all, are set as code (`x` or ``x``); the marks removed."""
-    prose, shared = read_prose()
-    found = {}
-    for module, _, docstring in prose:
-        for sentence in (sentence for paragraph in docstring for sentence in paragraph):
+def collect_code_spans(found: Sequence[Section], _: Split) -> tuple[list[str], list[Labelled]]:
+    """Sentences of one section only in which some words, not all, are set as code (`x` or ``x``); the marks removed."""
+    shared = shared_sentences(found)
+    examples = {}
+    for section in found:
+        for sentence in sentences_of(section):
             words, labels = unmark(sentence)
             if 1 in labels and 0 in labels and 5 <= len(words) <= 60 and plain(sentence) not in shared:
-                found.setdefault(" ".join(words), (module, words, labels))
-    return ["prose", "code"], spread(list(found.values()), CODE_SENTENCES)
+                examples.setdefault(" ".join(words), (section.name, words, labels))
+    return ["prose", "code"], list(examples.values())
 
 
-def collect_next_sentences(split: Split) -> tuple[list[str], list[Labelled]]:
-    """Two sentences, of which the second follows the first or, every second time, is from another module of its split.
+def collect_next_sentences(found: Sequence[Section], split: Split) -> tuple[list[str], list[Labelled]]:
+    """Two sentences, of which the second follows the first or, every second time, is from another section of its split.
 
     That is the question of next-sentence prediction (Devlin et al. 2019, section 3.1), asked of held-out sentences.
     """
     of_split: dict[str, list[tuple[str, str, str]]] = {}
-    for module, first, second in consecutive_sentences():
-        of_split.setdefault(split(module), []).append((module, first, second))
-    found = []
+    for section, first, second in consecutive_sentences(found):
+        of_split.setdefault(split(section), []).append((section, first, second))
+    examples = []
     for pairs in of_split.values():
-        for i, (module, first, second) in enumerate(pairs):
+        for i, (section, first, second) in enumerate(pairs):
             other, _, elsewhere = pairs[(i + len(pairs) // 2) % len(pairs)]
             if i % 2 == 0:
-                found.append((module, [first, second], 1))
-            elif other != module:
-                found.append((module, [first, elsewhere], 0))
-    return ["random", "next"], spread(found, PAIRS)
+                examples.append((section, [first, second], 1))
+            elif other != section:
+                examples.append((section, [first, elsewhere], 0))
+    return ["random", "next"], examples
 
 
-def collect_sentence_orders(_: Split) -> tuple[list[str], list[Labelled]]:
+def collect_sentence_orders(found: Sequence[Section], _: Split) -> tuple[list[str], list[Labelled]]:
     """Two sentences that follow each other, every second pair with its sentences swapped (Lan et al. 2020, section 3.1)."""
-    found = [
-        (module, [second, first], 0) if i % 2 else (module, [first, second], 1)
-        for i, (module, first, second) in enumerate(consecutive_sentences())
+    return ["swapped", "in order"], [
+        (section, [second, first], 0) if i % 2 else (section, [first, second], 1)
+        for i, (section, first, second) in enumerate(consecutive_sentences(found))
     ]
-    return ["swapped", "in order"], spread(found, PAIRS)
 
 
-def consecutive_sentences() -> list[tuple[str, str, str]]:
-    """(Module, sentence, the next one of its paragraph), each of 4 to 20 words.
+def consecutive_sentences(found: Sequence[Section]) -> list[tuple[str, str, str]]:
+    """(Section, sentence, the next one of its docstring), each of 4 to 20 words.
 
-    No sentence of another module is among them, and no sentence is first, or second, twice.
+    No sentence of another section is among them, and no sentence is first, or second, twice.
     """
-    prose, shared = read_prose()
-    seen, found = (set(), set()), []
-    for module, _, docstring in prose:
-        for pair in itertools.chain.from_iterable(map(itertools.pairwise, docstring)):
-            known = [plain(sentence) for sentence in pair]
-            fits = all(4 <= len(sentence.split()) <= 20 for sentence in pair) and shared.isdisjoint(known)
-            if fits and not any(sentence in before for sentence, before in zip(known, seen)):
-                for sentence, before in zip(known, seen):
-                    before.add(sentence)
-                found.append((module, *(" ".join(sentence.split()) for sentence in pair)))
-    return found
+    shared = shared_sentences(found)
+    seen, pairs = (set(), set()), []
+    for section in found:
+        for docstring in section.docstrings:
+            for pair in itertools.pairwise(itertools.chain.from_iterable(docstring)):
+                known = [plain(sentence) for sentence in pair]
+                fits = all(4 <= len(sentence.split()) <= 20 for sentence in pair) and shared.isdisjoint(known)
+                if fits and not any(sentence in before for sentence, before in zip(known, seen)):
+                    for sentence, before in zip(known, seen):
+                        before.add(sentence)
+                    pairs.append((section.name, *(" ".join(sentence.split()) for sentence in pair)))
+    return pairs
 
 
-def read_prose() -> tuple[list[tuple[str, str, list[tuple[str, ...]]]], set[str]]:
-    """(Module, package, paragraphs of sentences) of each docstring, and which sentences, `plain`, several modules have.
+def shared_sentences(found: Sequence[Section]) -> set[str]:
+    """The sentences, `plain`, that several sections have.
 
-    Modules fall into different splits, so an example with such a sentence may be in the text that pretraining read.
+    Sections fall into different splits, so an example with such a sentence may be in the text that pretraining read.
     """
-    prose = [(module.name, module.package, paragraphs(docstring)) for module in modules() for docstring in module.docstrings]
-    first_module, shared = {}, set()
-    for module, _, docstring in prose:
-        for sentence in (plain(sentence) for paragraph in docstring for sentence in paragraph):
-            if first_module.setdefault(sentence, module) != module:
+    first, shared = {}, set()
+    for section in found:
+        for sentence in map(plain, sentences_of(section)):
+            if first.setdefault(sentence, section.name) != section.name:
                 shared.add(sentence)
-    return prose, shared
+    return shared
 
 
 def plain(sentence: str) -> str:

@@ -1,12 +1,13 @@
 """Tasks from Python's documentation: their labels, and their split by document."""
 
 import itertools
+import sys
 
 import pytest
 
 from bertlab.data.prepare import split_of
 from bertlab.data.prose import paragraphs
-from bertlab.data.pydocs import Module
+from bertlab.data.pydocs import Section, sentences_of
 from bertlab.errors import UserError
 from bertlab.transfer.kinds import Classification, Tagging
 from bertlab.transfer.tasks import find_task, load_task, pydocs
@@ -14,6 +15,8 @@ from bertlab.transfer.tasks.pydocs import pydocs_task, spread, unmark
 
 COLLECT = {"package": pydocs.collect_packages, "code_spans": pydocs.collect_code_spans}
 PAIRS = ("next_sentence", "sentence_order")
+# Of the supported versions of Python, some lack these.
+ADDED_OR_REMOVED = set("_pydatetime _pylong _pyrepl cgi cgitb chunk mailcap nntplib telnetlib".split())
 
 
 @pytest.mark.parametrize(
@@ -36,13 +39,22 @@ def test_spread_takes_evenly():
     assert spread(list(range(10)), 5) == [0, 2, 4, 6, 8] and spread([1, 2], 5) == [1, 2]
 
 
+def section_of(name, docstrings):
+    return Section(name, tuple(tuple(paragraphs(docstring)) for docstring in docstrings))
+
+
+def stub_sections(monkeypatch, found):
+    monkeypatch.setattr(pydocs, "sections", lambda directory: found)
+    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
+
+
 @pytest.fixture
 def stub_task(monkeypatch):
     """A task whose words are the document's id, and the number of times it was collected."""
-    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
+    stub_sections(monkeypatch, [])
     collected = []
 
-    def collect(split):
+    def collect(found, split):
         collected.append(1)
         return ["even", "odd"], [(f"document {i}", [f"document {i}"], i % 2) for i in range(300)]
 
@@ -78,8 +90,8 @@ def test_a_split_without_examples_is_refused_and_nothing_is_kept(stub_task, tmp_
 
 
 @pytest.mark.parametrize("name", COLLECT)
-def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_path):
-    """Pretraining reads whole modules, so a sentence that two of them have can be in train and in test."""
+def test_examples_share_no_sentence_with_another_section(name, monkeypatch, tmp_path):
+    """Pretraining reads whole sections, so a sentence that two of them have can be in train and in test."""
     words = "zero one two three four five six seven eight nine ten".split()
     stubs = []
     for number in range(40):
@@ -95,15 +107,14 @@ def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_p
             f"{repeated}\n\nParameters follow in the `second` paragraph of this one {words[number // 4]}.",
             f"A `line` is wrapped{chr(10) if number % 2 else ' '}where it was long enough for it.",
         )
-        stubs.append(Module(f"package{number % 2}.module{number}", f"package{number % 2}", docstrings))
-    monkeypatch.setattr(pydocs, "modules", lambda: iter(stubs))
-    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
+        stubs.append(section_of(f"{('json', 'ast')[number % 2]}.module{number}", docstrings))
+    stub_sections(monkeypatch, stubs)
 
     def bare(text):
         return " ".join(text.replace("`", "").split())
 
-    documents = {m.name: {bare(s) for d in m.docstrings for p in paragraphs(d) for s in p} for m in stubs}
-    _, collected = COLLECT[name](lambda module: "train")
+    documents = {section.name: set(map(bare, sentences_of(section))) for section in stubs}
+    _, collected = COLLECT[name](stubs, lambda section: "train")
     texts = [" ".join(example) for _, example, _ in collected]  # the words of one, or one text
     assert len(texts) == len(set(map(bare, texts))), "no example twice"
     for module, example, _ in collected:
@@ -119,16 +130,15 @@ def test_examples_share_no_sentence_with_another_module(name, monkeypatch, tmp_p
 
 
 @pytest.fixture
-def paragraphs_of_three(monkeypatch):
+def paragraphs_of_three():
     """Twelve modules of four docstrings, each of three sentences in a row; the second of every last one is in all modules."""
     said = lambda *numbers: "This is the sentence of the number " + " ".join("abcdefghijklmnop"[n] * 4 for n in numbers) + "."
     modules = []
     for m in range(12):
         docstrings = [[said(m, d, i) for i in range(3)] for d in range(4)]
         docstrings[3][1] = "This one is a sentence of every module."
-        modules.append(Module(f"package.module{m}", "package", tuple(map(" ".join, docstrings))))
-    monkeypatch.setattr(pydocs, "modules", lambda: iter(modules))
-    return {m.name: [paragraphs(docstring)[0] for docstring in m.docstrings] for m in modules}
+        modules.append(section_of(f"package.module{m}", list(map(" ".join, docstrings))))
+    return modules
 
 
 def place(module):
@@ -136,32 +146,57 @@ def place(module):
 
 
 def follows(docstrings, texts):
-    return any(texts == [*pair] for sentences in docstrings for pair in itertools.pairwise(sentences))
+    return any(texts == [*pair] for docstring in docstrings for pair in itertools.pairwise(itertools.chain(*docstring)))
 
 
 def test_next_sentences_are_next_or_of_another_module_of_the_split(paragraphs_of_three):
-    labels, found = pydocs.collect_next_sentences(place)
+    labels, found = pydocs.collect_next_sentences(paragraphs_of_three, place)
     # Three docstrings of two pairs each; the shared sentence leaves none of the fourth.
     assert labels == ["random", "next"] and len(found) == 12 * 6
-    of = {sentence: name for name, docstrings in paragraphs_of_three.items() for row in docstrings for sentence in row}
+    docstrings_of = {section.name: section.docstrings for section in paragraphs_of_three}
+    of = {sentence: section.name for section in paragraphs_of_three for sentence in sentences_of(section)}
     for module, texts, label in found:
         assert of[texts[0]] == module and place(of[texts[1]]) == place(module)
-        assert follows(paragraphs_of_three[module], texts) == (of[texts[1]] == module) == (label == 1)
+        assert follows(docstrings_of[module], texts) == (of[texts[1]] == module) == (label == 1)
     assert sum(label for _, _, label in found) == 12 * 3
 
 
 def test_sentence_orders_are_of_two_in_a_row(paragraphs_of_three):
-    labels, found = pydocs.collect_sentence_orders(place)
+    labels, found = pydocs.collect_sentence_orders(paragraphs_of_three, place)
     assert labels == ["swapped", "in order"] and len(found) == 12 * 6
     assert [label for _, _, label in found].count(0) == 12 * 3
+    docstrings_of = {section.name: section.docstrings for section in paragraphs_of_three}
     for module, texts, label in found:
-        assert follows(paragraphs_of_three[module], texts if label else texts[::-1])
+        assert follows(docstrings_of[module], texts if label else texts[::-1])
+
+
+def test_packages_are_of_parts_of_the_standard_library(monkeypatch):
+    packages = [package for part in pydocs.PARTS.values() for package in part.split()]
+    assert len(packages) == len(set(packages)) and len(pydocs.PARTS) == 7
+    assert "pydoc_data" in packages and not set(packages) - sys.stdlib_module_names - ADDED_OR_REMOVED
+    said = [f"The paragraph of the letters {'abcdefgh'[i] * 3} is about this." for i in range(8)]
+    found = [
+        section_of("json#1", said[:2]),
+        section_of("email.message", ["\n\n".join(said[2:4])]),
+        section_of("pydoc_data.topics:assert", [said[4]]),
+        section_of("this", [said[5]]),
+    ]
+    labels, collected = pydocs.collect_packages(found, place)
+    assert [(name, labels[label], text) for name, [text], label in collected] == [
+        ("pydoc_data.topics:assert", "language", said[4]),
+        ("json#1", "files", said[0]),
+        ("json#1", "files", said[1]),
+        ("email.message", "internet", said[2]),
+        ("email.message", "internet", said[3]),
+    ]
+    monkeypatch.setattr(pydocs, "EXAMPLES_PER_PART", 1)
+    assert len(pydocs.collect_packages(found, place)[1]) == 3
 
 
 def test_a_tagging_example_has_a_label_a_word(monkeypatch, tmp_path):
-    monkeypatch.setattr(pydocs.PydocsCorpus, "fingerprint", lambda self: "stub")
+    stub_sections(monkeypatch, [])
     task = pydocs_task(
-        "stub", Tagging(), ("f1",), lambda _: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)])
+        "stub", Tagging(), ("f1",), lambda *_: (["o", "x"], [(f"d{i}", ["a", "b"], [0, i % 2]) for i in range(99)])
     )
     examples = load_task(task, options(tmp_path)).examples["train"]
     assert {(example.words, example.label, example.texts) for example in examples} == {(("a", "b"), (0, i), ()) for i in (0, 1)}
