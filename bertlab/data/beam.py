@@ -40,12 +40,10 @@ from bertlab.data.prepare import (
     chunks,
     examples_of,
     features,
-    require_documents,
-    split_of,
-    splits_of,
 )
 from bertlab.data.prepared import TEMPORARY
-from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, normalise, train_on_sample
+from bertlab.data.splits import Positions, Splits, named_splits, require_documents, splits_by_fraction
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer, normalise, train_on_sample
 from bertlab.data.vocabularies import Sample
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
@@ -110,36 +108,49 @@ class BeamBackend:
         self._pipeline, self._config = pipeline, config
 
     def fingerprint(self) -> str:
+        [fingerprint] = self._survey(splits_by_fraction(self._options), with_fingerprint=True)
+        return fingerprint
+
+    def find_splits(self) -> Splits:
+        if self._positions.splits() != self._splits:
+            self._survey(self._positions.splits())
+        require_documents(self._of_split, self._corpus)
+        return self._splits
+
+    def _survey(self, splits: Splits, with_fingerprint: bool = False) -> list[str]:
+        """Counts the documents of each part and, with these bounds, of each split; returns the fingerprint if wanted."""
         self._root.mkdir(parents=True, exist_ok=True)
-        self._progress("reading the corpus", 0, None)
+        self._progress("reading the text", 0, None)
         with temporary_folder(self._root, TEMPORARY) as folder:
             with self._pipeline() as pipeline:
-                _write(pipeline | beam.Create([0]) | beam.Map(_fingerprint, self._corpus), folder / "fingerprint")
-                counted = self._parts(pipeline, range(self._corpus.parts)) | beam.Map(_survey, self._corpus, self._options)
-                _write(counted, folder / "survey")
-            [fingerprint] = _read(folder / "fingerprint")
-            survey = sorted(_read(folder / "survey"))
-        for _, _, error in survey:
+                if with_fingerprint:
+                    _write(pipeline | beam.Create([0]) | beam.Map(_fingerprint, self._corpus), folder / "fingerprint")
+                parts = self._parts(pipeline, range(self._corpus.parts))
+                _write(parts | beam.Map(_survey, self._corpus, self._options, splits), folder / "survey")
+            fingerprint = _read(folder / "fingerprint") if with_fingerprint else []
+            survey = sorted(_read(folder / "survey"), key=lambda part: part[0])
+        for *_, error in survey:
             if error:
                 raise UserError(error)
         # Of each part, in their order: documents in the corpus, those of each split, and train sentences.
-        counted = np.array([numbers for _, numbers, _ in survey], np.int64).reshape(len(survey), -1)
+        counted = np.array([numbers for _, numbers, _, _ in survey], np.int64).reshape(len(survey), -1)
         self._documents, self._sentences = counted[:, 0], counted[:, -1]
         if not self._documents.sum():
             raise self._corpus.no_text()
-        splits = splits_of(self._options)
-        require_documents(dict(zip(splits, counted[:, 1:-1].sum(axis=0).tolist(), strict=True)), self._corpus)
-        self._progress("reading the corpus", 1, 1)
+        self._of_split = dict(zip(named_splits(self._options), counted[:, 1:-1].sum(axis=0).tolist(), strict=True))
+        self._splits, self._positions = splits, Positions(self._options)
+        for _, _, positions, _ in survey:
+            self._positions.merge(positions)
+        self._progress("reading the text", 1, 1)
         return fingerprint
 
     def train_tokenizer(self, folder: Path) -> Tokenizer:
         settings = self._options["tokenizer"]
-        check_training(settings["kind"], settings["vocab_size"])
         self._progress("reading for the tokenizer", 0, None)
         path = folder / "sample"
         with self._pipeline() as pipeline:
             starts = zip(range(self._corpus.parts), _generators(settings["seed"], self._sentences.tolist()), strict=True)
-            samples = self._parts(pipeline, starts) | beam.Map(_sample, self._corpus, self._options)
+            samples = self._parts(pipeline, starts) | beam.Map(_sample, self._corpus, settings, self._splits)
             merged = samples | beam.CombineGlobally(_merge_samples, settings["sample_sentences"])
             _write(merged | beam.Map(Sample.texts), path)
         [sample] = _read(path)
@@ -153,7 +164,7 @@ class BeamBackend:
     def write_dataset(self, folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, dict[str, int]], np.ndarray]:
         documents = int(self._documents.sum())
         self._progress("tokenising", 0, documents)
-        splits = splits_of(self._options)
+        splits = named_splits(self._options)
         with tempfile.TemporaryDirectory(dir=folder) as name:
             scratch = Path(name)
 
@@ -162,7 +173,7 @@ class BeamBackend:
                 # Text goes through a shuffle, so that a large file's chunks go to all workers.
                 read = self._parts(pipeline, enumerate(firsts.tolist())) | beam.FlatMap(_chunks, self._corpus)
                 tags = ("counts", "ids", "hashes")
-                encode = beam.ParDo(_Encode(folder / "tokenizer", self._options))
+                encode = beam.ParDo(_Encode(folder / "tokenizer", named_splits(self._options), self._splits))
                 encoded = read | "SpreadChunks" >> beam.Reshuffle() | encode.with_outputs(*splits, *tags)
                 for tag in ("counts", "ids"):
                     _write(encoded[tag] | f"Add_{tag}" >> beam.CombineGlobally(sum), scratch / tag)
@@ -218,19 +229,19 @@ def _fingerprint(_, corpus: Corpus) -> str:
     return corpus.fingerprint()
 
 
-def _survey(index: int, corpus: PartedCorpus, options: dict[str, Any]) -> tuple[int, list[int], str]:
-    """The part's numbers of documents (all, and by split) and train sentences, or else the error in its text."""
-    splits = splits_of(options)
-    documents, sentences = dict.fromkeys(splits, 0), 0
+def _survey(index: int, corpus: PartedCorpus, options: dict[str, Any], splits: Splits) -> tuple[int, list[int], Positions, str]:
+    """The part's numbers of documents (all, and by split) and train sentences, and positions, or else the error in its text."""
+    documents, sentences, positions = dict.fromkeys(named_splits(options), 0), 0, Positions(options)
     try:
         for document in corpus.part(index):
-            split = split_of(document.id, options["valid_fraction"], options["test_fraction"])
+            split = splits.of(document.id)
             documents[split] += 1
+            positions.add(document.id)
             sentences += len(document.sentences) if split == "train" else 0
     except UserError as error:
         # As a value: runners try an exception again and wrap it.
-        return index, [0] * (len(splits) + 2), str(error)
-    return index, [sum(documents.values()), *documents.values(), sentences], ""
+        return index, [0] * (len(documents) + 2), positions, str(error)
+    return index, [sum(documents.values()), *documents.values(), sentences], positions, ""
 
 
 def _generators(seed: int, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -244,15 +255,15 @@ def _generators(seed: int, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
         generator.random_raw(2 * number, output=False)
 
 
-def _sample(part: tuple[int, dict[str, Any]], corpus: PartedCorpus, options: dict[str, Any]) -> Sample:
+def _sample(part: tuple[int, dict[str, Any]], corpus: PartedCorpus, settings: dict[str, Any], splits: Splits) -> Sample:
+    """What one part gives to the sample; settings: the tokenizer's."""
     index, state = part
-    settings = options["tokenizer"]
     generator = np.random.RandomState(np.random.MT19937())
     generator.set_state(state)
     sample = Sample(settings["sample_sentences"])
     numbers = itertools.count()
     for document in corpus.part(index):
-        if split_of(document.id, options["valid_fraction"], options["test_fraction"]) == "train":
+        if splits.of(document.id) == "train":
             for sentence in document.sentences:
                 place = index, next(numbers)
                 sample.add(generator.random_sample(), place, normalise(sentence, settings["lowercase"]))
@@ -277,25 +288,24 @@ def _chunks(part: tuple[int, int], corpus: PartedCorpus) -> Iterator[tuple[int, 
 class _Encode(beam.DoFn):
     """Chunks to examples with their numbers, by split, and to what is added up."""
 
-    def __init__(self, tokenizer: Path, options: dict[str, Any]):
-        self._path, self._options = tokenizer, options
+    def __init__(self, tokenizer: Path, names: list[str], splits: Splits):
+        self._path, self._names, self._splits = tokenizer, names, splits
 
     def setup(self):
         self._tokenizer = load_tokenizer(self._path)
 
     def process(self, element):
         first, documents = element
-        splits = splits_of(self._options)
-        counts = np.zeros((len(splits), len(COUNTS)), np.int64)
+        counts = np.zeros((len(self._names), len(COUNTS)), np.int64)
         ids = np.zeros(self._tokenizer.vocab_size, np.int64)
         gathered = defaultdict(list)
-        for found in examples_of(encode_documents(self._tokenizer, documents), first, self._options):
-            counts[splits.index(found.split)] += found.counts
+        for found in examples_of(encode_documents(self._tokenizer, documents), first, self._splits):
+            counts[self._names.index(found.split)] += found.counts
             if found.split == "train":
                 ids += np.bincount(found.example["tokens"], minlength=len(ids))
             yield beam.pvalue.TaggedOutput(found.split, (found.example["document"], found.example))
             for unit, hashes in found.hashes.items():
-                gathered[unit, splits.index(found.split)].append(hashes)
+                gathered[unit, self._names.index(found.split)].append(hashes)
         for (unit, split), arrays in gathered.items():
             yield beam.pvalue.TaggedOutput("hashes", (unit, split, np.concatenate(arrays)))
         yield beam.pvalue.TaggedOutput("counts", counts)

@@ -1,11 +1,17 @@
 """Documents of sentences, and the contract of a corpus that yields them."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from bertlab.data.sentences import split_sentences
 from bertlab.errors import UserError
+
+LONGEST_DOCUMENT = 100_000
+"""Characters; a longer text is several documents."""
+SECTION = 50_000
+"""Characters of each of them: 8,000 to 9,000 English words."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +70,25 @@ def make_document(document_id: str, text: str) -> Document | None:
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     sentences = tuple(split_sentences(text))
     return Document(document_id, sentences) if sentences else None
+
+
+def make_documents(document_id: str, text: str) -> Iterator[Document]:
+    """The document of a text, or its sections if it has more than `LONGEST_DOCUMENT` characters; none of white space only.
+
+    Sections follow each other, end where a sentence ends and have about `SECTION` characters. They are documents of their own,
+    `ID#1`, `ID#2`, ..., and may fall into different splits: so a corpus of a few books has all splits, and each has some of
+    every book. No sentence is in two of them, but held-out sections have the author and the people of those in train. To hold
+    out whole books, keep their files out of the corpus and evaluate on them.
+    """
+    document = make_document(document_id, text)
+    if document is None:
+        return
+    ends = list(itertools.accumulate(map(len, document.sentences)))
+    sections = round(ends[-1] / SECTION) if ends[-1] > LONGEST_DOCUMENT else 1
+    starts = [0, *ends[:-1]]
+    groups = itertools.groupby(zip(starts, document.sentences, strict=True), lambda pair: pair[0] * sections // ends[-1])
+    found = [tuple(sentence for _, sentence in group) for _, group in groups]
+    if len(found) == 1:
+        yield document
+    else:
+        yield from (Document(f"{document_id}#{number}", sentences) for number, sentences in enumerate(found, 1))

@@ -30,18 +30,18 @@ from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
 from bertlab.data.parallel import grouped, ordered_map
 from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared
-from bertlab.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
+from bertlab.data.splits import Splits, check_fractions, named_splits, read_in_splits, require_documents
+from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, normalise, train_on_sample
+from bertlab.data.vocabularies import sample_texts
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, temporary_folder
 from bertlab.keys import KEYS
-
-SPLITS = ("train", "valid", "test")
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 """Totals over the documents of a split; see `Prepared.statistics`."""
 
 # Raise it when a change of the code changes the output.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 _DOCUMENTS_PER_SHARD = 1 << 15
 _CHUNK_CHARACTERS = 1 << 18
@@ -54,6 +54,9 @@ class Backend(Protocol):
 
     def fingerprint(self) -> str:
         """The corpus's fingerprint."""
+
+    def find_splits(self) -> Splits:
+        """Reads the corpus. Called first. Raises: UserError: a split has no documents."""
 
     def train_tokenizer(self, folder: Path) -> Tokenizer:
         """Trains the tokenizer that the options ask for; `folder` may be used and is to be left as it was."""
@@ -95,15 +98,6 @@ def prepare(
     return load_prepared(directory)
 
 
-def split_of(document_id: str, valid_fraction: float, test_fraction: float) -> str:
-    """The split of a document: by a hash of its id, so that it stays when other documents come or go."""
-    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    position = int.from_bytes(digest, "big") / 2**64
-    if position < valid_fraction:
-        return "valid"
-    return "test" if position < valid_fraction + test_fraction else "train"
-
-
 def describe(prepared: Prepared) -> str:
     """Several lines about a prepared corpus for people: where it is, its tokenizer, and the size of each split."""
     tokenizer = prepared.tokenizer
@@ -128,12 +122,7 @@ def _options(data_config: Mapping) -> dict[str, Any]:
     defaults = lambda group: {key.leaf: key.default for key in KEYS if key.group == group}
     options = {**defaults("data"), **config}
     options["tokenizer"] = {**defaults("data.tokenizer"), **config.get("tokenizer", {})}
-    fractions = options["valid_fraction"], options["test_fraction"]
-    if min(fractions) < 0 or sum(fractions) >= 1:
-        raise UserError(
-            f"config.data.valid_fraction={fractions[0]} and config.data.test_fraction={fractions[1]} must not be negative "
-            "and leave documents for training: their sum must be below 1."
-        )
+    check_fractions(options)
     return options
 
 
@@ -184,10 +173,12 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
     """Builds the folder beside `directory` and gives it its name when it is complete."""
     settings = options["tokenizer"]
     with temporary_folder(directory.parent, TEMPORARY) as temporary:
-        if settings["path"]:
-            tokenizer = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None)
-        else:
-            tokenizer = backend.train_tokenizer(temporary)
+        # What is wrong with the settings or the number of documents is known before a tokenizer is trained.
+        tokenizer = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
+        if tokenizer is None:
+            check_training(settings["kind"], settings["vocab_size"])
+        backend.find_splits()
+        tokenizer = tokenizer or backend.train_tokenizer(temporary)
         tokenizer.save(temporary / "tokenizer")
         statistics, counts = backend.write_dataset(temporary, tokenizer)
         np.save(temporary / "counts.npy", counts)
@@ -230,11 +221,6 @@ def features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
     )
 
 
-def splits_of(options: dict[str, Any]) -> list[str]:
-    """The splits that are not left out."""
-    return [split for split in SPLITS if split == "train" or options[f"{split}_fraction"] > 0]
-
-
 @dataclasses.dataclass(frozen=True)
 class Encoded:
     """A document with tokens.
@@ -252,19 +238,19 @@ class Encoded:
     hashes: dict[str, np.ndarray]
 
 
-def examples_of(records: Iterable[dict[str, Any]], first: int, options: dict[str, Any]) -> Iterator[Encoded]:
+def examples_of(records: Iterable[dict[str, Any]], first: int, splits: Splits) -> Iterator[Encoded]:
     """Makes examples of what `encode_documents` returned; documents without a token are left out.
 
     Args:
       records: of documents that follow each other in the corpus.
       first: number of the first of them.
-      options: `valid_fraction` and `test_fraction`.
+      splits: the splits of the corpus.
     """
     for number, record in enumerate(records, first):
         unknown = record.pop("unknown")
         hashes = {"sentences": record.pop("sentence_hashes"), "documents": record.pop("document_hash")}
         if len(record["tokens"]):
-            split = split_of(record["id"], options["valid_fraction"], options["test_fraction"])
+            split = splits.of(record["id"])
             counts = 1, len(record["sentence_lengths"]), len(record["tokens"]), record["bytes"], unknown
             yield Encoded(split, {**record, "document": number}, counts, hashes)
 
@@ -275,34 +261,39 @@ class LocalBackend:
     def __init__(self, corpus: Corpus, options: dict[str, Any], root: Path, progress: Progress):
         """Args: see `Backend`."""
         self._corpus, self._options, self._progress = corpus, options, progress
-        self._documents: int | None = None  # known once the corpus has been read for the tokenizer
 
     def fingerprint(self) -> str:
         return self._corpus.fingerprint()
 
+    def find_splits(self) -> Splits:
+        (self._sample, documents), self._splits = read_in_splits(self._corpus, self._options, self._read)
+        require_documents(documents, self._corpus)
+        self._documents = sum(documents.values())
+        self._progress("reading the text", self._documents, self._documents)
+        return self._splits
+
+    def _read(self, documents: Iterator[Document], splits: Splits) -> tuple[list[str], dict[str, int]]:
+        """The sentences that a tokenizer is trained on, and the number of documents of each split."""
+        settings = self._options["tokenizer"]
+        number = dict.fromkeys(named_splits(self._options), 0)
+
+        def train_sentences() -> Iterator[str]:
+            for document in documents:
+                split = splits.of(document.id)
+                number[split] += 1
+                self._progress("reading the text", sum(number.values()), None)
+                if split == "train" and not settings["path"]:
+                    yield from (normalise(sentence, settings["lowercase"]) for sentence in document.sentences)
+
+        return sample_texts(train_sentences(), settings["sample_sentences"], settings["seed"]), number
+
     def train_tokenizer(self, folder: Path) -> Tokenizer:
         settings = self._options["tokenizer"]
-        tokenizer = train_tokenizer(
-            settings["kind"],
-            self._train_sentences(),
-            settings["vocab_size"],
-            seed=settings["seed"],
-            lowercase=settings["lowercase"],
-            sample_sentences=settings["sample_sentences"],
-        )
+        self._progress("training the tokenizer", 0, 1)
+        tokenizer = train_on_sample(settings["kind"], self._sample, settings["vocab_size"], settings["lowercase"])
+        self._sample = []
         self._progress("training the tokenizer", 1, 1)
         return tokenizer
-
-    def _train_sentences(self) -> Iterator[str]:
-        documents = 0
-        for document in self._corpus.documents():
-            if split_of(document.id, self._options["valid_fraction"], self._options["test_fraction"]) == "train":
-                yield from document.sentences
-            documents += 1
-            self._progress("reading for the tokenizer", documents, None)
-        self._progress("reading for the tokenizer", documents, documents)
-        self._progress("training the tokenizer", 0, 1)
-        self._documents = documents
 
     def write_dataset(self, folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, dict[str, int]], np.ndarray]:
         dataset = folder / "dataset"
@@ -315,7 +306,7 @@ class LocalBackend:
             max_examples_per_shard=_DOCUMENTS_PER_SHARD,
             file_format="array_record",
         )
-        splits = splits_of(self._options)
+        splits = named_splits(self._options)
         writer.initialize_splits(splits)
         statistics = {split: np.zeros(len(COUNTS), np.int64) for split in splits}
         encoded = ordered_map(
@@ -329,7 +320,7 @@ class LocalBackend:
         with HashFiles(folder, splits) as hashes:
             for records in encoded:
                 examples = {split: [] for split in splits}
-                for found in examples_of(records, document, self._options):
+                for found in examples_of(records, document, self._splits):
                     examples[found.split].append(found.example)
                     statistics[found.split] += found.counts
                     hashes.add(found.split, found.hashes)
@@ -346,17 +337,3 @@ class LocalBackend:
                 counts[split] |= hashes.counts(split)
         self._progress("tokenising", document, document)
         return counts, occurrences
-
-
-def require_documents(documents: Mapping[str, int], corpus: Corpus) -> None:
-    """Raises: UserError: if a split has none; `documents` are their numbers by split."""
-    total = sum(documents.values())
-    if not total:
-        raise UserError(f'config.data.corpus="{corpus.spec}" is empty: it has no document with a token; name another corpus.')
-    for split, number in documents.items():
-        if not number:
-            raise UserError(
-                f'config.data.corpus="{corpus.spec}" has {total} document(s), and none of them fell into the {split} '
-                "split: use a corpus of more documents, or other values of config.data.valid_fraction and "
-                "config.data.test_fraction (0 leaves a split out)."
-            )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import zstandard
 
-from bertlab.data.documents import Document, PartedCorpus, make_document
+from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, PartedCorpus, make_documents
 from bertlab.errors import UserError
 
 # Characters. A document is in memory as a whole, however large its file is.
@@ -27,8 +27,9 @@ class TextCorpus(PartedCorpus):
     line end inside a document separates paragraphs: no sentence crosses it. A document's id is its file's path relative to
     the files' common folder and the number of its first line. A part (see `PartedCorpus`) is a file.
 
-    A .txt document of more than 1,000,000 characters is cut at line ends into documents of at most that many (a longer line
-    is a document), so memory does not grow with the file. They have ids of their own and may fall into different splits.
+    A document of more than 100,000 characters is cut into sections, which are documents (`make_documents`). A .txt document of
+    more than 1,000,000 characters is first cut at line ends into pieces of at most that many (or a longer line), so memory does
+    not grow with the file.
     """
 
     def __init__(self, spec: str):
@@ -53,7 +54,7 @@ class TextCorpus(PartedCorpus):
 
     def fingerprint(self) -> str:
         """Digest of the files' relative names and raw bytes, and of where large documents are cut."""
-        digest = hashlib.blake2b(f"text {_LARGEST_DOCUMENT}".encode(), digest_size=16)
+        digest = hashlib.blake2b(f"text {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}".encode(), digest_size=16)
         for path in self.files:
             name = path.relative_to(self.folder).as_posix()
             digest.update(f"{name}\0{path.stat().st_size}\0".encode())
@@ -71,9 +72,7 @@ class TextCorpus(PartedCorpus):
         path = self.files[index]
         read = _jsonl_documents if _text_format(path) == ".jsonl" else _txt_documents
         for number, text in read(path):
-            document = make_document(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
-            if document is not None:
-                yield document
+            yield from make_documents(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
 
     def no_text(self) -> UserError:
         return UserError(f'config.data.corpus="{self.spec}" holds no text in its {self.parts} file(s); name other files.')

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from bertlab.data.documents import Document, PartedCorpus, make_document
+from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, PartedCorpus, make_documents
 from bertlab.errors import UserError
 
 _EXAMPLES_PER_PART = 1 << 14
@@ -88,7 +88,7 @@ class TfdsCorpus(PartedCorpus):
     def fingerprint(self) -> str:
         """Digest of the dataset's full name, split, field and the names, sizes and times of its files."""
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(json.dumps([self._builder.info.full_name, self.split, self.field]).encode())
+        digest.update(json.dumps([self._builder.info.full_name, self.split, self.field, LONGEST_DOCUMENT, SECTION]).encode())
         for path in sorted(Path(self._builder.data_dir).iterdir()):
             status = path.stat()
             digest.update(f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
@@ -108,9 +108,7 @@ class TfdsCorpus(PartedCorpus):
                         f"{name}: example {number}, field {self.field}: byte {error.start} is not UTF-8 text; "
                         "prepare the dataset again from UTF-8 text."
                     ) from error
-            document = make_document(f"{name}:{number}", value)
-            if document is not None:
-                yield document
+            yield from make_documents(f"{name}:{number}", value)
 
     def no_text(self) -> UserError:
         return UserError(

@@ -5,14 +5,15 @@ import hashlib
 import heapq
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertlab.data.corpora import corpus_of
-from bertlab.data.prepare import split_of
+from bertlab.data.documents import Document
+from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.run import Run
@@ -113,14 +114,18 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
     data = Run(run).config.read()["data"]
     if not data["test_fraction"]:
         raise UserError(f"{run} was trained with config.data.test_fraction=0 and has no held-out text; give --text=FILE")
-    sentences = (
-        (hashlib.blake2b(f"{document.id}\0{number}".encode("utf-8", "surrogateescape"), digest_size=8).digest(), sentence)
-        for document in corpus_of(data).documents()
-        if split_of(document.id, data["valid_fraction"], data["test_fraction"]) == "test"
-        for number, sentence in enumerate(document.sentences)
-        if len(sentence.encode()) <= _LONGEST
-    )
-    chosen = [sentence for _, sentence in heapq.nsmallest(limit, sentences)]
+
+    def choose(documents: Iterator[Document], splits: Splits) -> list[str]:
+        sentences = (
+            (hashlib.blake2b(f"{document.id}\0{number}".encode("utf-8", "surrogateescape"), digest_size=8).digest(), sentence)
+            for document in documents
+            if splits.of(document.id) == "test"
+            for number, sentence in enumerate(document.sentences)
+            if len(sentence.encode()) <= _LONGEST
+        )
+        return [sentence for _, sentence in heapq.nsmallest(limit, sentences)]
+
+    chosen, _ = read_in_splits(corpus_of(data), data, choose)
     if not chosen:
         raise UserError(f"the test split of {data['corpus']} has no sentence of at most {_LONGEST} bytes; give --text=FILE")
     return chosen

@@ -17,8 +17,9 @@ from bertlab import cli
 from bertlab.data import corpora, duplicates
 from bertlab.data import prepare as prepare_module
 from bertlab.data.corpora import open_corpus
-from bertlab.data.prepare import describe, prepare, split_of
+from bertlab.data.prepare import describe, prepare
 from bertlab.data.prepared import load_prepared
+from bertlab.data.splits import Splits
 from bertlab.data.text_corpus import TextCorpus
 from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
@@ -87,7 +88,7 @@ def test_records_are_the_tokenised_documents(whole, documents):
             assert type(record["bytes"]) is type(record["document"]) is int
             document = documents[record["document"]]
             assert record["id"] == document.id
-            assert split == split_of(document.id, 0.05, 0.05)
+            assert split == Splits(0.05, 0.1).of(document.id)
             encoded = [whole.tokenizer.encode(sentence) for sentence in document.sentences]
             assert [] in encoded
             np.testing.assert_array_equal(record["sentence_lengths"], [len(ids) for ids in encoded if ids])
@@ -130,7 +131,7 @@ def test_repeated_text_is_counted_and_nothing_depends_on_processes_and_chunks(co
     for document in open_corpus(config["corpus"]).documents():
         # What has no token is not there, so it cannot make texts differ.
         sentences = tuple(sentence for sentence in document.sentences if encode(sentence))
-        documents[split_of(document.id, 0.2, 0.05)].append(sentences)
+        documents[Splits(0.2, 0.25).of(document.id)].append(sentences)
     expected = {}
     for split, found in documents.items():
         units = {"documents": found, "sentences": [sentence for sentences in found for sentence in sentences]}
@@ -243,17 +244,6 @@ def test_fingerprint_covers_text_and_options(config, text, unbuilt):
     assert all(re.fullmatch(r"text-text-jsonl-[0-9a-f]{16}", name) for name in names)
 
 
-def test_split_is_by_hash_of_the_id():
-    splits = [split_of(f"document {i}", 0.1, 0.2) for i in range(10_000)]
-    # Five standard deviations of the binomial counts.
-    assert abs(splits.count("valid") - 1000) < 150 and abs(splits.count("test") - 2000) < 200
-    # These may not change: they decide what every run so far was trained and tested on.
-    assert [split_of(name, 0.05, 0.05) for name in ("json", "abc", "numpy.linalg")] == ["valid", "train", "train"]
-    assert {split_of(f"document {i}", 0, 0) for i in range(1000)} == {"train"}
-    # A larger validation part keeps the documents of the smaller one.
-    assert all(split_of(f"document {i}", 0.2, 0) == "valid" for i in range(10_000) if splits[i] == "valid")
-
-
 def test_tokenizer_learns_from_training_documents_only(config):
     config = changed(config, tokenizer={"kind": "words", "vocab_size": 450}, valid_fraction=0.2)
     prepared = prepare(config)
@@ -262,7 +252,7 @@ def test_tokenizer_learns_from_training_documents_only(config):
     assert own and own < in_training
     expected = train_tokenizer(
         "words",
-        (s for d in open_corpus(config["corpus"]).documents() if split_of(d.id, 0.2, 0.05) == "train" for s in d.sentences),
+        (s for d in open_corpus(config["corpus"]).documents() if Splits(0.2, 0.25).of(d.id) == "train" for s in d.sentences),
         450,
         seed=0,
     )
@@ -298,7 +288,7 @@ def test_splits_may_be_left_out_and_so_are_documents_without_tokens(config, text
 def test_errors(config, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "few.txt").write_text("One document.\n\nAnother document.\n")
-    (tmp_path / "control.txt").write_text("\x01\n")
+    (tmp_path / "control.txt").write_text("\x01\n\n\x01\n\n\x01\n")
     given = {"kind": "words", "vocab_size": 8}
     few = changed(config, corpus=f"text:{tmp_path}/few.txt", tokenizer=given)
     cases = [
@@ -327,7 +317,7 @@ def test_progress_ends_where_it_should(config):
     calls = []
     prepare(config, progress=lambda *call: calls.append(call))
     labels = list(dict.fromkeys(label for label, _, _ in calls))
-    assert labels == ["reading for the tokenizer", "training the tokenizer", "tokenising"]
+    assert labels == ["reading the text", "training the tokenizer", "tokenising"]
     last = {label: (done, total) for label, done, total in calls}
     assert last == {labels[0]: (300, 300), labels[1]: (1, 1), labels[2]: (300, 300)}
 

@@ -10,7 +10,7 @@ import pytest
 from bertlab.cli import main
 from bertlab.config import base_config
 from bertlab.data.corpora import open_corpus
-from bertlab.data.prepare import split_of
+from bertlab.data.splits import Splits
 from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported, save_imported
@@ -95,7 +95,7 @@ def test_what_is_no_pair_is_refused_with_file_and_line(contents, message, tmp_pa
 def test_the_sample_is_of_the_test_split_and_depends_on_the_corpus_alone(run):
     sample = held_out_sentences(run, 12)
     config = json.loads((run / "config.json").read_text())
-    test = [d for d in open_corpus(config["data"]["corpus"]).documents() if split_of(d.id, 0.1, 0.3) == "test"]
+    test = [d for d in open_corpus(config["data"]["corpus"]).documents() if Splits(0.1, 0.4).of(d.id) == "test"]
     allowed = [sentence for document in test for sentence in document.sentences if len(sentence.encode()) <= 480]
     assert len(sample) == 12 and set(sample) <= set(allowed) and len(allowed) < sum(len(d.sentences) for d in test)
     assert sample != allowed[:12], "not the beginning of the corpus"

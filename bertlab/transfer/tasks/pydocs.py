@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bertlab.data.prepare import split_of
 from bertlab.data.pydocs import PydocsCorpus, Section, sections, sentences_of
+from bertlab.data.splits import splits_of
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, write_text
 from bertlab.transfer.examples import Example
@@ -76,8 +76,9 @@ def _load(name: str, kind: Kind, collect: Collect, directory: Path | None, optio
     key = f"{name}-{VERSION}-{PydocsCorpus(cache).fingerprint()[:16]}-{fractions[0]}-{fractions[1]}"
     path = cache_directory(cache) / "tasks" / f"{key}.json"
     if not path.exists():
-        place = lambda document: split_of(document, *fractions)
-        labels, collected = collect(sections(cache), place)
+        found = sections(cache)
+        place = splits_of((section.name for section in found), pretraining).of
+        labels, collected = collect(found, place)
         examples = {split: [] for split in SPLITS}
         for labelled in collected:
             examples[place(labelled[0])].append(labelled)

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from bertlab.data.prepare import split_of
 from bertlab.data.prose import paragraphs
 from bertlab.data.pydocs import Section, sentences_of
+from bertlab.data.splits import Splits
 from bertlab.errors import UserError
 from bertlab.transfer.kinds import Classification, Tagging
 from bertlab.transfer.tasks import find_task, load_task, pydocs
@@ -76,7 +76,7 @@ def test_a_document_is_in_the_split_that_pretraining_gave_it(stub_task, tmp_path
         assert examples
         assert len({example.id for example in examples}) == len(examples)
         for example in examples:
-            assert example.texts == (example.where,) and split_of(example.where, 0.2, 0.1) == split
+            assert example.texts == (example.where,) and Splits(0.2, 0.3).of(example.where) == split
             assert example.label == int(example.where.split()[1]) % 2
     assert load_task(task, options(tmp_path)).examples == loaded.examples and len(collected) == 1, "kept"
     other = load_task(task, options(tmp_path, test_fraction=0.4))
@@ -124,7 +124,7 @@ def test_examples_share_no_sentence_with_another_section(name, monkeypatch, tmp_
     assert len(texts) == 40 * {"package": 2, "code_spans": 3}[name]
 
     examples = load_task(find_task(name), options(tmp_path)).examples
-    train = [s for module, sentences in documents.items() if split_of(module, 0.2, 0.1) == "train" for s in sentences]
+    train = [s for module, sentences in documents.items() if Splits(0.2, 0.3).of(module) == "train" for s in sentences]
     assert examples["test"]
     assert not [s for example in examples["test"] for s in train if s in bare(" ".join(example.words or example.texts))]
 
