@@ -140,7 +140,7 @@ class BeamBackend:
         self._of_split = dict(zip(named_splits(self._options), counted[:, 1:-1].sum(axis=0).tolist(), strict=True))
         self._splits, self._positions = splits, Positions(self._options)
         for _, _, positions, _ in survey:
-            self._positions.merge(positions)
+            self._positions.merge(*positions)
         self._progress("reading the text", 1, 1)
         return fingerprint
 
@@ -229,8 +229,10 @@ def _fingerprint(_, corpus: Corpus) -> str:
     return corpus.fingerprint()
 
 
-def _survey(index: int, corpus: PartedCorpus, options: dict[str, Any], splits: Splits) -> tuple[int, list[int], Positions, str]:
-    """The part's numbers of documents (all, and by split) and train sentences, and positions, or else the error in its text."""
+def _survey(
+    index: int, corpus: PartedCorpus, options: dict[str, Any], splits: Splits
+) -> tuple[int, list[int], tuple[bool, list[float]], str]:
+    """The part's numbers of documents (all, and by split) and train sentences, its positions, and the error in its text or ""."""
     documents, sentences, positions = dict.fromkeys(named_splits(options), 0), 0, Positions(options)
     try:
         for document in corpus.part(index):
@@ -240,8 +242,8 @@ def _survey(index: int, corpus: PartedCorpus, options: dict[str, Any], splits: S
             sentences += len(document.sentences) if split == "train" else 0
     except UserError as error:
         # As a value: runners try an exception again and wrap it.
-        return index, [0] * (len(documents) + 2), positions, str(error)
-    return index, [sum(documents.values()), *documents.values(), sentences], positions, ""
+        return index, [0] * (len(documents) + 2), (False, []), str(error)
+    return index, [sum(documents.values()), *documents.values(), sentences], (positions.valid, positions.nearest), ""
 
 
 def _generators(seed: int, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:

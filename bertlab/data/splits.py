@@ -87,10 +87,10 @@ class Positions:
         elif len(self.nearest) < _NEAREST or position < self.nearest[-1]:
             self.nearest = heapq.nsmallest(_NEAREST, [*self.nearest, position])
 
-    def merge(self, other: "Positions") -> None:
-        """Adds the documents of another one."""
-        self.valid |= other.valid
-        self.nearest = heapq.nsmallest(_NEAREST, self.nearest + other.nearest)
+    def merge(self, valid: bool, nearest: list[float]) -> None:
+        """Adds the documents of another one, given by its attributes."""
+        self.valid |= valid
+        self.nearest = heapq.nsmallest(_NEAREST, self.nearest + nearest)
 
     def splits(self) -> Splits:
         """The bounds: those of the fractions too if so few documents leave none for training."""

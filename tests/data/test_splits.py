@@ -64,7 +64,7 @@ def test_positions_of_parts_are_merged():
         parts[i % 3].add(name)
     merged = Positions(FRACTIONS)
     for part in parts:
-        merged.merge(part)
+        merged.merge(part.valid, part.nearest)
     assert vars(merged) == vars(whole)
 
 

@@ -122,6 +122,16 @@ def test_tfds_corpus_with_a_given_tokenizer_from_the_command_line(text, tmp_path
     assert_same(load_prepared(tmp_path / "many" / one.directory.name), one)
 
 
+def test_few_documents_have_all_splits(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("\n\n".join(f"Document {number}{i} has words." for i in range(2)))
+    tokenizer = {"kind": "words", "vocab_size": 10}
+    one = prepare(config_for(f"text:{tmp_path}/*.txt", tmp_path / "one", **tokenizer))
+    many = config_for(f"text:{tmp_path}/*.txt", tmp_path / "many", **tokenizer)
+    assert_same(prepare(many, backend=beam_backend("DirectRunner", "")), one)
+    assert all(counts["documents"] for counts in one.statistics.values())
+
+
 def test_second_time_does_nothing(text, tmp_path, monkeypatch):
     one = prepare(config_for(text, tmp_path))
 
