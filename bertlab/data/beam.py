@@ -232,7 +232,7 @@ def _fingerprint(_, corpus: Corpus) -> str:
 def _survey(
     index: int, corpus: PartedCorpus, options: dict[str, Any], splits: Splits
 ) -> tuple[int, list[int], tuple[bool, list[float]], str]:
-    """The part's numbers of documents (all, and by split) and train sentences, its positions, and the error in its text or ""."""
+    """The part's numbers of documents (all, and by split) and train sentences, its `Positions`, and the error in its text."""
     documents, sentences, positions = dict.fromkeys(named_splits(options), 0), 0, Positions(options)
     try:
         for document in corpus.part(index):

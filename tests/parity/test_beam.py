@@ -107,7 +107,7 @@ def test_same_as_on_one_machine(text, tmp_path, monkeypatch, tokenizer):
 def test_tfds_corpus_with_a_given_tokenizer_from_the_command_line(text, tmp_path, monkeypatch, capsys):
     first = prepare(config_for(text, tmp_path / "first"))
     monkeypatch.setattr(tfds_datasets, "_EXAMPLES_PER_PART", 50)
-    given = {"path": str(first.directory / "tokenizer"), "kind": "unigram", "vocab_size": 8192}
+    given = {"path": str(first.directory / "tokenizer"), "kind": "unigram", "vocab_size": 4096}
     one_config = config_for(f"tfds:{first.directory / 'dataset'}", tmp_path / "one", **given)
     one_config.tfds.field = "id"
     one = prepare(one_config)
