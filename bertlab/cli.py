@@ -107,6 +107,7 @@ def _add_training(add) -> None:
     tune("--task", required=True, help="a task's name, FILE.py with your own task, or several joined by +")
     tune("--recipe", default="small", help=f"{', '.join(RECIPES)} (default small)")
     tune("--workdir", required=True, type=Path, help=_STUDY_HELP)
+    _add_step(tune)
     _add_grid(tune, " and selects the best on `valid`")
 
     adapt = add(
@@ -126,6 +127,10 @@ def _add_training(add) -> None:
     )  # fmt: skip
     average("runs", nargs="+", type=Path, help="directories of finished fine-tunings")
     average("--split", default="test", choices=("valid", "test"), help="default test")
+
+
+def _add_step(argument) -> None:
+    argument("--step", type=int, help="the step of the run's checkpoint (config.train.keep; default the last)")
 
 
 def _add_grid(argument, selection: str = "") -> None:
@@ -167,6 +172,7 @@ def _add_studies(add) -> None:
         "bertlab doctor runs/x",
     )  # fmt: skip
     doctor("run", type=Path, help="run directory")
+    _add_step(doctor)
 
 
 def _add_measuring(add) -> None:
@@ -179,7 +185,11 @@ def _add_measuring(add) -> None:
     evaluate("--minimal_pairs", type=Path, help="minimal pairs in BLiMP's format: .jsonl, .jsonl.gz or .jsonl.xz")
     evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
     evaluate("--limit", type=int, default=0, help="most texts, or pairs per paradigm (default: a whole file, or 200 sentences)")
-    evaluate("--out", type=Path, help="FILE.json to write (default: RUN/evaluation.json)")
+    evaluate(
+        "--out", type=Path,
+        help="FILE.json to write (default: RUN/evaluation.json; with another step than the last, RUN/evaluation-STEP.json)",
+    )  # fmt: skip
+    _add_step(evaluate)
 
     floor = add(
         "floor", _floor, "compute the lowest possible loss of each objective on the synthetic language, and how far a run is"
@@ -275,6 +285,7 @@ def _add_weights(add) -> None:
     export("run", type=Path, help=_ANY_RUN)
     export("--to", required=True, dest="kind", help="huggingface, elmo, word2vec or glove")
     export("directory", type=Path, help="new directory")
+    _add_step(export)
 
     embed = add(
         "embed", _embed, "write the hidden states of every line of a text",
@@ -288,6 +299,7 @@ def _add_weights(add) -> None:
         "--pooling", default=None,
         help="one vector per line: mean, first ([CLS]), last, max or pooler; special tokens are included",
     )  # fmt: skip
+    _add_step(embed)
     embed("--special_tokens", action="store_true", help="keep [CLS], [SEP] and other special tokens")
     embed(
         "--out", required=True, type=Path,
@@ -369,6 +381,10 @@ def _finetune(given, overrides: list[str]) -> int | None:
 
     processes.refuse()
     values = _values(overrides)
+    if given.step is not None:
+        if "init_step" in values:
+            raise UserError(f"--step={given.step} and --config.init_step set the same key; omit one of them")
+        values["init_step"] = str(given.step)
     if _asks_for_a_grid(given, overrides):
         return grid(given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs)
     result = finetune(given.run, given.task, given.workdir, values, given.recipe)
@@ -406,13 +422,13 @@ def _evaluate(given, _) -> None:
     from bertlab.transfer.evaluate import evaluate
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
-    evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out)
+    evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out, given.step)
 
 
 def _doctor(given, _) -> int:
     from bertlab.studies.doctor import doctor
 
-    return int(doctor(given.run) > 0)
+    return int(doctor(given.run, step=given.step) > 0)
 
 
 def _floor(given, overrides: list[str]) -> int:
@@ -534,7 +550,7 @@ def _import(given, _) -> None:
 def _export(given, _) -> None:
     from bertlab.interop import export_weights
 
-    export_weights(given.kind, given.run, given.directory)
+    export_weights(given.kind, given.run, given.directory, given.step)
     print(f"exported {given.run} to {given.directory}")
 
 
@@ -549,6 +565,7 @@ def _embed(given, _) -> None:
         pretokenized=given.pretokenized,
         special_tokens=given.special_tokens,
         pooling=given.pooling,
+        step=given.step,
     )
 
 

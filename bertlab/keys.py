@@ -166,6 +166,7 @@ KEYS = (
     Key("data.synthetic.sentence_words", (4, 12), "shortest and longest sentence, in words"),
     Key("data.synthetic.document_sentences", (4, 40), "shortest and longest document, in sentences"),
     Key("init_from", "", "a run or imported directory: its parameters, model shape and tokenizer are the start"),
+    Key("init_step", int, "the step of its checkpoint (train.keep); unset: the last", least=0),
     # model
     Key("model.family", "bert", "bert, gpt, modern, elmo, awd_lstm or static", of_shape=False),
     Key("model.size", "tiny", "a published size (bertlab models)", of_shape=False),
@@ -267,7 +268,9 @@ KEYS = (
     Key("train.eval_every", 200, "steps between evaluations on valid; 0: only at the end", least=0),
     Key("train.eval_batches", 20, "batches of an evaluation"),
     Key("train.checkpoint_every", 200, "steps between checkpoints; 0: only at the end", least=0, on_resume=True),
-    Key("train.keep_checkpoints", 2, "checkpoints to keep; 0: all", least=0, on_resume=True),
+    Key("train.keep_checkpoints", 2, "how many of the latest checkpoints stay; 0: all", least=0, on_resume=True),
+    Key("train.keep", "", "steps whose checkpoints are written and stay too: log (10, 20, 50, 100, ... and the last), or steps"
+        " such as 100,1000,4000", on_resume=True),
     Key("evaluate.sentences", 64, "test sentences to score in bits per byte after training; 0: none", on_resume=True),
     Key("evaluate.minimal_pairs", "", "a file in BLiMP's format to judge after training", on_resume=True),
     Key("evaluate.pairs", 20, "pairs of each of its paradigms; 0: all", on_resume=True),

@@ -145,7 +145,8 @@ class Run:
         data: Facts about the prepared corpus (`bertlab.data.facts`).
         metrics: The log lines.
         result: The final metrics and costs. It is written last: a run that has it is finished.
-        evaluation: What `bertlab evaluate` measured (`bertlab.transfer.evaluations`).
+        costs: Step of a checkpoint -> what training had cost up to it: tokens, supervised, flops, seconds.
+        evaluation: What `bertlab evaluate` measured (`bertlab.transfer.evaluations`) at the last step.
         measured: What could not be measured after pretraining; written when that has been tried.
         floor: Objective -> its exact floor on the synthetic language.
         imported: Where imported weights came from.
@@ -168,6 +169,7 @@ class Run:
         self.data = JsonFile(at / "data.json")
         self.metrics = MetricsFile(at / "metrics.jsonl")
         self.result = JsonFile(at / "result.json", "let the run finish first")
+        self.costs = JsonFile(at / "costs.json")
         self.evaluation = JsonFile(at / "evaluation.json")
         self.measured = JsonFile(at / "measured.json")
         self.floor = JsonFile(at / "floor.json")
@@ -207,6 +209,22 @@ class Run:
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
         return sorted(int(path.name) for path in self.checkpoints.glob("*") if path.name.isdigit())
+
+    def require_step(self, step: int | None) -> None:
+        """Refuses a step without a checkpoint; None, the last one, is not checked.
+
+        Raises:
+            UserError: Names the steps that have one.
+        """
+        steps = self.steps()
+        if step is not None and step not in steps:
+            there = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
+            raise UserError(f"{self} has no checkpoint of step {step}; {there} (config.train.keep says which steps stay)")
+
+    def evaluation_at(self, step: int | None) -> JsonFile:
+        """`evaluation`, or for another step than the last (None) of a finished run evaluation-STEP.json."""
+        last = self.result.get({}).get("step", 0)  # imported weights have only step 0
+        return self.evaluation if step in (None, last) else JsonFile(self.directory / f"evaluation-{step}.json")
 
     def delete_pretraining(self) -> None:
         """Removes what a pretraining wrote; leaves the adaptations, the fine-tunings and what the sweep's workers wrote."""

@@ -290,14 +290,14 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
     return description
 
 
-def load_run(run: Path) -> Imported:
-    """Loads a run or imported directory for export.
+def load_run(run: Path, step: int | None = None) -> Imported:
+    """Loads a run or imported directory for export; `step` is that of its checkpoint, None the last one.
 
     Raises:
-        UserError: the directory has no config or no checkpoint.
+        UserError: the directory has no config or no such checkpoint.
     """
     config = ConfigDict(Run(run).config.read())
-    return Imported(config, load_params(run), load_tokenizer(Run(run).tokenizer))
+    return Imported(config, load_params(run, step), load_tokenizer(Run(run).tokenizer))
 
 
 def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
@@ -322,20 +322,21 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
     return save_imported(load(source), workdir, kind, source)
 
 
-def export_weights(kind: str, run: str | Path, directory: str | Path) -> None:
+def export_weights(kind: str, run: str | Path, directory: str | Path, step: int | None = None) -> None:
     """Exports a run's model in another system's format.
 
     Args:
         kind: a key of `EXPORTERS`.
         run: a run or imported directory.
         directory: a new or empty directory.
+        step: of the run's checkpoint; None: the last one.
 
     Raises:
-        UserError: an unknown kind, or a model that the other system cannot express.
+        UserError: an unknown kind, no such checkpoint, or a model that the other system cannot express.
     """
     save = _find(kind, EXPORTERS)
     refuse_occupied(Path(directory))
-    loaded = load_run(Path(run))
+    loaded = load_run(Path(run), step)
     with whole_directory(Path(directory)) as part:
         save(loaded, part)
 

@@ -81,6 +81,7 @@ class Facts:
         result, data, floor: result.json, data.json and floor.json; None without one.
         failure: The last line of failed.txt; "" without one.
         imported: Whether the weights were trained elsewhere.
+        step: The step at which the run is judged; None for its last. Lines after it, results and floors are left out.
     """
 
     directory: Path
@@ -91,6 +92,7 @@ class Facts:
     floor: Mapping[str, Mapping[str, Any]] | None = None
     failure: str = ""
     imported: bool = False
+    step: int | None = None
 
     @functools.cached_property
     def train(self) -> list[dict[str, Any]]:
@@ -216,11 +218,11 @@ class Facts:
         return (self.floor or {}).get(name, {}).get("value") or 0.0
 
 
-def read_facts(directory: str | Path) -> Facts:
-    """Reads a run directory.
+def read_facts(directory: str | Path, step: int | None = None) -> Facts:
+    """Reads a run directory, up to a step if one is given.
 
     Raises:
-        UserError: It is none, or one of its files is damaged.
+        UserError: It is none, has no checkpoint of that step, or one of its files is damaged.
     """
     directory = Path(directory)
     run = Run(directory)
@@ -228,16 +230,21 @@ def read_facts(directory: str | Path) -> Facts:
         raise UserError(f"{directory} holds a study; give one of its runs, such as {directory / study['runs'][0]['name']}")
     if not run.begun():
         raise UserError(f"{directory} is not a run: it has neither config.json nor metrics.jsonl; give the --workdir of a run")
+    run.require_step(step)
+    lines = [line for line in run.metrics.read() if step is None or line["step"] <= step]
+    result = run.result.get()
+    step = None if result and result.get("step") == step else step
     reasons = run.failed.read().strip().splitlines() if run.failed.exists() else []
     return Facts(
         directory=directory,
         config=run.config.get({}),
-        lines=run.metrics.read(),
-        result=run.result.get(),
+        lines=lines,
+        result=result if step is None else None,
         data=run.data.get(),
-        floor=run.floor.get(),
+        floor=run.floor.get() if step is None else None,
         failure=(reasons or ["failed.txt is empty"])[-1].strip() if run.failed.exists() else "",
         imported=run.imported.exists(),
+        step=step,
     )
 
 
@@ -245,6 +252,8 @@ def read_facts(directory: str | Path) -> Facts:
 def _finished(facts: Facts) -> Finding | None:
     if facts.imported:
         raise CannotTell("these weights were trained elsewhere")
+    if facts.step is not None:
+        raise CannotTell(f"the run is judged as it was at step {facts.step:,}")
     if facts.result is not None:
         return None
     step, steps = facts.lines[-1]["step"] if facts.lines else 0, facts.setting("train.steps")
@@ -362,6 +371,8 @@ def _unknown_tokens(facts: Facts) -> Finding | None:
 
 @check("loss not below its floor")
 def _floor(facts: Facts) -> Finding | None:
+    if facts.step is not None:
+        raise CannotTell(f"losses on test were not measured at step {facts.step:,}")
     if facts.floor is None:
         raise CannotTell("floor.json is missing (only config.data.corpus='synthetic' has known floors)")
     above = {
@@ -512,20 +523,21 @@ def examine(facts: Facts) -> dict[str, Finding | CannotTell | None]:
     return found
 
 
-def doctor(directory: str | Path, console: Console | None = None) -> int:
+def doctor(directory: str | Path, console: Console | None = None, step: int | None = None) -> int:
     """Examines a run and prints findings first, then the statements that hold, then what could not be checked.
 
     Args:
         directory: Of the run.
         console: Where to print; default the terminal.
+        step: Judges the run as it was at this step, which must have a checkpoint; None: its last.
 
     Returns:
         The number of findings.
 
     Raises:
-        UserError: `directory` is not a run, or one of its files is damaged.
+        UserError: `directory` is not a run, has no such checkpoint, or one of its files is damaged.
     """
-    found = examine(read_facts(directory))
+    found = examine(read_facts(directory, step))
     if console is None:
         console = Console()
         console = console if console.is_terminal else Console(width=140)

@@ -98,7 +98,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         check_vocabulary(config, prepared.tokenizer, built)
     evaluations = {split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")}
     program = compose(config, built, vocabulary_of(prepared.tokenizer, prepared.counts))
-    process = (jax.process_index(), jax.process_count())
+    process, begin = (jax.process_index(), jax.process_count()), Path(config.init_from).expanduser()
     return Experiment(
         config=config,
         program=program,
@@ -106,7 +106,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         tokenizer=prepared.tokenizer,
         evaluations=evaluations,
         data_facts=data_facts(prepared, evaluations) | {"objectives": objective_facts(built, prepared, evaluations)},
-        warm_start=(lambda fresh: warm_start(fresh, Path(config.init_from).expanduser())) if config.init_from else None,
+        warm_start=(lambda fresh: warm_start(fresh, begin, config.init_step)) if config.init_from else None,
     )
 
 
@@ -163,15 +163,18 @@ def begun_from(config: ConfigDict) -> ConfigDict:
     How it is computed (dtype, remat, scan_layers, stateful) stays the config's own.
 
     Raises:
-        UserError: there is no such run, or a key that the config gives contradicts its model.
+        UserError: there is no such run or checkpoint, or a key that the config gives contradicts its model.
     """
     if not config.init_from:
+        if config.init_step is not None:
+            raise UserError(f"config.init_step={config.init_step} has no effect without config.init_from; set it to a run")
         return config
     run = Run(Path(config.init_from).expanduser())
     if not run.config.exists():
         raise UserError(
             f"config.init_from={config.init_from} has no config.json; give the --workdir of a `bertlab train` or `import`"
         )
+    run.require_step(config.init_step)
     theirs = ConfigDict(run.config.read()["model"])
     config = config.copy_and_resolve_references()
     check_family(config, theirs)
@@ -183,13 +186,19 @@ def begun_from(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def warm_start(fresh, run: Path, change: Callable[[Any], Any] = lambda pretrained: pretrained):
+def warm_start(fresh, run: Path, step: int | None = None, change: Callable[[Any], Any] = lambda pretrained: pretrained):
     """Fresh parameters, replaced by a run's (as `change` makes them) if it has them; prints which it has not.
 
+    Args:
+        fresh: tree of parameters.
+        run: whose checkpoint is read.
+        step: of that checkpoint; None: the last one.
+        change: what is done to the run's parameters first.
+
     Raises:
-        UserError: a parameter has another shape there.
+        UserError: the run has no such checkpoint, or a parameter has another shape there.
     """
-    params, kept_fresh = grafted(fresh, change(load_params(run)), run)
+    params, kept_fresh = grafted(fresh, change(load_params(run, step)), run)
     if kept_fresh:
         print(f"not in {run}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
     return params

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import jax
@@ -22,12 +22,16 @@ class Checkpoints:
     Args:
         directory: RUN/checkpoints; one subdirectory a step.
         keep: how many of the latest stay; 0 keeps all.
+        steps: those that stay however old they become. Orbax asks at every save about all checkpoints that it finds on disk,
+            so they stay when a run is resumed too.
     """
 
-    def __init__(self, directory: Path, keep: int):
+    def __init__(self, directory: Path, keep: int, steps: Collection[int] = ()):
         self._directory = directory.absolute()
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=preservation_policy.LatestN(keep or None),
+            preservation_policy=preservation_policy.AnyPreservationPolicy(
+                [preservation_policy.LatestN(keep or None), preservation_policy.CustomSteps(steps)]
+            ),
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
         )
@@ -107,15 +111,20 @@ def save_params(run: Path, params) -> None:
             raise UserError(f"{Run(run).checkpoints} has a later step than 0, beside which parameters are not saved; delete it")
 
 
-def load_params(run: Path):
-    """The parameters of a run's last checkpoint as a tree of NumPy arrays, whatever devices it was trained on.
+def load_params(run: Path, step: int | None = None):
+    """The parameters of a run's checkpoint as a tree of NumPy arrays, whatever devices it was trained on.
 
     These are the averaged parameters once the optimiser has begun to average (NT-ASGD). Low-rank updates are merged into their
     kernels.
 
+    Args:
+        run: run or imported directory.
+        step: of the checkpoint; None: the last one.
+
     Raises:
-        UserError: the run has no complete checkpoint, or a file of it is damaged or gone.
+        UserError: the run has no complete checkpoint, none of that step, or a file of it is damaged or gone.
     """
+    Run(run).require_step(step)
     directory = Run(run).checkpoints.absolute()
     if not directory.is_dir():
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")
@@ -124,7 +133,7 @@ def load_params(run: Path):
     alone = ocp.options.MultiprocessingOptions(jax.process_index(), {jax.process_index()})
     options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)
     with ocp.CheckpointManager(directory, item_handlers=handlers, options=options) as manager:
-        step = manager.latest_step()
+        step = manager.latest_step() if step is None else step
         if step is None:
             raise UserError(f"{run} has no complete checkpoint; let `bertlab train --workdir={run}` reach one")
         with _whole(directory, manager, step):

@@ -23,6 +23,7 @@ from bertlab.objectives.blame import blamed
 from bertlab.run import Run
 from bertlab.train.budget import parse_budget
 from bertlab.train.choice import check_attention
+from bertlab.train.keep import check_keep
 from bertlab.train.lora import build_adapter
 from bertlab.train.metrics import writer_names
 from bertlab.train.optimizers import check_optimizer
@@ -231,6 +232,7 @@ def check_shape(config: ConfigDict, shape) -> None:
             " config.train.eval_every=0 never measures them; set it, or average_after=0"
         )
     learning_rate(config.optimizer, config.train.steps)
+    check_keep(config.train)
     writer_names(config.writers)
 
 

@@ -22,6 +22,7 @@ from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.choice import with_attention
 from bertlab.train.environment import describe_environment
+from bertlab.train.keep import kept_steps
 from bertlab.train.layer_groups import layer_plan, stage_table
 from bertlab.train.metrics import open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
@@ -81,6 +82,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     experiment = with_warmup(with_attention(experiment), workdir)
     config = experiment.config
     steps, cadence = config.train.steps, config.train
+    kept = kept_steps(cadence.keep, steps)
 
     # 1. Mesh and optimiser; state and data position, restored or fresh.
     with (
@@ -109,6 +111,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             log, evaluate, save = (
                 itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
             )
+            save = save or session.step in kept
             next_phase, stopping = session.phase is not experiment.phase(session.step), stop.wanted(session.step)
             if not (log or evaluate or save or next_phase or stopping or trace.due(session.step)):
                 continue
@@ -169,7 +172,8 @@ class Session:
         self.mesh = build_mesh(config.mesh)
         self.optimizer = build_optimizer(config.optimizer, config.train.steps)
         self.example = next(iter(experiment.evaluations.values()))[0]
-        self.checkpoints = Checkpoints(Run(workdir).checkpoints, config.train.keep_checkpoints)
+        kept = kept_steps(config.train.keep, config.train.steps)
+        self.checkpoints = Checkpoints(Run(workdir).checkpoints, config.train.keep_checkpoints, kept)
         self.seed = np.int32(config.seed)
         self.waiting: list = []  # (step, metrics on the device, example ids, length of rows) since the last fetch
 
@@ -301,6 +305,9 @@ class Session:
         progress.sums = self.record.sums.sums
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
         self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress))
+        if is_first():
+            costs = Run(self.workdir).costs
+            costs.write({**costs.get({}), str(self.step): progress.axes()})
 
     def result(self, metrics: dict) -> dict:
         """What result.json says."""

@@ -52,12 +52,13 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         UserError: from any of the checks.
     """
     run = Path(config.init_from).expanduser()
+    Run(run).require_step(config.init_step)
     tokenizer = load_tokenizer(Run(run).tokenizer)
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
     _check(config, shape, tasks, Run(run).config.read())
     inputs, size = _inputs(config, tasks, tokenizer), config.data.batch_size
     from_disk = config.transfer.features
-    model = load(config.init_from) if from_disk else None
+    model = load(run, config.init_step) if from_disk else None
     rows, states, scoring = {}, {}, Scoring(config.transfer, workdir)
     for split in SPLITS:
         if from_disk:
@@ -269,7 +270,8 @@ def begin(fresh, config: ConfigDict, run: Path):
         UserError: a parameter has another shape there.
     """
     delimited = config.transfer.layout == "delimited"
-    params = warm_start(fresh, run, lambda pretrained: _with_new_tokens(pretrained, fresh) if delimited else pretrained)
+    change = lambda pretrained: _with_new_tokens(pretrained, fresh) if delimited else pretrained
+    params = warm_start(fresh, run, config.init_step, change)
     if config.transfer.layers is None:
         return params
     groups, names = layer_groups(params)

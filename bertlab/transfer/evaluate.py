@@ -51,6 +51,7 @@ def evaluate(
     kinds: Sequence[str] = (),
     limit: int = 0,
     out: Path | None = None,
+    step: int | None = None,
 ) -> dict[str, Any]:
     """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the numbers down.
 
@@ -60,26 +61,28 @@ def evaluate(
         minimal_pairs: as for `read_pairs`.
         kinds: of `bertlab.transfer.likelihood.KINDS`; () for all that the model allows.
         limit: texts, and pairs of a paradigm, the first ones; 0: all of a file, or `SAMPLE` sentences of the split.
-        out: a JSON file (`bertlab.transfer.evaluations`); None: `run`/evaluation.json. What it holds of other kinds and other
-            texts stays.
+        out: a JSON file (`bertlab.transfer.evaluations`); None: `run`/evaluation.json, and evaluation-STEP.json for another
+            step than the last. What it holds of other kinds and other texts stays.
+        step: of the checkpoint; None: the last one.
 
     Returns:
         {"bits_per_byte": {source: {kind: {"value", "standard_error", ...}}}, "minimal_pairs": {source: {kind: {"accuracy",
         ...}}}}: what was measured now. A source is "test split" or the path of a file, as given.
 
     Raises:
-        UserError: a file cannot be read, there is no held-out text, or the model cannot be scored so.
+        UserError: a file cannot be read, there is no held-out text or no such checkpoint, or the model cannot be scored so.
     """
     if limit < 0:
         raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
-    out = out or Run(run).evaluation.path
+    Run(run).require_step(step)
+    out = out or Run(run).evaluation_at(step).path
     if out.suffix != ".json":
         raise UserError(f"--out={out}: the file is JSON; give it a name that ends in .json")
     # Files are read first: a mistake in them is found before a model is compiled.
     pairs = read_pairs(minimal_pairs, limit) if minimal_pairs else []
     texts, source = (_read_texts(text, limit), str(text)) if text else ([], TEST_SPLIT)
     kept = read_evaluations(out) if out.is_file() else {}
-    model = load(run)
+    model = load(run, step)
     kinds = [model.check_kind(kind) for kind in kinds or model.kinds or (None,)]
     if not (text or minimal_pairs):
         texts = held_out_sentences(run, limit or SAMPLE)

@@ -41,7 +41,11 @@ def read_evaluations(path: Path) -> dict[str, dict[str, dict[str, dict[str, Any]
     """
     found = read_json(path)
     if not isinstance(found, dict) or not all(key in MEASURES and _is_measure(key, found[key]) for key in found):
-        mend = "delete it and run `bertlab evaluate` again" if path == Run(path.parent).evaluation.path else "name another"
+        mend = (
+            "delete it and run `bertlab evaluate` again"
+            if path.name.startswith(Run(path.parent).evaluation.path.stem)
+            else "name another"
+        )
         raise UserError(f"{path}: this file holds something else than evaluations; {mend}")
     return found
 

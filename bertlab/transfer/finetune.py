@@ -148,6 +148,8 @@ def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> Con
     keys.check(config)
     for key in KEYS:
         key.check(config.transfer[key.leaf], config.transfer)
+    if config.transfer.random and config.init_step is not None:
+        raise UserError(f"config.init_step={config.init_step} has no effect with config.transfer.random=True; leave it unset")
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     epoch = max(1, examples // config.data.batch_size)
     if config.data.seed is None:

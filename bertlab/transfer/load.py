@@ -83,12 +83,14 @@ class Pretrained:
         tokenizer: text to ids and back.
         program: body and objectives as pure functions: `program.views` and `program.metrics` give a loss of one's own.
         params: tree of float32 NumPy arrays.
+        step: of the checkpoint; None for the last one.
     """
 
     config: ConfigDict
     tokenizer: Tokenizer
     program: Program
     params: Any
+    step: int | None = None
 
     def apply(self, params: Any, view: View) -> Encoded:
         """Hidden states by what they have seen: a pure function, to be jitted or differentiated.
@@ -268,8 +270,10 @@ class Pretrained:
 
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:
-        """The objectives that had a weight at some step: the others have parameters that mean nothing."""
-        entries = [of_phase.objectives for _, of_phase in phase_configs(self.config)]
+        """The objectives that had a weight before the checkpoint: the others have parameters that mean nothing."""
+        phases = phase_configs(self.config)
+        begun = [True, *(self.step is None or end < self.step for end, _ in phases)]
+        entries = [of_phase.objectives for (_, of_phase), has_begun in zip(phases, begun) if has_begun]
         weighs = lambda name: any(any(weights_of(of[name])) for of in entries)
         return {name: objective for name, objective in self.program.objectives.items() if weighs(name)}
 
@@ -314,11 +318,15 @@ def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
     return [layer % count for layer in layers]
 
 
-def load(path: str | os.PathLike) -> Pretrained:
-    """Opens a run, at its last checkpoint, or an imported directory.
+def load(path: str | os.PathLike, step: int | None = None) -> Pretrained:
+    """Opens a run or an imported directory.
+
+    Args:
+        path: its directory.
+        step: of the checkpoint; None: the last one.
 
     Raises:
-        UserError: it is neither.
+        UserError: it is neither, or has no checkpoint of that step.
     """
     run = Path(path).expanduser()
     saved = Run(run).config.read()
@@ -331,7 +339,8 @@ def load(path: str | os.PathLike) -> Pretrained:
     asked = {} if "task" in saved or not config.objectives else objectives.build(config.objectives)
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
     body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
-    return Pretrained(config, tokenizer, Program(body, asked, vocabulary_of(tokenizer)), load_params(run))
+    program = Program(body, asked, vocabulary_of(tokenizer))
+    return Pretrained(config, tokenizer, program, load_params(run, step), step)
 
 
 def parse_layers(text: str) -> str | list[int]:
@@ -368,6 +377,7 @@ def embed_file(
     pretokenized: bool,
     special_tokens: bool,
     pooling: str | None = None,
+    step: int | None = None,
 ) -> None:
     """Writes the hidden states, or one vector, of every line of a text file.
 
@@ -379,6 +389,7 @@ def embed_file(
             row a line: `text`, then `d0`, `d1`, ….
         layers, pretokenized, special_tokens: as for `Pretrained.encode`; words are parted by spaces and tabs.
         pooling: one vector a line, of the one layer that is named, as `Pretrained.sentence_vectors` has it.
+        step: as for `load`.
 
     Raises:
         UserError: a file cannot be read, or as for `Pretrained.encode` or `sentence_vectors`.
@@ -401,7 +412,7 @@ def embed_file(
     out.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(out.parent, os.W_OK):
         raise UserError(f"--out={out}: {out.parent} cannot be written to; name another directory")
-    model = load(run)
+    model = load(run, step)
     if pooling is None:
         embeddings = model.encode(texts, layers, pretokenized, special_tokens)
         arrays = {str(number): embedding.states for number, embedding in enumerate(embeddings)}
