@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from bertlab.errors import UserError
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, difference
-from bertlab.studies.curves import curves
+from bertlab.studies.curves import curves, score_curves
 from bertlab.studies.measurements import X_AXES, Measure, Results, load, scores
 from bertlab.studies.plots import LineStyle
 from bertlab.studies.same_data import compare_data
@@ -38,6 +38,7 @@ __all__ = [
     "load",
     "plot_curves",
     "plot_heat_map",
+    "plot_score_curves",
     "plot_scores",
     "styles",
     "summarise",
@@ -46,7 +47,7 @@ __all__ = [
 
 def styles(results: Results) -> dict[str, LineStyle]:
     """Variant -> how all figures draw it (`colour`, `dashes`, `marker`, `hatch`), for your own figures."""
-    return plots.line_styles(results.runs)
+    return plots.styles_of(results)
 
 
 def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[str] = ("tokens",)) -> Figure:
@@ -62,15 +63,15 @@ def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[
     Raises:
         UserError: There is no such axis, or no run has logged such a metric on `valid`.
     """
-    if unknown := [axis for axis in x_axes if axis not in X_AXES]:
-        raise UserError(f"x_axes: unknown axis '{unknown[0]}'; choose from {', '.join(X_AXES)}")
+    _check_axes(x_axes)
     known = dict.fromkeys(results.metrics.loc[results.metrics["split"] == "valid", "metric"])
     names = list(metrics) or plots.loss_metrics(results.metrics)
-    if not names or (unknown := [name for name in names if name not in known]):
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
         raise UserError(
             f"metrics: no run in {results.path} has '{(unknown or ['loss'])[0]}'; it has {', '.join(known) or 'none'}"
         )
-    return plots.learning_curves(curves(results), names, x_axes, plots.line_styles(results.runs))
+    return plots.learning_curves(curves(results), names, x_axes, plots.styles_of(results))
 
 
 def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:
@@ -83,7 +84,30 @@ def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:
     Raises:
         UserError: There is no such score, or no finished run.
     """
-    return plots.downstream_bars(results, _scores(results, metrics), plots.line_styles(results.runs))
+    return plots.downstream_bars(results, _scores(results, metrics), plots.styles_of(results))
+
+
+def plot_score_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[str] = ("tokens",)) -> Figure:
+    """Test scores along pretrainings: a row of panels per score, a column per horizontal axis; bands are 95 % intervals.
+
+    Args:
+        results: From `load`; of a study with an axis of steps (`finetune.init_step`).
+        metrics: Such as "package/accuracy"; () for the first metric of each task.
+        x_axes: Of "step", "tokens", "supervised", "flops", "seconds".
+
+    Raises:
+        UserError: There is no such score or axis, or no axis of steps.
+    """
+    _check_axes(x_axes)
+    curve = score_curves(results, _scores(results, metrics))
+    if curve.empty:
+        raise UserError(f"{results.path} has no axis of steps, such as 'finetune.init_step': [100, 1000]; use plot_scores")
+    return plots.score_curves(curve, list(dict.fromkeys(curve["metric"])), x_axes, plots.styles_of(results))
+
+
+def _check_axes(x_axes: Sequence[str]) -> None:
+    if unknown := [axis for axis in x_axes if axis not in X_AXES]:
+        raise UserError(f"x_axes: unknown axis '{unknown[0]}'; choose from {', '.join(X_AXES)}")
 
 
 def plot_heat_map(results: Results, metrics: Sequence[str] = ()) -> Figure:

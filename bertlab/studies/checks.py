@@ -121,6 +121,8 @@ class _Checker:
         directory = existing_run(run.config) or Path(run.name)
         place = Path(run.name, "adapt", task)
         config, _ = adaptation_config(run=directory, workdir=place, pretrained=pretrained, **adaptation(run, task))
+        if not existing_run(run.config):
+            _check_reached(config, pretrained["train"])
         self._once(config, lambda: _check_pretraining(config))
         return config
 
@@ -128,6 +130,8 @@ class _Checker:
         given = finetuning(run, task)
         config = finetune_config(Path(run.name), given["task"], given["recipe"], begun)
         config = overridden(config, given["overrides"])
+        if run.adapt or not existing_run(run.config):  # of an existing run the checkpoints are known
+            _check_reached(config, begun["train"])
         tasks = self._load(config.task, json.dumps(config.task_data.to_dict(), sort_keys=True))
         config = sized(config, tasks)
         self._once(config, lambda: check_finetuning(config, tasks, begun, tokenizer))
@@ -136,7 +140,7 @@ class _Checker:
     def _once(self, config: ConfigDict, check: Callable[[], None]) -> None:
         values = config.to_dict()
         data = {key: value for key, value in values["data"].items() if key not in ("seed", "corpus", "tokenizer")}
-        same = {key: value for key, value in values.items() if key not in ("seed", "init_from")} | {"data": data}
+        same = {key: value for key, value in values.items() if key not in ("seed", "init_from", "init_step")} | {"data": data}
         if (key := json.dumps(same, sort_keys=True)) not in self._checked:
             check()
             self._checked.add(key)
@@ -150,6 +154,12 @@ def _check_pretraining(config: ConfigDict) -> None:
         program, rows = made_up_program(config), MadeUpRows(config.data, config.data.tokenizer.vocab_size)
         batch = next(iter(rows))
         layer_plan(optimizer, config.train.steps, jax.eval_shape(lambda: program.init(jax.random.key(0), batch)))
+
+
+def _check_reached(config: ConfigDict, before: Mapping[str, Any]) -> None:
+    """Raises: UserError: The config begins with a step that the stage before it, of which this is `train`, does not reach."""
+    if config.init_step is not None and config.init_step > before["steps"] and not before["budget"]:
+        raise UserError(f"init_step={config.init_step} is beyond the {before['steps']} steps that are trained before; lower it")
 
 
 def _as_saved(config: ConfigDict) -> dict[str, Any]:

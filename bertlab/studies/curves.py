@@ -1,12 +1,22 @@
-"""The learning curves of a study: whose are drawn, which variants share one, and which variants were not pretrained."""
+"""The curves of a study: losses in training and scores along it, which variants share one, and which were not pretrained."""
 
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
 import pandas as pd
 
-from bertlab.studies.measurements import Results, cost
+from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, pretraining_step
+from bertlab.studies.seeds import by_seed
+from bertlab.studies.statistics import mean_interval
 
 
 def curves(results: Results) -> pd.DataFrame:
-    """`Results.metrics` of finished runs (all runs of a variant without a finished one), each pretraining under one variant."""
+    """`Results.metrics` of finished runs (all runs of a variant without a finished one), each pretraining under one variant.
+
+    Variants are those of `along_trajectories`.
+    """
+    results = along_trajectories(results)
     finished = results.finished
     kept = results.metrics[results.metrics["run"].isin(finished["run"]) | ~results.metrics["variant"].isin(finished["variant"])]
     return kept[~kept["variant"].isin(shared_curves(results))]
@@ -15,8 +25,9 @@ def curves(results: Results) -> pd.DataFrame:
 def shared_curves(results: Results) -> dict[str, str]:
     """Variants whose pretrainings all belong to one other variant that is drawn -> that variant; the curves are the same.
 
-    Variants that start from random values are not among them.
+    Variants are those of `along_trajectories`. Those that start from random values are not among them.
     """
+    results = along_trajectories(results)
     variant_of = results.runs.set_index("run")["variant"]
     owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
     stands_for = {owner: name for name, owner in reversed(owners.items())} | {name: name for name in owners}
@@ -29,6 +40,53 @@ def shared_curves(results: Results) -> dict[str, str]:
         if drawn == of and not of & set(runs["run"]) and len(others := set(variant_of[list(of)])) == 1:
             found[variant] = others.pop()
     return found
+
+
+def trajectory_axis(results: Results) -> str | None:
+    """The axis whose labels are steps of the pretrainings (`finetune.init_step`); None without one."""
+    steps = {run["name"]: pretraining_step(run) for run in results.study["runs"]}
+    for axis in results.axes:
+        by_label = results.runs["run"].map(steps).groupby(results.runs[axis]).agg(lambda of: frozenset(of.dropna()))
+        if axis not in results.seed_axes and (by_label.map(len) == 1).sum() > 1 and by_label.map(len).max() == 1:
+            return axis
+    return None
+
+
+def along_trajectories(results: Results) -> Results:
+    """The results with the steps of one pretraining as one variant: "MLM" of "MLM, 1000" and "MLM, 4000"."""
+    axis = trajectory_axis(results)
+    if axis is None:
+        return results
+    kept = [name for name in results.axes if name not in (axis, *results.seed_axes)]
+    joined = [", ".join(filter(None, labels)) for labels in results.runs[kept].itertuples(index=False)]
+    names = dict(zip(results.runs["run"], (name or results.study["title"] for name in joined), strict=True))
+    renamed = lambda table: table.assign(variant=table["run"].map(names))
+    return dataclasses.replace(results, runs=renamed(results.runs), metrics=renamed(results.metrics))
+
+
+def score_curves(results: Results, measures: Sequence[Measure]) -> pd.DataFrame:
+    """Test scores along pretrainings, of finished runs; empty unless an axis of the study has steps of them.
+
+    Returns:
+        One row per score, line and point: `metric` (`Measure.name`), `variant` (without the steps), a column for each of
+        `X_AXES` (the cost of the step; mean over seeds), `mean`, `low` and `high` (Student's 95 % interval of the mean over
+        pretraining seeds; NaN for one seed), `seeds`. A variant that was not pretrained has a row at 0.
+    """
+    columns = ("metric", "variant", *X_AXES, "mean", "low", "high", "seeds")
+    axis, rows = trajectory_axis(results), []
+    lines = along_trajectories(results).runs if axis else pd.DataFrame(columns=["variant", "status"])
+    of_axes = pd.DataFrame({name: results.values(cost(name)) for name in X_AXES})
+    lines = lines[lines["status"] == "finished"]
+    for measure in measures:
+        values = results.values(measure)
+        for variant, of_line in lines.groupby("variant", sort=False):
+            points = of_line.groupby(of_axes["step"].loc[of_line["run"]].to_numpy())
+            for _, runs in points:
+                scores = by_seed(runs, values).mean(axis=1).dropna()
+                if len(scores):
+                    x, interval = of_axes.loc[runs["run"]].mean(), np.clip(mean_interval(scores), *bounds(measure.metric))
+                    rows.append((measure.name, variant, *x, scores.mean(), *interval, len(scores)))
+    return pd.DataFrame(rows, columns=columns)
 
 
 def untrained(results: Results) -> list[str]:

@@ -13,7 +13,7 @@ import pandas as pd
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.study import COSTS
-from bertlab.studies.worker import NO_COSTS, from_scratch
+from bertlab.studies.worker import NO_COSTS, common_step, from_scratch, result_at
 from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
 
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
@@ -66,7 +66,8 @@ class Results:
             "unfinished"), `error`, `data_hash`, `biases` (names from `BIASES`, separated by spaces).
         measurements: One row per number: `run`, `stage`, `task`, `split`, `metric` (see `Measure`), `value`, `weight` (how many
             tokens or pairs the value is a mean over; NaN if not recorded), `standard_error` (over those; NaN if not recorded).
-            A run whose fine-tunings all start from random values has no pretraining: only `parameters`, and costs of 0.
+            A run whose fine-tunings all start from random values has no pretraining: only `parameters`, and costs of 0. A run
+            whose fine-tunings begin with an earlier step has the costs of that step, and what was measured there.
         metrics: One row per number in metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`, `tokens`,
             `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
@@ -181,14 +182,16 @@ def load(path: str | os.PathLike) -> Results:
         variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds)
         identity = {"run": name, "variant": variant or (study["title"] if repetitions else name), **labels}
         lines = [] if scratch else pretraining.metrics.read()
-        result = pretraining.result.get()
+        step = pretraining_step(run)
+        result = result_at(pretraining, step)
+        earlier = result is not None and "metrics" not in result
         config = pretraining.config.get({})
-        evaluations = {} if scratch or not (file := pretraining.evaluation).exists() else read_evaluations(file.path)
+        evaluations = {} if scratch or not (file := pretraining.evaluation_at(step)).exists() else read_evaluations(file.path)
         data_hash = "" if scratch or not result else result.get("data_hash") or ""
         trained = "" if scratch else study.get("trained", {}).get(name, trained_objectives(config))
         own = [
             *_pretraining(result, lines, scratch),
-            *([] if scratch else _floors(pretraining.floor.get({}))),
+            *([] if scratch or earlier else _floors(pretraining.floor.get({}))),
             *_evaluations(evaluations),
             *_finetunings(directory, run),
         ]
@@ -255,6 +258,14 @@ def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
     run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
     described = {"name": name, "title": f"Run {name}", "question": "", "command": "", "axes": {}}
     return described | {"downstream": tasks, "runs": [run]}, {name: single}
+
+
+def pretraining_step(run: Mapping[str, Any]) -> int | None:
+    """The step of its pretraining that a run of study.json uses in all tasks; None for the last, or if tasks differ."""
+    if run.get("adapt"):
+        return common_step([run["adapt"]])
+    tasks = run["downstream"]
+    return common_step(tasks.values()) if isinstance(tasks, Mapping) else None
 
 
 def trained_objectives(config: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib
@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
-from bertlab.studies.curves import untrained
+from bertlab.studies.curves import along_trajectories, untrained
 from bertlab.studies.measurements import Measure, Results, bounds
 from bertlab.studies.seeds import mean_scores, pretraining_seeds, seed_tables
 
@@ -126,6 +126,13 @@ def line_styles(runs: pd.DataFrame) -> dict[str, LineStyle]:
     return {variant: styles[variant] for variant in variants}
 
 
+def styles_of(results: Results) -> dict[str, LineStyle]:
+    """`line_styles` of a study's variants; steps of one pretraining ("MLM, 1000") have the style of their line ("MLM")."""
+    lines = along_trajectories(results)
+    styles, names = line_styles(lines.runs), dict(zip(results.runs["variant"], lines.runs["variant"], strict=True))
+    return styles | {variant: styles[line] for variant, line in names.items()}
+
+
 def loss_metrics(metrics: pd.DataFrame) -> list[str]:
     """The validation losses in `Results.metrics`: one per objective, or the total if no objective is named."""
     names = dict.fromkeys(metrics.loc[metrics["split"] == "valid", "metric"])
@@ -169,16 +176,50 @@ def learning_curves(
     valid = metrics[(metrics["split"] == "valid") & metrics["metric"].isin(names)]
     trained = valid.groupby("variant")["step"].max()
     valid = valid[valid["variant"].isin(trained[trained > 0].index)]
-    shown = [variant for variant in styles if variant in set(valid["variant"])]
+    draw = lambda panel, name, axis: draw_curves(panel, valid[valid["metric"] == name], axis, styles)
+    return _panels(names, x_axes, draw, valid["variant"] if legend else (), styles)
+
+
+def score_curves(
+    curve: pd.DataFrame,
+    names: Sequence[str],
+    x_axes: Sequence[str],
+    styles: Mapping[str, LineStyle],
+    *,
+    legend: bool = True,
+) -> Figure:
+    """Test scores along pretrainings, a row of panels per score and a column per horizontal axis.
+
+    Lines are means over pretraining seeds, bands their 95 % intervals. A panel reaches at most one range of the means beyond
+    these, so bands of few seeds may leave it. Variants that were not pretrained are horizontal lines.
+
+    Args:
+        curve: From `bertlab.studies.curves.score_curves`.
+        names: Scores, such as "package/accuracy".
+        x_axes, styles, legend: As for `learning_curves`.
+    """
+    draw = lambda panel, name, axis: draw_scores(panel, curve[curve["metric"] == name], name, axis, styles)
+    return _panels(names, x_axes, draw, curve["variant"] if legend else (), styles)
+
+
+def _panels(
+    names: Sequence[str],
+    x_axes: Sequence[str],
+    draw: Callable[[Axes, str, str], None],
+    shown: Iterable[str],
+    styles: Mapping[str, LineStyle],
+) -> Figure:
+    """A row of panels per metric and a column per horizontal axis; `shown` are the variants of the legend."""
+    shown = set(shown)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(2.4 * len(x_axes), 2.0 * len(names)), layout="constrained")
         grid = figure.subplots(len(names), len(x_axes), squeeze=False)
         for name, row in zip(names, grid, strict=True):
             for axis, panel in zip(x_axes, row, strict=True):
-                draw_curves(panel, valid[valid["metric"] == name], axis, styles)
+                draw(panel, name, axis)
             row[0].set_ylabel(wrapped(metric_label(name), 1.5))
-        if legend and shown:
-            add_legend(figure, {variant: line_handle(styles[variant]) for variant in shown}, "upper")
+        if shown:
+            add_legend(figure, {variant: line_handle(style) for variant, style in styles.items() if variant in shown}, "upper")
     return figure
 
 
@@ -212,6 +253,41 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
     panel.set_xlabel(label)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=divisor == 1))
     panel.yaxis.set_major_locator(MaxNLocator(nbins=5))
+
+
+WIDE = 10  # a horizontal axis whose points are that far apart is logarithmic
+
+
+def draw_scores(panel: Axes, curve: pd.DataFrame, name: str, axis: str, styles: Mapping[str, LineStyle]) -> None:
+    """Draws one score against one horizontal axis."""
+    divisor, label = x_scale(axis, curve[axis].max())
+    factor, reached = percent_factor(name), curve.loc[curve[axis] > 0, axis]
+    for variant, style in styles.items():
+        points = curve[curve["variant"] == variant].sort_values(axis)
+        looks = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.5}
+        if points.empty:
+            continue
+        if not points["step"].any():
+            panel.axhline(factor * points["mean"].iloc[0], **looks)
+            continue
+        x = points[axis] / divisor
+        panel.plot(x, factor * points["mean"], marker=style.marker, markersize=3.5, **looks)
+        panel.fill_between(x, factor * points["low"], factor * points["high"], color=style.colour, alpha=0.18, linewidth=0)
+    lowest, highest = factor * curve["mean"].min(), factor * curve["mean"].max()
+    room = (highest - lowest) or 1.0
+    low = max(lowest - room, min(lowest, factor * curve["low"].min()))
+    high = min(highest + room, max(highest, factor * curve["high"].max()))
+    panel.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    panel.set_xlabel(label)
+    panel.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    if len(reached) and reached.max() >= WIDE * reached.min():
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reached.max() < 300 * reached.min() else (1,)))
+        panel.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        panel.xaxis.set_minor_locator(NullLocator())
+    else:
+        panel.set_xlim(left=0)
+        panel.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=divisor == 1))
 
 
 def downstream_bars(results: Results, measures: Sequence[Measure], styles: Mapping[str, LineStyle]) -> Figure:

@@ -11,8 +11,8 @@ from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.run import JsonFile, Run, StudyDirectory
-from bertlab.studies.study import RunSpec, sharing
-from bertlab.studies.worker import recorded, stage_settings
+from bertlab.studies.study import RunSpec, begun_at, sharing
+from bertlab.studies.worker import Stage, existing_run, pretrained, recorded, stage_settings
 
 
 def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
@@ -72,6 +72,32 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
                 f"{path}: run {run.name} uses the pretraining of run {gone[0]}, which is no longer in this study; add that run,"
                 " or give another --workdir"
             )
+
+
+def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:
+    """Refuses a study that begins with steps of a pretraining or an adaptation that went past them without a checkpoint.
+
+    Args:
+        workdir: The study's.
+        runs: From `with_owners`.
+
+    Raises:
+        UserError: Names the step and those that there are.
+    """
+    for run in runs:
+        directory = workdir / run.name
+        for stage, task, begins_with, step in begun_at(run):
+            if Stage(stage, task, directory / stage / task).finished or run.averages:
+                continue
+            source = Run(pretrained(run, directory, task if stage == "finetune" else ""))
+            there = source.steps()
+            done = source.result.exists() or (begins_with == "pretrain" and existing_run(run.config))
+            if step not in there and (done or (there and step < there[-1])):
+                listed = ", ".join(map(str, there)) or "none"
+                raise UserError(
+                    f"run {run.name}: {stage}.init_step={step}, but {source} has checkpoints at {listed} and goes on from the"
+                    " last one; choose one of these steps, or give another --workdir"
+                )
 
 
 def clear_changed(workdir: Path, runs: Sequence[RunSpec]) -> None:

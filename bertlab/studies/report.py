@@ -3,7 +3,7 @@
 import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rich.table import Table
 
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
-from bertlab.studies.curves import curves, shared_curves, untrained
+from bertlab.studies.curves import curves, score_curves, shared_curves, untrained
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
@@ -91,7 +91,7 @@ def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd
 
     Returns:
         `runs` (`Results.runs`), `measurements` (`Results.measurements`), `curves` (`Results.metrics`), `table` (`summarise`),
-        `scores` (`selections`), `rates` (`rate_rows`), `differences` (a row per `Comparison`) and `published`.
+        `scores` (`selections`), `rates` (`rate_rows`), `score_curves`, `differences` (a row per `Comparison`) and `published`.
     """
     published = results.study.get("published") or {"columns": [], "rows": {}, "source": ""}
     printed = [
@@ -107,6 +107,7 @@ def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd
         "table": summarise(results),
         "scores": selections(results),
         "rates": rate_rows(results),
+        "score_curves": score_curves(results, scores(results)),
         "differences": pd.DataFrame(differences),
         "published": pd.DataFrame(printed),
     }
@@ -132,13 +133,16 @@ def latex(results: Results, compared: Sequence[Comparison]) -> str:
 
 def figures(results: Results) -> dict[str, Figure]:
     """The figures that are written as files: name -> figure."""
-    styles = plots.line_styles(results.runs)
+    styles = plots.styles_of(results)
     drawn = {}
     losses = plots.loss_metrics(curves(results))
     if losses:
         drawn["learning_curves"] = plots.learning_curves(curves(results), losses, X_AXES, styles)
     if measures := scores(results):
         drawn["downstream"] = plots.downstream_bars(results, measures, styles)
+    if len(curve := score_curves(results, measures)):
+        names = list(dict.fromkeys(curve["metric"]))
+        drawn["score_curves"] = plots.score_curves(curve, names, X_AXES, styles)
     for figure in score_maps(results):
         drawn["heat_map"] = figure
     return drawn
@@ -249,24 +253,12 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
 
 def html_page(results: Results, compared: Sequence[Comparison]) -> str:
     """The report as one HTML page that loads nothing."""
-    styles = plots.line_styles(results.runs)
+    styles = plots.styles_of(results)
     same, problems = compare_data(results)
     summary = summarise(results)
     metrics = curves(results)
-    rows = []
-    for i, name in enumerate(plots.loss_metrics(metrics)):
-        panels = [
-            inline_svg(
-                plots.learning_curves(metrics, [name], [axis], styles, legend=False),
-                f"c{i}-{axis}",
-                f"{name} on held-out text against {axis}",
-            )
-            for axis in X_AXES
-        ]
-        valid = metrics[(metrics["split"] == "valid") & (metrics["metric"] == name) & (metrics["step"] > 0)]
-        shown = [variant for variant in styles if variant in set(valid["variant"])]
-        legend = [(variant, inline_svg(legend_sample(styles[variant]), f"k{i}-{j}", "")) for j, variant in enumerate(shown)]
-        rows.append({"name": name, "panels": panels, "legend": legend})
+    losses, valid = plots.loss_metrics(metrics), metrics[(metrics["split"] == "valid") & (metrics["step"] > 0)]
+    along = score_curves(results, scores(results))
     bars = [
         inline_svg(plots.downstream_bars(results, [measure], styles), f"b{i}", f"{measure.name} on test by variant")
         for i, measure in enumerate(scores(results))
@@ -290,7 +282,8 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
         tables=html_tables(results, compared),
         losses_note=LOSSES_NOTE,
         cost_note=COST_NOTE,
-        curves=rows,
+        curves=html_curves(plots.learning_curves, metrics, losses, valid, styles, "loss"),
+        score_curves=html_curves(plots.score_curves, along, list(dict.fromkeys(along["metric"])), along, styles, "score"),
         bars=bars,
         maps=maps,
         references=untrained(results),
@@ -305,6 +298,37 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
         same_data=same,
         environment=environment_rows(results.environments),
     )
+
+
+def html_curves(
+    draw: Callable[..., Figure],
+    table: pd.DataFrame,
+    names: Sequence[str],
+    drawn: pd.DataFrame,
+    styles: Mapping[str, plots.LineStyle],
+    prefix: str,
+) -> list[dict[str, Any]]:
+    """A row of the page for each metric: its name with the unit, a panel for each horizontal axis, and its legend.
+
+    Args:
+        draw: `plots.learning_curves` or `plots.score_curves`.
+        table: What it draws.
+        names: The metrics.
+        drawn: Rows with the columns `metric` and `variant` of what will be seen.
+        styles: Variant -> style.
+        prefix: Of the ids in the page.
+    """
+    rows = []
+    for i, name in enumerate(names):
+        variants = set(drawn.loc[drawn["metric"] == name, "variant"])
+        shown = [variant for variant in styles if variant in variants]
+        panels = [
+            inline_svg(draw(table, [name], [axis], styles, legend=False), f"{prefix}{i}-{axis}", f"{name} against {axis}")
+            for axis in X_AXES
+        ]
+        legend = [(v, inline_svg(legend_sample(styles[v]), f"{prefix}-key{i}-{j}", "")) for j, v in enumerate(shown)]
+        rows.append({"name": plots.metric_label(name), "panels": panels, "legend": legend})
+    return rows
 
 
 def legend_sample(style: plots.LineStyle) -> Figure:

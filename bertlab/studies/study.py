@@ -58,6 +58,9 @@ class Study:
     fine-tuning (also "finetune.recipe"); "adapt.NAME" adds an adaptation to each task's text in between (also "adapt.recipe"
     and "adapt.epochs"). The reserved key "config" replaces the base config file.
 
+    `"finetune.init_step": [100, 1000]` compares steps of one pretraining: its runs share that, and it keeps the checkpoints of
+    these steps (`train.keep` is set).
+
     Attributes:
         name: Short name, used in messages and to recognise the study's workdir.
         title: Heading of the report.
@@ -148,7 +151,7 @@ class Study:
                     f'"{spec.name}", which is taken; rename a label'
                 )
             specs[spec.name] = spec
-        return sharing([self._averaging(point, spec, specs) for point, spec in zip(grid, specs.values(), strict=True)])
+        return sharing(keeping([self._averaging(point, spec, specs) for point, spec in zip(grid, specs.values(), strict=True)]))
 
     def _run(self, point: Point) -> RunSpec:
         """The run at a point, by itself."""
@@ -227,6 +230,36 @@ class Published:
 def _of_stage(stage: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides of a stage, without its prefix."""
     return {key.removeprefix(f"{stage}."): value for key, value in given.items() if key.startswith(f"{stage}.")}
+
+
+def begun_at(run: RunSpec) -> Iterator[tuple[str, str, str, int]]:
+    """(stage, task, stage that it begins with, step of that) of each stage that begins with another step than the last."""
+    for task, finetune in run.downstream.items():
+        begins = [("finetune", "adapt" if run.adapt else "pretrain", finetune), ("adapt", "pretrain", run.adapt)]
+        for stage, begins_with, of in begins:
+            if str(of.get("init_step")).isdecimal():  # the check of the stage's config refuses other values
+                yield stage, task, begins_with, int(of["init_step"])
+
+
+def keeping(runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The runs; a pretraining or an adaptation keeps the steps with which other stages begin, of all runs that share it."""
+    wanted: dict[str, set[int]] = {}
+    for run in runs:
+        for _, _, begins_with, step in begun_at(run):
+            if key := _shareable(run).get(begins_with):
+                wanted.setdefault(key, set()).add(step)
+
+    def kept(of_stage: Mapping[str, Any], key: str | None) -> Mapping[str, Any]:
+        if key not in wanted:
+            return of_stage
+        steps = [of_stage.get("train.keep", ""), *map(str, sorted(wanted[key]))]
+        return {**of_stage, "train.keep": ",".join(filter(None, steps))}
+
+    keys = [(run, _shareable(run)) for run in runs]
+    return [
+        replace(run, overrides=kept(run.overrides, of.get("pretrain")), adapt=kept(run.adapt, of.get("adapt")))
+        for run, of in keys
+    ]
 
 
 def sharing(runs: Sequence[RunSpec], has_it: Callable[[str, RunSpec], bool] = lambda stage, run: False) -> list[RunSpec]:

@@ -90,9 +90,12 @@ def is_finished(run: RunSpec, directory: Path) -> bool:
 
 
 def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
-    """`Stage.key` -> the settings that decide the stage's result, as in job.json; includes shared stages."""
+    """`Stage.key` -> the settings that decide the stage's result, as in job.json; includes shared stages.
+
+    `train.keep` decides nothing: `bertlab.studies.records.check_steps` sees to it that the steps that are needed exist.
+    """
     tasks = run.downstream.items()
-    pretraining = {"config": run.config, **run.overrides}
+    pretraining = {"config": run.config, **_without_keep(run.overrides)}
     found = {"pretrain": pretraining}
     if existing_run(run.config):  # its recorded cost depends on what the tasks use of it
         found["pretrain"] = pretraining | {f"finetune.{key} of {task}": of[key] for task, of in tasks for key in of}
@@ -102,10 +105,14 @@ def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
     for task, of in tasks:
         begun = pretraining
         if run.adapt:
-            begun = pretraining | {f"adapt.{key}": value for key, value in (data_of(of) | dict(run.adapt)).items()}
+            begun = pretraining | {f"adapt.{key}": value for key, value in (data_of(of) | _without_keep(run.adapt)).items()}
             found[f"adapt/{task}"] = begun
         found[f"finetune/{task}"] = begun | {f"finetune.{key} of {task}": value for key, value in of.items()}
     return json.loads(json.dumps(found))
+
+
+def _without_keep(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "train.keep"}
 
 
 def execute(run: RunSpec, directory: Path) -> None:
@@ -191,13 +198,30 @@ def task_config(run: RunSpec, task: str) -> Any:
 
 
 def stand_on(given: Path, run: RunSpec, directory: Path) -> None:
-    """Records what an existing run's model cost; 0 if all fine-tunings start from random values."""
-    pretraining = Run(given).result.get({})
+    """Records what an existing run's model cost, at the step with which all fine-tunings begin if they name the same.
+
+    The cost is 0 if all fine-tunings start from random values.
+    """
+    pretraining = result_at(Run(given), common_step(run.downstream.values())) or {}
     costs = {key: pretraining[key] for key in COSTS if key in pretraining}
     if from_scratch(task_config(run, task).transfer.random for task in run.downstream):
         costs |= NO_COSTS
     Run(directory).measured.write({})
     Run(directory).result.write({"run": str(given), **costs, "metrics": {}})
+
+
+def common_step(settings: Iterable[Mapping[str, Any]]) -> int | None:
+    """The step with which all these stages begin; None for the last, or if they differ."""
+    steps = {of.get("init_step") for of in settings}
+    return int(steps.pop()) if len(steps) == 1 and steps != {None} else None
+
+
+def result_at(run: Run, step: int | None) -> dict[str, Any] | None:
+    """A pretraining's result, None without one; of another step than its last only parameters and costs are known."""
+    result = run.result.get()
+    if result is None or step in (None, result.get("step")):
+        return result
+    return {"parameters": result.get("parameters"), "step": step, **run.costs.get({}).get(str(step), {})}
 
 
 def from_scratch(at_random: Iterable[bool]) -> bool:
@@ -295,10 +319,11 @@ def execute_job(file: Path) -> int:
 
 
 def programs_of(file: Path) -> str:
-    """The part of a job.json that decides which programs its run compiles: all but name, labels and seeds."""
+    """The part of a job.json that decides which programs its run compiles: all but name, labels, seeds and first steps."""
     run = read_json(file)["run"]
-    tasks = {task: unseeded(overrides) for task, overrides in run["downstream"].items()}
-    return json.dumps([run["config"], unseeded(run["overrides"]), tasks, run["adapt"]], sort_keys=True)
+    same = lambda overrides: {key: value for key, value in unseeded(overrides).items() if key != "init_step"}
+    tasks = {task: same(overrides) for task, overrides in run["downstream"].items()}
+    return json.dumps([run["config"], same(run["overrides"]), tasks, run["adapt"]], sort_keys=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

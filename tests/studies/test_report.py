@@ -625,7 +625,8 @@ def test_everything_is_a_csv_too_in_raw_units(tmp_path):
     shutil.rmtree(directory / "ltr-seed=3" / "finetune" / "code_spans")
     results = load(directory)
     written = csv_tables(results, compare_all(results))
-    assert list(written) == ["runs", "measurements", "curves", "table", "scores", "rates", "differences", "published"]
+    tables = ["runs", "measurements", "curves", "table", "scores", "rates", "score_curves", "differences", "published"]
+    assert list(written) == tables
     written = {name: pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str) for name, frame in written.items()}
     seeds = written["table"].query("task == 'code_spans' and split == 'test' and metric == 'f1'").set_index("variant")["seeds"]
     assert seeds.to_dict() == {"MLM": "3", "LTR": "2", "biLM": "3"}
