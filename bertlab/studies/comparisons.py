@@ -11,6 +11,7 @@ import pandas as pd
 from bertlab.errors import UserError
 from bertlab.run import StudyDirectory
 from bertlab.studies import statistics
+from bertlab.studies.curves import at_last_steps
 from bertlab.studies.measurements import Measure, Results, bounds, scores
 from bertlab.studies.seeds import mean_scores, seed_tables
 from bertlab.studies.statistics import TTest
@@ -62,13 +63,13 @@ class Comparison(TTest):
 
 
 def compare_all(results: Results) -> list[Comparison]:
-    """The comparisons that a study's seeds allow, in all families, score by score.
+    """The comparisons that a study's seeds allow, in all families, score by score; steps of a pretraining only at the last.
 
     Empty for a study that selects: its test scores are those of what was chosen.
     """
     if results.study.get("select"):
         return []
-    return [found for measure in scores(results) for found in _of_measure(results, measure)]
+    return [found for measure in scores(results) for found in _of_measure(at_last_steps(results), measure)]
 
 
 def find(compared: Sequence[Comparison], measure: Measure, variant: str, other: str) -> Comparison | None:
@@ -89,7 +90,7 @@ def of_family(compared: Sequence[Comparison], family: str, measure: Measure | No
 
 def highest_beyond_chance(results: Results, compared: Sequence[Comparison], measure: Measure) -> str | None:
     """The variant whose mean is the highest by more than chance; None if there is none."""
-    best = mean_scores(results, measure).sort_values(ascending=False, kind="stable").index
+    best = mean_scores(at_last_steps(results), measure).sort_values(ascending=False, kind="stable").index
     found = find(compared, measure, *best[:2]) if len(best) > 1 else None
     return best[0] if found and found.low > 0 else None
 

@@ -64,6 +64,15 @@ def along_trajectories(results: Results) -> Results:
     return dataclasses.replace(results, runs=renamed(results.runs), metrics=renamed(results.metrics))
 
 
+def at_last_steps(results: Results) -> Results:
+    """The results without the runs at earlier steps of a pretraining, so that variants are compared at the end of theirs."""
+    if trajectory_axis(results) is None:
+        return results
+    steps = results.runs["run"].map({run["name"]: pretraining_step(run) for run in results.study["runs"]}).astype(float)
+    last = steps.groupby(along_trajectories(results).runs["variant"]).transform("max")
+    return dataclasses.replace(results, runs=results.runs[steps.isna() | (steps == last)])
+
+
 def score_curves(results: Results, measures: Sequence[Measure]) -> pd.DataFrame:
     """Test scores along pretrainings, of finished runs; empty unless an axis of the study has steps of them.
 

@@ -7,7 +7,7 @@ import scipy.stats
 
 from bertlab.studies import leaks, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, Comparison, find, of_family
-from bertlab.studies.curves import untrained
+from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, cost, scores
 from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts
@@ -21,17 +21,19 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
         return ["No run is finished yet, so nothing can be concluded."]
     if not results.axes:
         return [run_finding(results)]
+    along = "; each is one pretraining, compared at its last step" if trajectory_axis(results) else ""
+    results = at_last_steps(results)
     counts = {variant: seeds for variant, (seeds, _) in seed_counts(results).items() if seeds}
     least, most = min(counts.values()), max(counts.values())
     variants = f"{len(counts)} variants were run" if len(counts) > 1 else "One variant was run"
     if most < 2:
         listed = [said for measure in scores(results) for said in one_seed(results, measure) if said]
         return [
-            f"{variants} with one seed each. One seed cannot tell a difference from chance, so nothing is compared.",
+            f"{variants} with one seed each{along}. One seed cannot tell a difference from chance, so nothing is compared.",
             *listed,
         ]
     seeds = f"{least}" if least == most else f"{least} to {most}"
-    head = f"{variants} with {seeds} seeds{' each' if len(counts) > 1 else ''}; ± is the standard deviation over seeds."
+    head = f"{variants} with {seeds} seeds{' each' if len(counts) > 1 else ''}{along}; ± is the standard deviation over seeds."
     if len(counts) > 1:
         head += (
             " Parentheses hold the interval of a difference, paired by seed; the intervals of all pairs of variants hold"

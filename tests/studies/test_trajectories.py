@@ -13,7 +13,9 @@ from bertlab import results
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies import plots
+from bertlab.studies.comparisons import ALL_PAIRS, compare_all, of_family
 from bertlab.studies.curves import curves, score_curves, shared_curves, trajectory_axis
+from bertlab.studies.findings import findings
 from bertlab.studies.measurements import cost, load, scores
 from bertlab.studies.report import html_page
 from bertlab.studies.study import Study
@@ -166,6 +168,13 @@ def test_steps_of_a_pretraining_are_one_line(directory):
     np.testing.assert_array_equal(panel.get_lines()[0].get_ydata(), drawn.get_ydata())
     page = html_page(found, [])
     assert "Scores along pretraining" in page and page.count("package/accuracy against") == 5
+
+
+def test_variants_are_compared_at_the_end_of_their_pretrainings(directory):
+    found = load(directory)
+    compared = compare_all(found)
+    assert {(of.variant, of.other, of.corrections) for of in of_family(compared, ALL_PAIRS)} == {("MLM, 4000", "LTR, 4000", 1)}
+    assert not [said for said in findings(found, compared) if "125" in said or "1000" in said]
 
 
 def test_a_study_without_steps_has_no_such_curves(study_directory):
