@@ -78,7 +78,7 @@ def base_config() -> ConfigDict:
     return ConfigDict(config)
 
 
-def train_on(config: ConfigDict, corpus: str, objectives: str) -> None:
+def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float = 0.0) -> None:
     """Sets a recipe's corpus and objectives, and whatever else of its config these two need.
 
     The synthetic language needs a tokenizer with its words, and a format of which the floors are known. An objective needs a
@@ -89,6 +89,7 @@ def train_on(config: ConfigDict, corpus: str, objectives: str) -> None:
         config: changed in place.
         corpus: for `config.data.corpus`.
         objectives: for `add_objectives`.
+        mask_rate: the `rate` of every objective that has one; 0: their own.
 
     Raises:
         UserError: an objective is unknown.
@@ -104,6 +105,9 @@ def train_on(config: ConfigDict, corpus: str, objectives: str) -> None:
         data.tokenizer.kind = "words"
         data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + len(SPECIALS)
     add_objectives(config, objectives)
+    for entry in config.objectives.values():
+        if mask_rate and "rate" in entry:
+            entry.rate = mask_rate
     kinds = [find(entry.get("implementation", name)) for name, entry in config.objectives.items()]
     directions = directions_with({kind.reads for kind in kinds} - {"any"}, config.model.family)
     if directions and model_direction(config.model) not in directions:

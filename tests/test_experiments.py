@@ -124,9 +124,9 @@ def test_steps_are_those_given_or_the_studys_or_the_recipes():
 
 def test_a_preset_stands_for_arguments_below_those_given():
     of_demo = lambda arguments: (len(runs := study_of("objectives", arguments).runs()), runs[0].overrides["train.steps"])
-    assert of_demo("scale=demo") == (5, 800)
-    assert of_demo("seeds=2,steps=20,scale=demo") == (10, 20)
-    assert of_demo("scale=tiny") == (25, 4000)
+    assert of_demo("scale=demo") == (9, 250)
+    assert of_demo("seeds=2,steps=20,scale=demo") == (6, 20)
+    assert of_demo("scale=tiny") == (25, 6000)
 
 
 def test_a_study_may_have_no_tasks_but_for_those_asked_for():
@@ -253,3 +253,18 @@ def test_a_probe_is_of_frozen_states_whatever_the_study_s_recipe_is(study, small
             assert config.optimizer.frozen and config.optimizer.thaw == "all"
             assert (config.optimizer.learning_rate, config.optimizer.decay) == (1e-3, "linear")
             assert not config.objectives[next(iter(config.objectives))].get("bilstm")
+
+
+def test_transformers_of_a_study_have_todays_body_at_small_scales_and_the_papers_on_request():
+    def of(arguments):
+        runs = study_of("bert_table5", f"seeds=1,select=off,{arguments}").runs()
+        configs = [load_config(run.config, run.overrides) for run in runs]
+        bodies = {str({k: v for k, v in config.model.items() if k != "direction"}) for config in configs}
+        rates = {config.objectives.mlm.rate for config in configs if "mlm" in config.objectives}
+        return len(bodies), configs[0].model.position_encoding, configs[0].optimizer.b2, rates
+
+    assert of("scale=tiny") == (1, "rotary", 0.98, {0.3})
+    assert of("scale=tiny,body=paper") == (1, None, 0.999, {0.15})
+    assert of("scale=small,body=today") == (1, None, 0.999, {0.15})
+    with pytest.raises(UserError, match="body=huge"):
+        of("body=huge")

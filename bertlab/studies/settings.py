@@ -26,12 +26,12 @@ SIZES: Mapping[str, Mapping[str, str]] = {
     "awd_lstm": {"small": "original", "base": "original", "paper": "original"},
     "static": {"small": "original", "base": "original", "paper": "original"},
 }
-# Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run takes minutes on one CPU core at
-# scale tiny; a night on two cores, or minutes on a GPU, at scale mini.
+# Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run takes some 20 minutes on one CPU
+# core at scale tiny; a night on two cores, or minutes on a GPU, at scale mini.
 _KEYS = ("data.seq_len", "data.batch_size", "data.tokenizer.vocab_size", "train.steps")
 _KEYS += ("train.eval_every", "train.log_every", "train.checkpoint_every")
 _VALUES = {
-    "tiny": (64, 16, 2048, 4000, 500, 100, 1000),
+    "tiny": (128, 32, 2048, 6000, 1000, 100, 2000),
     "mini": (128, 32, None, 40_000, 2000, 500, 2000),
     "small": (128, 128, 16_384, 100_000, 5000, 1000, 5000),
     "base": (128, 256, 30_522, 250_000, 10_000, 1000, 10_000),
@@ -45,15 +45,30 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
 }
 # For bodies trained with Adam: transformers, and ELMo on subwords.
 ADAM: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"model.dropout": 0.0, "optimizer.warmup_steps": 100},
+    "tiny": {"model.dropout": 0.0},
     "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
     "small": {"optimizer.learning_rate": 5e-4, "optimizer.warmup_steps": 5000},
     "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000},
     "paper": {},
 }
-# With the papers' initial deviation of 0.02, a narrow transformer stays at the unigram loss for its first million tokens; with
-# 0.05 it leaves that plateau at once.
-TRANSFORMER: Mapping[str, Mapping[str, Any]] = {"tiny": {"model.init_stddev": 0.05}, "mini": {"model.init_stddev": 0.05}}
+# Bodies of the transformers at small scales. With the papers' body and its initial deviation of 0.02, a narrow masked model
+# stays at the unigram loss for millions of tokens; with today's, it leaves it within half a million (experiments/README.md has
+# the trials). All objectives of a study have the same body; `body=paper` is the papers' with a larger initial deviation.
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"model.init_stddev": 0.05},
+    "today": {
+        "model.init_stddev": 0.05,
+        "model.position_encoding": "rotary",
+        "model.norm": "rms_norm",
+        "model.norm_placement": "pre",
+        "model.final_norm": True,
+        "model.use_bias": False,
+        "optimizer.learning_rate": 2e-3,
+        "optimizer.b2": 0.98,  # as RoBERTa
+    },
+}
+# Share of masked tokens with today's body: the more are asked, the sooner a small model learns (Wettig et al. 2022: 40 %).
+MASK_RATE = 0.3
 # Factors of each variant's own pretraining rate, of which its validation loss selects one (`bertlab.studies.selection`). These
 # scales do so unless `select=` says otherwise; the larger ones have published rates.
 RATES = (1 / 3, 1.0, 3.0)
@@ -166,7 +181,8 @@ class Setting:
         data: Directory with a folder per task.
         pretraining: Overrides of pretraining for all models: rows, batches, steps; the published ones at scale paper.
         adam: Further overrides for models trained with Adam: rate, warm-up, dropout.
-        transformer: Further overrides for transformers only.
+        transformer: Further overrides for transformers only: their body, rate and moments.
+        mask_rate: Share of tokens that masked objectives mask; 0: the recipe's.
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         rates: For `Study.rates`: factors of the pretraining rate, of which one is selected; empty with select=off.
@@ -184,6 +200,7 @@ class Setting:
     pretraining: Mapping[str, Any]
     adam: Mapping[str, Any]
     transformer: Mapping[str, Any]
+    mask_rate: float
     finetune: Mapping[str, Any]
     task_steps: int
     rates: Sequence[float]
@@ -207,7 +224,8 @@ class Setting:
 
     def recipe(self, family: str, **arguments: Any) -> str:
         """A family's recipe at the scale's size: "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"."""
-        given = {"size": self.size(family), "corpus": self.corpus} | arguments
+        given = {"size": self.size(family), "corpus": self.corpus}
+        given |= ({"mask_rate": self.mask_rate} if self.mask_rate and family in ("bert", "modern") else {}) | arguments
         return f"{PRETRAIN}/{family}.py:" + ",".join(f"{key}={value}" for key, value in given.items())
 
     def size(self, family: str) -> str:
@@ -287,9 +305,10 @@ def read_setting(
     seeds: int = 5,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     least: Mapping[str, int] | None = None,
+    body: str = "today",
     **others: Any,
 ) -> Setting:
-    """Reads a study's arguments: scale, corpus, seeds, steps, tasks, data, task_steps, select, labels, use, and its own.
+    """Reads a study's arguments: scale, corpus, seeds, steps, tasks, data, task_steps, select, labels, use, body, and its own.
 
     `select=on` selects each variant's pretraining rate, and is the default at tiny, mini and small. `labels=100+1000+all`
     trains each task on so many labelled examples. `use=study+probe` adds a linear probe to each task.
@@ -297,7 +316,8 @@ def read_setting(
     Args:
         arguments: Text after the colon.
         paper: Overrides at scale=paper: published hyper-parameters that the recipe lacks.
-        tasks, seeds: Defaults of the arguments `tasks` and `seeds`.
+        tasks, seeds, body: Defaults of these arguments. `body` is a key of BODIES and counts at tiny and mini; the larger
+            scales have the papers' body.
         presets: Scales of the study beside SCALES: name -> the arguments it stands for, including `scale`.
         least: "steps" or "task_steps" -> the smallest value the study allows; default 1.
         **others: The study's own arguments with their defaults.
@@ -307,7 +327,7 @@ def read_setting(
             task lacks `data`.
     """
     defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0, "tasks": "+".join(tasks), "data": ""}
-    defaults |= {"task_steps": 0, "select": "", "labels": "", "use": "study", **others}
+    defaults |= {"task_steps": 0, "select": "", "labels": "", "use": "study", "body": body, **others}
     presets, values = presets or {}, parse_arguments(arguments, **defaults)
     preset = values["scale"] if values["scale"] in presets else ""
     if preset:  # arguments given explicitly take precedence
@@ -327,6 +347,9 @@ def read_setting(
     select = values["select"] or ("on" if scale in SELECTING else "off")
     if select not in ("on", "off"):
         raise UserError(f"select={select}: give on or off, or leave it out for the scale's own")
+    if values["body"] not in BODIES:
+        raise UserError(f"body={values['body']}: choose one of {', '.join(BODIES)}")
+    small, today = scale in ("tiny", "mini"), scale in ("tiny", "mini") and values["body"] == "today"
     uses = values["use"].split("+")
     if not set(uses) <= {"study", "probe"} or len(set(uses)) < len(uses):
         raise UserError(f"use={values['use']}: give study, probe or study+probe")
@@ -351,7 +374,8 @@ def read_setting(
         data=values["data"],
         pretraining=pretraining,
         adam=adam,
-        transformer=TRANSFORMER.get(scale, {}),
+        transformer=BODIES[values["body"]] if small else {},
+        mask_rate=MASK_RATE if today else 0.0,
         finetune=finetune,
         task_steps=values["task_steps"],
         rates=RATES if select == "on" else (),

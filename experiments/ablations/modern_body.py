@@ -46,7 +46,7 @@ def gated_width(width):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER, alone=False)
+    setting = read_setting(arguments, paper=BERT_PAPER, body="paper", alone=False)
     bert, seq_len = setting.numbers("bert"), setting.overrides["data.seq_len"]
     steps, so_far = {}, {}
     for label, keys in switches(bert["width"], seq_len).items():

@@ -9,12 +9,12 @@ from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="mlm+nsp", corpus="pydocs", steps=0)
+    values = parse_arguments(arguments, size="tiny", objectives="mlm+nsp", corpus="pydocs", steps=0, mask_rate=0.0)
     config = base_config()
     config.model.family = "bert"
     config.model.size = values["size"]
     config.train.steps = values["steps"] or 1000
-    train_on(config, values["corpus"], values["objectives"])
+    train_on(config, values["corpus"], values["objectives"], values["mask_rate"])
     if values["size"] in ("base", "large"):  # A.2, of which the last tenth at 512 positions is a run of its own
         config.data.batch_size = 256
         config.optimizer.learning_rate = 1e-4

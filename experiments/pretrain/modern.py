@@ -11,11 +11,11 @@ from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="mlm", corpus="pydocs", steps=0)
+    values = parse_arguments(arguments, size="tiny", objectives="mlm", corpus="pydocs", steps=0, mask_rate=0.0)
     config = base_config()
     config.model.family = "modern"
     config.model.size = values["size"]
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
-    train_on(config, values["corpus"], values["objectives"])
+    train_on(config, values["corpus"], values["objectives"], values["mask_rate"])
     return config
