@@ -21,7 +21,7 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
         return ["No run is finished yet, so nothing can be concluded."]
     if not results.axes:
         return [run_finding(results)]
-    along = "; each is one pretraining, compared at its last step" if trajectory_axis(results) else ""
+    along = ", compared at the last step of pretraining" if trajectory_axis(results) else ""
     results = at_last_steps(results)
     counts = {variant: seeds for variant, (seeds, _) in seed_counts(results).items() if seeds}
     least, most = min(counts.values()), max(counts.values())

@@ -282,7 +282,7 @@ def draw_scores(panel: Axes, curve: pd.DataFrame, name: str, axis: str, styles: 
     panel.yaxis.set_major_locator(MaxNLocator(nbins=5))
     if len(reached) and reached.max() >= WIDE * reached.min():
         panel.set_xscale("log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reached.max() < 300 * reached.min() else (1,)))
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reached.max() < 30 * reached.min() else (1, 3)))
         panel.xaxis.set_major_formatter(FormatStrFormatter("%g"))
         panel.xaxis.set_minor_locator(NullLocator())
     else:
