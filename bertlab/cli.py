@@ -220,8 +220,13 @@ def _add_measuring(add) -> None:
         help="the rival: PyTorch with transformers (default; pip install 'bertlab[bench]'), or none",
     )  # fmt: skip
     bench("--only", default="", metavar="NAME,NAME", help="run these workloads instead of a suite")
-    bench("--rounds", type=int, default=5, help="rounds per side, after warm-up (default 5)")
-    bench("--seconds", type=float, default=3.0, help="length of a round (default 3)")
+    bench("--rounds", type=int, help="rounds per side, after warm-up (default 5; with --quick 3)")
+    bench("--seconds", type=float, help="length of a round (default 3; with --quick 1)")
+    bench(
+        "--quick", action="store_true",
+        help="fewer and shorter rounds, and for training steps one rival only: 'gathered' for small-mlm, else 'compiled'"
+        " (leaves out the eager rival, and the gathered one of other workloads)",
+    )  # fmt: skip
     bench("--corpus", default="", help="text for the workloads, as config.data.corpus (default pydocs)")
     bench("--out", type=Path, help="FILE.json for every round, the machine and the versions")
 
@@ -453,7 +458,7 @@ def _bench(given, _) -> None:
     from bertlab.bench.measure import bench
 
     settings = {"data.corpus": given.corpus} if given.corpus else {}
-    bench(given.suite, given.against, given.out, given.only, given.rounds, given.seconds, settings)
+    bench(given.suite, given.against, given.out, given.only, given.rounds, given.seconds, settings, given.quick)
 
 
 def _report(given, _) -> None:

@@ -15,15 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertlab.bench.table import print_table
+from bertlab.bench.table import print_table, rate
 from bertlab.bench.workloads import RATES, Workload, chosen
 from bertlab.errors import UserError
+from bertlab.files import write_json
 
 SIDES = {"transformers": ("eager", "compiled", "gathered"), "none": ()}
 """The rival's sides for each --against. The side "gathered" is compiled too, but computes logits at masked positions only. Our
 side does so and transformers' model does not, so it is shown beside the rival and is never the rival.
 """
 LIBRARIES = {"transformers": ("torch", "transformers", "datasets", "accelerate"), "none": ()}
+ROUNDS, SECONDS = 5, 3.0
+"""The rounds of each side and how long one takes."""
+QUICK_ROUNDS, QUICK_SECONDS = 3, 1.0
+"""Those of a quick measurement, which also measures only one side of the rival."""
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Iteration|Interrupt|Exit)\b")
 
 
@@ -38,6 +43,7 @@ class Side:
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env={**os.environ, **environment}
         )
+        say(f"{side}: {'reads rows, and prepares the corpus if needed' if side == 'examples' else 'starts and compiles'}")
         try:
             self.facts = {**self._answer(), "start_seconds": time.perf_counter() - began}
         except UserError:
@@ -67,15 +73,25 @@ class Side:
         self.errors.close()
 
     def _answer(self) -> dict:
+        while "doing" in (answer := self._line()):
+            say(f"{self.side}: {answer['doing']}")
+        if "error" in answer:
+            raise UserError(answer["error"])
+        return answer
+
+    def _line(self) -> dict:
         if not (line := self.process.stdout.readline()):
             self.errors.seek(0)
             lines = self.errors.read().strip().splitlines()
             raised = [line for line in lines if _RAISED.match(line)]  # C++ may print more after it
             last = (raised or lines or ["it printed nothing"])[-1]
             raise UserError(f"the side '{self.side}' ended without an answer: {last}")
-        if "error" in (answer := json.loads(line)):
-            raise UserError(answer["error"])
-        return answer
+        return json.loads(line)
+
+
+def say(line: str) -> None:
+    """Prints what is done or waited for, with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
 
 
 def bench(
@@ -83,9 +99,10 @@ def bench(
     against: str,
     out: Path | None,
     only: str = "",
-    rounds: int = 5,
-    seconds: float = 2.0,
+    rounds: int | None = None,
+    seconds: float | None = None,
     settings: Mapping[str, Any] | None = None,
+    quick: bool = False,
 ) -> list[dict]:
     """Measures a suite's workloads and prints the table; see `bertlab bench --help`.
 
@@ -94,18 +111,21 @@ def bench(
         against: a key of SIDES.
         out: JSON file, rewritten after each workload; None for no file.
         only: comma-separated workloads to measure instead of the suite.
-        rounds: of each side, after warming up.
-        seconds: how long a round of steps is to take.
+        rounds: of each side, after warming up; None: ROUNDS.
+        seconds: how long a round of steps is to take; None: SECONDS.
         settings: config keys for every workload, such as another `data.corpus`.
+        quick: fewer and shorter rounds unless they are given, and only one side of the rival (`rivals_of`).
 
     Raises:
         UserError: an argument is not known, or this machine cannot measure the suite.
     """
     if against not in SIDES:
         raise UserError(f"--against={against}: choose one of {', '.join(SIDES)}")
+    rounds = (QUICK_ROUNDS if quick else ROUNDS) if rounds is None else rounds
+    seconds = (QUICK_SECONDS if quick else SECONDS) if seconds is None else seconds
     if rounds < 1 or not seconds > 0:
         raise UserError(f"--rounds={rounds} --seconds={seconds}: set --rounds to 1 or more and --seconds above 0")
-    asked = [(workload, rivals_of(workload, against)) for workload in chosen(suite, only)]
+    asked = [(workload, rivals_of(workload, against, quick)) for workload in chosen(suite, only)]
     missing = [library for library in LIBRARIES[against] if importlib.util.find_spec(library) is None]
     if missing and {*SIDES[against]} & {side for _, rivals in asked for side in rivals}:
         raise UserError(
@@ -115,12 +135,11 @@ def bench(
     if suite != "cpu" and not only and (found := backend()) != "gpu":
         raise UserError(f"--suite={suite} has workloads for a GPU, and JAX found only a {found}; set --suite=cpu")
     results = []
-    for workload, rivals in asked:
-        print(f"{workload.name}: {workload.what}", flush=True)
+    for number, (workload, rivals) in enumerate(asked, 1):
+        say(f"workload {number} of {len(asked)}, {workload.name}: {workload.what}; sides: {', '.join(('ours', *rivals))}")
         results.append(measure(workload, rivals, rounds, seconds, dict(settings or {})))
         if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps({"machine": machine(), "workloads": results}, indent=1) + "\n")
+            write_json(out, {"machine": machine(), "workloads": results})
     print_table(results)
     return results
 
@@ -131,11 +150,17 @@ def backend() -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def rivals_of(workload: Workload, against: str) -> tuple[str, ...]:
-    """The sides to measure beside ours. Reading rows has no rival; only training steps gain from torch.compile."""
+def rivals_of(workload: Workload, against: str, quick: bool = False) -> tuple[str, ...]:
+    """The sides to measure beside ours. Reading rows has no rival; only training steps gain from torch.compile.
+
+    A quick measurement of training steps leaves out "eager", which is slower, and "gathered", which compiles again, unless it
+    is the workload's only rival.
+    """
     if workload.positions or workload.kind in ("rows", "rows-apart"):
         return ()
     sides = SIDES[against] if workload.kind == "step" else SIDES[against][:1]
+    if wanted := workload.rival or ("compiled" if quick and workload.kind == "step" else ""):
+        return tuple(side for side in sides if side == wanted)
     return tuple(side for side in sides if side != "gathered" or workload.recipe.startswith("bert"))
 
 
@@ -165,6 +190,7 @@ def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int) -
         with contextlib.closing(begin(side)) as process:
             of["facts"] = process.facts
             of["rounds"].append({"seconds": process.facts["start_seconds"]})
+            say(f"{side}: start {len(of['rounds']) - 1} of {rounds}, {of['rounds'][-1]['seconds']:.1f} s")
             of["end"] = process.end()
 
     found = in_turns(sides, [start] * (rounds + 1))
@@ -182,10 +208,13 @@ def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, s
     def start(of: dict, side: str) -> None:
         processes[side] = open_sides.enter_context(contextlib.closing(begin(side)))
         of["facts"] = processes[side].facts
+        say(f"{side}: ready after {of['facts']['start_seconds']:.1f} s; warms up")
         steps[side] = warmed_up(processes[side], seconds)
 
     def work(of: dict, side: str) -> None:
         of["rounds"].append(processes[side].round(steps[side]))
+        of_steps = "" if seconds is None else f", {rate(of['rounds'][-1]) / 1000:.3g} k tokens/s"
+        say(f"{side}: round {len(of['rounds'])} of {rounds}, {of['rounds'][-1]['seconds']:.1f} s{of_steps}")
 
     def end(of: dict, side: str) -> None:
         of["end"] = processes[side].end()

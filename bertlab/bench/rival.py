@@ -41,6 +41,8 @@ class TrainingSteps(Runner):
         Args: given: the directory that `ours.write_examples` filled.
         """
         super().__init__()
+        if workload.cores:
+            torch.set_num_threads(workload.cores)
         self.device = "cuda" if workload.suite == "gpu" else "cpu"
         if self.device == "cuda":  # as JAX multiplies float32 there
             torch.set_float32_matmul_precision("high")
@@ -51,7 +53,8 @@ class TrainingSteps(Runner):
         self.positions = arrays["documents"][0].numel()
         torch.manual_seed(0)
         family = workload.recipe.partition(".")[0]
-        builders = {"bert": gathered_bert if side == "gathered" else bert, "gpt": gpt, "awd_lstm": awd_lstm, "elmo": elmo}
+        of_bert = causal_bert if "masked_positions" not in arrays else gathered_bert if side == "gathered" else bert
+        builders = {"bert": of_bert, "gpt": gpt, "awd_lstm": awd_lstm, "elmo": elmo}
         self.model, loss, batches = builders[family](workload.config(), facts, arrays)
         self.model.to(self.device).train()
         self.batches, self.next = batches, itertools.cycle(range(len(self.tokens)))
@@ -87,27 +90,31 @@ class TrainingSteps(Runner):
         return {"tokens": tokens, "positions": steps * self.positions}
 
 
+def bert_config(facts: dict, **more) -> transformers.BertConfig:
+    """Our BERT's sizes and dropout as transformers names them."""
+    sizes = {theirs: facts[name] for name, theirs in SHAPE.items()}
+    dropouts = {name: facts["dropout"] for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
+    return transformers.BertConfig(**sizes, **dropouts, hidden_act="gelu_pytorch_tanh", attn_implementation="sdpa", **more)
+
+
+def inputs(arrays: dict) -> dict:
+    """What every BERT reads; rows without padding need no mask."""
+    inside = arrays["documents"] > 0
+    mask = {} if inside.all() else {"attention_mask": inside.long()}
+    return {"input_ids": arrays["tokens"], "token_type_ids": arrays["segments"], **mask}
+
+
 def bert(config, facts: dict, arrays: dict):
-    """transformers' BertForPreTraining: model, loss of a batch, batches."""
-    model = transformers.BertForPreTraining(
-        transformers.BertConfig(
-            **{theirs: facts[name] for name, theirs in SHAPE.items()},
-            hidden_act="gelu_pytorch_tanh",
-            attn_implementation="sdpa",
-        )
-    )
+    """transformers' BertForPreTraining, or without NSP its BertForMaskedLM: model, loss of a batch, batches."""
+    pairs = "nsp" in config.objectives
+    model = (transformers.BertForPreTraining if pairs else transformers.BertForMaskedLM)(bert_config(facts))
     labels = torch.full_like(arrays["tokens"], -100)
     used = arrays["masked_weights"] > 0
     values = torch.where(used, arrays["masked_labels"], -100)
     # Unused slots all stand at position 0, which is never masked ([CLS]).
     labels.scatter_(2, torch.where(used, arrays["masked_positions"], 0), values)
-    batches = {
-        "input_ids": arrays["tokens"],
-        "token_type_ids": arrays["segments"],
-        "attention_mask": (arrays["documents"] > 0).long(),
-        "labels": labels,
-        "next_sentence_label": arrays["pair_label"],
-    }
+    batches = inputs(arrays) | {"labels": labels}
+    batches |= {"next_sentence_label": arrays["pair_label"]} if pairs else {}
     return model, lambda batch: model(**batch).loss, batches
 
 
@@ -118,13 +125,28 @@ def gathered_bert(config, facts: dict, arrays: dict):
     batches |= {"labels": labels, "masked_positions": arrays["masked_positions"]}
 
     def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        hidden, pooled = model.bert(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], return_dict=False)[:2]
+        shown = model.bert(batch["input_ids"], batch.get("attention_mask"), batch["token_type_ids"])
+        hidden = shown.last_hidden_state
         places = batch["masked_positions"][..., None].expand(-1, -1, hidden.shape[-1])
         logits = model.cls.predictions(hidden.gather(1, places))
         of_words = functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
-        return of_words + functional.cross_entropy(model.cls.seq_relationship(pooled), batch["next_sentence_label"].flatten())
+        if "next_sentence_label" not in batch:
+            return of_words
+        of_pairs = model.cls.seq_relationship(shown.pooler_output)
+        return of_words + functional.cross_entropy(of_pairs, batch["next_sentence_label"].flatten())
 
     return model, loss, batches
+
+
+def causal_bert(config, facts: dict, arrays: dict):
+    """transformers' BertLMHeadModel, which sees what is before and predicts at every position."""
+    model = transformers.BertLMHeadModel(bert_config(facts, is_decoder=True, use_cache=False))
+    documents = arrays["documents"]
+    labels = torch.where(documents > 0, arrays["tokens"], -100)
+    labels[..., 0] = -100  # each is predicted at the position before
+    labels[..., 1:][documents[..., 1:] != documents[..., :-1]] = -100
+    batches = inputs(arrays) | {"labels": labels}
+    return model, lambda batch: model(**batch).loss, batches
 
 
 def gpt(config, facts: dict, arrays: dict):

@@ -14,36 +14,45 @@ HEADINGS = (
 )
 
 
-def rate(of_round: dict) -> float:
-    """Tokens per second without padding; for rounds that do all of the work, rounds per second."""
-    return of_round.get("tokens", 1) / of_round["seconds"]
+def rate(of_round: dict, clock: str = "seconds") -> float:
+    """Tokens per second without padding (clock "cpu_seconds": of CPU time); for rounds of the whole work, rounds per second."""
+    return of_round.get("tokens", 1) / of_round[clock]
 
 
 def best_rival(sides: dict) -> str | None:
-    """The rival with the highest median rate, or None."""
-    able = {side: of for side, of in sides.items() if side not in ("ours", "gathered") and "rounds" in of}
+    """The rival with the highest median rate, or None; "gathered" only where it is the only rival that was asked for."""
+    asked = {side: of for side, of in sides.items() if side not in ("ours", "gathered")}
+    asked = asked or {side: of for side, of in sides.items() if side == "gathered"}
+    able = {side: of for side, of in asked.items() if "rounds" in of}
     return max(able, key=lambda side: statistics.median(map(rate, able[side]["rounds"])), default=None)
 
 
-def ratios(sides: dict, rival: str | None = None) -> list[float]:
+def ratios(sides: dict, rival: str | None = None, clock: str = "seconds") -> list[float]:
     """Our rate divided by a rival's (default: the best one's), round by round."""
     rival = rival or best_rival(sides)
-    return [rate(a) / rate(b) for a, b in zip(sides["ours"]["rounds"], sides[rival]["rounds"])] if rival else []
+    return [rate(a, clock) / rate(b, clock) for a, b in zip(sides["ours"]["rounds"], sides[rival]["rounds"])] if rival else []
 
 
 def cells(found: dict) -> list[str]:
-    """One row: medians with the lowest and highest round. Memory and start-up time are ours / the rival's."""
+    """One row: medians with the lowest and highest round. Memory and start-up time are ours / the rival's.
+
+    Where sides have one core, rates and ratio are given by CPU time too, which other processes on it change little.
+    """
     sides, kind = found["sides"], found["kind"]
     ours, rival, pairs = sides["ours"], best_rival(sides), ratios(sides)
     both = lambda value: " / ".join(value(sides[side]) for side in ("ours", rival) if side)
     positions = sum(of.get("positions", 0) for of in ours["rounds"])
-    beside = [side for side in (rival, "gathered") if "rounds" in sides.get(side, {})]
+    beside = [side for side in dict.fromkeys((rival, "gathered")) if "rounds" in sides.get(side, {})]
     failed = [f"{side} failed" for side, of in sides.items() if "failed" in of]
     also = [f"{statistics.median(ratios(sides, side)):.3g} of {side}" for side in beside[1:]]
+    one_core = found.get("cores") == 1
+    if one_core and pairs:
+        also.append(f"{statistics.median(ratios(sides, clock='cpu_seconds')):.3g} by CPU time")
+    rates = lambda side: shown(side, kind) + (f"; {by_cpu_time(side):.3g} by CPU time" if one_core else "")
     return [
         found["name"],
-        shown(ours, kind),
-        "; ".join([*(f"{shown(sides[side], kind)} {side}" for side in beside), *failed]) or "–",
+        rates(ours),
+        "; ".join([*(f"{rates(sides[side])} {side}" for side in beside), *failed]) or "–",
         "; ".join([spread(pairs), *also]) if pairs else "–",
         aim(found),
         products(sides),
@@ -64,6 +73,11 @@ def shown(side: dict, kind: str) -> str:
     if kind not in RATES:
         return f"{spread([of['seconds'] for of in side['rounds']])} s"
     return spread([rate(of) / 1000 for of in side["rounds"]])
+
+
+def by_cpu_time(side: dict) -> float:
+    """The median of thousands of tokens per second of CPU time."""
+    return statistics.median(rate(of, "cpu_seconds") for of in side["rounds"]) / 1000
 
 
 def spread(values: Sequence[float]) -> str:
@@ -100,6 +114,9 @@ def aim(found: dict) -> str:
     if found.get("of_ceiling"):
         reached = share_of_ceiling(found["sides"]) >= found["of_ceiling"]
         more += f"; {100 * found['of_ceiling']:.0f} % of the ceiling, {said(reached)}"
+    if found.get("tokens"):
+        median = statistics.median(map(rate, rounds))
+        more += f"; {found['tokens'] / 1000:g}k tokens/s, {said(median >= found['tokens'])}"
     if found["limit"]:
         return f"{found['limit']:g} s, {said(statistics.median(of['seconds'] for of in rounds) <= found['limit'])}"
     if found.get("positions"):
@@ -107,7 +124,7 @@ def aim(found: dict) -> str:
         return f"{found['positions'] / 1000:.0f}k positions/s, {said(each_second >= found['positions'])}"
     if found["target"] and pairs:
         return f"{found['target']:g}, {said(statistics.median(pairs) >= found['target'])}{more}"
-    return f"{found['target']:g}, not measured" if found["target"] else "–"
+    return f"{found['target']:g}, not measured{more}" if found["target"] else more.removeprefix("; ") or "–"
 
 
 def print_table(results: Sequence[dict]) -> None:

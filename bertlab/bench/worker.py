@@ -2,19 +2,21 @@
 
     python -m bertlab.bench.worker SIDE WORKLOAD GIVEN [SETTINGS]
 
-SIDE is "ours", a side of the rival ("eager", "compiled", "gathered"), or "examples": that
-writes GIVEN, the data of both sides, and ends. SETTINGS is a JSON object of config keys that replace the workload's. The
-process prints a line of JSON when it is ready. It answers each line "N" on standard input with a line about a round of N
-steps, and the end of input with a last line.
+SIDE is "ours", a side of the rival ("eager", "compiled", "gathered"), or "examples": that writes GIVEN, the data of both
+sides, and ends. SETTINGS is a JSON object of config keys that replace the workload's. The process prints a line of JSON when
+it is ready, and before it lines {"doing": ...} on what you wait for. It answers each line "N" on standard input with a line
+about a round of N steps, and the end of input with a last line.
 """
 
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
@@ -37,11 +39,14 @@ def serve(say: Callable[[dict], None], side: str, name: str, given: str, setting
     """Does the work of `main`, and answers with `say`."""
     workload = next(workload for workload in WORKLOADS if workload.name == name)
     workload = dataclasses.replace(workload, settings={**workload.settings, **settings})
+    if workload.cores and side != "examples":  # before JAX and PyTorch are imported: they size their thread pools by it
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: workload.cores])
     if side in ("ours", "examples"):
         from bertlab.bench import ours as of_side
     else:
         from bertlab.bench import rival as of_side
     if side == "examples":
+        of_side.prepare(workload.config().data, progress=Doing(say))
         return say(of_side.WRITERS.get(workload.kind, of_side.write_examples)(workload, given))
     with PeakMemory() as peak, of_side.RUNNERS[workload.kind](workload, given, side) as runner:
         if workload.kind == "start":
@@ -49,15 +54,37 @@ def serve(say: Callable[[dict], None], side: str, name: str, given: str, setting
         say({**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind == "step" else 0.0})
         for line in sys.stdin:
             say(timed(runner, int(line)))
-        environment, on_device = of_side.environment(), of_side.peak_device_bytes()
-    say({"environment": environment, "peak_bytes": on_device or peak.bytes})
+        environment, on_device, huge = of_side.environment(), of_side.peak_device_bytes(), huge_page_bytes()
+    say({"environment": environment, "peak_bytes": on_device or peak.bytes, "huge_page_bytes": huge})
 
 
 def timed(runner: Runner, steps: int) -> dict[str, float]:
-    """A round with its seconds."""
-    began = time.perf_counter()
+    """A round with its seconds, and those of CPU time that this process took (its children's do not count)."""
+    began, cpu_began = time.perf_counter(), time.process_time()
     found = runner.round(steps)
-    return {"seconds": time.perf_counter() - began, **found}
+    cpu_seconds = time.process_time() - cpu_began
+    return {"seconds": time.perf_counter() - began, "cpu_seconds": cpu_seconds, **found}
+
+
+def huge_page_bytes() -> int:
+    """Memory of this process in huge pages; 0 where the system does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+            if line.startswith("AnonHugePages:"):
+                return 1024 * int(line.split()[1])
+    return 0
+
+
+class Doing:
+    """The progress of a preparation as answers, one at the beginning of each part and then every five seconds."""
+
+    def __init__(self, say: Callable[[dict], None]):
+        self.say, self.label, self.said = say, "", 0.0
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        if label != self.label or time.monotonic() - self.said > 5:
+            self.label, self.said = label, time.monotonic()
+            self.say({"doing": f"{label}, {done:,}" + (f" of {total:,}" if total else "")})
 
 
 class PeakMemory:

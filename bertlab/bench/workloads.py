@@ -29,6 +29,9 @@ class Workload:
         limit: seconds per round; 0 for no limit.
         of_ceiling: share of the FLOP/s of a large matrix product; 0 for no aim.
         memory: bytes of our side; 0 for no limit.
+        cores: CPU cores that each side has, the same ones in turns, as a worker of a sweep has; 0: all.
+        rival: the only side of the rival to measure, such as "gathered"; "": all that fit the kind.
+        tokens: per second; 0 for no aim.
         positions: per second, for rows that the rival's model has no attention mask for; 0 for no aim.
     """
 
@@ -43,6 +46,9 @@ class Workload:
     limit: float = 0.0
     of_ceiling: float = 0.0
     memory: float = 0.0
+    cores: int = 0
+    rival: str = ""
+    tokens: float = 0.0
     positions: float = 0.0
 
     def config(self) -> ConfigDict:
@@ -88,6 +94,23 @@ _BERT = {
     "train.steps": 1_000_000,
 }
 _LSTM = {"data.batch_size": 32, "train.steps": 1_000_000}
+# Small models as sweeps train them: 2,048 positions a step, 2,048 words of the synthetic language, which is soon prepared.
+_SMALL = {
+    "data.corpus": "synthetic",
+    "data.synthetic.documents": 2000,
+    "data.synthetic.vocab_size": 2200,
+    "data.tokenizer.kind": "words",
+    "data.tokenizer.vocab_size": 2048,
+    "data.format": "full_sentences",
+    "data.batch_size": 32,
+    "data.seq_len": 64,
+    "model.dropout": 0.0,
+    "train.steps": 1_000_000,
+}
+_SMALL_128 = _SMALL | {"data.batch_size": 16, "data.seq_len": 128}
+_SMALL_MLM = "bert.py:size=tiny,objectives=mlm"
+_SMALL_LTR = "bert.py:size=tiny,objectives=ltr"
+_LEFT_TO_RIGHT = {"model.direction": "left-to-right"}
 _ONE = {"mesh.data": 1}  # one device, like the rival
 _GPU = _BERT | _ONE | {"data.batch_size": 256}
 _PAIRS = "bert.py:size={},objectives=mlm+nsp"
@@ -97,6 +120,18 @@ WORKLOADS = (
     Workload("bert-mini", "BERT-Mini, MLM+NSP", "cpu", "step", _PAIRS.format("mini"), _BERT, target=5.0),
     Workload("bert-tiny-bf16", "BERT-Tiny, MLM+NSP", "cpu", "step", _PAIRS.format("tiny"), _BERT, "bfloat16", target=5.0),
     Workload("bert-mini-bf16", "BERT-Mini, MLM+NSP", "cpu", "step", _PAIRS.format("mini"), _BERT, "bfloat16", target=2.5),
+    *(
+        Workload(
+            f"small-{name}-{length}{'-bf16' if dtype == 'bfloat16' else ''}",
+            f"BERT-Tiny of 2,048 words, {name.upper()}, rows of {length}, one core",
+            "cpu", "step", recipe, settings, dtype, target=1.5, cores=1, rival=rival, tokens=30e3,
+        )
+        for dtype, length, sizes in (("float32", 64, _SMALL), ("float32", 128, _SMALL_128), ("bfloat16", 64, _SMALL))
+        for name, recipe, settings, rival in (
+            ("mlm", _SMALL_MLM, sizes, "gathered"),
+            ("ltr", _SMALL_LTR, sizes | _LEFT_TO_RIGHT, "compiled"),
+        )
+    ),
     Workload(
         "awd-lstm-small",
         "AWD-LSTM, 2 layers of 512, width 256",

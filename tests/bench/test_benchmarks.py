@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from bertlab.bench import measure, ours
+import bertlab.bench
+from bertlab.bench import measure, ours, worker
 from bertlab.bench.table import best_rival, cells, markdown, ratios
 from bertlab.bench.worker import PeakMemory, timed
 from bertlab.bench.workloads import WORKLOADS, Workload, chosen
@@ -38,7 +41,14 @@ class Recorded:
 
     def round(self, steps: int) -> dict:
         self.log.append((self.side, steps))
-        return {"seconds": self.seconds * steps, "tokens": 100 * steps, "positions": 125 * steps, "flops": 1e9 * steps}
+        seconds = self.seconds * steps  # other processes take as much of the core again
+        return {
+            "seconds": seconds,
+            "cpu_seconds": seconds / 2,
+            "tokens": 100 * steps,
+            "positions": 125 * steps,
+            "flops": 1e9 * steps,
+        }
 
     def end(self) -> dict:
         return {"peak_bytes": 2e9}
@@ -123,6 +133,81 @@ def test_an_exception_is_said_and_not_what_came_after_it(workload, tmp_path, mon
     monkeypatch.setattr(measure, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
     with pytest.raises(UserError, match=r": jax\.errors\.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of"):
         measure.Side(workload, "ours", tmp_path, {}, {})
+
+
+def test_what_a_process_does_before_its_answer_is_printed(workload, tmp_path, monkeypatch, capsys):
+    lines = '{"doing": "tokenising, 2 of 3"}\n{"ceiling": 7.0}\n'
+    popen = lambda command, **_: subprocess.Popen(["printf", "%s", lines], stdin=-1, stdout=-1, text=True)
+    monkeypatch.setattr(measure, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    with contextlib.closing(measure.Side(workload, "ours", tmp_path, {}, {})) as side:
+        assert side.facts["ceiling"] == 7.0
+    assert "ours: tokenising, 2 of 3" in capsys.readouterr().out
+
+
+def test_a_preparation_is_told_part_by_part_and_not_at_each_step():
+    told = []
+    doing = worker.Doing(told.append)
+    for label, done, total in (("reading", 0, None), ("reading", 1, None), ("tokenising", 0, 3), ("tokenising", 1, 3)):
+        doing(label, done, total)
+    assert told == [{"doing": "reading, 0"}, {"doing": "tokenising, 0 of 3"}]
+
+
+def test_a_side_s_cores_are_set_before_it_is_built(workload, monkeypatch):
+    events, answers = [], []
+
+    class Runner(contextlib.ExitStack):
+        def __init__(self, *_):
+            super().__init__()
+            events.append("built")
+            self.facts = {"compile_seconds": 1.0}
+
+        def round(self, steps):
+            return {"tokens": steps}
+
+    side = SimpleNamespace(RUNNERS={"step": Runner}, ceiling=lambda _: 1.0, environment=dict, peak_device_bytes=lambda: 5)
+    monkeypatch.setattr(bertlab.bench, "rival", side, raising=False)
+    monkeypatch.setitem(sys.modules, "bertlab.bench.rival", side)
+    monkeypatch.setattr(worker, "WORKLOADS", [dataclasses.replace(workload, cores=1)])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 3, 4})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: events.append(list(cores)))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("4\n"))
+    worker.serve(answers.append, "gathered", "small", "", {})
+    assert events == [[3], "built"]
+    assert answers[1]["tokens"] == 4 and 0 <= answers[1]["cpu_seconds"] and answers[2]["peak_bytes"] == 5
+    assert answers[2]["huge_page_bytes"] >= 0
+
+
+def test_one_core_is_measured_by_its_time_too_and_has_an_aim_of_its_own():
+    of = {"name": "w", "what": "", "kind": "step", "target": 1.5, "limit": 0.0, "memory": 0.0, "cores": 1, "tokens": 1001.0}
+    row = cells({**of, "sides": measured({"ours": 0.1, "gathered": 0.2}, [])})
+    assert [row[n].split("; ")[1].split()[0] for n in (1, 2, 3)] == ["2", "1", "2"], "twice as much, of half the time"
+    assert row[4].split("; ") == ["1.5, reached", "1.001k tokens/s, missed"]
+    assert cells({**of, "tokens": 999.0, "sides": measured({"ours": 0.1}, [])})[4].endswith("0.999k tokens/s, reached")
+
+
+def test_a_gathered_head_is_the_rival_where_no_other_was_asked_for():
+    assert best_rival(measured({"ours": 0.1, "gathered": 0.2}, [])) == "gathered"
+    assert best_rival(measured({"ours": 0.1, "compiled": None, "gathered": 0.2}, [])) is None
+    rivals = lambda names, **more: [measure.rivals_of(w, "transformers", **more) for w in chosen("", names)]
+    assert (
+        rivals("small-mlm-64,small-ltr-128")
+        == [("gathered",), ("compiled",)]
+        == rivals("small-mlm-128,small-ltr-64", quick=True)
+    )
+    assert rivals("bert-tiny,elmo-small,start,rows", quick=True) == [("compiled",), ("compiled",), ("eager",), ()]
+
+
+def test_each_workload_is_written_when_it_is_measured(tmp_path, monkeypatch):
+    def found(workload, rivals, rounds, seconds, settings):
+        if workload.name == "start":
+            raise UserError("the second one fails")
+        return {"name": workload.name, "rounds": rounds, "seconds": seconds}
+
+    monkeypatch.setattr(measure, "measure", found)
+    with pytest.raises(UserError, match="second"):
+        measure.bench("cpu", "none", tmp_path / "out.json", only="rows,start", quick=True, rounds=2)
+    written = json.loads((tmp_path / "out.json").read_text())["workloads"]
+    assert written == [{"name": "rows", "rounds": 2, "seconds": measure.QUICK_SECONDS}]
 
 
 def test_the_table_says_miss_and_failure():

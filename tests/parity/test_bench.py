@@ -15,8 +15,12 @@ from bertlab.data.tokenizers import load_tokenizer
 WORDS = {"data.tokenizer.kind": "wordpiece", "data.tokenizer.lowercase": True}
 SMALL = {"data.batch_size": 4, "data.seq_len": 32, "model.width": 16, "model.hidden": 24}
 BERT = "bert.py:size=tiny,objectives=mlm+nsp"
+MASKED = "bert.py:size=tiny,objectives=mlm"
+CAUSAL = "bert.py:size=tiny,objectives=ltr"
 RECIPES = {
     BERT: SMALL | {"objectives.mlm.max_predictions": 5},
+    MASKED: SMALL | {"data.format": "full_sentences", "objectives.mlm.max_predictions": 5},
+    CAUSAL: SMALL | {"data.format": "full_sentences", "model.direction": "left-to-right"},
     "gpt.py:size=tiny": SMALL,
     "awd_lstm.py:size=tiny": SMALL | {"data.stream.vary_length": False},
     "elmo.py:size=tiny": SMALL,
@@ -43,7 +47,7 @@ def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
         rows = dict(rows)
     if "masked_weights" in rows:
         expected = (rows["masked_weights"] > 0).sum()
-        chance = math.log(400) + math.log(2)
+        chance = math.log(400) + (math.log(2) if workload.recipe == BERT else 0)
     elif "next_tokens" in rows:
         expected, chance = (rows["next_tokens"] >= 0).sum(), math.log(400)
     else:
@@ -71,9 +75,22 @@ def test_as_many_predictions_at_a_loss_of_chance_that_falls(work):
     assert found["tokens"] == 15 * (rows["documents"] > 0).sum()
 
 
-def test_a_gathered_head_asks_the_same(small_overrides, tmp_path, monkeypatch):
+def test_a_left_to_right_rival_sees_nothing_that_it_predicts(small_overrides, tmp_path):
+    workload = Workload("small", "", "cpu", "step", CAUSAL, {**small_overrides, **RECIPES[CAUSAL]})
+    ours.write_examples(workload, str(tmp_path), count=2)
+    model = rival.TrainingSteps(workload, str(tmp_path), "eager").model.eval()
+    tokens = torch.arange(5, 37)[None]
+    changed = tokens.clone()
+    changed[0, 20] = 4
+    before, after = (model(x).logits for x in (tokens, changed))
+    same = torch.isclose(before, after, atol=1e-6).all(-1)[0]
+    assert same[:20].all() and not same[20:].any()
+
+
+@pytest.mark.parametrize("recipe", [BERT, MASKED])
+def test_a_gathered_head_asks_the_same(recipe, small_overrides, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    workload = Workload("small", "", "cpu", "step", BERT, {**small_overrides, **RECIPES[BERT]})
+    workload = Workload("small", "", "cpu", "step", recipe, {**small_overrides, **RECIPES[recipe]})
     ours.write_examples(workload, str(tmp_path), count=2)
     plain, gathered = (rival.TrainingSteps(workload, str(tmp_path), side) for side in ("eager", "gathered"))
     gathered.model.load_state_dict(plain.model.state_dict())
