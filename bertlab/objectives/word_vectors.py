@@ -71,6 +71,10 @@ class _NegativeSampling(Objective):
             "negative_tokens": draw_words(negative_key, weights, self._draws(tokens.shape)),
         }
 
+    def flops_per_prediction(self, shape) -> float:
+        """The right word's product and those of the negatives, forward and backward."""
+        return 6.0 * (1 + self.negatives) * shape.width
+
     def _draws(self, shape: tuple[int, int]) -> tuple[int, ...]:
         """Shape of `negative_tokens`."""
         return (*shape, self.negatives)
@@ -227,6 +231,10 @@ class Glove(Objective):
     def head(self, body: nn.Module) -> nn.Module:
         """The two biases."""
         return _Biases()
+
+    def flops_per_prediction(self, shape) -> float:
+        """A pair's product, forward and backward."""
+        return 6.0 * shape.width
 
     def loss(self, model: Bound, view: View) -> Metrics:
         """Sum over the pairs, and their number; `contexts` and float32 `counts` are [B, L] like `tokens`."""

@@ -29,13 +29,22 @@ WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
 # Studies whose last run, on its last task, is of a kind of its own: those of `make test`, and of `make test-slow`.
 QUICK = ("elmo_layers", "fitlam", "layers_by_task")
 SLOW = ("albert_sop", "bert_table5", "bert_table7", "bert_table8", "clm_then_mlm", "electra_small", "elmo_placement")
-SLOW += ("gpt_layers", "gpt_table5", "roberta_formats", "spanbert_masking", "static_contextual", "taglm_placement")
+SLOW += (
+    "four_systems",
+    "gpt_layers",
+    "gpt_table5",
+    "roberta_formats",
+    "spanbert_masking",
+    "static_contextual",
+    "taglm_placement",
+)
 SLOW += ("ulmfit_bidirectional",)
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],
     "clm_then_mlm": [("25% CLM then MLM", "code_spans")],  # phases
     "elmo_layers": [("baseline", "code_spans")],  # embeddings of its own
+    "four_systems": [("ULMFiT", "code_spans"), ("BERT", "package")],  # an adapted tagger; a pooler
     "gpt_layers": [("none", "package")],  # random parameters, and a language model beside the classifier
     "static_contextual": [("GloVe, features", "package")],
 }

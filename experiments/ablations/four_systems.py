@@ -1,0 +1,124 @@
+"""BERT, GPT, ELMo, ULMFiT and static vectors on the same text, each used as its paper uses it.
+
+    bertlab sweep --study=experiments/ablations/four_systems.py:scale=tiny,corpus=pydocs --workdir=runs/systems --jobs=2
+    bertlab report runs/systems
+
+| | Pretraining | Use |
+|---|---|---|
+| BERT (Devlin et al. 2019) | MLM and NSP, both sides | fine-tuned; a text is read at [CLS] through the pooler |
+| GPT (Radford et al. 2018) | left to right | fine-tuned with the language model beside the task, between delimiters |
+| ELMo (Peters et al. 2018) | two LSTMs, one a direction | frozen; a mix of all layers below a biLSTM of two layers |
+| ULMFiT (Howard and Ruder 2018) | AWD-LSTM | adapted to the task's text; gradual unfreezing, slanted triangle, rates by layer |
+| static (`static=skip_gram`, `cbow`, `glove`) | Mikolov et al. 2013, Pennington et al. 2014 | frozen below that biLSTM |
+| no pretraining | none | BERT's body from random values, fine-tuned as BERT |
+
+All have the same pieces and the same budget of text; formats, optimisers and schedules are each recipe's own. `equal=` says
+what else is equal:
+
+- `tokens` (the default): each model in its own size at the scale reads as many tokens, without padding.
+- `parameters`: as many tokens, and each model is made as wide as gives it BERT's parameters (within 2 %): the feed-forward
+  layers of GPT, the states of the LSTMs, the vectors of the static model (which its paper never made so wide).
+- `flops`: own sizes, and as many FLOPs of pretraining as BERT has. Static vectors stay at as many tokens: for as many FLOPs
+  they would read the text more than a hundred times.
+
+The study of objectives alone, on one body and with one use, is `objectives.py`; vectors by themselves, all used alike, are
+`static_contextual.py`. The published numbers are of different corpora and sizes (GPT, BERT and ELMo: 117, 110 and 94 M
+parameters), so they say what each system reached, not which part of it did.
+
+Expect: no system wins by its objective alone. With few tokens the two that are asked at every position in one direction (GPT,
+ULMFiT) and ELMo are ahead of BERT on tokens; frozen static vectors are the floor of the pretrained ones, and no pretraining is
+near them where the task has many labels. With `labels=100` the order is clearer.
+
+Cost at scale=tiny with seeds=1,select=off: 93 TFLOP, as `--dry_run` counts them (255 with the search for rates); its time is
+not measured yet.
+"""
+
+from bertlab.errors import UserError
+from bertlab.studies import ulmfit
+from bertlab.studies.equal import flops, parameters, sized, tokens
+from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
+from bertlab.studies.study import Published, Study
+
+EQUAL = ("tokens", "parameters", "flops")
+STATIC = ("skip_gram", "cbow", "glove")
+PUBLISHED = Published(
+    source="Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)",
+    columns=("MNLI-m", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "Average", "NER F1"),
+    rows={
+        "BERT": (84.6, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4, 79.6, 92.4),
+        "GPT": (82.1, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0, 75.1, None),
+        "ELMo": (*[None] * 9, 92.2),
+    },
+    note="BERT-Base. ULMFiT's paper has other tasks (IMDb, TREC-6, AG News), so it is not among these rows.",
+)
+
+
+def as_published(setting):
+    """System -> (recipe, overrides of pretraining, overrides of use), in the scale's own sizes."""
+    transformer = {**setting.adam, **setting.transformer}
+    rate = {} if setting.scale in ("base", "paper") else {"finetune.optimizer.learning_rate": 5e-4}
+    features = setting.finetuning("elmo")
+    stages = {key: value for key, value in ulmfit.stages(setting).items() if key.startswith(("adapt.", "finetune."))}
+    published = {key: value for key, value in ulmfit.PAPER.items() if key.startswith(("model.", "optimizer."))}
+    bert = (setting.recipe("bert", objectives="mlm+nsp"), {**transformer, "data.format": "segment_pair"})
+    return {
+        "BERT": (*bert, {**setting.finetuning("bert"), **rate}),
+        "GPT": (setting.recipe("gpt"), transformer, {**setting.finetuning("gpt"), **rate}),
+        "ELMo": (setting.recipe("elmo"), setting.adam, features),
+        "ULMFiT": (setting.recipe("awd_lstm"), published if setting.scale == "paper" else {}, stages),
+        "static": (setting.recipe("static", objectives=setting.others["static"]), {}, features),
+    }
+
+
+def widths(setting):
+    """System -> (the keys of a width, a width to begin with); BERT keeps its own."""
+    scaled = lambda family: setting.numbers(family)["hidden"] / setting.numbers(family)["width"]
+    states = lambda ratio: lambda width: {"model.width": width, "model.hidden": round(ratio * width)}
+    return {
+        "GPT": (lambda width: {"model.hidden": width}, setting.numbers("gpt")["width"]),
+        "ELMo": (states(scaled("elmo")), 32),
+        "ULMFiT": (states(scaled("awd_lstm")), 32),
+        "static": (lambda width: {"model.width": width}, 32),
+    }
+
+
+def pretrainings(setting):
+    """System -> overrides of its pretraining, equal to BERT's as `equal` says."""
+    pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
+    found = {name: (recipe, {**pieces, **own}) for name, (recipe, own, _) in as_published(setting).items()}
+    equal, reference = setting.others["equal"], found["BERT"]
+    if equal == "parameters":
+        target = parameters(*reference)
+        for name, (size, begin) in widths(setting).items():
+            recipe, overrides = found[name]
+            found[name] = recipe, {**overrides, **sized(recipe, overrides, size, target, begin)}
+    for name, (recipe, overrides) in found.items():
+        unit, count = ("flops", flops) if equal == "flops" and name != "static" else ("tokens", tokens)
+        amount = count(*reference)
+        steps = max(1, round(overrides["train.steps"] * amount / count(recipe, overrides)))
+        found[name] = recipe, {**overrides, "train.steps": steps, "train.budget": f"{unit}={amount:.6g}"}
+    return {name: overrides for name, (_, overrides) in found.items()}
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=SAME_ROWS, equal="tokens", static="skip_gram")
+    for name, known in (("equal", EQUAL), ("static", STATIC)):
+        if setting.others[name] not in known:
+            raise UserError(f"{name}={setting.others[name]}: choose one of {', '.join(known)}")
+    read, systems = pretrainings(setting), as_published(setting)
+    systems = {name: {"config": recipe, **read[name], **use} for name, (recipe, _, use) in systems.items()}
+    nothing = {key: value for key, value in systems["BERT"].items() if key != "train.budget"}
+    return Study(
+        name="four_systems",
+        title="BERT, GPT, ELMo, ULMFiT and static vectors",
+        question=f"What does each system give, used as its paper uses it, at equal {setting.others['equal']}?",
+        config=setting.recipe("bert"),
+        axes={
+            "system": {**systems, "no pretraining": {**nothing, "train.steps": 0}},
+            "seed": setting.seeds,
+        },
+        overrides=LAST_PIECE,
+        rates=setting.rates,
+        downstream=setting.downstream(),
+        published=PUBLISHED,
+    )
