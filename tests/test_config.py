@@ -42,7 +42,9 @@ def test_wrong_arguments_are_refused_with_what_is_known(text, message):
 
 
 def test_unknown_argument_of_a_recipe_lists_its_arguments():
-    with pytest.raises(UserError, match=r"'stride=2' .*size=tiny, objectives=mlm\+nsp, corpus=pydocs, steps=0, mask_rate=0.0$") as refusal:
+    with pytest.raises(
+        UserError, match=r"'stride=2' .*size=tiny, objectives=mlm\+nsp, corpus=pydocs, steps=0, mask_rate=0.0$"
+    ) as refusal:
         load_config(f"{BERT}:stride=2")
     assert "\n" not in str(refusal.value)
 

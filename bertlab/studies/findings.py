@@ -41,7 +41,29 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
         )
     if results.study.get("select"):
         return [head]  # nobody may know which of the selected is best on test
-    return [head, *(said for measure in scores(results) for said in of_score(results, compared, measure) if said)]
+    said = [said for measure in scores(results) for said in of_score(results, compared, measure) if said]
+    return [head, *claimed(results, compared), *said]
+
+
+def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
+    """Each published finding beside the study's own difference, and whether they agree; the decided ones first.
+
+    They agree or disagree if the interval of the difference excludes zero, and are undecided otherwise.
+    """
+    decided, undecided = [], []
+    for claim in results.study.get("claims", ()):
+        for measure in scores(results):
+            found = find(compared, measure, claim["higher"], claim["lower"])
+            if not found:
+                continue
+            says = "agrees with" if found.low > 0 else "disagrees with" if found.high < 0 else "cannot decide on"
+            direction = "below" if found.mean < 0 else "above"
+            sentence = (
+                f"On {measure.task}, {claim['higher']} is {size(found)} {direction} {claim['lower']}: this {says} the published"
+                f" finding that {claim['higher']} is above {claim['lower']} ({claim['published']}; {claim['source']})."
+            )
+            (undecided if "decide" in says else decided).append(sentence)
+    return decided + undecided
 
 
 def one_seed(results: Results, measure: Measure) -> list[str]:

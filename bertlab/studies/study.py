@@ -80,6 +80,7 @@ class Study:
         rates: Factors of each variant's own pretraining rate. Its validation loss selects one of them before the seeds are run
             (`bertlab.studies.selection`); empty: all keep their own.
         published: A published table to show beside the study's own, see `Published`.
+        claims: Published findings that the report holds against the study's own, see `Claim`.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Study:
     select: Sequence[str] = ()
     rates: Sequence[float] = ()
     published: "Published | None" = None
+    claims: "Sequence[Claim]" = ()
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
@@ -225,6 +227,22 @@ class Published:
     columns: Sequence[str]
     rows: Mapping[str, Sequence[float | str | None]]
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published finding: one variant scores higher than another.
+
+    Attributes:
+        higher, lower: Variants of the study.
+        published: What was published, with its numbers: "59.9 without pre-training, 74.7 with it (mean of nine tasks)".
+        source: Paper and table.
+    """
+
+    higher: str
+    lower: str
+    published: str
+    source: str
 
 
 def _of_stage(stage: str, given: Mapping[str, Any]) -> dict[str, Any]:

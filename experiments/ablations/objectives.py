@@ -10,9 +10,17 @@ and no pretraining at scale=tiny for 250 steps, three seeds, and tasks with 200 
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
-from bertlab.studies.study import Study
+from bertlab.studies.study import Claim, Study
 
 DEMO = {"scale": "tiny", "steps": 250, "seeds": 3, "select": "off", "labels": "200"}
+
+CLAIMS = (
+    Claim("LTR", "no pretraining", "59.9 without pre-training, 74.7 with it, on average", "Radford et al. 2018, table 5"),
+    Claim(
+        "MLM", "no pretraining", "59.9 without pre-training, 74.7 with it, on average", "Radford et al. 2018, table 5, for LTR"
+    ),
+    Claim("MLM", "LTR", "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8", "Devlin et al. 2019, table 5, at equal data"),
+)
 
 
 def demo_logging(steps):
@@ -42,5 +50,6 @@ def get_study(arguments=None):
         axes={"objective": objectives, "seed": setting.seeds},
         overrides={**setting.overrides, **demo, **LAST_PIECE, "data.format": "segment_pair"},
         rates=setting.rates,
+        claims=CLAIMS,
         downstream=setting.downstream(),
     )

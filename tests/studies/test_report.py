@@ -25,7 +25,7 @@ from bertlab.studies.measurements import load
 from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report
 from bertlab.studies.seeds import summarise
 from bertlab.studies.statistics import seeds_needed
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 from bertlab.studies.tables import (
     BOUND_NOTE,
     COST,
@@ -718,3 +718,20 @@ def test_every_number_is_on_the_terminal_whatever_the_names_and_sizes(tmp_path):
     printed = console.file.getvalue()
     assert "1.5e-07 ± 7.1e-08" in printed and "4.39 M" in printed
     assert not re.search(r"(?<!\d)-0\.0*(?![\d.])", printed)
+
+
+@pytest.mark.parametrize(
+    "mlm, ltr, says",
+    [
+        ((0.72, 0.74, 0.73), (0.69, 0.70, 0.70), "agrees with"),
+        ((0.69, 0.70, 0.70), (0.72, 0.74, 0.73), "disagrees with"),
+        ((0.70, 0.74, 0.69), (0.72, 0.71, 0.70), "cannot decide on"),
+    ],
+)
+def test_a_published_finding_is_held_against_the_interval(mlm, ltr, says, tmp_path):
+    study = dataclasses.replace(
+        objectives_study((1, 2, 3), ("MLM", "LTR")), claims=(Claim("MLM", "LTR", "83.9 and 82.1", "table 5"),)
+    )
+    scores = {f"{name}-seed={i}": {"code_spans": x} for name, of in (("mlm", mlm), ("ltr", ltr)) for i, x in enumerate(of, 1)}
+    first = findings_of(load(write_study(tmp_path / "s", study, per_run=scores)))[1]
+    assert f": this {says} the published finding that MLM is above LTR (83.9 and 82.1; table 5)." in first
