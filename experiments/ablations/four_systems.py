@@ -29,8 +29,7 @@ Expect: no system wins by its objective alone. With few tokens the two that are 
 ULMFiT) and ELMo are ahead of BERT on tokens; frozen static vectors are the floor of the pretrained ones, and no pretraining is
 near them where the task has many labels. With `labels=100` the order is clearer.
 
-Cost at scale=tiny with seeds=1,select=off: 93 TFLOP, as `--dry_run` counts them (255 with the search for rates); its time is
-not measured yet.
+Cost and time are not measured yet; `--dry_run` counts tokens and FLOPs.
 """
 
 from bertlab.errors import UserError
