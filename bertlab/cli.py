@@ -6,6 +6,7 @@ Imports that take long stand inside the functions, here only: `bertlab --help` a
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 from bertlab.errors import UserError, require
@@ -587,18 +588,29 @@ def _models(given, _) -> None:
 
 
 class _Progress:
-    """Progress bars of preparation on a terminal; prints nothing elsewhere."""
+    """One line on a terminal: the part of preparation, its share, the time so far and the time left. Nothing elsewhere."""
 
-    def __init__(self):
-        from rich.progress import Progress
+    def __init__(self, console=None):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        self._bars = Progress(transient=True, disable=not sys.stdout.isatty())
-        self._tasks = {}
+        console = console or Console()
+        times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
+        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._label, self._task, self._shown = None, None, 0.0
 
-    def __call__(self, label: str, done: int, total: int | None) -> None:
-        if label not in self._tasks:
-            self._tasks[label] = self._bars.add_task(label, total=total)
-        self._bars.update(self._tasks[label], completed=done, total=total)
+    def __call__(self, label: str, done: float, total: float | None) -> None:
+        if self._bars.disable:
+            return
+        if label != self._label:
+            if self._task is not None:
+                self._bars.remove_task(self._task)
+            self._label, self._task = label, self._bars.add_task(label, total=total)
+        elif done != total and time.monotonic() < self._shown + 0.1:
+            return
+        self._shown = time.monotonic()
+        self._bars.update(self._task, completed=done, total=total)
 
     def __enter__(self):
         self._bars.start()

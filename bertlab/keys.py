@@ -125,7 +125,7 @@ KEYS = (
     Key("data.dupe_factor", 0, "random choices in a document's rows repeat after so many readings (BERT: 10); 0: no", least=0),
     Key("data.directory", "", "prepared corpora; empty: $BERTLAB_CACHE or ~/.cache/bertlab", on_resume=True),
     Key("data.workers", 0, "processes that prepare; 0: one per core", on_resume=True),
-    Key("data.valid_fraction", 0.05, "share of the documents that are held out as valid"),
+    Key("data.valid_fraction", 0.05, "share of the documents (of long ones: of their sections) that are held out as valid"),
     Key("data.test_fraction", 0.05, "share of the documents that are held out as test"),
     Key("data.shards", 0, "parts of the text that fill a batch side by side; 0: one per process"),
     Key("data.shuffle_window", 1024, "rows that are mixed"),

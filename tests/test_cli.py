@@ -10,8 +10,10 @@ import sys
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 import bertlab
+from bertlab import cli
 from bertlab.cli import build_parser, main
 from bertlab.interop.base import EXPORTERS, IMPORTERS
 from bertlab.train.checkpoint import load_params
@@ -268,3 +270,18 @@ print([name for name in {late} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == ["[]", "[]", ""]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_of_preparation_is_a_line_on_a_terminal(terminal):
+    out = io.StringIO()
+    with cli._Progress(Console(file=out, force_terminal=terminal, width=100)) as progress:
+        progress("reading", 0.5, 1)
+        progress("reading", 1, 1)
+        progress("tokenising", 10, 40)
+        [task] = progress._bars.tasks or [None]
+    if terminal:
+        assert (task.description, task.percentage) == ("tokenising", 25)
+        assert "left:" in out.getvalue() and out.getvalue().splitlines()[-1].strip()
+    else:
+        assert task is None and out.getvalue().strip() == ""

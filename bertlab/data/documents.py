@@ -31,6 +31,8 @@ class Corpus(Protocol):
     """What every corpus offers; `spec` is the string that names it."""
 
     spec: str
+    share_read: float | None
+    """Of the text, while `documents()` streams; None if it is not known."""
 
     def fingerprint(self) -> str:
         """Hexadecimal digest, cheap to compute, that changes when the text may have changed."""

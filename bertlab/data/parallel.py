@@ -45,23 +45,25 @@ def ordered_map(
     *,
     workers: int = 0,
     load: Callable[[], Any] | None = None,
+    few: int = 1,
 ) -> Iterator[Any]:
     """Yields `function(item)` for every item, in the order of the items, computed by a pool of processes.
 
     At most `2 * workers + 2` items are in flight, so memory stays bounded. Processes are spawned, not forked (JAX may run
-    threads in this one), so `function` and `load` must be importable from a module. With one worker, or one item, everything
-    happens in this process.
+    threads in this one), so `function` and `load` must be importable from a module. With one worker, or few items, everything
+    happens in this process: starting others takes seconds.
 
     Args:
       function: called on each item; on `(loaded, item)` if `load` is given.
       items: read lazily, in this process.
       workers: number of processes; 0 means one per available core.
       load: called once in each process, for what is too large to send with each item.
+      few: number of items up to which no processes are started.
     """
     items = iter(items)
-    head = list(itertools.islice(items, 2))
+    head = list(itertools.islice(items, few + 1))
     workers = workers or available_cores()
-    if workers == 1 or len(head) < 2:
+    if workers == 1 or len(head) <= few:
         yield from map(function if load is None else functools.partial(function, load()), itertools.chain(head, items))
         return
     call = function if load is None else functools.partial(_call_with_loaded, function)

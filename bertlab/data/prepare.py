@@ -45,8 +45,9 @@ FORMAT_VERSION = 4
 
 _DOCUMENTS_PER_SHARD = 1 << 15
 _CHUNK_CHARACTERS = 1 << 18
+_FEW_CHUNKS = 8
 
-Progress = Callable[[str, int, int | None], None]
+Progress = Callable[[str, float, float | None], None]
 
 
 class Backend(Protocol):
@@ -281,7 +282,8 @@ class LocalBackend:
             for document in documents:
                 split = splits.of(document.id)
                 number[split] += 1
-                self._progress("reading the text", sum(number.values()), None)
+                share = self._corpus.share_read
+                self._progress("reading the text", *((sum(number.values()), None) if share is None else (share, 1)))
                 if split == "train" and not settings["path"]:
                     yield from (normalise(sentence, settings["lowercase"]) for sentence in document.sentences)
 
@@ -314,6 +316,7 @@ class LocalBackend:
             chunks(self._corpus.documents()),
             workers=self._options["workers"],
             load=functools.partial(load_tokenizer, folder / "tokenizer"),
+            few=_FEW_CHUNKS,
         )
         occurrences = np.zeros(tokenizer.vocab_size, np.int64)
         document = 0

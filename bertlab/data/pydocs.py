@@ -81,6 +81,7 @@ class PydocsCorpus:
     """The documentation of the standard library: one document per section, nothing twice."""
 
     spec = "pydocs"
+    share_read = None
 
     def __init__(self, directory: str = ""):
         """Args: directory: the cache directory; "" as in `bertlab.files.cache_directory`."""

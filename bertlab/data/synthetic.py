@@ -148,6 +148,7 @@ class SyntheticCorpus:
     """
 
     spec = "synthetic"
+    share_read = None
 
     def __init__(self, documents: int = 2000, **options: int | tuple[int, int]):
         """Makes the language; text comes with `documents()`.

@@ -8,7 +8,7 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import zstandard
@@ -44,6 +44,7 @@ class TextCorpus(PartedCorpus):
             found.update(matches)
         self.files = tuple(Path(path) for path in sorted(found))
         self.parts = len(self.files)
+        self.share_read = 0.0
         self.folder = Path(os.path.commonpath([path.parent for path in self.files]))
         for path in self.files:
             if _text_format(path) not in (".txt", ".jsonl"):
@@ -71,7 +72,12 @@ class TextCorpus(PartedCorpus):
         """
         path = self.files[index]
         read = _jsonl_documents if _text_format(path) == ".jsonl" else _txt_documents
-        for number, text in read(path):
+        sizes = [file.stat().st_size for file in self.files]
+
+        def count(position: int) -> None:
+            self.share_read = (sum(sizes[:index]) + position) / max(1, sum(sizes))
+
+        for number, text in read(path, _lines(path, count)):
             yield from make_documents(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
 
     def no_text(self) -> UserError:
@@ -124,15 +130,19 @@ class _ZstandardReader(io.RawIOBase):
         return size
 
 
-_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".zst": lambda path: io.BufferedReader(_ZstandardReader(path.open("rb")))}
+_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".zst": lambda raw: io.BufferedReader(_ZstandardReader(raw))}
+
+_LINES_PER_COUNT = 100
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end) of a possibly compressed UTF-8 file."""
+def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end) of a possibly compressed UTF-8 file; `count` gets its position."""
     offset = 0
     try:
-        with _OPENERS.get(path.suffix.lower(), lambda path: path.open("rb"))(path) as file:
+        with path.open("rb") as raw, _OPENERS.get(path.suffix.lower(), lambda raw: raw)(raw) as file:
             for number, line in enumerate(file, start=1):
+                if number % _LINES_PER_COUNT == 1 or len(line) > LONGEST_DOCUMENT:
+                    count(raw.tell())
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -151,9 +161,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _txt_documents(path: Path) -> Iterator[tuple[int, str]]:
+def _txt_documents(_: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     paragraphs, start, size = [], 0, 0
-    for number, line in _lines(path):
+    for number, line in lines:
         blank = not line.strip()
         if paragraphs and (blank or size + len(line) > _LARGEST_DOCUMENT):
             yield start, "\n".join(paragraphs)
@@ -167,8 +177,8 @@ def _txt_documents(path: Path) -> Iterator[tuple[int, str]]:
         yield start, "\n".join(paragraphs)
 
 
-def _jsonl_documents(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in _lines(path):
+def _jsonl_documents(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    for number, line in lines:
         if not line.strip():
             continue
         try:

@@ -84,6 +84,7 @@ class TfdsCorpus(PartedCorpus):
             )
         self._source = _open_split(asked, self._builder, split)
         self.parts = -(-len(self._source) // _EXAMPLES_PER_PART)
+        self.share_read = 0.0
 
     def fingerprint(self) -> str:
         """Digest of the dataset's full name, split, field and the names, sizes and times of its files."""
@@ -99,6 +100,7 @@ class TfdsCorpus(PartedCorpus):
         name = f"{self._builder.info.full_name}/{self.split}"
         start = index * _EXAMPLES_PER_PART
         for number in range(start, min(start + _EXAMPLES_PER_PART, len(self._source))):
+            self.share_read = number / len(self._source)
             value = self._source[number][self.field]
             if isinstance(value, bytes):
                 try:
