@@ -41,7 +41,16 @@ def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tm
     done = subprocess.run([*python, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
     assert "step 30/30  train" in done.stdout and "runs/mine/result.json" in done.stdout.splitlines()[-1]
-    names = {"config.json", "environment.json", "data.json", "metrics.jsonl", "checkpoints", "result.json", "tokenizer"}
+    names = {
+        "config.json",
+        "environment.json",
+        "data.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "costs.json",
+        "result.json",
+        "tokenizer",
+    }
     assert {path.name for path in (tmp_path / "runs/mine").iterdir()} == names | {"measured.json"}
     lines = [json.loads(line) for line in (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()]
     train = [line for line in lines if line["split"] == "train"]
