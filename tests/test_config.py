@@ -1,6 +1,7 @@
 """Arguments after the colon, `--config.` paths, and every recipe of the repository."""
 
 import dataclasses
+import itertools
 
 import pytest
 from ml_collections import ConfigDict
@@ -141,8 +142,8 @@ def test_objectives_bring_their_settings():
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_loads_with_every_size_of_its_family(path):
     family = load_config(str(path)).model.family
-    for size in FAMILIES[family].sizes:
-        config = load_config(f"{path}:size={size},corpus=text:x,steps=1000000")
-        assert (config.model.size, config.data.corpus, config.train.steps) == (size, "text:x", 1_000_000)
+    for size, steps in itertools.product(FAMILIES[family].sizes, (12, 1_000_000)):
+        config = load_config(f"{path}:size={size},corpus=text:x,steps={steps}")
+        assert (config.model.size, config.data.corpus, config.train.steps) == (size, "text:x", steps)
         check_config(config)
     assert {path.stem for path in RECIPES} >= {"bert", "gpt", "elmo"}

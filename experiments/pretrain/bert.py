@@ -18,6 +18,6 @@ def get_config(arguments=None):
     if values["size"] in ("base", "large"):  # A.2, of which the last tenth at 512 positions is a run of its own
         config.data.batch_size = 256
         config.optimizer.learning_rate = 1e-4
-        config.optimizer.warmup_steps = 10_000
         config.train.steps = values["steps"] or 1_000_000
+        config.optimizer.warmup_steps = min(10_000, config.train.steps // 10)
     return config

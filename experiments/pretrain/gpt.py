@@ -26,6 +26,6 @@ def get_config(arguments=None):
         config.data.batch_size = 64
         config.data.seq_len = 512
         config.optimizer.learning_rate = 2.5e-4
-        config.optimizer.warmup_steps = 2000
         config.train.steps = values["steps"] or 100_000
+        config.optimizer.warmup_steps = min(2000, config.train.steps // 10)
     return config
