@@ -13,9 +13,10 @@ import numpy as np
 
 from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Document
+from bertlab.data.prepare import cache_directory
 from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
-from bertlab.files import write_json
+from bertlab.files import read_json, write_json
 from bertlab.run import Run
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import Score
@@ -106,7 +107,7 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
     lowest hashes, so a smaller sample is the start of a larger one.
 
     Args:
-        run: of `bertlab train`; its corpus is read once, and must still be where it was.
+        run: of `bertlab train`; its corpus must still be where it was. It is read once for all runs that share a cache.
         limit: how many at most.
 
     Raises:
@@ -126,9 +127,16 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
             for number, sentence in enumerate(document.sentences)
             if len(sentence.encode()) <= _LONGEST
         )
-        return [sentence for _, sentence in heapq.nsmallest(limit, sentences)]
+        return [sentence for _, sentence in heapq.nsmallest(most, sentences)]
 
-    chosen, _ = read_in_splits(corpus_of(data), data, choose)
+    corpus, most = corpus_of(data), max(limit, SAMPLE)
+    key = repr((corpus.fingerprint(), data["valid_fraction"], data["test_fraction"]))
+    file = cache_directory(data["directory"]) / "held_out" / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.json"
+    kept = read_json(file) if file.exists() else {"sample": 0, "sentences": []}
+    if kept["sample"] < most:
+        chosen, _ = read_in_splits(corpus, data, choose)
+        write_json(file, kept := {"sample": most, "sentences": chosen})
+    chosen = kept["sentences"][:limit]
     if not chosen:
         raise UserError(f"the test split of {data['corpus']} has no sentence of at most {_LONGEST} bytes; give --text=FILE")
     return chosen

@@ -10,7 +10,7 @@ import pytest
 from bertlab.cli import main
 from bertlab.config import base_config
 from bertlab.data.corpora import open_corpus
-from bertlab.data.splits import Splits
+from bertlab.data.splits import Splits, read_in_splits
 from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported, save_imported
@@ -115,6 +115,22 @@ def test_the_sample_is_of_the_test_split_and_depends_on_the_corpus_alone(run):
     (run / "imported.json").write_text("{}")
     with pytest.raises(UserError, match=r"was imported, and has no held-out text of its own; give --text=FILE"):
         held_out_sentences(run, 3)
+
+
+def test_the_corpus_is_read_for_its_held_out_sentences_once_and_again_when_it_changes(run, tmp_path, monkeypatch):
+    config = json.loads((run / "config.json").read_text())
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"Document {i} has this sentence. This is not another one, {i}." for i in range(40)))
+    config["data"] |= {"corpus": f"text:{text}", "directory": str(tmp_path / "cache")}
+    (run / "config.json").write_text(json.dumps(config))
+    reads = []
+    read = lambda *given: reads.append(1) or read_in_splits(*given)
+    monkeypatch.setattr("bertlab.transfer.evaluate.read_in_splits", read)
+    first = held_out_sentences(run, 3)
+    assert held_out_sentences(run, 3) == first == held_out_sentences(run, 6)[:3] and len(reads) == 1
+    text.write_text(text.read_text().replace("his", "hat"))
+    changed = held_out_sentences(run, 3)
+    assert len(reads) == 2 and changed != first and not any("his" in sentence for sentence in changed)
 
 
 def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeypatch, capsys):
