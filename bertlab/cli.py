@@ -137,7 +137,7 @@ def _add_step(argument) -> None:
 def _add_grid(argument, selection: str = "") -> None:
     argument("--seeds", help="several seeds, such as 1,2,3: runs a study and reports mean, deviation and interval")
     argument("--rates", help=f"several learning rates, such as 1e-4,3e-4: runs a study{selection}")
-    argument("--jobs", type=int, default=1, help="how many runs of the study at a time (default 1)")
+    argument("--jobs", type=int, default=1, help="number of runs of the study at a time (default 1)")
 
 
 def _add_studies(add) -> None:
@@ -147,7 +147,7 @@ def _add_studies(add) -> None:
     )  # fmt: skip
     sweep("--study", required=True, help="study file and its arguments, FILE.py:key=value,key=value")
     sweep("--workdir", required=True, type=Path, help="study directory; it holds one directory per run")
-    sweep("--jobs", type=int, default=1, help="runs at a time; they share the cores or devices (default 1)")
+    sweep("--jobs", type=int, default=1, help="number of runs at a time; they share the cores or devices (default 1)")
     sweep("--dry_run", action="store_true", help="print the runs and their cost; start nothing")
     sweep(
         "--until_decided", nargs="?", const="all", default="", metavar="TASK",
@@ -258,9 +258,9 @@ def _add_data(add, commands) -> None:
     learn("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
     learn("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
     learn("--vocab_size", type=int, default=4096, help="number of pieces, including special ones (default 4096)")
-    learn("--lowercase", action="store_true", help="fold case")
+    learn("--lowercase", action="store_true", help="lowercase the text")
     learn("--seed", type=int, default=0, help="seed of the sample of sentences (default 0)")
-    learn("--sample_sentences", type=int, default=1_000_000, help="how many sentences to learn from (default 1,000,000)")
+    learn("--sample_sentences", type=int, default=1_000_000, help="number of training sentences (default 1,000,000)")
     learn("--out", required=True, type=Path, help="directory for the tokenizer")
     encode = add(
         "encode", _tokenizer_encode, "encode lines of standard input as ids or pieces",
@@ -314,8 +314,8 @@ def _add_weights(add) -> None:
     )  # fmt: skip
 
     keys = add("keys", _keys, "list config keys with default, values and meaning", "bertlab keys 'optimizer.*'")
-    keys("pattern", nargs="?", default="", help="only keys whose name or meaning has this text, or matches this glob")
-    keys("--markdown", action="store_true", help="print the documentation's table")
+    keys("pattern", nargs="?", default="", help="only keys with this text in their name or meaning, or that match this glob")
+    keys("--markdown", action="store_true", help="print the table of docs/keys.md")
 
     add("models", _models, "list the model families with their sizes and parameter counts", "bertlab models")
 

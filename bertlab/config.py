@@ -140,7 +140,7 @@ def add_objectives(config: ConfigDict, names: str) -> None:
     for name, weight in (dict.fromkeys(shown, 1.0) | members).items():
         key, settings = objectives.describe(name)
         if key in config.objectives:
-            raise UserError(f"objectives={names}: '{key}' is named twice; give your two classes different names")
+            raise UserError(f"objectives={names}: '{key}' appears twice; give your two classes different names")
         final_weight = config_dict.placeholder(float)  # where it ends, changed linearly over the run; None: `weight`
         config.objectives[key] = ConfigDict({"weight": weight, "final_weight": final_weight, **settings, **shown.get(name, {})})
 
@@ -213,9 +213,9 @@ def _found(path: str, spec: str) -> str:
         if os.path.isfile(candidate):
             return candidate
     if (CHECKOUT / "experiments").is_dir():
-        raise UserError(f"--config={spec}: there is no file {path} here or in {CHECKOUT}; give the path of a config file")
+        raise UserError(f"--config={spec}: {path} is missing here and in {CHECKOUT}; give the path of a config file")
     raise UserError(
-        f"--config={spec}: there is no file {path} here, and this bertlab was installed without the repository's experiments/;"
+        f"--config={spec}: {path} is missing here, and this bertlab was installed without the repository's experiments/;"
         " run in a checkout of it, or give the path of a config file"
     )
 

@@ -76,7 +76,7 @@ def read_json(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         if not text.strip():
-            raise UserError(f"{path} is empty; restore it, or delete it if it can be made again")
+            raise UserError(f"{path} is empty; restore it, or delete it if you can regenerate it")
         return json.loads(text)
     except UserError:
         raise
@@ -85,4 +85,4 @@ def read_json(path: Path) -> Any:
     except IsADirectoryError:
         raise UserError(f"{path} is a directory; expected a JSON file") from None
     except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore it, or delete it if it can be made again") from None
+        raise UserError(f"{path}: not valid JSON ({error}); restore it, or delete it if you can regenerate it") from None

@@ -123,5 +123,5 @@ def _scores(results: Results, metrics: Sequence[str]) -> list[Measure]:
         raise UserError(f"{results.path}: no run is finished yet, so there are no scores; run the sweep again")
     measures = [results.find(name) for name in metrics] if metrics else scores(results)
     if not measures:
-        raise UserError(f"{results.path}: its runs were not fine-tuned; name other measurements in `metrics`")
+        raise UserError(f"{results.path}: its runs were not fine-tuned; choose other measurements in `metrics`")
     return measures

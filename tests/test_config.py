@@ -91,11 +91,11 @@ def test_a_config_file_is_found_from_the_repositorys_root_and_here_first(tmp_pat
 
 
 def test_missing_config_file_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=rf"there is no file nowhere/bert.py here or in {ROOT}; give the path"):
+    with pytest.raises(UserError, match=rf"nowhere/bert.py is missing here and in {ROOT}; give the path"):
         load_config("nowhere/bert.py:size=tiny")
     monkeypatch.setattr("bertlab.config.CHECKOUT", tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"no file experiments/pretrain/bert.py here, .*experiments/; "):
+    with pytest.raises(UserError, match=r"experiments/pretrain/bert.py is missing here, .*experiments/; "):
         load_config("experiments/pretrain/bert.py:size=tiny")
 
 

@@ -478,7 +478,7 @@ def test_what_has_no_floor_says_why(asked):
     with pytest.raises(NoFloor, match="PrefixLanguageModel"):
         floor_of(NextSentence(), views["prefix"], batch, shown_by=OBJECTIVES["prefix"])
     only_masks = MaskedLanguageModel(unit="span", mask_share=1.0, random_share=0.0)
-    with pytest.raises(ValueError, match="corruption is not theirs"):
+    with pytest.raises(ValueError, match="they were corrupted differently"):
         floor_of(only_masks, {**view, "tokens": batch["tokens"]}, batch)
     # Where all that is chosen is seen to be, neither spans nor documents matter.
     masked = np.where(np.isin(np.arange(8), view["masked_positions"][0]) & (batch["tokens"] > 4), MASK, batch["tokens"])
@@ -600,9 +600,9 @@ def test_floor_command(synthetic_config, tmp_path, capsys, monkeypatch, quick_co
     words = ["--config.data.corpus=synthetic", "--config.data.tokenizer.kind=words"]
     for arguments, message in (
         ([], "give --config=FILE.py, or --run=RUN"),
-        ([recipe], "config.data.corpus='synthetic' alone, not for 'pydocs'"),
-        ([recipe, words[0]], "config.data.tokenizer.kind='words' alone, one token a word; set it"),
-        ([recipe, *words, f"--run={run}"], f"--run={run} was trained with another data."),
+        ([recipe], "config.data.corpus='synthetic', not for 'pydocs'"),
+        ([recipe, words[0]], "config.data.tokenizer.kind='words', with one token per word; set it"),
+        ([recipe, *words, f"--run={run}"], f"--run={run} was trained with a different data."),
         ([f"--run={tmp_path}"], "has no config.json"),
         ([f"--run={run}", words[0]], "give --config=FILE.py too"),
     ):

@@ -1,4 +1,4 @@
-"""Measures workloads side by side: one process for each side, and the sides work in turns, A B A B."""
+"""Measures workloads side by side: each side has its own process, and the sides alternate, A B A B."""
 
 import contextlib
 import dataclasses
@@ -85,7 +85,7 @@ class Side:
             lines = self.errors.read().strip().splitlines()
             raised = [line for line in lines if _RAISED.match(line)]  # C++ may print more after it
             last = (raised or lines or ["it printed nothing"])[-1]
-            raise UserError(f"the side '{self.side}' ended without an answer: {last}")
+            raise UserError(f"the side '{self.side}' ended without a result: {last}")
         return json.loads(line)
 
 
@@ -165,7 +165,7 @@ def rivals_of(workload: Workload, against: str, quick: bool = False) -> tuple[st
 
 
 def measure(workload: Workload, rivals: Sequence[str], rounds: int, seconds: float, settings: dict) -> dict:
-    """One workload's numbers: the facts and every round of each side, and for a rival that failed the reason."""
+    """One workload's numbers: the facts and every round of each side, or the reason why a rival failed."""
     found = {key: value for key, value in dataclasses.asdict(workload).items() if key not in ("suite", "recipe", "settings")}
     with tempfile.TemporaryDirectory() as directory:
         given = Path(directory) / "given"
@@ -201,7 +201,7 @@ def of_starts(begin: Callable[[str], Side], sides: Sequence[str], rounds: int) -
 
 
 def of_rounds(begin: Callable[[str], Side], sides: Sequence[str], rounds: int, seconds: float | None) -> dict:
-    """Processes wait beside each other and do their rounds in turns, of so many `seconds`, or (None) of all of the work."""
+    """Runs one process per side; they alternate rounds of `seconds` each or, if it is None, of the whole work."""
     processes: dict[str, Side] = {}
     steps: dict[str, int] = {}
 

@@ -86,7 +86,7 @@ class TrainingSteps(Runner):
             self._step(index)
             tokens += self.tokens[index]
         if not np.isfinite(self.last.item()):  # waits for the device
-            raise UserError(f"the rival's loss is {self.last.item()}, so its speed means nothing")
+            raise UserError(f"the rival's loss is {self.last.item()}, so its speed is meaningless")
         return {"tokens": tokens, "positions": steps * self.positions}
 
 

@@ -146,7 +146,7 @@ WORKLOADS = (
     Workload(
         "start-cached", "the same, compiled before (persistent cache)", "cpu", "start", _PAIRS.format("tiny"), _BERT, limit=4.0
     ),
-    Workload("rows", "rows of BERT-Tiny's batches, read alone", "cpu", "rows", _PAIRS.format("tiny"), _BERT),
+    Workload("rows", "rows of BERT-Tiny's batches, without training", "cpu", "rows", _PAIRS.format("tiny"), _BERT),
     Workload(
         "rows-4", "the same, each of four processes a quarter", "cpu", "rows-apart", _PAIRS.format("tiny"),
         _BERT | {"data.shards": 4},

@@ -62,7 +62,7 @@ class ShardsIterator(grain.DatasetIterator):
         before = next(iter(state.values())).get("of", len(state))
         if before != self._total:
             raise UserError(
-                f"the run was begun with its text in {before} shards and cannot go on with {self._total}; set"
+                f"the run started with its text in {before} shards and cannot continue with {self._total}; set"
                 f" config.data.shards={before}"
             )
         for number, iterator in self._shards.items():
@@ -92,13 +92,13 @@ def train_batches(prepared: Prepared, data, process: tuple[int, int] = (0, 1)) -
     total = data.shards or count
     if total % count or data.batch_size % total:
         raise UserError(
-            f"config.data.shards={data.shards or f'0 (one a process: {count})'} must divide config.data.batch_size="
+            f"config.data.shards={data.shards or f'0 (one per process: {count})'} must divide config.data.batch_size="
             f"{data.batch_size} and be a multiple of the {count} processes"
         )
     if data.buckets and total > 1:
         raise UserError(
-            f"config.data.buckets={data.buckets} with {total} parts of the text side by side (config.data.shards, or one a"
-            " process): each would fill another bucket; set it to (), or config.data.shards=1 and train in one process"
+            f"config.data.buckets={data.buckets} with {total} parts of the text side by side (config.data.shards, or one per"
+            " process): each would fill a different bucket; set it to (), or config.data.shards=1 and train in one process"
         )
     own = range(index * total // count, (index + 1) * total // count)
     return Shards({number: _shard(prepared, data, number, total) for number in own}, total)
@@ -128,7 +128,7 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
     batches = making.evaluate(limit)
     if not batches:
         raise UserError(
-            f"the {split} split of {data.corpus} gives no rows; raise config.data.{split}_fraction or use more text"
+            f"the {split} split of {data.corpus} yields no rows; raise config.data.{split}_fraction or use more text"
         )
     return list(map(AddCharacters(prepared.tokenizer, making.source.unknown), batches)) if data.characters else batches
 
@@ -146,7 +146,7 @@ def check_data(data, tokenizer_kind: str | None = None) -> None:
     format_of(data).check()
     if data.characters and tokenizer_kind is not None and not has_whole_words(tokenizer_kind):
         raise UserError(
-            f"config.data.characters=True needs whole words, and config.data.tokenizer.kind={tokenizer_kind!r} cuts them;"
+            f"config.data.characters=True needs whole words, and config.data.tokenizer.kind={tokenizer_kind!r} splits them;"
             " set config.data.tokenizer.kind='words'"
         )
 

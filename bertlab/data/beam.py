@@ -69,7 +69,7 @@ def beam_backend(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[s
         pipeline()
     except (ValueError, ImportError) as error:
         raise UserError(
-            f'Beam makes no pipeline of --beam_runner={runner} and --beam_pipeline_options="{pipeline_options}": {error}'
+            f'Beam builds no pipeline from --beam_runner={runner} and --beam_pipeline_options="{pipeline_options}": {error}'
         ) from error
 
     def backend(corpus: Corpus, data_options: dict[str, Any], root: Path, progress: Progress) -> BeamBackend:
@@ -100,7 +100,7 @@ class BeamBackend:
         """
         if not isinstance(corpus, PartedCorpus):
             raise UserError(
-                f'config.data.corpus="{corpus.spec}" is read by one machine; prepare it without --beam_runner, which takes '
+                f'config.data.corpus="{corpus.spec}" is read on one machine; prepare it without --beam_runner, or use '
                 "text:GLOB and tfds:NAME."
             )
         self._corpus = corpus

@@ -21,7 +21,7 @@ def check_buckets(data) -> None:
     is_number = all(isinstance(length, int) and length > 0 for length in lengths)
     if not is_number or lengths != sorted({*lengths}) or lengths[-1:] > [data.seq_len]:
         raise UserError(
-            f"config.data.buckets={data.buckets} must be lengths in increasing order, none beyond config.data.seq_len="
+            f"config.data.buckets={data.buckets} must be increasing lengths of at most config.data.seq_len="
             f"{data.seq_len}, as in (32, 64, 128)"
         )
 

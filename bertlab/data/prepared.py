@@ -54,7 +54,7 @@ class Prepared:
         """
         if split not in self.statistics:
             raise UserError(
-                f'There is no split "{split}" in {self.directory}, only {", ".join(self.statistics)}; set '
+                f'{self.directory} has no split "{split}", only {", ".join(self.statistics)}; set '
                 f"config.data.{split}_fraction above 0."
             )
         unknown = UnknownWords(self.tokenizer.vocab_size, self.tokenizer.unk_id) if keep_unknown else None

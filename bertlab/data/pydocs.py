@@ -106,7 +106,7 @@ def _extracted(directory: str) -> str:
     """JSON of [name, paragraphs by docstring] of each section: read from the cache, or made and put there."""
     sources = _sources()
     if not sources:
-        raise UserError('config.data.corpus="pydocs": this Python installation carries no source files; use text:GLOB.')
+        raise UserError('config.data.corpus="pydocs": this Python installation has no source files; use text:GLOB.')
     digest = hashlib.blake2b(f"{EXTRACTION_VERSION} {sys.version_info[:3]}".encode(), digest_size=16)
     for name, source in sources.items():
         digest.update(f"{name}\0{len(source)}\0".encode() + source)

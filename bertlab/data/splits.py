@@ -51,7 +51,7 @@ def check_fractions(fractions: Mapping) -> None:
     if min(valid, test) < 0 or valid + test >= 1:
         raise UserError(
             f"config.data.valid_fraction={valid} and config.data.test_fraction={test} must not be negative "
-            "and leave documents for training: their sum must be below 1."
+            "and their sum must be below 1 to leave documents for training."
         )
 
 
@@ -135,11 +135,11 @@ def require_documents(documents: Mapping[str, int], corpus: Corpus) -> None:
     """Raises: UserError: a split has none; `documents` are their numbers by split."""
     total = sum(documents.values())
     if not total:
-        raise UserError(f'config.data.corpus="{corpus.spec}" is empty: it has no document with a token; name another corpus.')
+        raise UserError(f'config.data.corpus="{corpus.spec}" is empty: no document has a token; choose another corpus.')
     for split, number in documents.items():
         if not number:
             raise UserError(
-                f'config.data.corpus="{corpus.spec}" has {total} document(s), and none of them fell into the {split} '
+                f'config.data.corpus="{corpus.spec}" has {total} document(s), and none is in the {split} '
                 "split: use a corpus of more documents, or other values of config.data.valid_fraction and "
-                "config.data.test_fraction (0 leaves a split out)."
+                "config.data.test_fraction (0 omits a split)."
             )

@@ -197,7 +197,7 @@ def _require_range(key: str, value) -> None:
     whole = isinstance(value, (tuple, list)) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
     if not whole or len(value) != 2 or not 1 <= value[0] <= value[1]:
         raise UserError(
-            f"config.data.synthetic.{key}={value!r} must be the shortest and the longest, two whole numbers of at least 1,"
+            f"config.data.synthetic.{key}={value!r} must be two whole numbers of at least 1, the shortest and the longest,"
             " such as (4, 12); change it."
         )
 

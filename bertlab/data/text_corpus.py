@@ -81,7 +81,7 @@ class TextCorpus(PartedCorpus):
             yield from make_documents(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
 
     def no_text(self) -> UserError:
-        return UserError(f'config.data.corpus="{self.spec}" holds no text in its {self.parts} file(s); name other files.')
+        return UserError(f'config.data.corpus="{self.spec}" has no text in its {self.parts} file(s); name other files.')
 
 
 def _text_format(path: Path) -> str:
@@ -113,7 +113,7 @@ class _ZstandardReader(io.RawIOBase):
                 compressed = frame.unused_data if frame.eof else b""
                 frame = None if frame.eof else frame
         if frame is not None:
-            raise EOFError("the last frame has no end")
+            raise EOFError("the last frame is incomplete")
 
     def readable(self) -> bool:
         return True
@@ -157,7 +157,7 @@ def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]
                 yield number, text.rstrip("\r\n")
     except (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, zlib.error, EOFError) as error:
         raise UserError(
-            f"{path} is damaged or cut off after {offset} decompressed bytes ({error}); fetch or compress it again."
+            f"{path} is damaged or cut off after {offset} decompressed bytes ({error}); download or compress it again."
         ) from error
 
 

@@ -23,8 +23,7 @@ def _find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
             builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
     except (tfds.core.DatasetNotFoundError, OSError, AssertionError) as error:  # TFDS asserts that a version exists
         raise UserError(
-            f'{asked}: TFDS finds no dataset "{name}"; check its name and version, or set TFDS_DATA_DIR to the folder that '
-            "holds it."
+            f'{asked}: TFDS finds no dataset "{name}"; check its name and version, or set TFDS_DATA_DIR to its folder.'
         ) from error
     if not builder.info.splits:
         raise UserError(
@@ -41,11 +40,11 @@ def _open_split(asked: str, builder: tfds.core.DatasetBuilder, split: str) -> Se
         return builder.as_data_source(split=split)
     except (ValueError, KeyError) as error:
         raise UserError(
-            f'config.data.tfds.split="{split}" is no split of {info.full_name}; it has: {", ".join(sorted(info.splits))}.'
+            f'config.data.tfds.split="{split}" is not in {info.full_name}; choose from: {", ".join(sorted(info.splits))}.'
         ) from error
     except NotImplementedError as error:
         raise UserError(
-            f"{asked}: dataset {info.full_name} is stored as {info.file_format.value}, which needs TensorFlow to be read; "
+            f"{asked}: dataset {info.full_name} is stored as {info.file_format.value}, and reading that needs TensorFlow; "
             'prepare it again with file_format="array_record".'
         ) from error
 
@@ -79,7 +78,7 @@ class TfdsCorpus(PartedCorpus):
         self.field = field or ("text" if "text" in texts else texts[0] if len(texts) == 1 else "")
         if self.field not in texts:
             raise UserError(
-                f'config.data.tfds.field="{field}" is no text field of {info.full_name}; its text fields are: '
+                f'config.data.tfds.field="{field}" is not a text field of {info.full_name}; its text fields are: '
                 f"{', '.join(texts) or 'none'}."
             )
         self._source = _open_split(asked, self._builder, split)
@@ -114,7 +113,7 @@ class TfdsCorpus(PartedCorpus):
 
     def no_text(self) -> UserError:
         return UserError(
-            f'config.data.corpus="{self.spec}": split {self.split} holds no text; choose another config.data.tfds.split.'
+            f'config.data.corpus="{self.spec}": split {self.split} has no text; choose another config.data.tfds.split.'
         )
 
 

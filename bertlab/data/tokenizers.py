@@ -347,7 +347,7 @@ class JsonTokenizer(Tokenizer):
         # The special ids around a text are not named in the file; they are found by encoding one.
         probe = next((text for text in ("a", *pieces) if self._ids([text])[0]), None)
         if probe is None:
-            raise UserError("This tokenizer.json finds no piece in any text, not even in its own pieces; export it again.")
+            raise UserError("This tokenizer.json cannot tokenize even its own pieces; export it again.")
         framed = self._tokenizer.encode(probe)
         inside = [i for i, sequence in enumerate(framed.sequence_ids) if sequence is not None]
         framing = framed.ids[: inside[0]], framed.ids[inside[-1] + 1 :]
@@ -546,12 +546,14 @@ def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
     try:
         pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 ({error}); convert it, or restore it from where it came.") from None
+        raise UserError(f"{path} is not UTF-8 ({error}); convert it, or restore the original file.") from None
     if as_google:  # who strips each line; one that is white space only stays as it is, to be no second "".
         pieces = [line.strip() or line.removesuffix("\r") for line in pieces]
     missing = [special for special in SPECIALS if special not in pieces]
     if missing:
-        raise UserError(f"{path} lacks {' '.join(missing)}: a vocabulary has one piece a line, with {' '.join(SPECIALS)}.")
+        raise UserError(
+            f"{path} lacks {' '.join(missing)}: a vocabulary has one piece per line, and includes {' '.join(SPECIALS)}."
+        )
     return pieces
 
 
@@ -628,8 +630,7 @@ def _load_sentencepiece(path: Path, lowercase: bool) -> SentencePieceTokenizer:
     except Exception as error:
         # What sentencepiece 0.2.3 says beside protobuf 6, the newest that Beam 2.77 goes with.
         raise UserError(
-            f"{path} is read by sentencepiece with a newer protobuf than is installed; read it in an environment without "
-            f"bertlab[beam] ({error})"
+            f"{path} needs a newer protobuf than the installed one; load it in an environment without bertlab[beam] ({error})"
         ) from error
 
     model = path.read_bytes()
@@ -640,5 +641,5 @@ def _load_sentencepiece(path: Path, lowercase: bool) -> SentencePieceTokenizer:
         raise UserError(f"{path} is not a SentencePiece model: {error}") from error
     kinds = {description.trainer_spec.UNIGRAM: UnigramTokenizer, description.trainer_spec.BPE: BpeTokenizer}
     if description.trainer_spec.model_type not in kinds:
-        raise UserError(f"{path} is a SentencePiece model of words or characters; only unigram and bpe are read.")
+        raise UserError(f"{path} is a SentencePiece model of words or characters; bertlab reads only unigram and bpe.")
     return kinds[description.trainer_spec.model_type](model, lowercase)

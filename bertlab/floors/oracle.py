@@ -180,7 +180,7 @@ def _observe(chain: Chain, words, shown, corruption: Corruption, visible: Bool[n
         return _Corrupted(own, drawn, certain, np.where(tells, mixed, 1.0), None, None)
     counts = corruption.count - certain.sum(axis=1)
     if (counts < 0).any():
-        raise ValueError("more words are seen to be replaced than were chosen")
+        raise ValueError("more words were replaced than chosen")
     chosen = np.where(tells, corruption.keep_share * own + drawn, unseen[..., None].astype(float))
     return _Corrupted(own, drawn, certain, np.where(tells, own, 1.0), chosen, counts)
 
@@ -196,7 +196,7 @@ def floor(objective: Objective, oracle: ExactOracle) -> tuple[Float[np.ndarray, 
     nats = np.where(asked, nats, 0.0)
     if not np.isfinite(nats).all():
         raise ValueError(
-            f"{type(objective).__name__}: the language cannot have made these rows, or the corruption is not theirs"
+            f"{type(objective).__name__}: the language cannot produce these rows, or they were corrupted differently"
         )
     return nats, np.asarray(asked, np.float64)
 
@@ -212,7 +212,9 @@ def relations_of(data: ConfigDict) -> dict[str, float]:
     """
     kind = format_of(data)
     if kind.is_stream or kind.is_word_pairs:
-        raise NoFloor(f"rows of config.data.format={data.format} go on from batch to batch or are no text; use doc_sentences")
+        raise NoFloor(
+            f"rows of config.data.format={data.format} continue from batch to batch or are not text; use doc_sentences"
+        )
     if data.pack_length:
         raise NoFloor("a row is several texts; set config.data.pack_length=0")
     if not kind.has_pairs:

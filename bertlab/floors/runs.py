@@ -149,13 +149,13 @@ def ratio(
     return float(value), error
 
 
-_WORDS = "a floor is known for config.data.tokenizer.kind='words' alone, one token a word"
+_WORDS = "floors are known only for config.data.tokenizer.kind='words', with one token per word"
 
 
 def _require_synthetic(config: ConfigDict) -> None:
     """Refuses text whose probabilities are not known."""
     if config.data.corpus != "synthetic":
-        raise UserError(f"a floor is known for config.data.corpus='synthetic' alone, not for {config.data.corpus!r}")
+        raise UserError(f"floors are known only for config.data.corpus='synthetic', not for {config.data.corpus!r}")
     if not config.data.tokenizer.path and not has_whole_words(config.data.tokenizer.kind):
         raise UserError(f"{_WORDS}; set it and config.data.tokenizer.vocab_size={config.data.synthetic.vocab_size + 5}")
 
@@ -172,10 +172,10 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
         known = flatten(theirs)
         differ = [k for k, v in given.items() if k.startswith(("data.", "model.", "objectives.")) and known.get(k) != v]
         if differ := [k for k in differ if k not in ("data.directory", "data.workers")]:
-            raise UserError(f"--run={run} was trained with another {differ[0]} than --config says; leave --config out")
+            raise UserError(f"--run={run} was trained with a different {differ[0]} than --config has; omit --config")
         config = theirs
     if config is None:
-        raise UserError("give --config=FILE.py, or --run=RUN for that run's config and its loss beside the floors")
+        raise UserError("give --config=FILE.py, or --run=RUN to use that run's config and show its losses next to the floors")
     found = floors(config, split, None if run is None else load_params(run))
     columns = ("objective", "floor, nats", "standard error", "positions", "exact")
     if run is not None:

@@ -188,7 +188,7 @@ def save(run: Imported, directory: Path) -> None:
     if not isinstance(shape, BilstmConfig) or shape.direction != "bidirectional":
         raise UserError(
             f"config.model.family={run.config.model.family!r} with direction={run.config.model.direction!r} does not fit ELMo's"
-            " weight file, which holds a forward and a backward LSTM; export a bidirectional elmo"
+            " weight file, because the file holds a forward and a backward LSTM; export a bidirectional elmo"
         )
     projected = {"config.model.hidden": (shape.hidden, "config.model.hidden larger than config.model.width")}
     if shape.token_encoder == "characters":

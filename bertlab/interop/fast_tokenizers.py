@@ -157,8 +157,8 @@ def _wordpiece(tokenizer: Tokenizer) -> Backend:
 def _words(tokenizer: Tokenizer) -> Backend:
     if tokenizer.split != "punctuation":
         raise UserError(
-            "this tokenizer looks words up as white space parts them and divides only those that it lacks, which a"
-            " tokenizer.json cannot say; export the vectors with --to=word2vec"
+            "this tokenizer splits at white space and divides only unknown words, and a tokenizer.json cannot express"
+            " that; export the vectors with --to=word2vec"
         )
     vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
     backend = Backend(models.WordLevel(vocabulary, unk_token=tokenizer.pieces()[tokenizer.unk_id]))
@@ -224,7 +224,7 @@ def _require_identity(processor: sentencepiece.SentencePieceProcessor) -> None:
     for text, expected in (("ﬁ Ａ①　", "ﬁ▁Ａ①　"), (" a  b ", "▁a▁b")):
         if processor.normalize(text).strip(_SPACE) != expected.strip(_SPACE):
             raise UserError(
-                "this SentencePiece model has its own normalisation rules, which tokenizer.json cannot hold; use a tokenizer"
+                "this SentencePiece model has its own normalisation rules, and tokenizer.json cannot hold them; use a tokenizer"
                 " trained by bertlab, or the publisher's tokenizer.json"
             )
 

@@ -183,7 +183,9 @@ def _gpt1_tokenizer(model: Mapping[str, Any], added: list[dict], file: Path) -> 
     """GPT-1's tokenizer from the vocabulary and merges of a tokenizer.json."""
     ids = model["vocab"] | {token["content"]: token["id"] for token in added}
     if matched := [token["content"] for token in added if not token["special"]]:
-        raise UserError(f"{file}: the added token {matched[0]!r} matches text, which GPT-1's tokenizer does not support")
+        raise UserError(
+            f"{file}: the added token {matched[0]!r} matches ordinary text, and GPT-1's tokenizer does not support that"
+        )
     pieces = [""] * (max(ids.values()) + 1)
     for piece, index in ids.items():
         pieces[index] = piece
@@ -222,7 +224,7 @@ def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
         return tokenizer
     if not backend:
         raise UserError(
-            f"{source}: {other[0]} differs from Google's WordPiece, and vocab.txt can be read only by that; add the"
+            f"{source}: {other[0]} differs from Google's WordPiece, and only that can read vocab.txt; add the"
             " tokenizer.json that AutoTokenizer.from_pretrained(...).save_pretrained(...) writes"
         )
     for key, name in (("do_lower_case", "lowercase"), *((key, name) for key, (name, _) in _WORDPIECE_RULES.items() if name)):
@@ -253,7 +255,7 @@ def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
         files = tuple(sorted(set(places.values())))
     elif any(source.glob("pytorch_model*.bin")):
         raise UserError(
-            f"{source} has its weights only as a pickle (pytorch_model.bin), which can run any code when opened; if you trust"
+            f"{source} has only pickled weights (pytorch_model.bin), and opening a pickle can run any code; if you trust"
             " it, convert it: python -c 'from transformers import AutoModelForPreTraining as M;"
             f' M.from_pretrained("{source}").save_pretrained("converted")\''
         )
@@ -262,7 +264,7 @@ def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
     tensors = {}
     for name in files:
         if Path(name).name != name or not (source / name).is_file():
-            raise UserError(f"{index} names {name}, but no such file is beside it")
+            raise UserError(f"{index} names {name}, but that file is not in the same directory")
         try:
             tensors |= safetensors.numpy.load_file(source / name)
         except (safetensors.SafetensorError, KeyError) as error:

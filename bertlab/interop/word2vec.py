@@ -78,7 +78,7 @@ def write_vectors(run: Imported, target: Path, *, header: bool) -> None:
     target = target / "vectors.txt" if target.is_dir() else target
     for word in words:
         if not word or any(character in word for character in " \n\r\t"):
-            raise UserError(f"{target}: the word {word!r} contains white space, which this format does not allow")
+            raise UserError(f"{target}: the word {word!r} contains white space, and this format does not allow it")
     binary = header and target.name.removesuffix(".gz").endswith(".bin")
     with open_file(target, "wb") as file:
         if header:

@@ -75,7 +75,7 @@ def members(names: str) -> dict[str, float]:
     for name in names.split("+"):
         for member, weight in TOGETHER.get(name, {name: 1.0}).items():
             if member in found:
-                raise UserError(f"objectives={names}: '{member}' is named twice")
+                raise UserError(f"objectives={names}: '{member}' appears twice")
             found[member] = weight
     return found
 
@@ -114,7 +114,7 @@ def _imported(name: str, module: str):
         raise UserError(f"objective '{name}': {error.filename}, line {error.lineno}: {error.msg}") from None
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name in (module, module.split(".")[0]):
-            raise UserError(f"objective '{name}': there is no module {module}; put its folder on PYTHONPATH") from None
+            raise UserError(f"objective '{name}': module {module} was not found; add its folder to PYTHONPATH") from None
         spec = importlib.util.find_spec(module)
         where = f"{spec.origin}, line {line_in(spec.origin, error)}"
         raise UserError(f"objective '{name}': {where}: {said(error)} ({type(error).__name__} as it is imported)") from error
@@ -131,8 +131,8 @@ def _check_class(name: str, found) -> None:
         )
     if found.reads not in (*SIDES, "any") or not isinstance(found.sees, str):
         raise UserError(
-            f"objective '{name}': reads={found.reads!r}, sees={found.sees!r}; reads is one of {', '.join(SIDES)}, any,"
-            " and sees one of clean, own, shared, any, or the name of the objective whose view it shares"
+            f"objective '{name}': reads={found.reads!r}, sees={found.sees!r}; reads is one of {', '.join(SIDES)} or any,"
+            " and sees one of clean, own, shared, any, or the name of another objective to share its view"
         )
     if found.asks not in ASKS:
         raise UserError(f"objective '{name}': asks={found.asks!r} must be one of {', '.join(ASKS)}")
@@ -155,7 +155,7 @@ def describe(name: str) -> tuple[str, dict]:
         return name, settings
     key = name.partition(":")[2]
     if key in (*REGISTRY, *_OF_A_VIEW):
-        raise UserError(f"objective '{name}': {key} is a name of bertlab's own; rename the class")
+        raise UserError(f"objective '{name}': bertlab itself uses the name {key}; rename the class")
     return key, {"implementation": name, **settings}
 
 

@@ -133,7 +133,7 @@ class ReplacedTokenDetection(Objective):
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
         """Chosen words are replaced by draws from the training text's counts."""
         if self.trains_generator:
-            raise NoFloor("its generator learns; with generator=unigram there is a floor")
+            raise NoFloor("its generator learns; the floor is known only with generator=unigram")
         count = view["masked_weights"].sum(axis=1) if self.exact else None
         return Corruption(unigram_probabilities(vocabulary), count=count, rate=self.rate)
 
@@ -208,7 +208,7 @@ def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
     special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id)
     counts[[i for i in special if i is not None]] = 0
     if not counts.any():
-        raise UserError("generator='unigram' has nothing to draw: the training text has no words besides special tokens")
+        raise UserError("generator='unigram' has nothing to draw: the training text has only special tokens")
     return counts / counts.sum()
 
 

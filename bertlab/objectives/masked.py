@@ -76,7 +76,7 @@ class MaskedLanguageModel(Objective):
         for name in ("rate", "final_rate", "mask_share", "random_share"):
             check_share(name, getattr(self, name))
         if not max(self.rate, self.final_rate):
-            raise UserError(f"rate={self.rate} must be more than 0: with none masked there is nothing to predict")
+            raise UserError(f"rate={self.rate} must be more than 0: without masked tokens the model has nothing to predict")
         check_share("mask_share + random_share", self.mask_share + self.random_share)
         if self.max_predictions < 0:
             raise UserError(f"max_predictions={self.max_predictions} must be 0 (rate · L) or more")
@@ -87,9 +87,11 @@ class MaskedLanguageModel(Objective):
         if self.longest_span < 1:
             raise UserError(f"longest_span={self.longest_span} must be 1 or more")
         if not self.exact and self.unit != "token":
-            raise UserError(f"exact={self.exact} chooses each token by itself: set unit=token, or exact=True for {self.unit}")
+            raise UserError(
+                f"exact={self.exact} chooses each token independently: set unit=token, or exact=True for {self.unit}"
+            )
         if self.static and self.final_rate:
-            raise UserError(f"final_rate={self.final_rate} changes masks that static=True keeps: set one of them only")
+            raise UserError(f"final_rate={self.final_rate} changes the masks, but static=True keeps them: set only one of them")
 
     def check(self, vocabulary: Vocabulary) -> None:
         vocabulary.require_mask("it masks tokens")
@@ -151,7 +153,7 @@ class MaskedLanguageModel(Objective):
     def scoring(self) -> Scoring:
         """By masking each token in turn."""
         if not self.mask_share:
-            return Scoring(lacks="mask_share=0 never shows the model a [MASK], which pseudo scores put in")
+            return Scoring(lacks="pseudo scores insert [MASK], and with mask_share=0 the model never sees it")
         return Scoring(("at the mask",))
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
@@ -162,7 +164,9 @@ class MaskedLanguageModel(Objective):
         if draws[vocabulary.mask_id] == 1:  # the model sees which positions are chosen
             return Corruption(draws, keep_share, count)
         if self.unit == "span" or (self.unit == "whole_word" and any(vocabulary.continues or ())):
-            raise NoFloor(f"with unit={self.unit} pieces are not corrupted independently; with mask_share=1 there is a floor")
+            raise NoFloor(
+                f"with unit={self.unit} pieces are not corrupted independently; the floor is known only with mask_share=1"
+            )
         if self.exact:
             return Corruption(draws, keep_share, count)
         if 0 < self.max_predictions < view["tokens"].shape[1]:
@@ -187,7 +191,7 @@ class MaskedLanguageModel(Objective):
     def _row_keys(self, batch: View) -> Array:
         """A key for each row, [B], from `static_seed`, the row's examples and their visits (0 if the batch has none)."""
         if "example_id" not in batch:
-            raise UserError("static=True needs the batch field example_id, which the formats of config.data.format give")
+            raise UserError("static=True needs the batch field example_id; every format of config.data.format provides it")
         visit = batch.get("visit", jnp.zeros_like(batch["example_id"][..., 0]))
         numbers = jnp.concatenate([batch["example_id"], visit[..., None]], axis=-1).reshape(len(visit), -1)
         return jax.vmap(lambda row: functools.reduce(jax.random.fold_in, row, jax.random.key(self.static_seed)))(numbers)

@@ -39,7 +39,7 @@ def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> 
     if riders:
         shared = [name for name, objective in objectives.items() if objective.sees == "shared"]
         if len(shared) > 1:
-            raise UserError(f"{' and '.join(shared)} both offer a view to {', '.join(riders)}; drop one of them")
+            raise UserError(f"{' and '.join(shared)} both provide a view for {', '.join(riders)}; drop one of them")
         directions = [view for view in groups if stream and view in ("forward", "backward")]
         groups.setdefault((*shared, *directions, "clean")[0], []).extend(riders)
     return {view: tuple(names) for view, names in groups.items()}
@@ -161,11 +161,11 @@ def _checked_view(batch: View, view) -> View:
             continue
         if name not in view or "tokens" not in view:
             lost = name if name not in view else "tokens"
-            raise TypeError(f"view() must keep the batch's field '{lost}', which the model reads: return {{**batch, ...}}")
+            raise TypeError(f"view() must keep the batch's field '{lost}' because the model reads it: return {{**batch, ...}}")
         shape, expected = jnp.shape(view[name]), jnp.shape(view["tokens"])
         if shape != expected or not jnp.issubdtype(jnp.asarray(view[name]).dtype, jnp.integer):
             kind = jnp.asarray(view[name]).dtype
-            raise TypeError(f"view()['{name}'] must be integers of the shape of 'tokens', {expected}, got {kind} {shape}")
+            raise TypeError(f"view()['{name}'] must be integers with the shape of 'tokens', {expected}, got {kind} {shape}")
     return view
 
 
@@ -260,7 +260,7 @@ class Program:
         if self.adapter is not None:
             return self.adapter.merge(params)
         if "lora" in params:
-            raise UserError("these parameters have low-rank updates; set config.lora as in the run that they come from")
+            raise UserError("these parameters have low-rank updates; set config.lora as in their run")
         return params
 
     def metrics(self, params, views: Mapping[str, View], key: Array | None = None) -> Metrics:

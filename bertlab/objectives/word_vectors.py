@@ -172,13 +172,13 @@ def word_counts(vocabulary: Vocabulary) -> np.ndarray:
     """
     if vocabulary.counts is None:
         raise UserError(
-            "skip_gram and cbow draw words by how often they stand in the training text, and this tokenizer came without"
+            "skip_gram and cbow draw words by their frequency in the training text, and this tokenizer came without"
             " counts; train on a corpus that `bertlab prepare` or `bertlab train` has prepared"
         )
     counts = np.array(vocabulary.counts, np.float64)
     counts[special_ids(vocabulary)] = 0
     if not counts.any():
-        raise UserError("skip_gram and cbow: the training text has no words besides special tokens; give it more text")
+        raise UserError("skip_gram and cbow: the training text has only special tokens; use more text")
     return counts
 
 

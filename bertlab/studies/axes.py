@@ -77,7 +77,9 @@ def zipped(*grids: Sequence[Point]) -> list[Point]:
         UserError: The grids differ in length, or share an axis.
     """
     if len({len(grid) for grid in grids}) > 1:
-        raise UserError(f"zipped grids have {', '.join(str(len(grid)) for grid in grids)} points; give each the same number")
+        raise UserError(
+            f"zipped grids have {', '.join(str(len(grid)) for grid in grids)} points; give all of them the same number"
+        )
     return [_joined(points) for points in zip(*grids, strict=True)]
 
 

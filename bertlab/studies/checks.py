@@ -40,7 +40,7 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
         if given:
             Run(given).config.read()
         if overrides:
-            raise UserError(f"{spec} is not trained further, so {next(iter(overrides))} has no effect; write finetune.KEY")
+            raise UserError(f"{spec} is not pretrained further, so {next(iter(overrides))} has no effect; write finetune.KEY")
         config = base_config()
         config.data.corpus, config.train.steps = "", 0  # only the tasks are read and trained
         return config

@@ -278,7 +278,7 @@ def _unigram(facts: Facts) -> Finding | None:
     stddev = "a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), "
     return Finding(
         f"after {facts.held_out['step']:,} steps the held-out loss of {_values(stuck)} is no better than the unigram entropy of"
-        f" the training text, {entropy:.3f} nats: the model learned little more than token frequencies",
+        f" the training text, {entropy:.3f} nats: the model learned little beyond token frequencies",
         f"try {'' if facts.setting('model.family') in _NOT_TRANSFORMERS else stddev}another config.optimizer.learning_rate, or"
         " more steps",
     )
@@ -303,13 +303,13 @@ def _pair_labels(facts: Facts) -> Finding | None:
         seen = f"{name} has a held-out accuracy of {accuracy:.1%} on {rows:,} pairs"
         if accuracy <= majority + 2 * _standard_error(majority, rows):
             return Finding(
-                f"{seen}, and always giving the more frequent label has {majority:.1%}: it is at chance",
+                f"{seen}, and always predicting the more frequent label scores {majority:.1%}: the model is at chance",
                 f"train longer, raise config.objectives.{name}.weight, or leave {name} out",
             )
         if accuracy <= rule + 2 * _standard_error(rule, rows):
             return Finding(
-                f"{seen}, and a table of the two segments' lengths has {rule:.1%}: the model may use only lengths",
-                "train longer, and make lengths less telling with config.data.segment_pair.force_random_if_single=False",
+                f"{seen}, and a table of the two segments' lengths scores {rule:.1%}: the model may use only lengths",
+                "train longer, and make lengths less informative with config.data.segment_pair.force_random_if_single=False",
             )
     return None
 
@@ -327,7 +327,7 @@ def _padding(facts: Facts) -> Finding | None:
     else:
         advice = "set config.data.pack_length to pack several rows into one, or config.data.buckets, or lower seq_len"
     return Finding(
-        f"{share:.0%} of the positions of held-out rows are padding that costs compute and teaches nothing"
+        f"{share:.0%} of the positions of held-out rows are padding and waste compute"
         f" (config.data.format={facts.setting('data.format')!r}, seq_len={facts.setting('data.seq_len')})",
         advice,
     )
@@ -384,7 +384,7 @@ def _floor(facts: Facts) -> Finding | None:
         return None
     listed = [f"{name} ({below:.4f} nats below, standard error {error:.4f})" for name, (below, error) in found.items()]
     return Finding(
-        f"the test loss is below its floor for {', '.join(listed)}, and no model can do that without seeing the answer",
+        f"the test loss is below its floor for {', '.join(listed)}; no model can do that without seeing the answer",
         "look for a leak: the causal and document masks, the objective's view, and the positions at which it is scored",
     )
 
@@ -394,7 +394,7 @@ def _no_loss(facts: Facts) -> Finding | None:
     if not (found := leaks.next_to_nothing(facts.token_losses())):
         return None
     return Finding(
-        f"the held-out loss of {_values(found)} is next to nothing, and real text costs more",
+        f"the held-out loss of {_values(found)} is almost zero; real text costs more",
         "look for a leak: a label among the inputs, a broken mask, or held-out text in the train split",
     )
 
@@ -402,7 +402,7 @@ def _no_loss(facts: Facts) -> Finding | None:
 @check("held-out loss near training loss")
 def _train_and_held_out(facts: Facts) -> Finding | None:
     if FORMATS.get(facts.setting("data.format"), Format).is_word_pairs:
-        raise CannotTell("words co-occur less often in held-out text, which is shorter")
+        raise CannotTell("held-out text is shorter, so words co-occur less often in it")
     held_out = facts.held_out
     # In a run that goes on, the last held-out line may be older than the last training line.
     lines = [line for _, line in facts.windows if line["step"] <= held_out["step"]]
@@ -425,7 +425,7 @@ def _train_and_held_out(facts: Facts) -> Finding | None:
     epochs = lines[-1].get("tokens", 0) / tokens if tokens else math.nan
     if epochs < 2:
         return Finding(
-            f"{seen}, though the text was read only {epochs:.1f} times",
+            f"{seen}, but the text was read only {epochs:.1f} times",
             "check whether the held-out documents differ in kind from the others (config.data.valid_fraction picks them)",
         )
     read = "" if math.isnan(epochs) else f", after {epochs:.1f} readings of the text"
@@ -478,7 +478,7 @@ def _clipping(facts: Facts) -> Finding | None:
         return None
     return Finding(
         f"in the second half of the run the gradient norm never fell below {lowest:.3g}, {lowest / clip:.0f} times what"
-        f" config.optimizer.clip_norm={clip_norm} lets through",
+        f" config.optimizer.clip_norm={clip_norm} allows",
         "raise clip_norm, or lower config.optimizer.learning_rate and see whether the norm falls",
     )
 

@@ -30,7 +30,7 @@ def check_until_decided(study: Study, task: str) -> None:
         raise UserError(f"--until_decided: study {study.name} has no downstream task to order its variants by")
     if study.select:
         raise UserError(
-            f"--until_decided: study {study.name} selects among {', '.join(study.select)} after all runs; leave the option out"
+            f"--until_decided: study {study.name} selects among {', '.join(study.select)} after all runs; omit the option"
         )
     counts = len(_seeds(study.runs(), study))
     if counts < FIRST_LOOK:
@@ -46,7 +46,7 @@ def fix_rule(workdir: Path, study: Study, task: str) -> None:
     if (before := file.get(rule)) != rule:
         raise UserError(
             f"{file}: this sweep stops by {before['task']} and {before['max_seeds']} seeds, not by {task} and"
-            f" {rule['max_seeds']}; a second rule could find an order by chance, so ask for the same or give another --workdir"
+            f" {rule['max_seeds']}; a second rule could find an order by chance, so give the same rule or another --workdir"
         )
     file.write(rule)
 

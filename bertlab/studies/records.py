@@ -69,7 +69,7 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         before = Run(directory).job.read()["run"]["shares"].values() if _begun(directory) else ()
         if gone := [owner for owner in before if owner not in names]:
             raise UserError(
-                f"{path}: run {run.name} uses the pretraining of run {gone[0]}, which is no longer in this study; add that run,"
+                f"{path}: run {run.name} uses the pretraining of run {gone[0]}, and this study no longer has it; add that run,"
                 " or give another --workdir"
             )
 

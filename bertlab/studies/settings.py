@@ -339,14 +339,14 @@ def read_setting(
         raise UserError(f"seeds={values['seeds']}: give at least 1")
     for name, fewest in ({"steps": 1, "task_steps": 1} | dict(least or {})).items():
         if values[name] and values[name] < fewest:
-            raise UserError(f"{name}={values[name]}: give at least {fewest} for this study, or 0 for the scale's own")
+            raise UserError(f"{name}={values[name]}: give at least {fewest} for this study, or 0 to use the scale's own")
     if unknown := [name for name in names if name not in (*OWN_TASKS, *TASKS)]:
         raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is not one of {', '.join((*OWN_TASKS, *TASKS))}")
     if not values["data"] and (published := [name for name in names if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR with its folder")
     select = values["select"] or ("on" if scale in SELECTING else "off")
     if select not in ("on", "off"):
-        raise UserError(f"select={select}: give on or off, or leave it out for the scale's own")
+        raise UserError(f"select={select}: give on or off, or omit it to use the scale's own")
     if values["body"] not in BODIES:
         raise UserError(f"body={values['body']}: choose one of {', '.join(BODIES)}")
     small, today = scale in ("tiny", "mini"), scale in ("tiny", "mini") and values["body"] == "today"

@@ -140,7 +140,7 @@ def sign_flips(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> f
     """
     ours, theirs, paired = _aligned(first, second, names)
     if not paired:
-        raise UserError(f"{names[0]} and {names[1]} have no seed in common, and only pairs can be flipped; run common seeds")
+        raise UserError(f"{names[0]} and {names[1]} share no seed, and only pairs can be flipped; run the same seeds")
     options = {"permutation_type": "samples", "n_resamples": 100_000, "batch": 10_000, "rng": np.random.default_rng(0)}
     return float(scipy.stats.permutation_test((ours - theirs,), np.mean, **options).pvalue)
 

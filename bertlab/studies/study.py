@@ -122,7 +122,7 @@ class Study:
             raise UserError(f"study {self.name}: {error}") from None
         if taken := [name for point in grid for name in point if name in COLUMNS]:
             raise UserError(
-                f'study {self.name}: "{taken[0]}" cannot name an axis because results have a column of that name;'
+                f'study {self.name}: "{taken[0]}" cannot name an axis because results already have a column with that name;'
                 " rename the axis"
             )
         return grid
@@ -143,14 +143,14 @@ class Study:
             raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axis_names)}')
         grid, specs = self.grid, {}
         if not grid:
-            raise UserError(f"study {self.name}: axes has no points, so nothing would run; give at least one")
+            raise UserError(f"study {self.name}: axes has no points, so the study has no runs; give at least one")
         for point in grid:
             spec = self._run(point)
             # Beside the runs' directories lie study.json, sweep.lock and the report.
             if spec.name in specs or spec.name in ("", REPORT_DIRECTORY) or spec.name.endswith((".json", ".lock")):
                 raise UserError(
                     f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
-                    f'"{spec.name}", which is taken; rename a label'
+                    f'"{spec.name}", but that name is taken; rename a label'
                 )
             specs[spec.name] = spec
         return sharing(keeping([self._averaging(point, spec, specs) for point, spec in zip(grid, specs.values(), strict=True)]))
@@ -167,7 +167,7 @@ class Study:
         if empty := [(name, choice.label) for name, choice in point.items() if not file_name([choice.part])]:
             name, label = empty[0]
             raise UserError(
-                f'study {self.name}: label "{label}" of axis "{name}" has no letter or digit for a file name; rename it'
+                f'study {self.name}: label "{label}" of axis "{name}" needs a letter or digit for its file name; rename it'
             )
         own = settings(point)
         config = own.pop("config", self.config)
@@ -347,7 +347,7 @@ def load_study(spec: str) -> Study:
     name, colon, arguments = spec.partition(":")
     path = Path(name)
     if not path.is_file():
-        raise UserError(f"--study={spec}: there is no file {name}; give the path of a Python file with get_study()")
+        raise UserError(f"--study={spec}: {name} does not exist; give the path of a Python file with get_study()")
     module_spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
     if module_spec is None:
         raise UserError(f"--study={spec}: {name} is not a Python file (.py)")

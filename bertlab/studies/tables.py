@@ -37,7 +37,7 @@ SCALES_NOTE = (
     " later pieces of the word are masked too)."
 )
 ONE_SEED_NOTE = "For one seed, s.e. is the standard error over texts or pairs; for several, ± is the deviation over seeds."
-FLOORS = "Beside the exact floors (test)"
+FLOORS = "Compared with the exact floors (test)"
 FLOORS_NOTE = (
     "A floor is the best loss that any model can have on these rows, in nats. Nats above it are paired with them row by row;"
     " s.e. is their standard error over documents. They compare across objectives. A value below 0 by more than chance is a"

@@ -76,7 +76,7 @@ def stages(path: Path) -> dict[str, Path]:
         adapted = path.parent / run.shares.get("adapt", path.name)
         if not Run(found[PRETRAINING]).config.exists():
             raise UserError(
-                f"{path} uses the pretraining in {found[PRETRAINING]}, which has no config.json: it has not begun or was moved;"
+                f"{path} uses the pretraining in {found[PRETRAINING]}, but it has no config.json: not started, or moved;"
                 " finish it, or put it back"
             )
     for kind, run in (("adapt", Run(adapted)), ("finetune", given)):

@@ -172,7 +172,7 @@ def _fits(key: str, task: str) -> bool:
         return True
     name = key.removeprefix("head.")
     if not any(name in kind.settings() for kind in KINDS.values()):
-        raise UserError(f"finetune.{key} is not a setting of any head; see bertlab/transfer/kinds")
+        raise UserError(f"finetune.{key} is not a setting of a head; see bertlab/transfer/kinds")
     return any(name in find_task(of).kind.settings() for of in task.split("+"))
 
 
@@ -331,8 +331,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bertlab.studies.worker", description="Executes one run of a study.")
     parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
     parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
-    parser.add_argument("--stop_with_parent", action="store_true", help="stop when standard input closes")
-    parser.add_argument("--answer", type=int, help="file descriptor to write a line to after a run, and wait for another")
+    parser.add_argument("--stop_with_parent", action="store_true", help="stop if standard input closes")
+    parser.add_argument(
+        "--answer", type=int, help="file descriptor for a line after each run; the worker then waits for another run"
+    )
     options = parser.parse_args(arguments)
     parent = Parent() if options.stop_with_parent else None
     if options.cores:  # before JAX is imported

@@ -53,7 +53,7 @@ def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
         if jax.process_count() > 1:
             raise UserError(
                 f"config.train.budget={experiment.config.train.budget!r}: each of {jax.process_count()} processes would measure"
-                " another time; give a budget in tokens, supervised or flops, or config.train.steps"
+                " a different time; give a budget in tokens, supervised or flops, or config.train.steps"
             )
         return max(1, int(amount / seconds_per_step()))
     total, begin = 0.0, 0
@@ -66,8 +66,8 @@ def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
     if not total:
         asked = ", ".join(experiment.program.objectives)
         raise UserError(
-            f"config.train.budget={experiment.config.train.budget!r}: {asked} asks for no such thing; choose another unit, or"
-            " set asks='positions' in your own objective"
+            f"config.train.budget={experiment.config.train.budget!r}: {asked} has nothing to count in this unit;"
+            " choose another unit, or set asks='positions' in your own objective"
         )
     return max(1, round(amount / total))
 

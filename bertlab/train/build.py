@@ -200,7 +200,7 @@ def warm_start(fresh, run: Path, step: int | None = None, change: Callable[[Any]
     """
     params, kept_fresh = grafted(fresh, change(load_params(run, step)), run)
     if kept_fresh:
-        print(f"not in {run}, so begun afresh: {', '.join(kept_fresh)}", flush=True)
+        print(f"not in {run}, so newly initialised: {', '.join(kept_fresh)}", flush=True)
     return params
 
 
@@ -221,7 +221,7 @@ def grafted(fresh, pretrained, run: Path) -> tuple[dict, list[str]]:
             kept_fresh.append(name)
             return leaf
         if node.shape != leaf.shape:
-            raise UserError(f"parameter {name} is {node.shape} in {run} and {leaf.shape} here; set config.model as there")
+            raise UserError(f"parameter {name} is {node.shape} in {run} and {leaf.shape} here; use the same config.model")
         return node
 
     return jax.tree_util.tree_map_with_path(graft, fresh), kept_fresh

@@ -96,7 +96,7 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
     except Exception as error:  # Orbax wraps what is wrong in many kinds
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the readers of the other arrays have nothing to add
         before = max((other for other in manager.all_steps() if other < step), default=None)
-        then = "begin anew" if before is None else f"go on from {directory / str(before)}"
+        then = "start over" if before is None else f"continue from {directory / str(before)}"
         first = error
         while first.__cause__ or first.__context__:
             first = first.__cause__ or first.__context__
@@ -108,7 +108,9 @@ def save_params(run: Path, params) -> None:
     """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
     with ocp.CheckpointManager(Run(run).checkpoints.absolute()) as manager:
         if not manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params}))):
-            raise UserError(f"{Run(run).checkpoints} has a later step than 0, beside which parameters are not saved; delete it")
+            raise UserError(
+                f"{Run(run).checkpoints} already has a later step than 0, so parameters cannot be saved there; delete it"
+            )
 
 
 def load_params(run: Path, step: int | None = None):
@@ -135,7 +137,7 @@ def load_params(run: Path, step: int | None = None):
     with ocp.CheckpointManager(directory, item_handlers=handlers, options=options) as manager:
         step = manager.latest_step() if step is None else step
         if step is None:
-            raise UserError(f"{run} has no complete checkpoint; let `bertlab train --workdir={run}` reach one")
+            raise UserError(f"{run} has no complete checkpoint; run `bertlab train --workdir={run}` until it saves one")
         with _whole(directory, manager, step):
             saved = manager.item_metadata(step)["state"].tree
             wanted = {"params": saved["params"]}

@@ -98,21 +98,21 @@ def _check_needs(name: str, objective: objectives.Objective, data) -> None:
     """Refuses an objective whose batch fields the format does not make."""
     if unknown := {*objective.needs} - FIELDS:
         raise UserError(
-            f"objective {name} needs {', '.join(sorted(unknown))}, but no format makes that; `needs` may hold"
+            f"objective {name} needs {', '.join(sorted(unknown))}, but no format provides that; `needs` may hold"
             f" {', '.join(sorted(FIELDS))}"
         )
     made = format_of(data).label_field
     for field in sorted({*objective.needs} & {*NEGATIVES.values()}):
         if made is None:
             raise UserError(
-                f"objective {name} needs sentence pairs, but config.data.format={data.format!r} makes none; set"
+                f"objective {name} needs sentence pairs, but config.data.format={data.format!r} provides none; set"
                 " config.data.format='segment_pair'"
             )
         if field != made:
             wanted = next(negatives for negatives, label in NEGATIVES.items() if label == field)
             key = f"config.data.{data.format}.negatives"
             raise UserError(
-                f"objective {name} needs {field}, but {key}={data[data.format].negatives!r} does not make it; set"
+                f"objective {name} needs {field}, but {key}={data[data.format].negatives!r} does not provide it; set"
                 f" {key}={wanted!r}"
             )
 
@@ -143,7 +143,7 @@ def _check_weights(config: ConfigDict) -> None:
     weighed = config.train.phases or any(any(weights_of(entry)) for entry in config.objectives.values())
     if config.train.steps and not weighed:
         raise UserError(
-            f"every config.objectives.NAME.weight is 0 ({', '.join(config.objectives)}), so nothing would be trained; set one,"
+            f"every config.objectives.NAME.weight is 0 ({', '.join(config.objectives)}), so nothing would train; set one,"
             " or config.train.steps=0"
         )
 
@@ -200,7 +200,7 @@ def _check_stateful(config: ConfigDict, built: Mapping[str, objectives.Objective
             raise UserError(f"objective {name} reads right to left; set config.data.stream.backward=True")
     if not any(objective.reads in ("forward", "backward") for objective in built.values()):
         raise UserError(
-            f"config.model.stateful=True carries the states of a language model, but {', '.join(built)} is none; add ltr or rtl"
+            f"config.model.stateful=True carries the states of a language model; {', '.join(built)} is not one; add ltr or rtl"
         )
 
 
@@ -276,7 +276,7 @@ def check_model(config: ConfigDict, theirs: ConfigDict) -> None:
         own = keys.has("own", f"model.{key}") or key.endswith("dropout")
         if shape[key] != expected[key] and not own:
             raise UserError(
-                f"config.model.{key}={shape[key]!r} differs from the model in config.init_from={config.init_from}, which has"
+                f"config.model.{key}={shape[key]!r} differs from the model in config.init_from={config.init_from}, with"
                 f" {expected[key]!r}; omit it"
             )
 

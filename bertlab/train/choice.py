@@ -59,7 +59,7 @@ def with_attention(experiment):
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
     if config.model.attention == "pallas" and platform == "cpu":
-        print("attention: on a CPU config.model.attention='pallas' is interpreted, which is slow", flush=True)
+        print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
     if config.model.attention != "auto" or shape.dropout or platform == "cpu":
         return experiment
     backend_at = functools.cache(lambda batch, length: _fastest(config, shape, batch, length))

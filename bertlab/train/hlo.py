@@ -203,7 +203,7 @@ class _Reader:
                 of_flops, of_traffic, of_exchanges = self.within(callee, fused or inside)
                 if math.isnan(times):
                     if of_flops or of_exchanges:
-                        raise ValueError(f"products or exchanges in a loop that does not say how often it runs: {callee}")
+                        raise ValueError(f"products or exchanges in a loop with an unknown number of iterations: {callee}")
                     times = 1
                 flops, traffic = flops + times * of_flops, traffic + times * of_traffic
                 exchanges += [dataclasses.replace(each, times=times * each.times) for each in of_exchanges]

@@ -64,8 +64,8 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
         if layer := LAYER.match(name):
             return np.int32(int(layer[1]) + 1)
         raise UserError(
-            f"parameter {name} belongs to no layer that is known; give it a name of bertlab.train.layer_groups, or leave"
-            " config.optimizer.layer_decay, group_rates and thaw as they are"
+            f"parameter {name} belongs to no known layer; give it a name of bertlab.train.layer_groups, or leave"
+            " config.optimizer.layer_decay, group_rates and thaw at their defaults"
         )
 
     groups = jax.tree_util.tree_map_with_path(group, params)
@@ -135,7 +135,7 @@ def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages g
     if kind == "all":
         return everything
     if kind == "head" and not has_head:
-        raise UserError(f"config.optimizer.thaw='head': this model has no head, only {', '.join(names)}; take another")
+        raise UserError(f"config.optimizer.thaw='head': this model has no head, only {', '.join(names)}; choose another")
     if kind in ("head", "last"):
         return only(*range(groups - (1 + (kind == "last" and has_head)), groups))[None]
     if kind == "gradual":
@@ -221,17 +221,19 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
     if optimizer.frozen and paths and len(found) == 1:
         matched = "every" if found == {True} else "no"
         raise UserError(
-            f"config.optimizer.frozen={optimizer.frozen!r} matches {matched} parameter; there are"
+            f"config.optimizer.frozen={optimizer.frozen!r} matches {matched} parameter; the model has"
             f" {', '.join(sorted({'/'.join(parameter_name(path).split('/')[:2]) for path, _ in paths}))}"
         )
     stages = thaw_stages(optimizer, names)
     early = (len(stages) - 1) * optimizer.thaw_steps
     if len(stages) > 1 and optimizer.thaw_steps < 1:
-        raise UserError(f"config.optimizer.thaw={optimizer.thaw!r} needs config.optimizer.thaw_steps, the updates of a stage")
+        raise UserError(
+            f"config.optimizer.thaw={optimizer.thaw!r} needs config.optimizer.thaw_steps, the number of updates per stage"
+        )
     if early and 0 < steps <= early:
         raise UserError(
             f"config.optimizer.thaw={optimizer.thaw!r} with {len(stages) - 1} stages of thaw_steps={optimizer.thaw_steps}"
-            f" before all are trained leaves nothing of config.train.steps={steps}; give more steps or fewer thaw_stages"
+            f" before all are trained use up config.train.steps={steps}; give more steps or fewer thaw_stages"
         )
     if optimizer.thaw_restarts and early:
         stage_rate, last_rate = (_stage_rate(optimizer, n) for n in (optimizer.thaw_steps, steps - early if steps else 0))

@@ -126,7 +126,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             if save or stopping:
                 session.save()
             if stopping:
-                session.say(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to go on")
+                session.say(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to continue")
                 raise SystemExit(0)
             if next_phase:
                 train_steps = session.compile_training()
@@ -372,5 +372,5 @@ def finished(config, workdir: Path) -> dict | None:
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
-        raise UserError(f"{workdir} holds a run whose config differs in {shown}; give another --workdir or the same config")
+        raise UserError(f"{workdir} holds a run with a different config ({shown}); give another --workdir or the same config")
     return directory.result.get()

@@ -63,7 +63,7 @@ class Lora:
             size = math.prod(inputs)
             if self.rank > min(size, math.prod(outputs)):
                 raise UserError(
-                    f"config.lora.rank={self.rank} is more than the kernel {name} has, {size} to {math.prod(outputs)}; lower it"
+                    f"config.lora.rank={self.rank} exceeds the rank of kernel {name}, {size} to {math.prod(outputs)}; lower it"
                 )
             own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
             a = jax.random.normal(own_key, (*lead, *inputs, self.rank)) * size**-0.5
@@ -149,5 +149,5 @@ def build_adapter(settings) -> Lora | None:
     try:
         re.compile(settings.targets)
     except re.error as error:
-        raise UserError(f"config.lora.targets={settings.targets!r} is no pattern: {error}") from None
+        raise UserError(f"config.lora.targets={settings.targets!r} is not a valid pattern: {error}") from None
     return Lora(settings.rank, settings.alpha, settings.targets) if settings.rank else None

@@ -63,7 +63,7 @@ class TensorboardWriter:
             from tensorboardX import SummaryWriter
         except ModuleNotFoundError:
             raise UserError(
-                "config.writers names tensorboard, which needs tensorboardX: pip install 'bertlab[tensorboard]'"
+                "config.writers names tensorboard; install tensorboardX for it: pip install 'bertlab[tensorboard]'"
             ) from None
         self._writer = SummaryWriter(str(directory), purge_step=None if resumed_step is None else resumed_step + 1)
 

@@ -133,7 +133,7 @@ def muon_labels(params):
     labels = jax.tree_util.tree_map_with_path(lambda path, _: "muon" if matrix_axes(parameter_name(path)) else "adam", params)
     if {*jax.tree.leaves(labels)} == {"adam"}:
         raise UserError(
-            "config.optimizer.name='muon' trains the matrices of layers, and this model has no layer; set name='adam'"
+            "config.optimizer.name='muon' trains the matrices of layers, but this model has no layers; set name='adam'"
         )
     return labels
 
@@ -393,7 +393,7 @@ def check_optimizer(optimizer) -> None:
     try:
         re.compile(optimizer.frozen)
     except re.error as error:
-        raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} is no pattern: {error}") from None
+        raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} is not a valid pattern: {error}") from None
 
 
 def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:

@@ -185,9 +185,7 @@ def largest_batch(config, topology: str) -> Plan:
         UserError: as `plan`; no batch that the mesh divides fits, or nobody knows what fits.
     """
     if topology_devices(topology)[1] is None:
-        raise UserError(
-            f"--largest --topology={topology}: virtual devices have no memory of their own to fill; name a TPU slice"
-        )
+        raise UserError(f"--largest --topology={topology}: virtual devices have no memory limit; name a TPU slice")
     config, best, halved = config.copy_and_resolve_references(), None, False
     while best is None or not halved:
         try:
@@ -211,12 +209,12 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     if kind == "cpu" and shape.isdigit() and int(shape):
         if len(found := jax.devices("cpu")) < int(shape):
             raise UserError(
-                f"JAX runs with {len(found)} processor devices, and {shape} are asked for; set JAX_NUM_CPU_DEVICES={shape}"
+                f"JAX runs with {len(found)} CPU devices, but --topology asks for {shape}; set JAX_NUM_CPU_DEVICES={shape}"
             )
         return np.asarray(found[: int(shape)]), None
     if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)+", shape):
         raise UserError(
-            f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its chips, as v5e:16x16"
+            f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its chips, like v5e:16x16"
         )
     # libtpu looks for the machine that it is on, and lets one process at a time have it; here it only compiles.
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
@@ -224,7 +222,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     try:
         import libtpu  # noqa: F401
     except ModuleNotFoundError:
-        raise UserError(f"--topology={topology} needs the TPU's compiler: pip install 'bertlab[tpu]'") from None
+        raise UserError(f"--topology={topology} needs the TPU compiler: pip install 'bertlab[tpu]'") from None
     from jax.experimental import topologies
 
     try:
@@ -258,10 +256,10 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
         "rows and tokens of the batch": f"{found.rows:,} and {found.tokens:,}",
         "micro-batches": str(found.micro_batches) if found.micro_batches > 1 else "",
         "state and batch": gib(found.arguments),
-        "with what is beside them at most": gib(found.memory),
-        "memory of the chip, of which a program has a little less": f"{chip.memory / 2**30:.0f} GiB" if chip else "",
+        "peak, with temporary buffers": gib(found.memory),
+        "memory of the chip (a program can use slightly less)": f"{chip.memory / 2**30:.0f} GiB" if chip else "",
         "FLOPs of products": f"{found.work.flops:.4g}",
-        "of them the model's, by formula": f"{found.model_flops:.4g}",
+        "FLOPs of the model, by formula": f"{found.model_flops:.4g}",
         "memory read and written": gib(found.work.bytes),
         **{f"{kind}, {times(of)}": exchanged(of) for kind, of in found.work.collectives.items()},
         **{f"shortest time for {what}": f"{1000 * seconds:.2f} ms" for what, seconds in found.seconds().items()},

@@ -93,8 +93,8 @@ _WITNESS = "import sys; line = sys.stdin.read() or sys.argv[1]; line.isspace() o
 def _begin_witness() -> None:
     """Starts a process that prints the last line for this one, after all that JAX's threads print while it ends."""
     said = (
-        f"{_who()} has ended without a word of its own: it was killed, or JAX has ended it as another one is gone (see its"
-        f" output); {_AGAIN}"
+        f"{_who()} ended without a message: it was killed, or JAX ended it because another process is gone (see its output);"
+        f" {_AGAIN}"
     )
     command = [sys.executable, "-I", "-S", "-c", _WITNESS, said]
     # In a session of its own: Ctrl-C is for us, and it sees us end.
@@ -110,7 +110,7 @@ def _who() -> str:
     return f"bertlab: process {jax.process_index()} of {jax.process_count()}"
 
 
-_AGAIN = "run the same command again for all of them, they go on from the last checkpoint"
+_AGAIN = "rerun the command for all processes; they continue from the last checkpoint"
 
 
 def meet(where: str) -> None:
@@ -137,13 +137,13 @@ def refuse() -> None:
         UserError: there are.
     """
     if _are_several():
-        raise UserError(f"this trains in one process: start it once, without {COUNT}, or in a step of one task")
+        raise UserError(f"this command trains in one process: start it once, without {COUNT}, or in a SLURM step with one task")
 
 
 def _give_up(address: str, patience: int) -> None:
     print(
-        f"error: the processes of this run did not find each other at {address} within {patience} s; see whether all have"
-        " begun, with the same address and number of processes, and whether that host and port can be reached",
+        f"error: the processes of this run did not find each other at {address} within {patience} s; check that all have"
+        " started, with the same address and number of processes, and that they can reach that host and port",
         file=sys.stderr,
         flush=True,
     )
@@ -206,5 +206,5 @@ def company() -> Iterator[None]:
             traceback.print_exc()
             cause = str(error).partition("\n")[0][:200]
             if isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause):
-                line = f"{_who()} lost another one, which was killed or has failed (see its output); {_AGAIN}. ({cause})"
+                line = f"{_who()} lost another process; it was killed or failed (see its output); {_AGAIN}. ({cause})"
         leave(status, line)

@@ -58,7 +58,7 @@ class Trace:
         jax.profiler.stop_trace()
         file = max(self._directory.glob("plugins/profile/*/perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
         print(
-            f"wrote a trace: tensorboard --logdir={self._directory} shows it (pip install tensorboard xprof), and"
-            f" https://ui.perfetto.dev opens {file}",
+            f"wrote a trace: tensorboard --logdir={self._directory} shows it (pip install tensorboard xprof), or"
+            f" open {file} in https://ui.perfetto.dev",
             flush=True,
         )

@@ -56,14 +56,13 @@ def learning_rate(optimizer, steps: int) -> Callable:
         return _slanted_triangular(optimizer, steps)
     if warmup < 0 or (decay != "constant" and steps and warmup >= steps):
         raise UserError(
-            f"config.optimizer.warmup_steps={warmup} leaves nothing of config.train.steps={steps};"
-            " make it smaller than the steps"
+            f"config.optimizer.warmup_steps={warmup} leaves no steps of config.train.steps={steps}; make it smaller"
         )
     cooldown = optimizer.cooldown_steps
     if cooldown < 0 or (steps and warmup + cooldown > steps):
         raise UserError(
-            f"config.optimizer.cooldown_steps={cooldown} and warmup_steps={warmup} are more than config.train.steps={steps};"
-            " make them at least 0 and together at most the steps"
+            f"config.optimizer.cooldown_steps={cooldown} and warmup_steps={warmup} exceed config.train.steps={steps};"
+            " make both at least 0 and their sum at most the steps"
         )
     openai, reverse = decay.startswith("warmup_"), decay == "reverse_cosine"
     start = warmup if reverse or not (optimizer.decay_from_start or openai) else 0
@@ -90,13 +89,13 @@ def _slanted_triangular(optimizer, steps: int) -> Callable:
     for key in ("warmup_steps", "cooldown_steps"):
         if optimizer[key]:
             raise UserError(
-                f"config.optimizer.{key}={optimizer[key]}: decay='slanted_triangular' rises by cut_fraction and falls to the"
+                f"config.optimizer.{key}={optimizer[key]}: decay='slanted_triangular' rises for cut_fraction, then falls to the"
                 f" end; set {key}=0"
             )
     if not 0 < fraction < 1:
-        raise UserError(f"config.optimizer.cut_fraction={fraction} must be between 0 and 1, both left out")
+        raise UserError(f"config.optimizer.cut_fraction={fraction} must be above 0 and below 1")
     if not 1 <= ratio < math.inf:
-        raise UserError(f"config.optimizer.ratio={ratio} is the highest over the lowest rate; make it at least 1")
+        raise UserError(f"config.optimizer.ratio={ratio} is the highest rate over the lowest; make it at least 1")
     # Rounded first: 0.29 of 100 steps is 28.999999999999996 in binary.
     cut = math.floor(round(steps * fraction, 6))
     if steps and not cut:

@@ -41,14 +41,14 @@ def build_mesh(mesh, devices=None) -> Mesh:
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
     shown = ", ".join(f"{a}={s}" for a, s in zip(MESH_AXES, sizes))
     if any(s < 1 and s != -1 for s in sizes) or sizes.count(-1) > 1:
-        raise UserError(f"config.mesh ({shown}): sizes are positive, and one of them may be -1 for the devices that are left")
+        raise UserError(f"config.mesh ({shown}): sizes must be positive; one may be -1, for the remaining devices")
     fixed = math.prod(s for s in sizes if s != -1)
     if -1 in sizes and devices.size % fixed:
         raise UserError(f"config.mesh ({shown}) does not divide {devices.size} devices; change the sizes that are not -1")
     sizes = [devices.size // fixed if s == -1 else s for s in sizes]
     used = math.prod(sizes)
     if used > devices.size or (used < devices.size and jax.process_count() > 1):
-        raise UserError(f"config.mesh ({shown}) asks for {used} devices and there are {devices.size}; change its sizes")
+        raise UserError(f"config.mesh ({shown}) asks for {used} devices, but JAX has {devices.size}; change its sizes")
     # As `jax.make_mesh`, but an axis may take a part of one of a TPU slice's: 16 of 4 x 8 x 8.
     laid_out = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
     return Mesh(laid_out, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
@@ -68,7 +68,7 @@ def check_rows_have_one_process(mesh: Mesh) -> None:
     devices = mesh.devices.reshape(-1, mesh.shape["tensor"])
     if any(len({device.process_index for device in group}) > 1 for group in devices):
         raise UserError(
-            f"config.mesh.tensor={mesh.shape['tensor']} spans processes, and each process reads its own rows; choose a divisor"
+            f"config.mesh.tensor={mesh.shape['tensor']} spans processes, but each process reads its own rows; choose a divisor"
             f" of the {len(mesh.local_devices)} devices of a process"
         )
 

@@ -66,7 +66,7 @@ def adapt(
     if not text.exists():
         text.write(written)
     elif text.read() != written:
-        raise UserError(f"{text} holds other texts than this task's; give another --workdir")
+        raise UserError(f"{text} holds the texts of another task; give another --workdir")
     return loop.train(config, workdir)
 
 
@@ -91,7 +91,7 @@ def adaptation_config(
     if recipe not in RECIPES:
         raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
     if "transfer" in pretrained:
-        raise UserError(f"{run} is a fine-tuning and has no pretraining objective; give the run that it started from")
+        raise UserError(f"{run} is a fine-tuning and has no pretraining objective; give its pretraining run")
     if "+" in task:
         raise UserError(f"--task={task}: a language model is adapted to one task; give one")
     config = base_config()

@@ -218,7 +218,7 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
     check_buckets(config.data)
     for key in ("budget", "phases"):
         if config.train[key]:
-            raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; leave it out of a fine-tuning")
+            raise UserError(f"config.train.{key}={config.train[key]!r} is for pretraining; omit it for fine-tuning")
     transfer = config.transfer
     if not transfer.random:
         check_family(config, ConfigDict(pretrained["model"]))
@@ -243,18 +243,18 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
 def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
     if len(tasks) > 1 or config.transfer.random or config.transfer.layers is not None or "language_model" in config.objectives:
         raise UserError(
-            "config.transfer.features=True trains one task's head on the run's own states; leave out other tasks, random,"
+            "config.transfer.features=True trains one task's head on the run's own states; omit other tasks, random,"
             " layers and language_model"
         )
     if config.data.buckets:
         raise UserError(
             f"config.data.buckets={config.data.buckets} are for rows of tokens, but config.transfer.features=True reads states"
-            " from disk; set only one of them"
+            " from disk; set only one"
         )
     if config.transfer.word_piece != "auto":
         raise UserError(
             "config.transfer.features=True stores the state of the piece that config.transfer.word_piece='auto' selects, not"
-            f" {config.transfer.word_piece!r}; leave word_piece out, or replace features by config.optimizer.frozen='^body/'"
+            f" {config.transfer.word_piece!r}; omit word_piece, or replace features with config.optimizer.frozen='^body/'"
         )
 
 

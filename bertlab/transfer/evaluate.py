@@ -78,7 +78,7 @@ def evaluate(
     Run(run).require_step(step)
     out = out or Run(run).evaluation_at(step).path
     if out.suffix != ".json":
-        raise UserError(f"--out={out}: the file is JSON; give it a name that ends in .json")
+        raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
     # Files are read first: a mistake in them is found before a model is compiled.
     pairs = read_pairs(minimal_pairs, limit) if minimal_pairs else []
     texts, source = (_read_texts(text, limit), str(text)) if text else ([], TEST_SPLIT)
@@ -114,7 +114,7 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
         UserError: it is an imported directory, has no test split, or the corpus is gone.
     """
     if Run(run).imported.exists():
-        raise UserError(f"{run} was imported, and has no held-out text of its own; give --text=FILE or --minimal_pairs=FILE")
+        raise UserError(f"{run} was imported and has no held-out text; give --text=FILE or --minimal_pairs=FILE")
     data = Run(run).config.read()["data"]
     if not data["test_fraction"]:
         raise UserError(f"{run} was trained with config.data.test_fraction=0 and has no held-out text; give --text=FILE")
@@ -163,14 +163,14 @@ def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
         for key in ("sentence_good", "sentence_bad", "UID"):
             if not isinstance(record, dict) or not isinstance(record.get(key), str) or not record[key]:
                 raise UserError(
-                    f'{path}, line {number}: expected a JSON object with a string "{key}", as in BLiMP; add it or leave the'
+                    f'{path}, line {number}: expected a JSON object with a string "{key}", as in BLiMP; add it or remove the'
                     " line out"
                 )
         taken[record["UID"]] = taken.get(record["UID"], 0) + 1
         if not limit or taken[record["UID"]] <= limit:
             pairs.append(Pair(record["sentence_good"], record["sentence_bad"], record["UID"]))
     if not pairs:
-        raise UserError(f"--minimal_pairs={path} holds no pair; give JSON lines as BLiMP's")
+        raise UserError(f"--minimal_pairs={path} has no pairs; give JSON lines like BLiMP's")
     return pairs
 
 
@@ -241,8 +241,8 @@ def _error(value: float | None, scale: float = 1) -> str:
 
 def _read_texts(path: Path, limit: int) -> list[str]:
     if str(path) == TEST_SPLIT:
-        raise UserError(f"--text={path}: in evaluation.json this name is that of the held-out sentences; rename it")
+        raise UserError(f"--text={path}: evaluation.json uses this name for the held-out sentences; rename the file")
     texts = [line for line in read_lines(path, "--text") if line.strip()]
     if not texts:
-        raise UserError(f"--text={path} is empty; give one text a line")
+        raise UserError(f"--text={path} is empty; give one text per line")
     return texts[: limit or None]

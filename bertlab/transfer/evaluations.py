@@ -26,9 +26,9 @@ MEASURES = {
 """The measures, with what an entry of each has at least."""
 
 BIASES = {
-    "unknown": "[UNK] stands for any word at the price of one token: too low, and not to be compared between tokenizers",
-    "lowercase": "the tokenizer drops capitals, which are counted in the bytes and not predicted: too low",
-    "free": "fewer scored than there are pieces: one of each text is free, for want of a special token beside it",
+    "unknown": "any unknown word costs only one [UNK]: too low, and not comparable between tokenizers",
+    "lowercase": "the tokenizer drops capitals, so they count as bytes but are not predicted: too low",
+    "free": "fewer scores than pieces: without a special token next to it, one piece of each text is not scored",
 }
 """What makes bits per byte wrong, in words."""
 
@@ -46,7 +46,7 @@ def read_evaluations(path: Path) -> dict[str, dict[str, dict[str, dict[str, Any]
             if path.name.startswith(Run(path.parent).evaluation.path.stem)
             else "name another"
         )
-        raise UserError(f"{path}: this file holds something else than evaluations; {mend}")
+        raise UserError(f"{path}: this file does not hold evaluations; {mend}")
     return found
 
 

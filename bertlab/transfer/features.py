@@ -192,7 +192,7 @@ def _open_directory(directory: Path, settings: dict[str, Any]) -> list[dict[str,
     """Makes the directory or compares its manifest with what is asked for now; its shards, if they were all made."""
     if not (directory / MANIFEST).exists():
         if any(directory.glob("shard-*")):
-            raise UserError(f"{directory} has shards and no {MANIFEST}; delete it, or give another directory")
+            raise UserError(f"{directory} has shards but no {MANIFEST}; delete it, or give another directory")
         write_json(directory / MANIFEST, settings)
         return []
     there = read_json(directory / MANIFEST)
@@ -212,7 +212,7 @@ def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dt
                 found[index] = np.ascontiguousarray(embedding.states.swapaxes(0, 1), dtype)
             if not np.isfinite(found[index]).all():
                 raise UserError(
-                    f"a state of {of} is not finite as {dtype}; set dtype to float32, or check the model's parameters"
+                    f"a state of {of} is not finite in {dtype}; set dtype to float32, or check the model's parameters"
                 )
     offsets = np.cumsum([0, *(len(found[i]) for i in range(len(texts)))])
     states = np.concatenate([found.pop(i) for i in range(len(texts))])

@@ -32,7 +32,7 @@ def intra_sentence_similarity(vectors: Float[np.ndarray, "T D"]) -> float:
         UserError: the sentence is empty.
     """
     if not len(vectors):
-        raise UserError("a sentence without words has no intra-sentence similarity; leave it out")
+        raise UserError("a sentence without words has no intra-sentence similarity; remove it")
     mean = np.mean(vectors, axis=0, dtype=np.float64, keepdims=True)
     return float(np.mean(_unit(vectors) @ _unit(mean)[0]))
 
@@ -100,11 +100,11 @@ def layer_geometry(
         places.setdefault(word, []).append(number)
     frequent = [of_word for of_word in places.values() if len(np.unique(sentence[of_word])) >= least]
     if not frequent:
-        raise UserError(f"no word stands in {least} of the {len(np.unique(sentence))} sentences; give more or lower `least`")
+        raise UserError(f"no word occurs in {least} of the {len(np.unique(sentence))} sentences; give more or lower `least`")
     several = [np.flatnonzero(sentence == number) for number in np.unique(sentence)]
     several = [of_sentence for of_sentence in several if len(of_sentence) > 1]
     if not several:
-        raise UserError("every sentence has one word; give sentences of two words or more")
+        raise UserError("every sentence has one word; give sentences with at least two words")
     rows = {}
     for layer in layers:
         cone = anisotropy(layer.vectors, sentence)
@@ -146,11 +146,11 @@ def _cka_table(xs, ys, debiased: bool) -> Float[np.ndarray, "a b"]:
     least = 4 if debiased else 2
     if len(xs[0]) != len(ys[0]) or len(xs[0]) < least:
         raise UserError(
-            f"CKA compares the same words: got {len(xs[0])} and {len(ys[0])} rows; give equally many, {least} or more"
+            f"CKA compares the same words: got {len(xs[0])} and {len(ys[0])} rows; give the same number, {least} or more"
         )
     own = [np.array([_product(x, x, debiased) for x in group]) for group in (xs, ys)]
     if min(map(np.min, own)) <= 0:
-        raise UserError("a representation is the same for all words, so that CKA is not defined; leave that layer out")
+        raise UserError("a representation is the same for all words, so CKA is undefined; omit that layer")
     table = np.array([[_product(x, y, debiased) for y in ys] for x in xs])
     return table / np.sqrt(np.outer(*own))
 

@@ -122,14 +122,10 @@ class TaskHead(Objective):
         if self.place not in PLACES:
             raise UserError(f"place={self.place!r} is not known; choose {', '.join(PLACES)}")
         if self.place not in ("input", "input_output") and not self.has_features:
-            raise UserError(
-                f"place={self.place!r} leaves the biLSTM without an input; set spelling=True (tagging), or place=input"
-            )
+            raise UserError(f"place={self.place!r} gives the biLSTM no input; set spelling=True (tagging), or place=input")
         least = {"input": 0, "after_first": 2}.get(self.place, 1)
         if self.bilstm < least:
-            raise UserError(
-                f"place={self.place!r} says where states join a biLSTM; set bilstm={least} or more, or place='input'"
-            )
+            raise UserError(f"place={self.place!r} applies only with a biLSTM; set bilstm={least} or more, or place='input'")
 
     @property
     def has_features(self) -> bool:
@@ -262,7 +258,7 @@ class AuxiliaryLanguageModel(Objective):
         side, _ = model.encoded.widest()
         if side == "both":
             raise UserError(
-                "a language model needs a body that reads one way; leave language_model out, or set its weight to 0"
+                "a language model needs a body that reads in one direction; omit language_model, or set its weight to 0"
             )
         of_side = {"forward": LeftToRight, "backward": RightToLeft}[side]
         labels = neighbours(view, of_side.reads)

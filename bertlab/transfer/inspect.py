@@ -86,9 +86,7 @@ def in_context(
     fits = np.cumsum([len(sentences[number]) for number in order]) <= max_words
     numbers = np.sort(order[fits])
     if not len(numbers):
-        raise UserError(
-            f"max_words={max_words} takes in none of the {len(filled)} sentences with words; raise it, or give sentences"
-        )
+        raise UserError(f"max_words={max_words} excludes all {len(filled)} sentences with words; raise it, or give sentences")
     return _encoded(model, sentences, numbers, layers)
 
 
@@ -130,8 +128,8 @@ def _encoded(model: Pretrained, sentences: Sentences, numbers: Int[np.ndarray, "
     for number, length in zip(numbers, model.lengths(chosen, pretokenized=True)):
         if length > model.longest:
             raise UserError(
-                f"sentence {number} has {length} tokens, special ones included, and the model {model.longest} positions;"
-                " leave it out or split it"
+                f"sentence {number} has {length} tokens with special tokens, but the model has {model.longest} positions;"
+                " remove or split it"
             )
     embeddings = model.encode(chosen, layers, pretokenized=True)
     sentence = np.repeat(numbers, [len(words) for words in chosen])

@@ -127,7 +127,7 @@ def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: C
     if not kinds:
         why = "; ".join(reasons) or f"none of its objectives ({names}) predicts the tokens of a text"
         raise UserError(
-            f"this model cannot be scored: {why}; train one of {', '.join(scoring_objectives())} with it, or compare models on"
+            f"this model cannot be scored: {why}; train it with one of {', '.join(scoring_objectives())}, or compare models on"
             " a task (bertlab finetune)"
         )
     if kind is not None and kind not in kinds:
@@ -231,7 +231,7 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
     sizes = np.array([len(text.encode()) for text in texts], float)
     tokens = sum(score.tokens for score in scores)
     if not tokens or not sizes.sum():
-        raise UserError("the texts have no token that is scored; give longer ones")
+        raise UserError("the texts have no token to score; give longer ones")
     value = bits.sum() / sizes.sum()
     deviations = bits - value * sizes
     error = np.sqrt(len(texts) / (len(texts) - 1) * (deviations**2).sum()) / sizes.sum() if len(texts) > 1 else None

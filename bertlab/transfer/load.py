@@ -122,7 +122,7 @@ class Pretrained:
             UserError: there is no such layer, or a text is longer than the model's positions.
         """
         if pretokenized and special_tokens:
-            raise UserError("special_tokens: with pretokenized there is one vector a word, and special tokens are no words")
+            raise UserError("special_tokens: pretokenized gives one vector per word, and special tokens are not words")
         rows = self.rows(texts, pretokenized)
         both = "both" in sides_of(self.config.model.family, model_direction(self.config.model))
         pieces, embeddings = self.tokenizer.pieces() if special_tokens else [], {}
@@ -166,12 +166,12 @@ class Pretrained:
         untrained = readers and not any(name in self._trained for name in readers)
         if pooling == "pooler" and ("pooler" not in self.params["body"] or untrained):
             others = " or ".join(name for name in POOLINGS if name != "pooler")
-            raise UserError(f"pooling='pooler': this model's pooler was never trained (nsp and sop train it); choose {others}")
+            raise UserError(f"pooling='pooler': this model's pooler is untrained (nsp and sop train it); choose {others}")
         if pooling == "pooler" and layer != -1:
             raise UserError(f"layer={layer}: the pooler reads only the last layer; leave layer at -1")
         rows = self.rows(texts, pretokenized)
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
-            raise UserError(f"text {empty[0]} has no tokens, and so no vector; leave it out")
+            raise UserError(f"text {empty[0]} has no tokens and so no vector; remove it")
         vectors = {}
         for indices, view, _, (states,) in self._states(rows, [layer]):
             if pooling == "pooler":
@@ -195,7 +195,7 @@ class Pretrained:
         for number, row in enumerate(rows, first):
             if len(row.tokens) > self.longest:
                 raise UserError(
-                    f"text {number} has {len(row.tokens)} tokens, special ones included, and the model {self.longest}"
+                    f"text {number} has {len(row.tokens)} tokens with special tokens, but the model has {self.longest}"
                     " positions; split it"
                 )
         return rows
@@ -206,7 +206,7 @@ class Pretrained:
 
     def _encoded(self, texts, pretokenized: bool, first: int = 0) -> list[TextRow]:
         if isinstance(texts, str):
-            raise UserError("texts is one string; give a list of strings")
+            raise UserError("texts is a single string; give a list of strings")
         wanted = "a list of words" if pretokenized else "a string; for words split already set pretokenized=True"
         for number, text in enumerate(texts, first):
             if isinstance(text, str) == pretokenized:
@@ -314,7 +314,7 @@ def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
     if not layers:
         raise UserError("layers is empty; name at least one, such as [-1]")
     if wrong := [layer for layer in layers if not -count <= layer < count]:
-        raise UserError(f"layers={layers}: there is no layer {wrong[0]}; the model has 0 (embeddings) to {count - 1}")
+        raise UserError(f"layers={layers}: layer {wrong[0]} does not exist; the model has 0 (embeddings) to {count - 1}")
     return [layer % count for layer in layers]
 
 
@@ -396,22 +396,22 @@ def embed_file(
     """
     if out.suffix not in SUFFIXES:
         raise UserError(
-            f"--out={out}: the file is a NumPy archive, a safetensors file or a table; give it a name that ends in .npz,"
+            f"--out={out}: the output is a NumPy archive, a safetensors file or a table; choose a name that ends in .npz,"
             " .safetensors or .csv"
         )
     if pooling is not None and pooling not in POOLINGS:
         raise UserError(f"--pooling={pooling} is not known; choose one of {', '.join(POOLINGS)}")
     if pooling is not None and (layers == "all" or len(layers) != 1):
-        raise UserError(f"--layers={layers}: --pooling makes one vector a line; name one layer, such as --layers=-1")
+        raise UserError(f"--layers={layers}: --pooling gives one vector per line; name one layer, such as --layers=-1")
     if pooling is not None and special_tokens:
-        raise UserError("--special_tokens: with --pooling they always count; leave the flag out")
+        raise UserError("--special_tokens: --pooling always includes them; omit the flag")
     texts = read_lines(text, "--text")
     if not texts:
-        raise UserError(f"--text={text} is empty; give one text a line")
+        raise UserError(f"--text={text} is empty; give one text per line")
     texts = [re.findall(r"[^ \t]+", line) for line in texts] if pretokenized else texts
     out.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(out.parent, os.W_OK):
-        raise UserError(f"--out={out}: {out.parent} cannot be written to; name another directory")
+        raise UserError(f"--out={out}: bertlab cannot write to {out.parent}; choose another directory")
     model = load(run, step)
     if pooling is None:
         embeddings = model.encode(texts, layers, pretokenized, special_tokens)

@@ -44,7 +44,7 @@ def sense_neighbours(
         UserError: a test word is neither in training nor in first_sense.
     """
     if not len(vectors) == len(words) == len(senses) or len(test_vectors) != len(test_words):
-        raise UserError("vectors, words and senses are not of one length; give a word and a sense for every vector")
+        raise UserError("vectors, words and senses differ in length; give a word and a sense for every vector")
     sums: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
     for vector, word, sense in zip(np.asarray(vectors, np.float64), words, senses):
         sums[word][sense] = sums[word].get(sense, 0) + vector
@@ -57,7 +57,7 @@ def sense_neighbours(
         elif word in first_sense:
             found.append(first_sense[word])
         else:
-            raise UserError(f"the test word {word!r} is not in training and has no first_sense; give it one or leave it out")
+            raise UserError(f"the test word {word!r} is not in training and has no first_sense; give it one or omit the word")
     return found
 
 
@@ -111,7 +111,7 @@ def probe(
         )
     groups = np.arange(len(labels)) if groups is None else np.asarray(groups)
     if len(np.unique(groups)) < 2:
-        raise UserError("a probe needs at least two training groups (sentences), to hold one out; give more")
+        raise UserError("a probe holds out a training group (sentence), so it needs at least two; give more")
     fitted, held = next(GroupShuffleSplit(1, test_size=_HELD_OUT, random_state=seed).split(features, labels, groups))
     if len(classes := np.unique(labels[fitted])) < 2:
         raise UserError(f"a probe needs at least two classes, and the training words have {classes.tolist()}; give more")
@@ -153,7 +153,7 @@ def probe_layers(
     for name, part in (("tagged", tagged), ("test", test)):
         for number, (words, tags) in enumerate(part):
             if len(words) != len(tags):
-                raise UserError(f"{name} sentence {number} has {len(words)} words and {len(tags)} tags; give each word one")
+                raise UserError(f"{name} sentence {number} has {len(words)} words and {len(tags)} tags; give each word one tag")
         found = in_context(model, [words for words, _ in part], layers, max_words, seed)
         tags = [part[s][1][p] for s, p in zip(found[0].sentence, found[0].position)]
         known = np.array([tag is not None for tag in tags])

@@ -52,7 +52,7 @@ def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
     if not _joins(kind) and len({widths[i] for i in layers}) > 1:
         raise UserError(
             f"layers={kind}: layers {layers[0]} to {layers[-1]} are {', '.join(str(widths[i]) for i in layers)} wide and"
-            " cannot be added up; choose concat_last_N or hypercolumns, or layers of one width"
+            " cannot be summed; choose concat_last_N or hypercolumns, or layers of the same width"
         )
     return layers
 

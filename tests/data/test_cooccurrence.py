@@ -185,5 +185,5 @@ def test_text_without_pairs_is_refused(data, tmp_path):
     alone = data.copy_and_resolve_references()
     alone.update(corpus=f"text:{tmp_path}/text.txt", valid_fraction=0.0)
     alone.tokenizer.vocab_size = 10
-    with pytest.raises(UserError, match="no two known words stand together in the train split"):
+    with pytest.raises(UserError, match="no two known words co-occur in the train split"):
         train_batches(prepare(alone), alone)

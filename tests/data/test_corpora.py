@@ -176,7 +176,7 @@ def test_text_errors(tmp_path):
     with pytest.raises(UserError, match=r"missing-\*\.txt\" matches no file"):
         open_corpus(f"text:{tmp_path}/missing-*.txt")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b" \n\n"))
-    with pytest.raises(UserError, match="holds no text in its 1 file"):
+    with pytest.raises(UserError, match="has no text in its 1 file"):
         list(open_corpus(f"text:{tmp_path}/*").documents())
     with pytest.raises(UserError, match="matches no file"):
         open_corpus(f"text:{tmp_path}/*.gz,{tmp_path}/*.jsonl")
@@ -239,7 +239,7 @@ def test_tfds_errors(tiny_reviews, monkeypatch, tmp_path):
         ("tiny_reviews", {"split": "dev", "field": "title"}, r'config\.data\.tfds\.split="dev" .*blank, test, train'),
         ("tiny_reviews", {"field": "stars"}, r'config\.data\.tfds\.field="stars" .*review, title'),
         ("tiny_reviews", {}, r'config\.data\.tfds\.field=""'),
-        ("tiny_reviews", {"split": "blank", "field": "review"}, "blank holds no text"),
+        ("tiny_reviews", {"split": "blank", "field": "review"}, "blank has no text"),
     ):
         with pytest.raises(UserError, match=message):
             list(open_corpus(f"tfds:{name}", **options).documents())

@@ -292,7 +292,7 @@ def test_errors(config, tmp_path):
     given = {"kind": "words", "vocab_size": 8}
     few = changed(config, corpus=f"text:{tmp_path}/few.txt", tokenizer=given)
     cases = [
-        (changed(config, corpus=f"text:{tmp_path}/empty.txt"), "holds no text"),
+        (changed(config, corpus=f"text:{tmp_path}/empty.txt"), "has no text"),
         (changed(config, corpus=f"text:{tmp_path}/none*"), "matches no file"),
         (few, r"2 document\(s\).* valid split"),
         (changed(few, valid_fraction=0.5, test_fraction=0.4999999), r"config\.data\.valid_fraction"),
@@ -305,7 +305,7 @@ def test_errors(config, tmp_path):
         with pytest.raises(UserError, match=message):
             prepare(wrong)
     vocabulary = prepare(config).directory / "tokenizer"
-    with pytest.raises(UserError, match="is empty: it has no document with a token"):
+    with pytest.raises(UserError, match="is empty: no document has a token"):
         prepare(changed(config, corpus=f"text:{tmp_path}/control.txt", tokenizer={"path": str(vocabulary)}))
     with pytest.raises(UserError, match="is not a prepared corpus"):
         load_prepared(tmp_path)

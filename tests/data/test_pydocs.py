@@ -190,7 +190,7 @@ def test_sources_are_parsed_once_for_a_cache(installation, monkeypatch):
 
 def test_installation_without_sources(tmp_path, monkeypatch):
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    with pytest.raises(UserError, match="carries no source files; use text:GLOB"):
+    with pytest.raises(UserError, match="has no source files; use text:GLOB"):
         list(open_corpus("pydocs").documents())
 
 

@@ -530,7 +530,7 @@ def test_sentencepiece_files_of_others(tmp_path):
     assert load_tokenizer(model).kind == "bpe"
     assert load_tokenizer(model, lowercase=True).encode("ABC") == load_tokenizer(model).encode("abc")
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_type="char", **options)
-    with pytest.raises(UserError, match="only unigram and bpe are read"):
+    with pytest.raises(UserError, match="reads only unigram and bpe"):
         load_tokenizer(model)
     model.write_bytes(b"no model")
     with pytest.raises(UserError, match=r"spiece.model is not a SentencePiece model"):
@@ -541,7 +541,7 @@ def test_sentencepiece_files_of_others_beside_an_old_protobuf(tmp_path, monkeypa
     (tmp_path / "spiece.model").write_bytes(b"")
     monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2", raising=False)
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(UserError, match=r"spiece.model is read by sentencepiece with a newer protobuf than is installed"):
+    with pytest.raises(UserError, match=r"spiece.model needs a newer protobuf than the installed one"):
         load_tokenizer(tmp_path / "spiece.model")
 
 

@@ -151,5 +151,7 @@ def test_sentencepiece_models_with_rules_of_their_own_are_refused(tmp_path):
 
 def test_words_that_are_looked_up_whole_first_cannot_go_out(tmp_path):
     tokenizer = WordsTokenizer([*SPECIALS, "new-york"], lowercase=False, split="whitespace")
-    with pytest.raises(UserError, match=r"looks words up as white space parts them .*export the vectors with --to=word2vec"):
+    with pytest.raises(
+        UserError, match=r"splits at white space and divides only unknown words, .*export the vectors with --to=word2vec"
+    ):
         save_fast_tokenizer(tokenizer, tmp_path, 128)

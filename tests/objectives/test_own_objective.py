@@ -91,7 +91,7 @@ MISTAKES = [
     ("return {**batch", "{**batch", "def view", r"view\(\) must return a dict of arrays, got NoneType"),
     ('{**batch, "even": even}', '{"even": even}', "def view", r"must keep the batch's field 'tokens'"),
     ('{**batch, "even"', '{**batch, "tokens": even / 2, "even"', "def view", r"\['tokens'\] must be integers .* got float"),
-    ('{**batch, "even"', '{**batch, "tokens": even[:, :5], "even"', "def view", r"must be integers of the shape of 'tokens'"),
+    ('{**batch, "even"', '{**batch, "tokens": even[:, :5], "even"', "def view", r"must be integers with the shape of 'tokens'"),
     ("return cross_entropy", "cross_entropy", "def loss", r"loss\(\) must return a dict with the key 'loss', got NoneType"),
     ("return cross_entropy(logits", 'return {"nll": 1.0} or (logits', "def loss", r"got a dict with the keys 'nll'"),
     ("return cross_entropy(logits", 'return {"loss": logits} or (logits', "def loss", r"two scalars, got shape \(4, 12, 2\)"),

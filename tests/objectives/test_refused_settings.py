@@ -19,7 +19,7 @@ from tests.references import VOCABULARY, view_of
         ("mlm", {"mask_share": 0.8, "random_share": 0.3}, "mask_share + random_share=1.1 must be between 0 and 1"),
         ("mlm", {"unit": "word"}, "unit='word' must be one of token, whole_word, span"),
         ("mlm", {"unit": "span", "exact": False}, "set unit=token, or exact=True for span"),
-        ("mlm", {"static": True, "final_rate": 0.15}, "static=True keeps: set one of them only"),
+        ("mlm", {"static": True, "final_rate": 0.15}, "static=True keeps them: set only one of them"),
         ("mlm", {"rate": 0.0}, "rate=0.0 must be more than 0"),
         ("mlm", {"span_p": 0.0}, "span_p=0.0 must be more than 0"),
         ("mlm", {"longest_span": 0}, "longest_span=0 must be 1 or more"),
@@ -68,7 +68,7 @@ def test_training_texts_without_counts_or_words_are_refused(packed_batch):
         unigram_probabilities(only_specials)
     for vocabulary, message in (
         (dataclasses.replace(VOCABULARY, counts=None), "came without counts"),
-        (only_specials, "no words besides special tokens"),
+        (only_specials, "only special tokens"),
     ):
         with pytest.raises(UserError, match=message):
             view_of(find("skip_gram")(), packed_batch(), vocabulary=vocabulary)

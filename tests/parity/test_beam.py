@@ -162,10 +162,10 @@ def test_errors(tmp_path):
     (tmp_path / "few.txt").write_text("One document.\n\nAnother document.\n")
     (tmp_path / "latin.txt").write_bytes("Good.\n\nStraße.".encode("latin-1"))
     cases = [
-        (f"text:{tmp_path}/empty.txt", {}, r"holds no text in its 1 file\(s\)"),
-        (f"text:{tmp_path}/few.txt", {}, r"has 2 document\(s\), and none of them fell into the valid split"),
+        (f"text:{tmp_path}/empty.txt", {}, r"has no text in its 1 file\(s\)"),
+        (f"text:{tmp_path}/few.txt", {}, r"has 2 document\(s\), and none is in the valid split"),
         (f"text:{tmp_path}/*.txt", {}, r"^\S*latin.txt: byte 11 \(line 3\) is not UTF-8 text"),
-        ("pydocs", {}, r'corpus="pydocs" is read by one machine; prepare it without --beam_runner'),
+        ("pydocs", {}, r'corpus="pydocs" is read on one machine; prepare it without --beam_runner'),
         (f"text:{tmp_path}/few.txt", {"path": f"{tmp_path}/none"}, "none"),
     ]
     for corpus, tokenizer, message in cases:
@@ -173,8 +173,8 @@ def test_errors(tmp_path):
             prepare(config_for(corpus, tmp_path / "cache", **tokenizer), backend=beam_backend("DirectRunner", ""))
     assert os.listdir(tmp_path / "cache") == []
     for runner, options, message in (
-        ("NoRunner", "", "of --beam_runner=NoRunner and .*Unexpected pipeline runner"),
-        ("DataflowRunner", "region=x", "of --beam_runner=DataflowRunner and --beam_pipeline_options=.region=x.: "),
+        ("NoRunner", "", "from --beam_runner=NoRunner and .*Unexpected pipeline runner"),
+        ("DataflowRunner", "region=x", "from --beam_runner=DataflowRunner and --beam_pipeline_options=.region=x.: "),
     ):
         with pytest.raises(UserError, match=message):
             beam_backend(runner, options)

@@ -124,7 +124,7 @@ CASES = {
     ],
     "pair labels learned beyond lengths": [
         ({ACCURACY: 0.53}, "53.0% on 640 pairs", {ACCURACY: 0.64}),
-        ({ACCURACY: 0.545}, "lengths has 60.0%", {ACCURACY: 0.645}),
+        ({ACCURACY: 0.545}, "lengths scores 60.0%", {ACCURACY: 0.645}),
         ({f"{PAIRS}.share": 0.26}, "74.0%", {f"{PAIRS}.share": 0.31}),
         ({f"{PAIRS}.length_rule": 0.74}, "74.0%", {f"{PAIRS}.length_rule": 0.7}),
         (
@@ -201,7 +201,7 @@ CASES = {
         (APART, "mlm 5.000 against 4.500, after 2.5 readings", {"train.-1.mlm/loss": 4.56}),
         (
             {"train.-1.nsp/loss": 0.39, "train.-1.tokens": 300000},
-            "nsp 0.500 against 0.390, though the text was read only 1.5 times",
+            "nsp 0.500 against 0.390, but the text was read only 1.5 times",
             {"train.-1.nsp/loss": 0.41},
         ),
         # A last window of ten steps is noise.

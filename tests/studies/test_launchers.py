@@ -382,7 +382,7 @@ def test_tpu_chips_are_shared_in_boxes(monkeypatch):
     assert all(each["TPU_MESH_CONTROLLER_ADDRESS"] == f"localhost:{each['TPU_MESH_CONTROLLER_PORT']}" for each in pairs)
     with pytest.raises(UserError, match="8 TPU chips do not split into shares of 1, 2, 4 or 8"):
         device_environments([], 3)
-    with pytest.raises(UserError, match=r"--jobs=9: this machine has 8 TPU chips, .*lower --jobs to 8, .* leave them alone$"):
+    with pytest.raises(UserError, match=r"--jobs=9: this machine has 8 TPU chips, .*lower --jobs to 8, .* use none$"):
         device_environments([], 9)
 
 

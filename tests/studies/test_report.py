@@ -377,12 +377,12 @@ def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
 @pytest.mark.parametrize(
     ("bias", "sentence"),
     [
-        ({"unknown": 0.01}, "In MLM: [UNK] stands for any word at the price of one token: too low"),
+        ({"unknown": 0.01}, "In MLM: any unknown word costs only one [UNK]: too low"),
         (
             {"lowercase": True},
-            "In MLM: the tokenizer drops capitals, which are counted in the bytes and not predicted: too low.",
+            "In MLM: the tokenizer drops capitals, so they count as bytes but are not predicted: too low.",
         ),
-        ({"tokens": 8}, "In MLM: fewer scored than there are pieces: one of each text is free"),
+        ({"tokens": 8}, "In MLM: fewer scores than pieces: without a special token next to it"),
     ],
 )
 def test_what_biases_bits_per_byte_is_said_below_them_with_the_variants(bias, sentence, tmp_path, no_figures):

@@ -130,7 +130,7 @@ def test_sign_flips_are_all_sign_flips():
     means = (flips * differences).mean(axis=1)
     truth = np.mean(np.abs(means) >= differences.mean() - 1e-12)
     assert sign_flips(BIG, SMALL, NAMES) == pytest.approx(truth)
-    with pytest.raises(UserError, match="big and small have no seed in common"):
+    with pytest.raises(UserError, match="big and small share no seed"):
         sign_flips(BIG, elsewhere(SMALL), NAMES)
 
 

@@ -52,7 +52,7 @@ def test_study_without_axes_is_one_run():
         ({"a": {"x": {"model": {}}}, "b": {"y": {"model.size": "tiny"}}}, "model.size"),
         ({"a": {"x": {"config": "a.py"}}, "b": {"y": {"config": "b.py"}}}, "sets config"),
         ({"a": {"MLM": {}, "mlm": {}}}, 'run name "mlm"'),
-        ({"a": {"Report": {}}}, '"report", which is taken'),
+        ({"a": {"Report": {}}}, '"report", but that name is taken'),
         ({"seed": []}, "list of values"),
         ({"seed": 3}, 'axis "seed" is 3; give it a dict of label -> overrides or a list of values'),
         ({"tokens": [1]}, "rename the axis"),
@@ -60,9 +60,9 @@ def test_study_without_axes_is_one_run():
         ({"a": {"x": {"f": print}}}, "not plain data"),
         ([], "axes has no points"),
         (where(axis("a", [1, 2]), lambda given: False), "axes has no points"),
-        ({"a": {"": {}, "x": {"b": 1}}, "seed": [1]}, 'label "" of axis "a" has no letter or digit'),
-        ({"a": {"study.json": {}}}, '"study.json", which is taken'),
-        ({"a": {"Sweep.lock": {}}}, '"sweep.lock", which is taken'),
+        ({"a": {"": {}, "x": {"b": 1}}, "seed": [1]}, 'label "" of axis "a" needs a letter or digit'),
+        ({"a": {"study.json": {}}}, '"study.json", but that name is taken'),
+        ({"a": {"Sweep.lock": {}}}, '"sweep.lock", but that name is taken'),
         ({"a": {"x": {}, "y": {"config": "average:x"}}}, "run y is average:x; give at least two labels, each once"),
         ({"a": {"x": {}, "y": {"config": "average:x,x"}}}, "run y is average:x,x; give at least two labels, each once"),
     ],
@@ -282,7 +282,7 @@ def test_a_mistake_in_a_study_is_said_with_its_line(tmp_path, text, message):
 
 
 def test_load_study_names_what_is_wrong(tmp_path):
-    with pytest.raises(UserError, match="there is no file"):
+    with pytest.raises(UserError, match="does not exist; give the path"):
         load_study(str(tmp_path / "missing.py"))
     empty = tmp_path / "empty.py"
     empty.write_text("")

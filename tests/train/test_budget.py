@@ -36,7 +36,7 @@ def test_no_pretraining_stays_none_and_a_unit_that_costs_nothing_is_refused(smal
     none = build_pretraining(small_config(MLM, train__budget="tokens=2000", train__steps=0))
     assert loop.within_budget(none, tmp_path).config.train.steps == 0
     free = build_pretraining(small_config(MLM.replace("mlm", "nsp"), train__budget="supervised=2000"))
-    with pytest.raises(UserError, match=r"config.train.budget='supervised=2000': nsp asks for no such thing"):
+    with pytest.raises(UserError, match=r"config.train.budget='supervised=2000': nsp has nothing to count in this unit"):
         loop.within_budget(free, tmp_path)
 
 
@@ -68,7 +68,7 @@ def test_processes_add_what_each_counts_and_none_measures_time_alone(small_confi
     assert loop.within_budget(alone, tmp_path).config.train.steps == pytest.approx(steps / 4, abs=1)
     timed = build_pretraining(small_config(MLM, train__budget="seconds=5"))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(UserError, match=r"config.train.budget='seconds=5': each of 2 processes would measure another time"):
+    with pytest.raises(UserError, match=r"config.train.budget='seconds=5': each of 2 processes would measure a different time"):
         budget.steps_within(timed, lambda: 0.5)
 
 

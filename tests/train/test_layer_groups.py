@@ -373,10 +373,10 @@ def test_settings_that_mean_nothing_are_refused(changes, message):
         ({"group_rates": "1,1,1"}, "has 3 factors, and this model 4 groups: embeddings, layer 1, layer 2, head; give one"),
         ({"thaw": "gradual"}, "config.optimizer.thaw='gradual' needs config.optimizer.thaw_steps"),
         ({"thaw": "gradual", "thaw_steps": 2, "thaw_stages": 4}, "thaw_stages=4, and thaw='gradual' has 3 stages before"),
-        ({"thaw": "gradual", "thaw_steps": 4}, "3 stages of thaw_steps=4 before all are trained leaves nothing of .*=12"),
+        ({"thaw": "gradual", "thaw_steps": 4}, "3 stages of thaw_steps=4 before all are trained use up .*=12"),
         ({"thaw": "chain", "thaw_steps": 1, "thaw_restarts": True, "warmup_steps": 1, "decay": "linear"},
          r"thaw_restarts=True, in a stage of 1 steps \(smaller batches make more\): config.optimizer.warmup_steps=1"),
-        ({"frozen": "^tail/"}, "config.optimizer.frozen='.tail/' matches no parameter; there are body/blocks, body/token_emb"),
+        ({"frozen": "^tail/"}, "config.optimizer.frozen='.tail/' matches no parameter; the model has body/blocks, body/token_"),
         ({"frozen": "."}, "config.optimizer.frozen='.' matches every parameter"),
     ],
 )  # fmt: skip

@@ -159,7 +159,7 @@ def test_settings():
     for key, value, message in (
         ("rank", -1, "config.lora.rank=-1"),
         ("alpha", 0.0, "config.lora.alpha=0.0"),
-        ("targets", "(", r"config.lora.targets='\(' is no pattern"),
+        ("targets", "(", r"config.lora.targets='\(' is not a valid pattern"),
     ):
         wrong = base_config().lora
         wrong[key] = value

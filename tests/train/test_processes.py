@@ -88,10 +88,10 @@ def assert_it_says_why_it_ended(process, name: str) -> None:
     deadline = time.monotonic() + 10
     while not (last := said(process).strip().splitlines()[-1]).startswith(f"bertlab: {name} ") and time.monotonic() < deadline:
         time.sleep(0.05)  # its witness speaks after it
-    lost, aborted = "lost another one, which was killed", "has ended without a word of its own: it was killed, or JAX"
+    lost, aborted = "lost another process; it was killed", "ended without a message: it was killed, or JAX"
     words = {2: [lost], -signal.SIGABRT: [lost, aborted]}  # JAX may abort while the process is ending for the same reason
     assert any(f"{name} {why}" in last for why in words[status]), said(process)
-    assert "run the same command again for all of them" in last, said(process)
+    assert "rerun the command for all processes" in last, said(process)
 
 
 def curves(workdir) -> tuple[list, list]:
@@ -182,7 +182,7 @@ def test_commands_that_train_in_one_process_refuse_several(command, environment,
         monkeypatch.setenv(name, value)
     given = [f"--run={tmp_path}", "--task=sst2", f"--workdir={tmp_path / 'x'}"]
     assert cli.main([command, *given]) == 2
-    assert f"bertlab {command}: this trains in one process: start it once, without JAX_" in capsys.readouterr().err
+    assert f"bertlab {command}: this command trains in one process: start it once, without JAX_" in capsys.readouterr().err
 
 
 CHATTY = """
@@ -200,7 +200,7 @@ with processes.company():
 @pytest.mark.parametrize(
     "error, status, words",
     [
-        ("RuntimeError('UNKNOWN: Gloo all-reduce failed')", 2, "lost another one"),
+        ("RuntimeError('UNKNOWN: Gloo all-reduce failed')", 2, "lost another process"),
         ("KeyboardInterrupt", 130, "was interrupted"),
         ("ZeroDivisionError('own bug')", 2, "failed: ZeroDivisionError"),
     ],
@@ -230,13 +230,13 @@ def test_who_begins_alone_says_so_and_ends(tmp_path):
     [
         (
             ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer"),
-            "process 1 of 2 lost another one, which was killed",
+            "process 1 of 2 lost another process; it was killed",
         ),
         (
             jax.errors.JaxRuntimeError("UNAVAILABLE: the coordination service"),
-            "they go on from the last checkpoint. (UNAVAILABLE:",
+            "they continue from the last checkpoint. (UNAVAILABLE:",
         ),
-        (RuntimeError("DEADLINE_EXCEEDED: Barrier timed out"), "process 1 of 2 lost another one"),
+        (RuntimeError("DEADLINE_EXCEEDED: Barrier timed out"), "process 1 of 2 lost another process"),
         (UserError("config.x is wrong"), "process 1 of 2: config.x is wrong"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), "Traceback"),
         (ValueError("shapes differ"), "Traceback"),
@@ -253,7 +253,7 @@ def test_what_ends_one_of_several_is_told_apart(error, said, monkeypatch, capsys
     [(status, line)] = left
     shown = capsys.readouterr().err
     assert status == 2 and said in line + shown and "process 1 of 2" in line
-    assert ("lost another" in line) == ("lost another" in said or "they go on" in said)
+    assert ("lost another" in line) == ("lost another" in said or "they continue" in said)
 
 
 def test_shards_make_the_same_rows_for_every_number_of_processes(small_config):
@@ -279,7 +279,7 @@ def test_text_that_was_dealt_out_otherwise_is_refused(small_config):
             state |= batches.get_state()
     for count in (1, 2, 8):
         with contextlib.closing(iter(train_batches(prepared, data, (0, count)))) as batches:
-            with pytest.raises(UserError, match=f"in 4 shards and cannot go on with {count}; set config.data.shards=4"):
+            with pytest.raises(UserError, match=f"in 4 shards and cannot continue with {count}; set config.data.shards=4"):
                 batches.set_state(state)
 
 

@@ -175,9 +175,9 @@ def test_mistakes_in_an_own_objective_are_named(decorator, setting, body, messag
 
 
 def test_names_that_collide_are_refused(own_module):
-    with pytest.raises(UserError, match="'mlm' is named twice"):
+    with pytest.raises(UserError, match="'mlm' appears twice"):
         add_objectives(base_config(), "mlm+mlm")
-    with pytest.raises(UserError, match="mlm is a name of bertlab's own"):
+    with pytest.raises(UserError, match="bertlab itself uses the name mlm"):
         objectives.describe("own_objectives:mlm")
 
 
@@ -234,7 +234,7 @@ def test_values_out_of_range_are_refused(key, value):
     [
         ("clm", "objective 'clm' .*mlm, sbo, electra, ltr, .*glove, bilm, .*module:Class"),
         ("mlm+", "objective ''"),
-        ("nowhere_objectives:Own", "no module nowhere_objectives; .*PYTHONPATH"),
+        ("nowhere_objectives:Own", "module nowhere_objectives was not found; .*PYTHONPATH"),
         ("own_objectives:Missing", "own_objectives has no Missing"),
         ("own_objectives:Plain", "inherits from bertlab.objectives.Objective"),
         ("own_objectives:Other", "frozen dataclass"),

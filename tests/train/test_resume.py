@@ -240,7 +240,7 @@ def test_a_damaged_checkpoint_is_named_with_the_one_before_it(part, files, broke
     with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); .*checkpoints/5$"):
         loop.train(config, run)
     shutil.rmtree(run / "checkpoints" / "5")
-    with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); remove it to begin anew$"):
+    with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); remove it to start over$"):
         loop.train(config, run)
     if part == "state":
         with pytest.raises(UserError, match="checkpoints/10 cannot be read"):

@@ -80,7 +80,7 @@ def test_pairs_are_read_from_plain_and_compressed_lines(suffix, opened, tmp_path
         ),
         (b'["sentence_good"]', r'pairs.jsonl, line 1: expected a JSON object with a string "sentence_good"'),
         (b"{", r"pairs.jsonl, line 1: not valid JSON"),
-        (b"\n", r"--minimal_pairs=.*pairs.jsonl holds no pair"),
+        (b"\n", r"--minimal_pairs=.*pairs.jsonl has no pairs"),
         (b"\xff", r"--minimal_pairs=.*pairs.jsonl: .*; give a UTF-8 file"),
         (None, r"--minimal_pairs=.*pairs.jsonl: .*No such file"),
     ],
@@ -113,7 +113,7 @@ def test_the_sample_is_of_the_test_split_and_depends_on_the_corpus_alone(run):
     with pytest.raises(UserError, match=r"trained with config.data.test_fraction=0 and has no held-out text; give --text"):
         held_out_sentences(run, 3)
     (run / "imported.json").write_text("{}")
-    with pytest.raises(UserError, match=r"was imported, and has no held-out text of its own; give --text=FILE"):
+    with pytest.raises(UserError, match=r"was imported and has no held-out text; give --text=FILE"):
         held_out_sentences(run, 3)
 
 
@@ -143,7 +143,7 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
     (pseudo,) = written["bits_per_byte"]["test split"].values()
     assert pseudo["value"] == pytest.approx(expected.value, rel=1e-6) and pseudo["texts"] == 3
     assert pseudo["unknown"] == expected.unknown > 0
-    assert f"{expected.value:.4f}" in printed and "[UNK] stands for any word" in printed and "drops capitals" not in printed
+    assert f"{expected.value:.4f}" in printed and "costs only one [UNK]" in printed and "drops capitals" not in printed
 
     (tmp_path / "pairs.jsonl").write_text("\n".join([line("x", "y", "u"), line("y", "x", "u"), line("x", "z", "v")]))
     monkeypatch.setattr(Pretrained, "score", lambda self, texts, kind: planted(texts, kind))
@@ -181,10 +181,10 @@ def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
         ("--limit=-1", "--limit=-1 must be 1 or more"),
         ("--kinds=left-to-right", "kind='left-to-right'"),
         ("--text=nothing.txt", "--text=nothing.txt: "),
-        ("--out=x.txt", "--out=x.txt: the file is JSON"),
-        ("--out=run/config.json", "run/config.json: this file holds something else than evaluations; name another"),
-        ("--out=old.json", "old.json: this file holds something else than evaluations; name another"),
-        ("--text=test split", "--text=test split: in evaluation.json this name is that of the held-out sentences; rename it"),
+        ("--out=x.txt", "--out=x.txt: the output is JSON"),
+        ("--out=run/config.json", "run/config.json: this file does not hold evaluations; name another"),
+        ("--out=old.json", "old.json: this file does not hold evaluations; name another"),
+        ("--text=test split", "--text=test split: evaluation.json uses this name for the held-out sentences; rename the file"),
     ],
 )
 def test_evaluate_says_what_is_wrong_before_anything_is_scored(given, message, run, monkeypatch, capsys):

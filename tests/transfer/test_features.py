@@ -207,9 +207,9 @@ def test_a_digest_sees_every_parameter(model):
         ([], {}, "no texts"),
         (["a", ["b"]], {}, "text 1 is a list and pretokenized=False"),
         ([["a"], "b"], {"pretokenized": True}, "text 1 is a str and pretokenized=True"),
-        (["a"] * 300 + ["with " * 600], {}, "text 300 has 602 tokens, special ones included, and the model 512 positions"),
+        (["a"] * 300 + ["with " * 600], {}, "text 300 has 602 tokens with special tokens, but the model has 512 positions"),
         (["a"], {"dtype": "bfloat16"}, "dtype=bfloat16: expected one of float16, float32"),
-        (["a"], {"layers": [3]}, "there is no layer 3"),
+        (["a"], {"layers": [3]}, "layer 3 does not exist"),
     ],
 )
 def test_what_cannot_be_extracted_is_refused(texts, settings, message, model, tmp_path):
@@ -221,7 +221,7 @@ def test_states_beyond_half_precision_are_refused(model, tmp_path, monkeypatch):
     encode = type(model).encode
     scaled = lambda of: dataclasses.replace(of, states=of.states * np.float32(1e6))
     monkeypatch.setattr(type(model), "encode", lambda *args, **settings: [scaled(of) for of in encode(*args, **settings)])
-    with pytest.raises(UserError, match="a state of texts 0 to 1 is not finite as float16"):
+    with pytest.raises(UserError, match="a state of texts 0 to 1 is not finite in float16"):
         extract(model, TEXTS[1:3], tmp_path / "f")
     assert np.abs(extract(model, TEXTS[1:3], tmp_path / "g", dtype="float32")[0]).max() > 1e5
 

@@ -126,7 +126,7 @@ def test_short_texts_are_trained_in_short_batches(bert_run, words_task, tmp_path
     assert {batch["tokens"].shape[1] for batch in batches} == {32}
     assert experiment.evaluations["valid"][0]["tokens"].shape[1] == 48, "rows of an evaluation stay whole"
     for wrong, message in (
-        ({"data.buckets": (64,)}, r"config.data.buckets=\(64,\) must be lengths .*seq_len=48"),
+        ({"data.buckets": (64,)}, r"config.data.buckets=\(64,\) must be increasing lengths .*seq_len=48"),
         ({"transfer.features": True}, r"config.data.buckets=\(32,\)"),
     ):
         with pytest.raises(UserError, match=message):

@@ -285,7 +285,7 @@ def test_the_auxiliary_language_model_is_the_mean_over_texts_of_each_texts_mean(
 
 
 def test_a_body_that_reads_both_ways_has_no_language_model():
-    with pytest.raises(UserError, match=r"language model needs a body that reads one way; leave language_model out"):
+    with pytest.raises(UserError, match=r"language model needs a body that reads in one direction; omit language_model"):
         ask(AuxiliaryLanguageModel(), "both")
 
 
@@ -370,11 +370,11 @@ def test_dropout_is_of_training_alone():
         ("span", {"dropout": 1.5}, r"dropout=1.5 must be between 0 and 1"),
         ("span", {"mix_dropout": -1}, r"mix_dropout=-1 must be between 0 and 1"),
         ("tagging", {"place": "top"}, r"place='top' is not known; choose input, after_first"),
-        ("tagging", {"place": "output", "bilstm": 2}, r"place='output' leaves the biLSTM without an input; set spelling=True"),
+        ("tagging", {"place": "output", "bilstm": 2}, r"place='output' gives the biLSTM no input; set spelling=True"),
         ("tagging", {"place": "input_output"}, r"place='input_output' .* set bilstm=1"),
         ("tagging", {"place": "after_first", "bilstm": 1, "spelling": True}, r"place='after_first' .* set bilstm=2"),
-        ("tagging", {"spelling": True}, r"spelling and word_width are the input of a biLSTM; set bilstm=2"),
-        ("tagging", {"word_width": 4}, r"spelling and word_width are the input of a biLSTM"),
+        ("tagging", {"spelling": True}, r"spelling and word_width are inputs of a biLSTM; set bilstm=2"),
+        ("tagging", {"word_width": 4}, r"spelling and word_width are inputs of a biLSTM"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(kind, settings, message):

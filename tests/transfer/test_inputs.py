@@ -218,7 +218,7 @@ def test_word_pairs_say_where_their_words_are_after_truncation(first_piece, seq_
 
 
 def test_a_word_of_which_no_piece_is_left_is_refused():
-    with pytest.raises(UserError, match=r"stub.tsv:2: no piece of the text holds its word ' '"):
+    with pytest.raises(UserError, match=r"stub.tsv:2: no piece covers its word ' '"):
         row_of("word_pair", example("ab c", "d", targets=((2, 3), (0, 1)), label=0))
 
 

@@ -200,7 +200,7 @@ def test_what_cannot_be_probed_is_refused():
     features, labels = planted_labels(20, 0)
     for message, arguments in {
         r"at least two classes, .*\['A'\]": (features, ["A"] * 20, features, labels),
-        r"at least two training groups": (features, labels, features, labels, [0] * 20),
+        r"holds out a training group": (features, labels, features, labels, [0] * 20),
         r"20 and 20 vectors with 3 and 20 labels": (features, labels[:3], features, labels),
         r"20 and 0 vectors with 20 and 0 labels": (features, labels, features[:0], []),
     }.items():
@@ -275,7 +275,7 @@ def test_layer_geometry_is_made_of_its_measures():
         assert row.intra_sentence_similarity_adjusted == pytest.approx(np.mean(within) - row.anisotropy)
         assert (row.words, row.sentences, row.tokens) == (len(counted), 6, len(words))
     assert found.anisotropy[1] > found.anisotropy[0] + 0.2
-    for arguments, message in [({"least": 7}, "no word stands in 7 of the 6 sentences"), ({"least": 1}, "least=1: ")]:
+    for arguments, message in [({"least": 7}, "no word occurs in 7 of the 6 sentences"), ({"least": 1}, "least=1: ")]:
         with pytest.raises(UserError, match=message):
             layer_geometry(model, SENTENCES, **arguments)
 
@@ -342,5 +342,5 @@ def test_words_of_a_model_are_its_pretokenized_vectors():
     for vector, number, at in zip(banks.vectors, banks.sentence, banks.position):
         (alone,) = model.encode([SENTENCES[number]], layers=[1], pretokenized=True)
         np.testing.assert_allclose(vector, alone.states[0, at], atol=1e-5)
-    with pytest.raises(UserError, match=r"there is no layer 2; the model has 0 \(embeddings\) to 1"):
+    with pytest.raises(UserError, match=r"layer 2 does not exist; the model has 0 \(embeddings\) to 1"):
         occurrences(model, SENTENCES, "bank", layer=2)

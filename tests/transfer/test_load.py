@@ -133,7 +133,7 @@ def test_sentence_vectors_are_pooled_by_hand(opened):
             model.sentence_vectors(texts, layer, pooling)
     program = dataclasses.replace(model.program, objectives={"nsp": objectives.find("nsp")()})
     model.config.objectives.nsp.weight = 0.0
-    with pytest.raises(UserError, match=r"pooling='pooler': this model's pooler was never trained"):
+    with pytest.raises(UserError, match=r"pooling='pooler': this model's pooler is untrained"):
         dataclasses.replace(model, program=program).sentence_vectors(texts, pooling="pooler")
 
 
@@ -141,9 +141,9 @@ def test_a_model_without_pooler_or_special_tokens_says_so(tmp_path, monkeypatch)
     plain_words(monkeypatch)
     import_weights("huggingface", published.write_directory("gpt2", tmp_path / "source"), tmp_path / "run")
     model = bertlab.load(tmp_path / "run")
-    with pytest.raises(UserError, match=r"text 1 has no tokens, and so no vector; leave it out"):
+    with pytest.raises(UserError, match=r"text 1 has no tokens and so no vector; remove it"):
         model.sentence_vectors(["a b", ""])
-    with pytest.raises(UserError, match=r"this model's pooler was never trained"):
+    with pytest.raises(UserError, match=r"this model's pooler is untrained"):
         model.sentence_vectors(["a b"], pooling="pooler")
     assert model.lengths(["a b c", "a"]) == [3, 1] and model.longest == model.program.body.config.max_positions
     (states,) = model.encode(["a b c"])
@@ -153,7 +153,7 @@ def test_a_model_without_pooler_or_special_tokens_says_so(tmp_path, monkeypatch)
 def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
     model = opened("bert")
     for texts, settings, message in (
-        (["x"], {"layers": [0, 9]}, r"layers=\[0, 9\]: there is no layer 9; .*to 2"),
+        (["x"], {"layers": [0, 9]}, r"layers=\[0, 9\]: layer 9 does not exist; .*to 2"),
         (["x"], {"layers": -1}, "layers=-1: "),
         (["x"], {"layers": "last"}, "layers='last': "),
         (["x"], {"layers": []}, "layers is empty"),
@@ -252,13 +252,13 @@ def test_embed_writes_tables_safetensors_and_one_vector_a_line(run_of, tmp_path)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--pooling=mean", "--layers=0,1"], "--layers=[0, 1]: --pooling makes one vector a line; name one layer"),
-        (["--pooling=mean", "--layers=all"], "--layers=all: --pooling makes one vector a line; name one layer"),
-        (["--pooling=mean", "--special_tokens"], "--special_tokens: with --pooling they always count"),
+        (["--pooling=mean", "--layers=0,1"], "--layers=[0, 1]: --pooling gives one vector per line; name one layer"),
+        (["--pooling=mean", "--layers=all"], "--layers=all: --pooling gives one vector per line; name one layer"),
+        (["--pooling=mean", "--special_tokens"], "--special_tokens: --pooling always includes them"),
         (["--pooling=sum"], "--pooling=sum is not known; choose one of mean, first, last, max, pooler"),
         (
             ["--out=x.npy"],
-            "--out=x.npy: the file is a NumPy archive, a safetensors file or a table; give it a name that ends in .npz",
+            "--out=x.npy: the output is a NumPy archive, a safetensors file or a table; choose a name that ends in .npz",
         ),
         (["--text=nothing.txt"], "--text=nothing.txt: "),
         (["--layers=last"], "--layers=last: expected all, or numbers joined by commas"),

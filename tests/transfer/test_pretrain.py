@@ -67,7 +67,7 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     report(run)
     printed, page = capsys.readouterr().out, (run / "report.html").read_text()
     assert "One scale for all (test)" in printed and "code lengths" in " ".join(printed.split())
-    assert all(text in page for text in ("Beside the exact floors (test)", "bits/byte, pseudo", "code lengths"))
+    assert all(text in page for text in ("Compared with the exact floors (test)", "bits/byte, pseudo", "code lengths"))
     for name, found in floor.items():
         line = f"{found['above']:.4f} s.e. {found['above_standard_error']:.4f}"
         assert line in page and re.search(rf"{name} +{found['value']:.4f} .*{line}", printed), name

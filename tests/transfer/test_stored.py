@@ -86,7 +86,7 @@ def test_what_has_no_states_of_its_own_is_refused(bert_run, tmp_path, words_task
         (
             words_task,
             {"transfer.random": True},
-            r"trains one task's head on the run's own states; leave out other tasks, random",
+            r"trains one task's head on the run's own states; omit other tasks, random",
         ),
     ):
         with pytest.raises(UserError, match=message):

@@ -123,7 +123,7 @@ def test_layers_of_several_widths_are_joined():
         ("concat_last_5", "layers=concat_last_5: .*1 to 4"),
         ("sum_last_0", "1 to 4"),
         ("mean", "layers=mean: expected one of last, layer:K, sum_last_N"),
-        ("scalar_mix", "4, 6, 6, 4 wide and cannot be added up"),
+        ("scalar_mix", "4, 6, 6, 4 wide and cannot be summed"),
         ("sum_last_2", "layers 2 to 3 are 6, 4 wide"),
     ],
 )

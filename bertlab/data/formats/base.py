@@ -59,7 +59,7 @@ class Format(abc.ABC):
         if data.pack_length:
             if not has_padding:
                 raise UserError(
-                    f"config.data.pack_length={data.pack_length} packs rows that end in padding, and those of"
+                    f"config.data.pack_length={data.pack_length} packs rows that end in padding, but rows of"
                     f" config.data.format={self.name!r} do not; set it to 0"
                 )
             if data.pack_length < data.seq_len:
@@ -74,11 +74,11 @@ class Format(abc.ABC):
             if data.pack_length or not has_padding:
                 key = "pack_length" if data.pack_length else "format"
                 raise UserError(
-                    f"config.data.buckets={data.buckets} shorten rows that end in padding, and those of"
+                    f"config.data.buckets={data.buckets} shorten rows that end in padding, but rows of"
                     f" config.data.{key}={data[key]!r} have little or none; set it to ()"
                 )
         if data.characters and self.is_word_pairs:
-            raise UserError(f"config.data.characters=True has no use with config.data.format={self.name!r}; set it to False")
+            raise UserError(f"config.data.characters=True has no effect with config.data.format={self.name!r}; set it to False")
 
     @abc.abstractmethod
     def train(self, index: int, count: int) -> grain.IterDataset:

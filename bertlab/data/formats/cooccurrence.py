@@ -51,7 +51,7 @@ def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
             # Another process may have made the same file meanwhile; it is as good.
             os.replace(folder / "entries", path)
     if not path.stat().st_size:
-        raise UserError(f"no two known words stand together in the {split} split; use more text or a larger vocabulary")
+        raise UserError(f"no two known words co-occur in the {split} split; use more text or a larger vocabulary")
     return np.memmap(path, ENTRY, mode="r")
 
 

@@ -189,8 +189,8 @@ def device_environments(given: Sequence[str], jobs: int) -> list[dict[str, str]]
     if found and jobs > len(found) and not limited:
         kind, share_one = ("TPU chip", "") if chips else ("GPU", "; to share one, set XLA_PYTHON_CLIENT_MEM_FRACTION=0.3 or so")
         raise UserError(
-            f"--jobs={jobs}: this machine has {len(found)} {kind}{'s' if len(found) > 1 else ''}, and each process takes all it"
-            f" sees for itself; lower --jobs to {len(found)}, or set JAX_PLATFORMS=cpu to leave them alone{share_one}"
+            f"--jobs={jobs}: this machine has {len(found)} {kind}{'s' if len(found) > 1 else ''}, and each process takes every"
+            f" one it sees; lower --jobs to {len(found)}, or set JAX_PLATFORMS=cpu to use none{share_one}"
         )
     shares = share(given or (found if jobs > 1 else []), jobs)
     if found and jobs > len(found):  # by turns

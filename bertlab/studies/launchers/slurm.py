@@ -39,7 +39,9 @@ class Slurm(Launcher):
     def __init__(self, jobs: int, cluster: str = "slurm", slurm_max_num_timeout: int = 3, **parameters: Any):
         submitit = require("submitit", "slurm", "--launcher=slurm")
         if cluster == "slurm" and not shutil.which("sbatch"):
-            raise UserError("--launcher=slurm: this machine has no sbatch; start the sweep where you submit jobs to SLURM")
+            raise UserError(
+                "--launcher=slurm: this machine has no sbatch; start the sweep on a machine that submits jobs to SLURM"
+            )
         if "timeout_min" not in parameters:
             raise UserError("--launcher=slurm: set a run's time limit in minutes with --launcher_options=timeout_min=...")
         reserved = {"name", "slurm_job_name", "slurm_dependency"} & parameters.keys()
@@ -68,7 +70,7 @@ class Slurm(Launcher):
         try:
             job = self.executor(Run(directory).slurm, str(directory)).submit(Submission(command, directory))
         except RuntimeError as error:  # submitit's, with sbatch's own message
-            raise UserError(f"SLURM did not take {directory.name}: {str(error).splitlines()[0]}") from None
+            raise UserError(f"SLURM rejected {directory.name}: {str(error).splitlines()[0]}") from None
         self.queue.add(job.job_id)
         return SlurmProcess(self, job, directory, log_start)
 

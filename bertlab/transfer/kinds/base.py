@@ -70,7 +70,7 @@ class Kind(abc.ABC):
         Raises:
             UserError: the field holds no label.
         """
-        raise NotImplementedError(f"{cls.name} tasks are not read from tables")
+        raise NotImplementedError(f"{cls.name} tasks cannot be read from tables")
 
     def texts(self, examples: Sequence[Example], layout: Layout) -> int:
         """How many texts a row holds: 2 for pairs that are shown in both orders, else 1."""

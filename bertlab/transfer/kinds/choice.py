@@ -50,7 +50,7 @@ class Choice(OneClass):
         count = len(examples[0].choices) if examples else 1
         if odd := next((e for e in examples if len(e.choices) != count), None):
             raise UserError(
-                f"{odd.where}: {len(odd.choices)} choices, but {examples[0].where} has {count}; give each question as many"
+                f"{odd.where}: {len(odd.choices)} choices, but {examples[0].where} has {count}; give all the same number"
             )
         return count
 

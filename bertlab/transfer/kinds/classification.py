@@ -37,5 +37,5 @@ class Classification(OneClass):
     def read_label(cls, field: str, where: str, words: tuple[str, ...] = ()) -> str:
         """The name of the class."""
         if not field.strip():
-            raise UserError(f"{where}: the label is empty; every example needs one")
+            raise UserError(f"{where}: the label is empty; give every example a label")
         return field.strip()

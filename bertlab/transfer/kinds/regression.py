@@ -53,9 +53,9 @@ class Regression(Kind):
         try:
             number = float(field)
         except ValueError as error:
-            raise UserError(f"{where}: '{field}' is not a number; the label of a regression task is one") from error
+            raise UserError(f"{where}: '{field}' is not a number; the label of a regression task must be one") from error
         if not math.isfinite(number):
-            raise UserError(f"{where}: '{field}' is not finite; the label of a regression task is a finite number")
+            raise UserError(f"{where}: '{field}' is not finite; the label of a regression task must be finite")
         return number
 
     def label_fields(self, example: Example) -> Row:

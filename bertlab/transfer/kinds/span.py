@@ -85,7 +85,7 @@ class Span(Kind):
         """
         layout = inputs.layout
         if layout.characters:
-            raise UserError("spans are found in pieces, but this model reads characters of words; choose a model of subwords")
+            raise UserError("span tasks need subword pieces, but this model reads characters; choose a subword model")
         windows = [
             window
             for number, example in enumerate(examples)

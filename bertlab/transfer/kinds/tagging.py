@@ -40,7 +40,7 @@ class TaggingHead(TaskHead):
         """Refuses word features without a biLSTM to read them."""
         super().__post_init__()
         if self.has_features and not self.bilstm:
-            raise UserError("spelling and word_width are the input of a biLSTM; set bilstm=2")
+            raise UserError("spelling and word_width are inputs of a biLSTM; set bilstm=2")
 
     def _words(self, model, view):
         at = view["word_at"]

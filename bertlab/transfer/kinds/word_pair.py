@@ -53,13 +53,13 @@ class WordPair(OneClass):
             UserError: the model reads characters, or no piece of a sentence holds its word.
         """
         if inputs.layout.characters:
-            raise UserError("words in context are found in pieces, but this model reads characters; choose a model of subwords")
+            raise UserError("words in context need subword pieces, but this model reads characters; choose a subword model")
         parts, places = [], []
         for text, (start, end) in zip(example.texts, example.targets):
             ids, offsets = piece_offsets(text, inputs.tokenizer)
             inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
             if not inside:
-                raise UserError(f"{example.where}: no piece of the text holds its word {text[start:end]!r}; correct its place")
+                raise UserError(f"{example.where}: no piece covers its word {text[start:end]!r}; correct its position")
             places.append(inside[0] if inputs.layout.first_piece else inside[-1])
             parts.append(TextRow(np.asarray(ids, np.int32), (), np.arange(len(ids)), np.arange(len(ids)), None))
         document = inputs.joined(parts)

@@ -74,7 +74,7 @@ def _own_task(path: Path) -> Task:
         specification.loader.exec_module(module)
         task = getattr(module, "TASK", None)
         if not isinstance(task, Task):
-            raise UserError("it defines no TASK; write TASK = table(...), from bertlab.transfer.tasks")
+            raise UserError("it defines no TASK; write TASK = table(...), with table from bertlab.transfer.tasks")
         check_task(task)
     except UserError as error:
         raise UserError(f"{_whereabouts(path, specification.origin, error)}: {error}") from error
@@ -82,7 +82,7 @@ def _own_task(path: Path) -> Task:
         # The file is somebody's own code: whatever it raises is a mistake in it.
         said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
         where = _whereabouts(path, specification.origin, error)
-        raise UserError(f"{where}: the file cannot be run ({type(error).__name__}: {said}); correct it") from error
+        raise UserError(f"{where}: running the file failed ({type(error).__name__}: {said}); correct it") from error
     folder = path.resolve().parent
     return dataclasses.replace(task, load=lambda directory, options: task.load(directory or folder, options))
 
@@ -119,7 +119,7 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
     for name, directory in zip(asked, directories):
         task = find_task(name)
         if task.name in found:
-            raise UserError(f"config.task={names!r} names one task twice")
+            raise UserError(f"config.task={names!r} names a task twice")
         found[task.name] = task, load_task(task, {**options, "directory": directory})
     return found
 

@@ -89,21 +89,19 @@ def check_task(task: Task) -> Task:
     """
     where = f"task '{task.name}'"
     if not re.fullmatch(r"\w[\w-]*", task.name):
-        raise UserError(f"{where}: the name is a directory's and a config key's too; use letters, digits, '_' and '-'")
+        raise UserError(f"{where}: the name must also serve as a directory and a config key; use letters, digits, '_' and '-'")
     if task.name == "language_model":
-        raise UserError(f"{where}: the name is that of the objective beside a task (config.objectives); choose another")
+        raise UserError(f"{where}: config.objectives uses this name for an objective; choose another")
     known = task.kind.metrics
     if not task.metrics:
-        raise UserError(f"{where} has no metrics; give it some of {', '.join(known)}")
+        raise UserError(f"{where} has no metrics; give it at least one of {', '.join(known)}")
     for metric in task.metrics:
         if metric not in METRICS:
             near = difflib.get_close_matches(metric, known, n=1, cutoff=0.5)
-            advice = f"the nearest is {near[0]}" if near else f"choose some of {', '.join(known)}"
+            advice = f"the nearest is {near[0]}" if near else f"choose from {', '.join(known)}"
             raise UserError(f"{where}: metric '{metric}' is not known; {advice}")
         if metric not in known:
-            raise UserError(
-                f"{where}: metric '{metric}' is not one of kind '{task.kind.name}'; choose some of {', '.join(known)}"
-            )
+            raise UserError(f"{where}: metric '{metric}' does not fit kind '{task.kind.name}'; choose from {', '.join(known)}")
     return task
 
 
@@ -111,7 +109,7 @@ def check_labels(task: Task, labels: tuple[str, ...]) -> None:
     """Raises: UserError: a metric is of one of two classes, and the task has another number of them."""
     if "f1" in task.metrics and len(labels) != 2:
         raise UserError(
-            f"task '{task.name}': metric 'f1' is of class 1 of two classes, and there are {len(labels)} ({_some(labels)}); use "
+            f"task '{task.name}': metric 'f1' scores class 1 of two, but the task has {len(labels)} ({_some(labels)}); use "
             "macro_f1"
         )
 
@@ -143,7 +141,7 @@ def number_labels(
             file = published[split][0].where.rpartition(":")[0]
             raise UserError(
                 f"{seen['train'][missing[0]]} '{missing[0]}', but no example of {file} has it; correct one of them, or give the"
-                " task label_names if that is as it should be"
+                " task label_names if that is intended"
             )
     number = {label: i for i, label in enumerate(labels)}
 
@@ -221,8 +219,8 @@ def hold_out(
     if len(groups) <= stay:
         held_out = "both valid and test" if stay > 1 else "any"
         raise UserError(
-            f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold {held_out} out of it; give more,"
-            " or files of their own"
+            f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold out {held_out}; give more,"
+            " or separate files"
         )
     held, left = set(), len(groups)
     for group in np.random.default_rng(seed).permutation(len(groups)):

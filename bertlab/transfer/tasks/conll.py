@@ -48,7 +48,7 @@ def conll(
             for at, row in rows:
                 columns = columns or max(len(row), 2, word + 1, tag + 1)
                 if len(row) != columns:
-                    raise UserError(f"{path}:{at}: {len(row)} columns where there should be {columns}; every word needs a tag")
+                    raise UserError(f"{path}:{at}: {len(row)} columns, expected {columns}; every word needs a tag")
             if rows:
                 words = [row[word].partition(":")[2] if language_prefix and ":" in row[word] else row[word] for _, row in rows]
                 yield _example(str(number), f"{path}:{rows[0][0]}", words, [row[tag] for _, row in rows])
@@ -89,11 +89,9 @@ def conllu(
                     continue
                 row = line.split("\t")
                 if len(row) != 10:
-                    raise UserError(
-                        f"{path}:{at}: {len(row)} columns where CoNLL-U has 10, separated by tabs; correct the line"
-                    )
+                    raise UserError(f"{path}:{at}: {len(row)} columns, but CoNLL-U has 10, separated by tabs; correct the line")
                 if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", row[0]):
-                    raise UserError(f"{path}:{at}: '{row[0]}' is no word's id; CoNLL-U has 1, 1-2 or 1.1 in the first column")
+                    raise UserError(f"{path}:{at}: '{row[0]}' is not a word id; CoNLL-U has 1, 1-2 or 1.1 in the first column")
                 if row[0].isdigit():
                     if row[tag] in ("_", ""):
                         raise UserError(
@@ -102,7 +100,7 @@ def conllu(
                     words.append(row[1])
                     tags.append(row[tag])
             if (first := ids.setdefault(own, where)) != where:
-                raise UserError(f"{where}: the sent_id '{own}' is that of {first} too; ids are all different")
+                raise UserError(f"{where}: {first} also has the sent_id '{own}'; make ids unique")
             if words:
                 yield _example(own, where, words, tags)
 

@@ -26,11 +26,11 @@ def find_file(task: str, split: str, directory: Path, patterns: tuple[str, ...],
             found = [] if Path(pattern).is_absolute() else sorted(path for path in place.glob(pattern) if path.is_file())
             if len(found) > 1:
                 names = ", ".join(path.name for path in found)
-                raise UserError(f"{place}: several files fit {pattern} ({names}); name one as config.task_data.{split}_file")
+                raise UserError(f"{place}: several files match {pattern} ({names}); set one with config.task_data.{split}_file")
             if found:
                 return found[0]
     raise UserError(
-        f"{places[0]}: task '{task}' looked for {' or '.join(patterns)} and found no such file; put it there, or give its "
+        f"{places[0]}: task '{task}' found no file {' or '.join(patterns)}; put it there, or give its "
         f"name as config.task_data.{split}_file"
     )
 
@@ -45,7 +45,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     try:
         return data.decode(encoding).removeprefix("\ufeff")
     except LookupError as error:
-        raise UserError(f"{path}: its encoding '{encoding}' is not known; give the task one of Python's, as utf-8") from error
+        raise UserError(f"{path}: encoding '{encoding}' is not known; give the task one of Python's, such as utf-8") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(

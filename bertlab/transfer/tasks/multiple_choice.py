@@ -46,7 +46,7 @@ def multiple_choice(
         for number, (where, row) in enumerate(rows):
             begins, answer = f"{row[stem]} " if stem else "", row.get(label)
             if answer is not None and answer.strip() not in map(str, range(len(choices))):
-                raise UserError(f"{where}: '{answer}' is no choice's number; the label is from 0 to {len(choices) - 1}")
+                raise UserError(f"{where}: '{answer}' is not a choice's number; the label must be from 0 to {len(choices) - 1}")
             yield Example(
                 id=str(number),
                 where=where,

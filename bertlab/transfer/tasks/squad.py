@@ -39,7 +39,7 @@ def squad(
             id = _get(question, "id", str, f"{path}: a question")
             where = _Question(path, id)
             if id in ids:
-                raise UserError(f"{_Question(path, id, occurrence=2)}: the id occurs twice; ids are all different")
+                raise UserError(f"{_Question(path, id, occurrence=2)}: the id occurs twice; make ids unique")
             ids.add(id)
             answers = tuple(_answer(answer, context, where) for answer in _get(question, "answers", list, where))
             impossible = question.get("is_impossible", False)
@@ -47,7 +47,7 @@ def squad(
                 raise UserError(f"{where} has no answer (is_impossible); read the file as task 'squad2'")
             if bool(answers) == bool(impossible):
                 state = "has answers and is_impossible" if answers else "has no answer"
-                raise UserError(f"{where} {state}; give an answer, or none and is_impossible (SQuAD 2.0)")
+                raise UserError(f"{where} {state}; give an answer, or give none and set is_impossible (SQuAD 2.0)")
             texts = (_get(question, "question", str, where), context)
             yield Example(id=id, where=f"{path}: question {id}", texts=texts, answers=answers)
 
@@ -75,9 +75,9 @@ def _questions(path: Path) -> Iterator[tuple[str, dict]]:
     try:
         held = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: this is no json ({error.msg}); give a file as SQuAD publishes them") from error
+        raise UserError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); give a file in SQuAD's format") from error
     except RecursionError as error:
-        raise UserError(f"{path}: its brackets nest too deeply; give a file as SQuAD publishes them") from error
+        raise UserError(f"{path}: its brackets nest too deeply; give a file in SQuAD's format") from error
     for number, article in enumerate(_get(held, "data", list, str(path)), 1):
         for paragraph in _get(article, "paragraphs", list, f"{path}: article {number}"):
             context = _get(paragraph, "context", str, f"{path}: a paragraph of article {number}")
@@ -88,7 +88,7 @@ def _questions(path: Path) -> Iterator[tuple[str, dict]]:
 def _answer(answer: dict, context: str, where: _Question) -> Answer:
     text, start = _get(answer, "text", str, where), _get(answer, "answer_start", int, where)
     if not text.strip():
-        raise UserError(f"{where}: an answer is empty; leave it out")
+        raise UserError(f"{where}: an answer is empty; remove it")
     if start < 0 or not context.startswith(text, start):
         places = [i for i in range(len(context)) if context.startswith(text, i)]
         found = f"but at {', '.join(map(str, places[:5]))}" if places else "nor anywhere else in it"
@@ -101,5 +101,5 @@ def _answer(answer: dict, context: str, where: _Question) -> Answer:
 def _get(record: dict, key: str, kind: type, where: str | _Question):
     value = record.get(key) if isinstance(record, dict) else None
     if not isinstance(value, kind):
-        raise UserError(f"{where}: '{key}' is missing or no {kind.__name__}; give a file as SQuAD publishes them")
+        raise UserError(f"{where}: '{key}' is missing or not a {kind.__name__}; give a file in SQuAD's format")
     return value

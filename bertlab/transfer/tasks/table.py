@@ -74,7 +74,7 @@ def table(
         raise UserError(f"task '{name}': column '{label}' is both a text and the label; name two columns")
     if delimiter and (len(delimiter) > 1 or delimiter in '"\r\n'):
         raise UserError(
-            f"task '{name}': delimiter {delimiter!r} should be one character, no quote and no line end; give another"
+            f"task '{name}': delimiter {delimiter!r} must be one character, but not a quote or line end; give another"
         )
 
     def to_examples(rows: Rows) -> Iterator[Example]:
@@ -82,7 +82,7 @@ def table(
         for number, (where, row) in enumerate(rows):
             own = row[id] if id else str(number)
             if (first := ids.setdefault(own, where)) != where:
-                raise UserError(f"{where}: the id '{own}' is that of {first} too; ids are all different")
+                raise UserError(f"{where}: {first} also has the id '{own}'; make ids unique")
             words = tuple(row[text].split()) if asked.of_words else ()
             yield Example(
                 id=own,
@@ -128,7 +128,7 @@ def labelled_lines(
         for number, line in read_lines(path, encoding):
             label, space, text = line.partition(" ")
             if line and not (label and space):
-                raise UserError(f"{path}:{number}: a line is a label, a space and a text; correct '{line[:40]}'")
+                raise UserError(f"{path}:{number}: expected a label, a space and a text; correct '{line[:40]}'")
             if line:
                 where = f"{path}:{number}"
                 yield Example(str(number - 1), where, (text,), Classification.read_label(label.partition(":")[0], where))
@@ -163,7 +163,7 @@ def read_rows(
     if not columns:
         line, columns = next(records, (0, None))
         if columns is None:
-            raise UserError(f"{path}: the file is empty; its first line should name the columns")
+            raise UserError(f"{path}: the file is empty; its first line must name the columns")
         where, header = f"{path}:{line}", "the first line"
     for column in filter(None, needed):
         if columns.count(column) != 1:
@@ -178,7 +178,7 @@ def read_rows(
         if len(fields) != len(columns):
             kept = "are" if quoted else "are not"
             raise UserError(
-                f"{path}:{line}: the row has {len(fields)} fields and there are {len(columns)} columns; correct it (the "
+                f"{path}:{line}: the row has {len(fields)} fields, but the table has {len(columns)} columns; correct it (the "
                 f"delimiter is {delimiter!r}, and fields {kept} read as quoted)"
             )
         yield f"{path}:{line}", dict(zip(columns, fields))
@@ -198,7 +198,7 @@ def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise UserError(f"{path}:{line}: the row that begins here is not well quoted ({error}); correct it") from error
+            raise UserError(f"{path}:{line}: the row that starts here is badly quoted ({error}); correct it") from error
         if fields is None:
             return
         if fields:

@@ -45,9 +45,9 @@ def _read(path: Path, split: str) -> Iterator[Example]:
     for i, ((line, fields), answer) in enumerate(zip(rows, answers)):
         where = f"{path}:{line}"
         if len(fields) != 5:
-            raise UserError(f"{where}: {len(fields)} fields where there should be 5 (word, part of speech, I-J, two sentences)")
+            raise UserError(f"{where}: {len(fields)} fields, expected 5 (word, part of speech, I-J, two sentences)")
         if not (places := re.fullmatch(r"([0-9]+)-([0-9]+)", fields[2])):
-            raise UserError(f"{where}: '{fields[2]}' should be the numbers of the word in both sentences, as 0-3")
+            raise UserError(f"{where}: '{fields[2]}' must be the positions of the word in both sentences, such as 0-3")
         targets = tuple(_place(sentence, int(place), where) for sentence, place in zip(fields[3:], places.groups()))
         yield Example(id=str(i), where=where, texts=tuple(fields[3:]), targets=targets, label=answer)
 
@@ -57,14 +57,14 @@ def _answers(path: Path, number: int, split: str) -> list[str | None]:
     if gold == path or not gold.is_file():
         if split == "test":
             return [None] * number
-        raise UserError(f"{path}: its labels should be in {gold.name.replace('.data.', '.gold.')} beside it; put them there")
+        raise UserError(f"{path}: put its labels in {gold.name.replace('.data.', '.gold.')} in the same folder")
     answers = []
     for line, answer in ((line, text.strip()) for line, text in read_lines(gold) if text.strip()):
         if answer not in _LABELS:
-            raise UserError(f"{gold}:{line}: '{answer}' should be F or T, whether the word means the same; correct the line")
+            raise UserError(f"{gold}:{line}: '{answer}' must be T if the word means the same, else F; correct the line")
         answers.append(answer)
     if len(answers) != number:
-        raise UserError(f"{gold}: {len(answers)} labels for the {number} examples of {path.name}; give one a line")
+        raise UserError(f"{gold}: {len(answers)} labels for the {number} examples of {path.name}; give one per line")
     return answers
 
 
@@ -72,5 +72,5 @@ def _place(sentence: str, number: int, where: str) -> tuple[int, int]:
     """(Start, end) in characters of a word by its number."""
     words = [match.span() for match in re.finditer(r"\S+", sentence)]
     if number >= len(words):
-        raise UserError(f"{where}: word {number} is missing: '{sentence}' has {len(words)} words; correct the number")
+        raise UserError(f"{where}: '{sentence}' has {len(words)} words and no word {number}; correct the number")
     return words[number]

@@ -55,8 +55,8 @@ def test_wikiann_words_begin_with_their_language(tmp_path):
     [
         ("", r"eng\.testa: .*no examples"),
         ("-DOCSTART- -X- O O\n\n", r"eng\.testa: .*no examples"),
-        ("a A B O\nb A O\n", r"eng\.testa:2: 3 columns where there should be 4; every word needs a tag"),
-        ("a\n", r"eng\.testa:1: 1 columns where there should be 2; every word needs a tag"),
+        ("a A B O\nb A O\n", r"eng\.testa:2: 3 columns, expected 4; every word needs a tag"),
+        ("a\n", r"eng\.testa:1: 1 columns, expected 2; every word needs a tag"),
         ("a X X O\n\nb X X O\nc X X I-PER\n", r"eng\.testa:3: word 2 .*'c', has the tag 'I-PER', .* I-LOC, I-ORG, O;"),
     ],
 )
@@ -115,11 +115,11 @@ def test_conllu_has_syntactic_words_alone(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("4\t#\t#", "4\t#", r"dev\.conllu:9: 9 columns where CoNLL-U has 10"),
-        ("4\t#\t#", "x\t#\t#", r"dev\.conllu:9: 'x' is no word's id"),
+        ("4\t#\t#", "4\t#", r"dev\.conllu:9: 9 columns, but CoNLL-U has 10"),
+        ("4\t#\t#", "x\t#\t#", r"dev\.conllu:9: 'x' is not a word id"),
         ("SYM", "_", r"dev\.conllu:9: the word '#' has no tag in column 4"),
         ("SYM", "X", r"dev\.conllu:1: word 4 of the sentence, '#', has the tag 'X', but train's labels are ADV, AUX"),
-        ("{}-2", "{}-1", r"dev\.conllu:11: the sent_id '{}-1' is that of .*dev\.conllu:1 too"),
+        ("{}-2", "{}-1", r"dev\.conllu:11: .*dev\.conllu:1 also has the sent_id '{}-1'"),
     ],
 )
 def test_what_is_wrong_in_conllu_is_said_with_its_line(tmp_path, old, new, message):
@@ -182,9 +182,9 @@ def test_what_is_wrong_in_squad_is_said_with_its_question(tmp_path, bad, message
 def test_squad_files_that_are_none(tmp_path):
     write_squad(tmp_path, (CONTEXT, [question("b", "?", ("Snake", 11))]), file="dev-v1.1.json")
     for text, message in (
-        ('{"data": [\n}', r"train-v1\.1\.json:2: this is no json"),
+        ('{"data": [\n}', r"train-v1\.1\.json:2: not valid JSON"),
         ("[]", r"'data' is missing or no list"),
-        ("[" * 100_000, r"train-v1\.1\.json: its brackets nest too deeply; give a file as SQuAD publishes them"),
+        ("[" * 100_000, r"train-v1\.1\.json: its brackets nest too deeply; give a file in SQuAD's format"),
     ):
         (tmp_path / "train-v1.1.json").write_text(text)
         with pytest.raises(UserError, match=message):
@@ -222,11 +222,11 @@ def test_word_in_context(tmp_path):
     ("data", "gold", "message"),
     [
         (WIC, "F\n", r"train\.gold\.txt: 1 labels for the 2 examples of train\.data\.txt"),
-        (WIC, "F\n\nX\n", r"train\.gold\.txt:3: 'X' should be F or T"),
+        (WIC, "F\n\nX\n", r"train\.gold\.txt:3: 'X' must be T if"),
         (WIC.replace("0-0", "0-1"), "F\nT\n", r"train\.data\.txt:2: word 1 .*'Runs' has 1 words"),
-        (WIC.replace("0-0", "0"), "F\nT\n", r"train\.data\.txt:2: '0' should be the numbers of the word"),
-        (WIC + "a\tN\t0-0\tb\n", "F\nT\nF\n", r"train\.data\.txt:3: 4 fields where there should be 5"),
-        (WIC, None, r"train\.data\.txt: its labels should be in train\.gold\.txt beside it"),
+        (WIC.replace("0-0", "0"), "F\nT\n", r"train\.data\.txt:2: '0' must be the positions of the word"),
+        (WIC + "a\tN\t0-0\tb\n", "F\nT\nF\n", r"train\.data\.txt:3: 4 fields, expected 5"),
+        (WIC, None, r"train\.data\.txt: put its labels in train\.gold\.txt"),
     ],
 )
 def test_what_is_wrong_in_word_in_context(tmp_path, data, gold, message):

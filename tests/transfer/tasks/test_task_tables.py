@@ -93,7 +93,7 @@ GOOD = "review\tstars\na\t1\nb\t2\n"
 @pytest.mark.parametrize(
     ("train", "dev", "message"),
     [
-        ("", GOOD, r"train\.tsv: the file is empty; its first line should name the columns"),
+        ("", GOOD, r"train\.tsv: the file is empty; its first line must name the columns"),
         ("review\tstars\n", GOOD, r"train\.tsv: .*no examples"),
         (GOOD, "review\tstars\n\n", r"dev\.tsv: .*no examples"),
         ("text\tstars\na\t1\n", GOOD, r"train\.tsv:1: no column is called 'review' \(there are text, stars\)"),
@@ -127,20 +127,20 @@ def test_text_in_another_encoding_is_told_by_byte_and_line(tmp_path):
     with pytest.raises(UserError, match=r"train\.tsv:4: byte 24 \(0xe9\) is not utf-8 text; convert the file to utf-8"):
         load_task(REVIEWS, {"directory": str(tmp_path)})
     wrong = table("own", train="train.tsv", text="review", label="stars", encoding="utf-9")
-    with pytest.raises(UserError, match=r"train\.tsv: its encoding 'utf-9' is not known"):
+    with pytest.raises(UserError, match=r"train\.tsv: encoding 'utf-9' is not known"):
         load_task(wrong, {"directory": str(tmp_path)})
 
 
 def test_quotes_that_do_not_close_are_told_by_the_row_that_begins(tmp_path):
     own = table("own", train="a.csv", text="t", label="y")
     options = write(tmp_path, a_csv='t,y\n"x\nx",1\n"z,1\nw,2\n')
-    with pytest.raises(UserError, match=r"a\.csv:4: the row that begins here is not well quoted"):
+    with pytest.raises(UserError, match=r"a\.csv:4: the row that starts here is badly quoted"):
         load_task(own, options)
 
 
 def test_ids_are_all_different(tmp_path):
     own = table("own", train="train.tsv", text="t", label="y", id="n")
-    with pytest.raises(UserError, match=r"train\.tsv:4: the id '1' is that of .*train\.tsv:2 too"):
+    with pytest.raises(UserError, match=r"train\.tsv:4: .*train\.tsv:2 also has the id '1'"):
         load_task(own, write(tmp_path, train_tsv="n\tt\ty\n1\ta\tp\n2\tb\tq\n1\tc\tp\n"))
 
 
@@ -173,7 +173,7 @@ def test_swag_choices_begin_with_the_second_sentence(tmp_path):
     assert data.labels == ()
     for label in ("4", "-1", "", "2.0"):
         write(tmp_path, val_csv=SWAG.format(label))
-        with pytest.raises(UserError, match=rf"val\.csv:3: '{label}' is no choice's number; the label is from 0 to 3"):
+        with pytest.raises(UserError, match=rf"val\.csv:3: '{label}' is not a choice's number; the label must be from 0 to 3"):
             load_task(find_task("swag"), options)
 
 
@@ -216,5 +216,5 @@ def test_several_tasks_have_a_folder_each_or_one_for_all(tmp_path):
         load_tasks(names, {"directory": first})
     with pytest.raises(UserError, match=r"names 3 folders for the 2 tasks .*; give one for all, or one for each"):
         load_tasks(names, {"directory": "a+b+c"})
-    with pytest.raises(UserError, match=r"names one task twice"):
+    with pytest.raises(UserError, match=r"names a task twice"):
         load_tasks(f"{first}/task.py+{first}/task.py", {})
