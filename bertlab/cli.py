@@ -1,6 +1,6 @@
 """The `bertlab` command: one function per subcommand, each a thin call into the package.
 
-Imports that take long stand inside the functions, here only: `bertlab --help` and mistakes in arguments answer at once.
+Only this module has slow imports inside functions, so `bertlab --help` and argument errors answer at once.
 """
 
 import argparse

@@ -30,7 +30,7 @@ class UnknownKey(UserError):
         shown: The key as it was asked for, perhaps with something before it: "--config.train.stepz".
         key: Its dotted name: "train.stepz".
         near: Names of keys that may be meant.
-        groups: What the config has at its top, said where nothing is near.
+        groups: The top-level groups of the config, listed if no key is near.
     """
 
     def __init__(self, shown: str, key: str, near: Sequence[str], groups: Sequence[str]):
@@ -64,7 +64,7 @@ def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
 
 
 def split_arguments(text: str) -> list[str]:
-    """The `key=value` of "key=value,key=value"; a value goes on to the next ",key=", so that it may hold commas itself."""
+    """The `key=value` of "key=value,key=value"; a value extends to the next ",key=", so it may contain commas."""
     return [item for item in re.split(r",+(?=\w+=)", text.strip(",")) if item]
 
 
@@ -79,11 +79,11 @@ def base_config() -> ConfigDict:
 
 
 def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float = 0.0) -> None:
-    """Sets a recipe's corpus and objectives, and whatever else of its config these two need.
+    """Sets a recipe's corpus and objectives, and every other config key that they require.
 
-    The synthetic language needs a tokenizer with its words, and a format of which the floors are known. An objective needs a
-    body that has what it `reads`, and a format that makes what it `needs`. Call it once the rest of the recipe is set, so that
-    what suits already stays as it is. `--config.KEY=VALUE` comes later and takes precedence.
+    The synthetic language needs a tokenizer with its words and a format with known floors. An objective needs a body that
+    provides what it `reads` and a format that provides what it `needs`. Call this after you set the rest of the recipe: it
+    keeps whatever already fits. `--config.KEY=VALUE` comes later and takes precedence.
 
     Args:
         config: changed in place.
@@ -124,7 +124,7 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
 def add_objectives(config: ConfigDict, names: str) -> None:
     """Fills `config.objectives` from "mlm+nsp", with every objective's own settings and weight.
 
-    An objective that shares another's view brings that one too, with the settings that it needs of it.
+    If an objective shares another's view, this adds the other one too, with the settings that the first requires.
 
     Args:
         config: changed in place.
@@ -152,7 +152,7 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
         spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path from the working directory, else from the
             repository's root.
         overrides: dotted names to values, as in `{"train.steps": 200}`.
-        argv: command-line arguments of which the `--config.KEY=VALUE` ones are applied.
+        argv: command-line arguments; only those of the form `--config.KEY=VALUE` are applied.
 
     Raises:
         UserError: the file does not exist, has no `get_config`, or an override names an unknown key.
@@ -179,7 +179,7 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
 
 
 def brought(spec: str, config: ConfigDict, argv: Sequence[str] = ()) -> dict[str, Any]:
-    """What the arguments of a config file set besides the keys that they name, such as `model.direction` for objectives=ltr.
+    """The keys that a config file's arguments set in addition to those they name, such as `model.direction` for objectives=ltr.
 
     Args:
         spec: as for `load_config`.
@@ -187,7 +187,7 @@ def brought(spec: str, config: ConfigDict, argv: Sequence[str] = ()) -> dict[str
         argv: as for `load_config`; keys that it sets are left out.
 
     Returns:
-        Dotted names to values. Empty without arguments, and for a file that cannot do without them.
+        Dotted names to values. Empty without arguments, and for a file that requires them.
     """
     from bertlab import objectives
 
@@ -233,7 +233,7 @@ def _check_paths(spec: str, arguments: list[str]) -> None:
 
 
 def set_key(config: ConfigDict, name: str, value: Any) -> None:
-    """Sets a dotted key that must exist already, converting an int to a float where the key holds one."""
+    """Sets an existing dotted key, and converts an int to a float if the key holds one."""
     _require_key(config, name, name)
     parent, _, leaf = name.rpartition(".")
     node = _node(config, parent)
@@ -248,7 +248,7 @@ def set_key(config: ConfigDict, name: str, value: Any) -> None:
 
 
 def parse_override(config: ConfigDict, name: str, text: str) -> Any:
-    """The value of `--config.NAME=TEXT`, of the type that the key holds."""
+    """The value of `--config.NAME=TEXT`, in the type of the key."""
     _require_key(config, name, f"--config.{name}")
     parent, _, leaf = name.rpartition(".")
     kind = _node(config, parent).get_type(leaf)

@@ -1,4 +1,4 @@
-"""Errors meant for the person at the keyboard."""
+"""Errors written for the user."""
 
 import importlib
 from types import ModuleType

@@ -61,7 +61,7 @@ def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[
         x_axes: Of "step", "tokens", "supervised", "flops", "seconds".
 
     Raises:
-        UserError: There is no such axis, or no run has logged such a metric on `valid`.
+        UserError: The axis is unknown, or no run has logged the metric on `valid`.
     """
     _check_axes(x_axes)
     known = dict.fromkeys(results.metrics.loc[results.metrics["split"] == "valid", "metric"])
@@ -82,7 +82,7 @@ def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:
         metrics: Such as "package/accuracy"; () for the first metric of each task.
 
     Raises:
-        UserError: There is no such score, or no finished run.
+        UserError: The score is unknown, or no run is finished.
     """
     return plots.downstream_bars(results, _scores(results, metrics), plots.styles_of(results))
 

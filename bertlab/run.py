@@ -63,7 +63,7 @@ class JsonFile(TextFile):
         """The object.
 
         Raises:
-            UserError: The file is missing, empty, damaged, or holds something else than an object.
+            UserError: The file is missing, empty, damaged, or does not hold an object.
         """
         if not self.exists():
             raise UserError(f"{self.path.parent} has no {self.path.name}{self._remedy}")
@@ -90,12 +90,12 @@ class JsonFile(TextFile):
 
 
 class MetricsFile(TextFile):
-    """metrics.jsonl: a flat JSON object a line, with at least "step" and "split"; it may be growing."""
+    """metrics.jsonl: one flat JSON object per line, with at least "step" and "split"; it may be growing."""
 
     def read(self) -> list[dict[str, Any]]:
-        """The lines in order of step; [] without a file. Where a step was logged twice, the later line counts.
+        """The lines in order of step; [] without a file. If a step was logged twice, the later line counts.
 
-        An unfinished last line is left out: its writer was killed, or is still at it.
+        An unfinished last line is omitted: its writer was killed, or is still writing.
 
         Raises:
             UserError: Another line is not a JSON object with "step" and "split".
@@ -150,7 +150,7 @@ class Run:
         measured: What could not be measured after pretraining; written when that has been tried.
         floor: Objective -> its exact floor on the synthetic language.
         imported: Where imported weights came from.
-        most_frequent: Split -> what always giving the most frequent answer scores, of a fine-tuning.
+        most_frequent: Split -> the score of always predicting the most frequent answer, for a fine-tuning.
         job: What a sweep told its worker about the run.
         failed: Why the last sweep could not finish the run.
         diverged: Where its pretraining met a loss or a gradient that is not finite.
@@ -159,7 +159,7 @@ class Run:
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
         log: The output of the run's worker.
         lock: Held by the process at work on the run.
-        profile, tensorboard, slurm: Folders of what their names say.
+        profile, tensorboard, slurm: Folders of the tools that they are named after.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -244,7 +244,7 @@ class StudyDirectory:
         directory: The directory; it need not exist.
         study: The study and its runs.
         settled: Why a sweep stopped early (`bertlab.studies.ordering`).
-        rule: What it may stop by; fixed before its first look.
+        rule: Its stopping rule; fixed before its first look.
         lock: Held by the sweep at work.
     """
 

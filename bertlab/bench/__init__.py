@@ -1,1 +1,1 @@
-"""Benchmarks: named pieces of work, each done by bertlab and by a rival in turns, in processes of one tree."""
+"""Benchmarks: named workloads that bertlab and a rival run alternately, in processes of one tree."""

@@ -71,7 +71,7 @@ class Rows(Runner):
 
 
 class RowsApart(Runner):
-    """The same with one process for each shard, as hosts have: each reads its own rows of every batch."""
+    """Like `Rows`, with one process per shard, as on several hosts: each reads its own rows of every batch."""
 
     def __init__(self, workload: Workload, *_):
         """Starts the processes and waits until each has read a batch."""
@@ -150,12 +150,12 @@ class FineTunings(Runner):
 
 
 def environment() -> dict:
-    """Versions and devices, without the command, which holds paths of this machine."""
+    """Versions and devices, without the command because it contains paths of this machine."""
     return {key: value for key, value in describe_environment().items() if key != "command"}
 
 
 def ceiling(dtype: str) -> float:
-    """FLOP/s of a large matrix product, the most to expect of this device."""
+    """FLOP/s of a large matrix product: the upper bound for this device."""
     return product_rate(8192 if jax.default_backend() == "gpu" else 2048, dtype, times=10)
 
 

@@ -119,7 +119,7 @@ def bert(config, facts: dict, arrays: dict):
 
 
 def gathered_bert(config, facts: dict, arrays: dict):
-    """`bert` with logits at the masked positions only, which transformers' model does not offer."""
+    """`bert` with logits at the masked positions only; transformers' model does not offer this."""
     model, _, batches = bert(config, facts, arrays)
     labels = torch.where(arrays["masked_weights"] > 0, arrays["masked_labels"], -100)
     batches |= {"labels": labels, "masked_positions": arrays["masked_positions"]}

@@ -1,4 +1,4 @@
-"""Runs one side of a workload in its own process: it works when told to, and reports what it measured.
+"""Runs one side of a workload in its own process: it works on command and reports its measurements.
 
     python -m bertlab.bench.worker SIDE WORKLOAD GIVEN [SETTINGS]
 

@@ -1,4 +1,4 @@
-"""Batches of a prepared corpus in the format that the config names, for training in shards and for evaluation.
+"""Batches of a prepared corpus in the config's format, for sharded training and for evaluation.
 
 Batches depend only on (prepared corpus, data config), so runs that differ only in model or objective read the same bytes;
 `BatchHash` proves it.
@@ -19,7 +19,7 @@ from bertlab.errors import UserError
 
 
 class Shards(IteratorDataset):
-    """Batches of several datasets side by side, as many rows of each.
+    """Batches with the same number of rows from each of several datasets.
 
     Args:
         shards: number -> dataset.
@@ -32,7 +32,7 @@ class Shards(IteratorDataset):
 
 
 class ShardsIterator(grain.DatasetIterator):
-    """Its state has an entry for each shard, so that a different number of processes can resume."""
+    """Its state has an entry for each shard, so a different number of processes can resume."""
 
     def __init__(self, shards: dict[str, grain.DatasetIterator], total: int):
         super().__init__()
@@ -134,7 +134,7 @@ def eval_batches(prepared: Prepared, data, split: str, limit: int) -> list[dict[
 
 
 def check_data(data, tokenizer_kind: str | None = None) -> None:
-    """Refuses batches that no corpus could give.
+    """Refuses settings that cannot yield batches from any corpus.
 
     Args:
         data: `config.data`.
@@ -160,7 +160,7 @@ def _open(prepared: Prepared, data, split: str) -> Format:
 
 
 class AddCharacters:
-    """Adds `characters` [B, L, 50] to batches of words, and `backward_characters` where there are `backward_tokens`.
+    """Adds `characters` [B, L, 50] to batches of words, and `backward_characters` if the batch has `backward_tokens`.
 
     A word outside the vocabulary keeps its own characters, and becomes [UNK] in every other field.
     """
@@ -201,7 +201,7 @@ def combined_hash(hashes: Mapping[str, str]) -> str:
 
 
 class BatchHash:
-    """A hash chain over batches: equal values at a step prove equal batches in equal order up to it."""
+    """A hash chain over batches: equal values at a step prove the same batches in the same order up to that step."""
 
     def __init__(self, value: str = ""):
         self.value = value

@@ -1,4 +1,4 @@
-"""Preparation on many machines, by Apache Beam: what `bertlab.data.prepare` writes, record for record.
+"""Preparation on many machines with Apache Beam: it writes the same records as `bertlab.data.prepare`.
 
 Beam's workers read the parts of the corpus (files) in three pipelines. This process starts them and trains the tokenizer.
 
@@ -50,7 +50,7 @@ from bertlab.files import temporary_folder
 
 
 def beam_backend(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[str, Any], Path, Progress], Backend]:
-    """What `prepare(backend=...)` takes to prepare with Beam.
+    """The `backend` for `prepare` that uses Beam.
 
     Args:
       runner: Beam's name of a runner, as DirectRunner or DataflowRunner; "" leaves it to the options.

@@ -36,7 +36,7 @@ class HashFiles(contextlib.ExitStack):
     def counts(self, split: str) -> dict[str, int]:
         """How many `duplicate_sentences` and `duplicate_documents` repeat one that came before them in the split.
 
-        Of a held-out split also `sentences_in_train` and `documents_in_train`, how many stand in train too.
+        For a held-out split also `sentences_in_train` and `documents_in_train`: how many also occur in train.
         """
         for file in self._files.values():
             file.flush()
@@ -63,7 +63,7 @@ def _sorted_parts(hashes: np.ndarray, parts: int) -> Iterator[np.ndarray]:
 
 
 def number_of_parts(hashes: int) -> int:
-    """In how many parts so many hashes are counted, each within memory."""
+    """The number of parts in which to count so many hashes, each of a size that fits in memory."""
     return 1 + hashes // _HASHES_AT_ONCE
 
 

@@ -1,4 +1,4 @@
-"""What the worker processes of preparation run: token ids of documents."""
+"""The work of preparation's worker processes: token ids of documents."""
 
 import hashlib
 import itertools

@@ -76,10 +76,10 @@ def batch_facts(batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
 
 
 def length_rule_accuracy(labels: np.ndarray, lengths: np.ndarray) -> float:
-    """How many labels one gets right from the segments' lengths alone.
+    """The share of labels that the segments' lengths predict correctly.
 
-    The rule is a table: of all rows whose two lengths fall into the same two bins, the commoner label. It is made from
-    every second row and measured on the others, and the other way round.
+    The rule is a table: it predicts the more common label of all rows with both lengths in the same two bins. It is fitted on
+    every second row and measured on the others, and vice versa.
 
     Args:
         labels: [n] of 0 and 1.

@@ -15,7 +15,7 @@ _loaded: Any = None
 
 
 def available_cores() -> int:
-    """Number of CPU cores that this process may use (its affinity where the system tells it)."""
+    """Number of CPU cores that this process may use (its affinity, if the system reports it)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -83,7 +83,7 @@ def ordered_map(
 
 
 def grouped(items: Iterable[Any], size: Callable[[Any], int], enough: int) -> Iterator[list[Any]]:
-    """Lists of consecutive items, each ended once its sizes add up to `enough`: one list costs little to send to a process."""
+    """Lists of consecutive items; a list ends when its sizes add up to `enough`, so it is cheap to send to a process."""
     group, total = [], 0
     for item in items:
         group.append(item)

@@ -60,7 +60,7 @@ class Backend(Protocol):
         """Reads the corpus. Called first. Raises: UserError: a split has no documents."""
 
     def train_tokenizer(self, folder: Path) -> Tokenizer:
-        """Trains the tokenizer that the options ask for; `folder` may be used and is to be left as it was."""
+        """Trains the tokenizer that the options ask for; it may use `folder` but must leave it unchanged."""
 
     def write_dataset(self, folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, dict[str, int]], np.ndarray]:
         """Writes the TFDS dataset `folder/dataset` with the tokenizer, which is saved as `folder/tokenizer`.
@@ -76,7 +76,7 @@ def prepare(
     progress: Progress | None = None,
     backend: Callable[[Corpus, dict[str, Any], Path, Progress], Backend] | None = None,
 ) -> Prepared:
-    """Tokenises a corpus and writes it to disk, unless that has been done.
+    """Tokenises a corpus and writes it to disk, unless it is already there.
 
     Args:
       data_config: `config.data` (a mapping or an ml_collections.ConfigDict); keys that it lacks have their defaults.
@@ -100,7 +100,7 @@ def prepare(
 
 
 def describe(prepared: Prepared) -> str:
-    """Several lines about a prepared corpus for people: where it is, its tokenizer, and the size of each split."""
+    """A readable summary of a prepared corpus: its location, tokenizer and the size of each split."""
     tokenizer = prepared.tokenizer
     case = "lower-cased" if tokenizer.lowercase else "cased"
     lines = [
@@ -200,7 +200,7 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
-    """Groups documents (id and sentences) so that sending them to another process costs little."""
+    """Groups documents (id and sentences) to make sending them to another process cheap."""
     pairs = ((document.id, document.sentences) for document in documents)
     return grouped(pairs, lambda pair: sum(map(len, pair[1])), _CHUNK_CHARACTERS)
 

@@ -47,7 +47,7 @@ class Prepared:
 
         Args:
           split: its name.
-          keep_unknown: unknown words get ids of their own, which `source.unknown` tells apart; only for words.
+          keep_unknown: unknown words get their own ids, and `source.unknown` maps them back; only for words.
 
         Raises:
           UserError: if the split was prepared without documents (its fraction is 0).
@@ -62,7 +62,7 @@ class Prepared:
 
 
 class UnknownWords:
-    """Ids for words outside the vocabulary, handed out as they come: V, V + 1, ...
+    """Ids for words outside the vocabulary, in order of appearance: V, V + 1, ...
 
     They are names within one process: nothing that is saved or trained on may depend on them. Threads may share it.
     """

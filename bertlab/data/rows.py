@@ -33,7 +33,7 @@ def make_row(seq_len: int, pad_id: int, tokens, segments, documents, pair_label:
 
 
 def pad_batch(rows: list[dict], size: int) -> dict[str, np.ndarray]:
-    """Stacks rows and adds empty ones up to `size`: their document is 0 everywhere, so that all their weights are zero."""
+    """Stacks rows and adds empty ones up to `size`: their document is 0 everywhere, so all their weights are zero."""
     empty = {k: np.full_like(v, -1 if "label" in k else 0) for k, v in rows[0].items()}
     rows = rows + [empty] * (size - len(rows))
     return {k: np.stack([row[k] for row in rows]) for k in rows[0]}

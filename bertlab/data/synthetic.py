@@ -1,4 +1,4 @@
-"""The synthetic corpus: a small hidden-Markov language with document topics, whose probabilities are all known.
+"""The synthetic corpus: a small hidden Markov language with document topics and known probabilities.
 
 A document is made in five draws:
 
@@ -61,7 +61,7 @@ class Language:
 
     @property
     def words(self) -> list[str]:
-        """The V words as they are written."""
+        """The V words as text."""
         return [f"w{index}" for index in range(self.emission.shape[1])]
 
 

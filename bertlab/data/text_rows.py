@@ -1,4 +1,4 @@
-"""One text, or one list of words, as a row for a model: what fine-tuning, `bertlab.load` and `bertlab embed` read."""
+"""One text or list of words as a row for a model, for fine-tuning, `bertlab.load` and `bertlab embed`."""
 
 import dataclasses
 from collections.abc import Sequence

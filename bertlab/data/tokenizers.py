@@ -116,7 +116,7 @@ class Tokenizer:
         return list(self._pieces)
 
     def continues(self) -> tuple[bool, ...] | None:
-        """By id, whether a piece goes on with the word of the piece before it; specials do not.
+        """By id, whether a piece continues the word of the piece before it; specials do not.
 
         A word is what white space parts, with the punctuation at its end; in WordPiece and words each punctuation mark is a
         word. None where pieces do not show it: GPT-1's show where a word ends.
@@ -129,7 +129,7 @@ class Tokenizer:
         return tuple(index not in whole and goes_on(piece) for index, piece in enumerate(self._pieces))
 
     def save(self, directory: str | Path) -> None:
-        """Writes files from which `load_tokenizer(directory)` makes the same tokenizer."""
+        """Writes the tokenizer to files; `load_tokenizer(directory)` restores the same tokenizer."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._save_vocabulary(directory)
@@ -157,13 +157,13 @@ def _by_id(vocabulary: Mapping[str, int]) -> list[str]:
 
 
 def normalise(text: str, lowercase: bool) -> str:
-    """The text with single spaces and none around it, lower-cased if so chosen."""
+    """The text with single spaces and none around it, lower-cased if `lowercase` is set."""
     text = " ".join(text.split())
     return text.lower() if lowercase else text
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """What the two kinds of SentencePiece models share.
+    """Base of the two kinds of SentencePiece models.
 
     Characters outside the vocabulary become bytes, so that decoding gives back the text (lower-cased if so chosen). The
     character U+2581, by which SentencePiece marks a space, is read as a space. A model that was not trained here keeps its
@@ -273,7 +273,7 @@ class WordPieceTokenizer(_VocabularyTokenizer):
 
 
 class WordsTokenizer(_VocabularyTokenizer):
-    """Words and single punctuation marks as they stand; others are [UNK]. Decoding puts spaces between them.
+    """Words and single punctuation marks, unchanged; others are [UNK]. Decoding puts spaces between them.
 
     A word that a caller gives is looked up whole, and split at punctuation only where the vocabulary lacks it. With
     `split="whitespace"` so is what stands between white space in a text, for vocabularies that were made elsewhere: text
@@ -324,7 +324,7 @@ class WordsTokenizer(_VocabularyTokenizer):
 
 
 class JsonTokenizer(Tokenizer):
-    """A tokenizer of Hugging Face's `tokenizers` library, with all its own rules, as imported models bring it.
+    """A tokenizer of Hugging Face's `tokenizers` library with all its rules, from an imported model.
 
     Only the names of its special pieces are not recognised in text; pieces that were added without being special are. A
     model that has such a name among its pieces of text (as words and unigram models do) cannot see it as anything else;
@@ -481,7 +481,7 @@ def train_tokenizer(
 
 
 def check_training(kind: str, vocab_size: int) -> None:
-    """Raises: UserError: if the kind is unknown or no vocabulary is as small as that."""
+    """Raises: UserError: if the kind is unknown or the vocabulary size is too small for any text."""
     if kind not in TRAINED_KINDS:
         known = ", ".join(TRAINED_KINDS)
         raise UserError(f'kind="{kind}" (config.data.tokenizer.kind, or --kind) is unknown: use one of {known}.')
@@ -490,7 +490,7 @@ def check_training(kind: str, vocab_size: int) -> None:
 
 
 def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
-    """What `train_tokenizer` does when it has its sample, of texts that `normalise` returned."""
+    """Trains on a sample of normalised texts; the second half of `train_tokenizer`."""
     if not sample:
         raise UserError("The tokenizer was given no text to train on; check config.data.corpus and config.data.valid_fraction.")
     return KINDS[kind].train(sample, vocab_size, lowercase)
@@ -503,7 +503,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
       path: a directory that `save` wrote; a BERT vocabulary (one piece a line, such as `vocab.txt`); Hugging Face's
         `tokenizer.json`; a SentencePiece `.model` file; or a directory that holds (looked for in this order) tokenizer.json,
         vocab.txt, vocab.json with merges.txt (byte-level BPE, or GPT-1's where its pieces end in </w>), or OpenAI's
-        encoder_bpe_40000.json with vocab_40000.bpe. A tokenizer_config.json beside them is heeded.
+        encoder_bpe_40000.json with vocab_40000.bpe. A tokenizer_config.json in the same folder is applied.
       lowercase: whether to lower-case text first; only for a vocabulary and for SentencePiece, whose files do not say. None:
         as tokenizer_config.json says; else a vocabulary is lower-cased if only its specials have capital letters.
 

@@ -1,4 +1,4 @@
-"""Training of vocabularies: what `train_tokenizer` does for each kind of tokenizer."""
+"""Trains the vocabulary of each kind of tokenizer, for `train_tokenizer`."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""Exact inference in the synthetic language: how probable each hidden state is, given what is seen of a row.
+"""Exact inference in the synthetic language: the probability of each hidden state, given the visible part of a row.
 
 For each topic, the forward recursion gives the joint probability of a state and all that is seen before it. The backward
 recursion gives the probability of all that is seen after it. Their product, summed over topics, is the state's posterior.

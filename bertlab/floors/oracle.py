@@ -36,7 +36,7 @@ class ExactOracle:
         vocabulary: of the run.
         relations: prior probability of each relation of a row's segments (`relations_of`).
         view: what the model is shown.
-        shown_by: the objective whose view it is; None if it is that of the objective that asks.
+        shown_by: the objective that made the view; None if the asking objective made it.
         caveats: why an answer is only a lower bound if rows differ in length; each question adds its own.
     """
 

@@ -1,4 +1,4 @@
-"""Floors of experiments, and how far runs end above them.
+"""Floors of experiments, and the distance of runs to them.
 
 A floor is computed on the same views on which a run is evaluated, so loss − floor is a paired difference. Its expectation is
 the model's divergence from the true language.
@@ -61,7 +61,7 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
     Args:
         experiment: an experiment or its config.
         split: "valid" or "test". `config.train.eval_batches` batches of it are used.
-        params: parameters of a run, whose loss is then measured on the same rows.
+        params: parameters of a run; if given, its loss is measured on the same rows.
 
     Raises:
         UserError: the text is not the synthetic language with one token per word.
@@ -136,7 +136,7 @@ def _summary(rows: Float[np.ndarray, "R n"], documents: np.ndarray, note: str) -
 def ratio(
     sums: Float[np.ndarray, "R"], weights: Float[np.ndarray, "R"], documents: Int[np.ndarray, "R"]
 ) -> tuple[float, float | None]:
-    """Σ sums / Σ weights and its standard error (None for one document), where rows of one document are dependent.
+    """Σ sums / Σ weights and its standard error (None for one document), treating rows of one document as dependent.
 
     The error is the first-order error of a ratio over clusters: √(n/(n−1) · Σ_document (sum − ratio · weight)²) / Σ weight.
     """
@@ -161,7 +161,7 @@ def _require_synthetic(config: ConfigDict) -> None:
 
 
 def print_floors(config: ConfigDict | None, run: Path | None = None, split: str = "test") -> bool:
-    """Prints the floors as a table, beside the run's losses if a run is given. Returns whether there is any floor.
+    """Prints the floors as a table, with the run's losses if a run is given. Returns whether any floor exists.
 
     Raises:
         UserError: neither a config nor a run is given, the config differs from the run's, or the text is not synthetic.

@@ -1,4 +1,4 @@
-"""Weights of published models in, and bertlab's out.
+"""Imports weights of published models and exports bertlab's.
 
 A mapping between two namings is a table that is read in both directions (`bertlab.interop.base`); each system has one file.
 """

@@ -226,7 +226,7 @@ class Imported:
 
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """Creates a directory that gets its name only if the block succeeds.
+    """Creates a directory under a temporary name and renames it if the block succeeds.
 
     Raises:
         UserError: the name is taken.
@@ -244,7 +244,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def only(source: Path, found: Sequence[Path], expected: str) -> Path:
-    """The only one of the files found in a source. Raises: UserError: they are none or several; it says what is expected."""
+    """The single file found in a source. Raises: UserError: none or several were found; it says what is expected."""
     if len(found) != 1:
         names = " and ".join(path.name for path in sorted(found))
         raise UserError(f"{source}: expected {expected}, found {names or 'none'}")

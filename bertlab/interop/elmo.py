@@ -1,4 +1,4 @@
-"""ELMo's weight files (bilm-tf, AllenNLP): a directory with options.json and weights.hdf5, in and out.
+"""ELMo's weight files (bilm-tf, AllenNLP): a directory with options.json and weights.hdf5, import and export.
 
 Names that end so are accepted too (the published `elmo_2x4096_512_2048cnn_2xhighway_options.json`). Token vectors come from
 characters, or from a dataset `embedding` [V, D] in the same file or in one whose name ends in `embedding.hdf5` or

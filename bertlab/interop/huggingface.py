@@ -1,4 +1,4 @@
-"""Hugging Face transformers' directories: BERT, RoBERTa, OpenAI GPT and GPT-2, in and out.
+"""Hugging Face transformers' directories: BERT, RoBERTa, OpenAI GPT and GPT-2, import and export.
 
 A directory has config.json, model.safetensors (or shards with model.safetensors.index.json) and tokenizer files. Names and
 shapes follow transformers' modeling_bert.py, modeling_roberta.py, modeling_openai.py and modeling_gpt2.py. Weights in float16

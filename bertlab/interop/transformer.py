@@ -1,4 +1,4 @@
-"""What the formats of transformers share: the tables of BERT and GPT, their configs, and the checks of their files.
+"""Shared by the transformer formats: the tables of BERT and GPT, their configs, and the checks of their files.
 
 Letters: D model width, H heads, K head width; a matrix is in × out, or out × in where it comes from torch's Linear.
 """
@@ -36,7 +36,7 @@ class Style:
     """How a system names and lays out parameters. A name is written with "." between its parts.
 
     Attributes:
-        separator: what stands between the parts.
+        separator: the text between the parts.
         kernel, bias: last part of a dense layer's names.
         scale, shift: last part of a norm's names.
         embedding: last part of an embedding's name; "" for none.
@@ -268,7 +268,7 @@ def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Token
     """Extends a tokenizer to one piece for each row of the embedding.
 
     Embeddings often have a few more rows than pieces, to be a multiple of 64, say. Those rows get pieces "<unused_ID>" that no
-    text contains, so that an export keeps them; a printed line says so.
+    text contains, so an export keeps them; a printed line reports this.
 
     Args:
         tokenizer: of kind "wordpiece", "gpt1" or "json".

@@ -1,4 +1,4 @@
-"""The inner part of attention, softmax(QKᵀ/√K)·V over what may be seen, in several implementations of one contract.
+"""The inner part of attention, softmax(QKᵀ/√K)·V over the visible positions, in several implementations of one contract.
 
     xla     written out; its weights [B, H, L, L] exist. Knows every mask, and dropout of the weights
     cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights
@@ -26,7 +26,7 @@ _ROWS = PartitionSpec(BATCH_AXES)
 
 @dataclasses.dataclass(frozen=True)
 class Sight:
-    """What positions may see.
+    """Which positions may attend to which.
 
     Attributes:
         mask: [B, 1, L, L], which key each query sees.

@@ -57,7 +57,7 @@ class Encoded:
     dropped: Mapping[str, Float[Array, "B L D"]] | None = None
 
     def output(self, side: str) -> Float[Array, "B L D"]:
-        """What the output layer reads: the last layer, dropped where the body does that."""
+        """The input of the output layer: the last layer, with dropout if the body applies it."""
         return getattr(self, side)[-1] if self.dropped is None else self.dropped[side]
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
@@ -398,7 +398,7 @@ class TokenPrediction(nn.Module):
 
 
 class Body(nn.Module):
-    """What the families share: an output layer, `self.output`, and a pooler, `self.pooler`, both made in `setup`.
+    """Base of all families: an output layer, `self.output`, and a pooler, `self.pooler`, both made in `setup`.
 
     A body has `token_embedding` too, None where it has no table of them.
     """

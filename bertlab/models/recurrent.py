@@ -1,4 +1,4 @@
-"""What the recurrent bodies share: where states begin again, and the LSTM over time.
+"""Shared by the recurrent bodies: state resets and the LSTM over time.
 
 Letters: B batch, L length, D width of the states, F cell width. Time comes first in a loop's arrays, as `jax.lax.scan`
 wants it.
@@ -57,7 +57,7 @@ def begin_with(config, carry: Carry, side: str, view: View) -> Carry:
 
 @jax.custom_vjp
 def of_inputs(x: Float[Array, "L B D"], kernel: Float[Array, "D F"]) -> Float[Array, "L B F"]:
-    """What the inputs add to the gates, one product for all positions; so is the kernel's gradient."""
+    """The inputs' contribution to the gates, one product for all positions; the kernel's gradient is one product too."""
     return jnp.einsum("lbd,df->lbf", x, kernel)
 
 
@@ -84,7 +84,7 @@ def _of_weights(x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]) -> Fl
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What tells the compared LSTMs' cells apart.
+    """What distinguishes the LSTM cells of the families.
 
     Attributes:
         order: places of the input, forget, candidate and output gate along the gates' axis.

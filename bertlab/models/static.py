@@ -34,7 +34,7 @@ class StaticConfig(Shape):
     Attributes:
         width: D, of the vectors.
         vocab_size: V.
-        direction: "bidirectional"; a lookup has none of its own.
+        direction: "bidirectional"; a lookup has no direction.
         output: its matrix is word2vec's syn1neg and GloVe's context vectors.
         dtype: of the computation.
         output_init: how the output matrix begins: "zeros" (word2vec) or "uniform", as the vectors do (GloVe).

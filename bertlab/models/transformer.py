@@ -276,7 +276,7 @@ class Transformer(Body):
         return Encoded(**{_SIDE[c.direction]: layers}), carry
 
     def embed(self, view: View, deterministic: bool) -> Float[Array, "B L D"]:
-        """What the first block is given: the sum of the embeddings, normalised where the config says so, and dropped."""
+        """The input of the first block: the sum of the embeddings, normalised if the config says so, with dropout."""
         c = self.config
         x = lookup(self.token_embedding.astype(between_products(c.dtype)), view["tokens"])
         if c.position_encoding == "learned":

@@ -1,4 +1,4 @@
-"""The contract of an objective: what the model is shown, what it is asked, and how it can be judged.
+"""The contract of an objective: what the model sees, what it must predict, and how to judge it.
 
 An objective is a frozen dataclass. Its fields are its settings, with their defaults: `config.objectives.NAME.FIELD`. It
 declares which side of the hidden states it reads, so it never sees what it must predict. It returns every loss and metric as
@@ -28,7 +28,7 @@ Metrics = Mapping[str, tuple[Array, Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """What objectives know of the tokenizer and its corpus.
+    """What objectives know about the tokenizer and its corpus.
 
     Attributes:
         size: V.
@@ -118,7 +118,7 @@ class Scoring:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corruption:
-    """What an objective's view does to the words it chooses.
+    """How an objective's view changes the words that it chooses.
 
     Attributes:
         draws: [V] probability that a chosen word becomes each id.
@@ -174,7 +174,7 @@ class Oracle(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """Base of all objectives: what a model is shown, what it is asked, and how it can be judged.
+    """Base of all objectives: what a model sees, what it must predict, and how to judge it.
 
     Class attributes:
         reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for the widest one.

@@ -1,4 +1,4 @@
-"""Mistakes in an objective from outside the package, as one sentence with name, file and line."""
+"""Reports mistakes in an objective from outside the package in one sentence with name, file and line."""
 
 import contextlib
 import inspect

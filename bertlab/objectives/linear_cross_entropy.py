@@ -29,8 +29,8 @@ def linear_cross_entropy(
 ) -> Metrics:
     """`cross_entropy(hidden @ table.T + bias, labels, weights)` that never holds [B, n, V].
 
-    The gradient of each chunk is computed beside its loss, so nothing is computed twice and nothing of size V is kept except
-    the gradient of the table.
+    The gradient of each chunk is computed together with its loss, so nothing is computed twice and nothing of size V is kept
+    except the gradient of the table.
 
     Args:
         hidden: states; products are computed in their dtype and summed in float32.

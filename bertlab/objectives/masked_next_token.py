@@ -1,4 +1,4 @@
-"""Masked next-token prediction beside causal modelling in one model (Charpentier and Samuel 2024, GPT-BERT)."""
+"""Masked next-token prediction and causal modelling in one model (Charpentier and Samuel 2024, GPT-BERT)."""
 
 import dataclasses
 

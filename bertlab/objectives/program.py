@@ -210,7 +210,7 @@ class Program:
         return group_by_view(self.objectives, self.stream)
 
     def views(self, batch: View, key: Array, progress: Array | float = 1.0) -> dict[str, View]:
-        """The views by name. MLM masks the same positions whatever is trained beside it.
+        """The views by name. MLM masks the same positions whatever other objectives are trained.
 
         Args:
             batch: of the data, NumPy or JAX arrays.

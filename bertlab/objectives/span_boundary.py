@@ -17,7 +17,7 @@ from bertlab.objectives.choosing import at_positions
 
 @dataclasses.dataclass(frozen=True)
 class SpanBoundary(Objective):
-    """SBO: −Σ log p(x_i | y_i) over the positions i of each masked span (s, e), from the states beside the span.
+    """SBO: −Σ log p(x_i | y_i) over the positions i of each masked span (s, e), from the states next to the span.
 
         h_0 = [x_{s−1}; x_{e+1}; p_{i−s+1}],  h_1 = LayerNorm(GeLU(W_1 h_0)),  y_i = LayerNorm(GeLU(W_2 h_1))
 
@@ -59,7 +59,7 @@ class SpanBoundary(Objective):
         return model.token_loss(model.head(left, right, place), "both", view["masked_labels"], asked)
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """As mlm's: the states beside the span see all that is shown."""
+        """As mlm's: the states next to the span see everything that is shown."""
         nats = np.take_along_axis(oracle.corrupted(view["tokens"], oracle.shared), view["masked_positions"], axis=1)
         return nats, view["masked_weights"] & (view["span_place"] <= self.places)
 

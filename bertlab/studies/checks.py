@@ -30,7 +30,7 @@ Transfers = dict[tuple[str, str], ConfigDict]
 
 
 def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
-    """Loads and checks a config, so that no run of a sweep fails for a mistake that was visible before it started.
+    """Loads and checks a config, to catch mistakes before any run of the sweep starts.
 
     Raises:
         UserError: The config is wrong, or overrides the training of an existing run.

@@ -33,7 +33,7 @@ class Comparison(TTest):
         variant, other: Their names; `other` is "" for the most frequent answer.
         seeds: How many seeds of each have a value.
         family: What it is corrected with: every two variants, every variant against the first, or every variant against the
-            most frequent answer. "" if it stands by itself.
+            most frequent answer. "" if it belongs to no family.
         corrections: The comparisons in the family, times the looks of a sweep that may stop early (Bonferroni).
         flips: p of the pairs by sign flips, uncorrected; None except against the first variant.
     """
@@ -65,7 +65,7 @@ class Comparison(TTest):
 def compare_all(results: Results) -> list[Comparison]:
     """The comparisons that a study's seeds allow, in all families, score by score; steps of a pretraining only at the last.
 
-    Empty for a study that selects: its test scores are those of what was chosen.
+    Empty for a study that selects: its test scores are those of the selected labels.
     """
     if results.study.get("select"):
         return []
@@ -89,7 +89,7 @@ def of_family(compared: Sequence[Comparison], family: str, measure: Measure | No
 
 
 def highest_beyond_chance(results: Results, compared: Sequence[Comparison], measure: Measure) -> str | None:
-    """The variant whose mean is the highest by more than chance; None if there is none."""
+    """The variant with a mean that is the highest by more than chance; None if no variant is."""
     best = mean_scores(at_last_steps(results), measure).sort_values(ascending=False, kind="stable").index
     found = find(compared, measure, *best[:2]) if len(best) > 1 else None
     return best[0] if found and found.low > 0 else None
@@ -107,7 +107,7 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
         level: Coverage of the interval for one comparison; for m at once, ask for 1 - 0.05/m (Bonferroni).
 
     Raises:
-        UserError: The study has no such metric or variant, or there are fewer than two seeds to compare: one seed is never
+        UserError: The study has no such metric or variant, or has fewer than two seeds to compare: one seed is never
             compared with one seed.
     """
     measure = results.find(metric)

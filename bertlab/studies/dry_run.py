@@ -1,4 +1,4 @@
-"""What `bertlab sweep --dry_run` prints."""
+"""The output of `bertlab sweep --dry_run`."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a study shows, and what its reader must know first, in plain sentences computed from the results."""
+"""The findings of a study, and the notices to read first, as plain sentences computed from the results."""
 
 import math
 from collections.abc import Sequence
@@ -212,7 +212,7 @@ def rate_notices(results: Results) -> list[str]:
 
 
 def leak_notices(results: Results) -> list[str]:
-    """A sentence for each objective whose loss is too good to be true in some runs."""
+    """A sentence for each objective with a loss that is too good to be true in some runs."""
     said = []
     for measure in results.measures(stage="floor"):
         name, _, kind = measure.metric.rpartition("/")

@@ -1,4 +1,4 @@
-"""When a loss is too good to be true: the one rule of `bertlab doctor` and `bertlab report`."""
+"""The rule for a loss that is too good to be true, shared by `bertlab doctor` and `bertlab report`."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Reads the directories of runs and studies into one long table of measurements: a row per number that a run has measured."""
+"""Reads the directories of runs and studies into one long table of measurements: one row per measured number."""
 
 import functools
 import os

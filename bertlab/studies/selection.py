@@ -121,7 +121,7 @@ def candidates(searches: Sequence[Search], runs: Sequence[RunSpec]) -> list[RunS
 
 
 def at_selected_rates(runs: Sequence[RunSpec], searches: Sequence[Search], workdir: Path) -> list[RunSpec]:
-    """The runs, each at its selected rate; at its own where none is selected yet."""
+    """The runs, each at its selected rate, or at its own if none is selected yet."""
     rates = [(search, search.selected(workdir)) for search in searches]
     chosen = {name: (search, rate) for search, rate in rates if rate is not None for name in search.runs}
     return [_at(run, *chosen[run.name]) if run.name in chosen else run for run in runs]

@@ -1,4 +1,4 @@
-"""What the studies in `experiments` share: arguments, scales, and tasks with their data.
+"""Shared by the studies in `experiments`: arguments, scales, and tasks with their data.
 
 setting = read_setting(arguments, paper=PAPER)
 Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrides, downstream=setting.downstream(), ...)

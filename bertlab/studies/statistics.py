@@ -114,7 +114,7 @@ def compare_variants(first: pd.Series, second: pd.Series, names: tuple[str, str]
     seeds. Then p is 1 for no difference, and otherwise that of the permutation test: `smallest_p`.
 
     Raises:
-        UserError: There are fewer than two pairs, or fewer than two scores of one of two independent samples.
+        UserError: Fewer than two pairs, or fewer than two scores of one of two independent samples.
     """
     return _t_test(*_aligned(first, second, names), level)
 
@@ -136,7 +136,7 @@ def sign_flips(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> f
     the difference is: see `smallest_p`.
 
     Raises:
-        UserError: There are fewer than two pairs.
+        UserError: Fewer than two pairs.
     """
     ours, theirs, paired = _aligned(first, second, names)
     if not paired:
@@ -268,7 +268,7 @@ def look_threshold(max_seeds: int) -> float:
 
 
 def settled(scores: Mapping[str, pd.DataFrame], max_seeds: int) -> Settlement:
-    """Whether the order of all variants is settled in all metrics, so that a sweep may stop before `max_seeds`.
+    """Whether the order of all variants is settled in all metrics, and a sweep may stop before `max_seeds`.
 
     A sweep asks after each complete seed from `FIRST_LOOK` on, at most L = max_seeds - FIRST_LOOK + 1 times. The order is
     settled if a paired t test gives p <= ALPHA/L for every pair of variants in every metric at this look. If any pair does not

@@ -79,7 +79,7 @@ class Study:
         select: Axes whose best label is selected by the score on `valid`, for each variant and task.
         rates: Factors of each variant's own pretraining rate. Its validation loss selects one of them before the seeds are run
             (`bertlab.studies.selection`); empty: all keep their own.
-        published: A published table to show beside the study's own, see `Published`.
+        published: A published table to show next to the study's own, see `Published`.
         claims: Published findings that the report holds against the study's own, see `Claim`.
     """
 
@@ -213,7 +213,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Published:
-    """A published table, shown beside a study's own.
+    """A published table, shown next to a study's own.
 
     Attributes:
         source: Paper and table, such as "Devlin et al. 2019, table 5 (dev)".

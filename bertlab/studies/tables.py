@@ -218,7 +218,7 @@ def selection_table(results: Results) -> pd.DataFrame:
 
 
 def difference_table(compared: Sequence[Comparison]) -> pd.DataFrame:
-    """A row for each task and variant beside the study's first variant, as text; empty without two seeds to pair."""
+    """A row for each task and variant compared with the study's first variant, as text; empty without two seeds to pair."""
     rows = {}
     for found in of_family(compared, FIRST_VARIANT):
         if found.flips is None:
@@ -290,7 +290,7 @@ def side_by_side(frame: pd.DataFrame, groups: Sequence[str]) -> list[list[tuple[
 
 
 def notes(results: Results) -> dict[str, str]:
-    """What is said below a group of columns: how to read them, and what biases their numbers, in which variants."""
+    """The notes below a group of columns: how to read them, and what biases their numbers in which variants."""
     finished, floors = results.finished, floor_table(results)
     of_scales, of_floors = [SCALES_NOTE], [FLOORS_NOTE]
     summary = summarise(results)

@@ -26,7 +26,7 @@ def number(value: float, digits: int, sign: str = "") -> str:
 
 
 def spread(mean: float, sd: float, digits: int) -> str:
-    """ "71.4 ± 0.8", or "71.4" where there is one seed; 0.0 is small beside the other number, but never both of them are."""
+    """ "71.4 ± 0.8", or "71.4" for one seed; a number that is small next to the other may print as 0.0, but never both."""
     if math.isnan(sd):
         return number(mean, digits)
     as_zero = lambda value: not float(f"{value:.{digits}f}")
@@ -37,12 +37,12 @@ def spread(mean: float, sd: float, digits: int) -> str:
 
 
 def interval(low: float, high: float, digits: int) -> str:
-    """The ends of an interval: "0.4 to 5.0"; missing where nothing varies, so that there is none."""
+    """The ends of an interval: "0.4 to 5.0"; missing if nothing varies."""
     return MISSING if math.isnan(low) or math.isnan(high) else f"{number(low, digits)} to {number(high, digits)}"
 
 
 def p_text(p: float) -> str:
-    """A p value in three digits: "0.042", "< 0.001"; missing where there is none."""
+    """A p value in three digits: "0.042", "< 0.001"; missing if undefined."""
     return MISSING if math.isnan(p) else f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 

@@ -89,7 +89,7 @@ def stages(path: Path) -> dict[str, Path]:
 
 
 def from_random(path: Path) -> bool:
-    """Whether a run of a study starts all its fine-tunings from random values, so that no pretraining counts."""
+    """Whether all fine-tunings of a study's run start from random values; then no pretraining counts."""
     job = Run(path).job.get()
     return job is not None and discards_pretraining(Run(path), job["run"])
 

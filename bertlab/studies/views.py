@@ -1,4 +1,4 @@
-"""What a sweep shows on the terminal: a bar per running run, or a line when one starts and ends."""
+"""The terminal display of a sweep: a bar per running run, or a line when one starts and ends."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay beside the last ones: the points of a trajectory."""
+"""Which checkpoints of a run to keep in addition to the last ones: the points of a trajectory."""
 
 from bertlab.errors import UserError
 

@@ -128,7 +128,7 @@ def _encoded(model: Pretrained, sentences: Sentences, numbers: Int[np.ndarray, "
     for number, length in zip(numbers, model.lengths(chosen, pretokenized=True)):
         if length > model.longest:
             raise UserError(
-                f"sentence {number} has {length} tokens with special tokens, but the model has {model.longest} positions;"
+                f"sentence {number} has {length} tokens including special ones, but the model has {model.longest} positions;"
                 " remove or split it"
             )
     embeddings = model.encode(chosen, layers, pretokenized=True)

@@ -195,7 +195,7 @@ class Pretrained:
         for number, row in enumerate(rows, first):
             if len(row.tokens) > self.longest:
                 raise UserError(
-                    f"text {number} has {len(row.tokens)} tokens with special tokens, but the model has {self.longest}"
+                    f"text {number} has {len(row.tokens)} tokens including special ones, but the model has {self.longest}"
                     " positions; split it"
                 )
         return rows

@@ -134,7 +134,7 @@ def test_a_run_on_a_model_that_was_there_already_is_compared_with_that(runs, tmp
 
 def test_a_pretraining_that_is_gone_and_an_average_are_refused(runs, tmp_path):
     gone = write_sharing_run(tmp_path / "s", shares={"pretrain": "nowhere"})
-    with pytest.raises(UserError, match=r"/s uses the pretraining in \S+/nowhere, which has no config\.json"):
+    with pytest.raises(UserError, match=r"/s uses the pretraining in \S+/nowhere, but it has no config\.json"):
         compare(runs[0], gone)
     with pytest.raises(UserError, match="averages the predictions of a, b"):
         compare(runs[0], write_sharing_run(tmp_path / "m", averages=["a", "b"]))

@@ -185,7 +185,7 @@ def test_a_directory_of_another_extraction_is_refused(model, tmp_path):
             extract(**asked)
     assert files(directory) == before
     (directory / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"has shards and no manifest.json; delete it"):
+    with pytest.raises(UserError, match=r"has shards but no manifest.json; delete it"):
         extract(model, TEXTS, directory, **arguments)
 
 
@@ -207,7 +207,7 @@ def test_a_digest_sees_every_parameter(model):
         ([], {}, "no texts"),
         (["a", ["b"]], {}, "text 1 is a list and pretokenized=False"),
         ([["a"], "b"], {"pretokenized": True}, "text 1 is a str and pretokenized=True"),
-        (["a"] * 300 + ["with " * 600], {}, "text 300 has 602 tokens with special tokens, but the model has 512 positions"),
+        (["a"] * 300 + ["with " * 600], {}, "text 300 has 602 tokens including special ones, but the model has 512 positions"),
         (["a"], {"dtype": "bfloat16"}, "dtype=bfloat16: expected one of float16, float32"),
         (["a"], {"layers": [3]}, "layer 3 does not exist"),
     ],

@@ -155,7 +155,7 @@ def test_bits_per_byte_are_summed_scores_over_the_original_bytes(masked):
     deviations = np.array(bits) - value * np.array([5, 10, 1])
     assert found.standard_error == pytest.approx(np.sqrt(3 / 2 * (deviations**2).sum()) / 16, rel=1e-6)
     assert masked.bits_per_byte(texts[:1]).standard_error is None
-    with pytest.raises(UserError, match=r"no token that is scored"):
+    with pytest.raises(UserError, match=r"no token to score"):
         masked.bits_per_byte([""])
 
 

@@ -127,7 +127,7 @@ def test_sentence_vectors_are_pooled_by_hand(opened):
     for layer, pooling, message in (
         (0, "pooler", "layer=0: "),
         (-1, "sum", "pooling='sum'"),
-        (3, "mean", "no layer 3; .*to 2"),
+        (3, "mean", "layer 3 does not exist; .*to 2"),
     ):
         with pytest.raises(UserError, match=message):
             model.sentence_vectors(texts, layer, pooling)
@@ -157,8 +157,8 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
         (["x"], {"layers": -1}, "layers=-1: "),
         (["x"], {"layers": "last"}, "layers='last': "),
         (["x"], {"layers": []}, "layers is empty"),
-        (["x", "with a block " * 400], {}, r"text 1 has \d+ tokens, .*512 positions"),
-        ("one text", {}, "texts is one string"),
+        (["x", "with a block " * 400], {}, r"text 1 has \d+ tokens .*512 positions"),
+        ("one text", {}, "texts is a single string"),
         ([["a", "b"]], {}, "text 0 is a list and pretokenized=False"),
         (["a b"], {"pretokenized": True}, "text 0 is a str and pretokenized=True"),
         (["a b"], {"pretokenized": True, "special_tokens": True}, "special_tokens: "),

@@ -1,4 +1,4 @@
-"""Formats: how documents become batches. A new format is one subclass of `Format` in a file of its own, and one entry here."""
+"""Formats: how documents become batches. To add one, write a subclass of `Format` in its own file and add an entry here."""
 
 from bertlab.data.formats.base import Format
 from bertlab.data.formats.cooccurrence import Cooccurrence
@@ -34,5 +34,5 @@ def format_of(data, prepared=None, split: str = "train") -> Format:
 
 
 def row_length(data) -> int:
-    """The length of the rows of `config.data`, or of a task's data, which has no format."""
+    """The length of the rows of `config.data`, or of a task's data (without a format)."""
     return format_of(data).row_length if "format" in data else data.seq_len

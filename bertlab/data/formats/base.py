@@ -12,15 +12,15 @@ from bertlab.errors import UserError
 
 
 class Format(abc.ABC):
-    """How documents become batches: all that anything else needs to know about one value of `config.data.format`.
+    """How documents become batches: everything that other code needs to know about one value of `config.data.format`.
 
     Attributes:
         name: the value of `config.data.format`; the format's settings are `config.data.NAME`.
         has_pairs: rows are two segments with a label, see `label_field`.
-        is_stream: row i of a batch continues row i of the batch before, so that recurrent state can be carried.
+        is_stream: row i of a batch continues row i of the batch before, so a recurrent state can be carried.
         is_word_pairs: positions hold pairs of words with their counts rather than text.
-        crosses_documents: a row goes on with the next document where one ends.
-        gathers_sentences: its segments are as long as the row allows, so that their lengths tell of labels.
+        crosses_documents: a row continues with the next document at the end of one.
+        gathers_sentences: its segments are as long as the row allows, so their lengths reveal something about the labels.
         makes: fields that an objective may need and other formats lack.
         data: `config.data`.
         settings: the format's own.
@@ -54,7 +54,7 @@ class Format(abc.ABC):
         return self.data.pack_length or self.data.seq_len
 
     def check(self) -> None:
-        """Refuses settings that no corpus could satisfy. Raises: UserError: names the key to change."""
+        """Refuses settings that fit no corpus. Raises: UserError: names the key to change."""
         data, has_padding = self.data, not (self.is_stream or self.is_word_pairs)
         if data.pack_length:
             if not has_padding:

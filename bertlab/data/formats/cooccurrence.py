@@ -33,7 +33,7 @@ _SUM = np.dtype([("key", "<i8"), ("sum", "<f8")])
 
 
 def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
-    """All entries of a split, sorted, as a read-only array [N] of `ENTRY` on disk; makes them where that is not done yet.
+    """All entries of a split, sorted, as a read-only array [N] of `ENTRY` on disk; makes them if they do not exist yet.
 
     Args:
         prepared: the corpus.
@@ -41,7 +41,7 @@ def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
         window: the largest distance (`config.data.cooccurrence.window`).
 
     Raises:
-        UserError: no two words of the split stand together.
+        UserError: no two words of the split co-occur.
     """
     path = prepared.directory / f"cooccurrence-{FORMAT_VERSION}-{split}-{window}.bin"
     if not path.exists():
@@ -114,7 +114,7 @@ def _merge(runs: list[np.ndarray], vocab_size: int, path: Path) -> None:
 
 
 class EntryIterator(grain.DatasetIterator):
-    """Endless batches of entries, every entry once an epoch, in an order of its own for each epoch.
+    """Endless batches of entries: every entry once per epoch, in a different order in each epoch.
 
     Its state is the number of the next batch: batch t holds the entries from t·B·L on of the endless order.
     """

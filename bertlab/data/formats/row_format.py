@@ -1,4 +1,4 @@
-"""Formats that cut documents into units and put units together to rows: `RowFormat`, and the Grain pipeline that runs one."""
+"""Formats that cut documents into units and assemble units into rows: `RowFormat` and its Grain pipeline."""
 
 import abc
 import contextlib
@@ -28,10 +28,10 @@ class RowFormat(Format):
 
     @abc.abstractmethod
     def assemble(self, units: "RowIterator") -> Row | None:
-        """The next row, of what `peek` and `take` of `units` give; None when the stream has ended."""
+        """The next row, made from `units` with `peek` and `take`; None at the end of the stream."""
 
     def train(self, index: int, count: int) -> grain.IterDataset:
-        """See `Format`; each part has documents of its own."""
+        """See `Format`; each part has its own documents."""
         data, size = self.data, self.data.batch_size // count
         share = self._documents(data.seed)[index::count]
         rows = self._rows(share.repeat().map_with_index(_WithVisit(len(share), data.seed, data.dupe_factor)))
@@ -71,7 +71,7 @@ class _WithVisit(grain.transforms.MapWithIndex):
 
 
 class RowIterator(grain.DatasetIterator):
-    """Rows of a format over a stream of (document, visit, seed), with `visit`: how often the first document was read before.
+    """Rows of a format over a stream of (document, visit, seed); `visit` counts earlier readings of the first document.
 
     Its state is the stream's state before the document of the next unit, and the number of units already taken from
     that document. Restoring cuts the document again.

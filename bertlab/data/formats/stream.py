@@ -199,7 +199,7 @@ class Stream(Format):
 
     @property
     def row_length(self) -> int:
-        """See `Format`: more than `seq_len` to have room where lengths vary."""
+        """See `Format`: more than `seq_len`, to leave room if lengths vary."""
         return self.data.seq_len + _MARGIN * self.settings.vary_length
 
     def check(self) -> None:

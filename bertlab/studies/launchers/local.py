@@ -1,4 +1,4 @@
-"""Workers on this machine, each with cores and devices of its own.
+"""Workers on this machine, each with its own cores and devices.
 
 Why no library does this: loky gives all workers one environment, so it cannot show each worker its own GPUs before JAX starts,
 and a worker that is killed breaks the pool for the other runs. submitit's local jobs outlive their parent, start a new process
@@ -36,7 +36,7 @@ class Local(Launcher):
         devices: The GPUs or TPU chips to share out, such as "0,1"; default all in CUDA_VISIBLE_DEVICES or in this machine.
 
     Raises:
-        UserError: An option is unknown, or there are fewer devices than jobs.
+        UserError: An option is unknown, or the machine has fewer devices than jobs.
     """
 
     is_here = True
@@ -179,7 +179,7 @@ def device_environments(given: Sequence[str], jobs: int) -> list[dict[str, str]]
         jobs: Processes at a time.
 
     Raises:
-        UserError: There are fewer devices than jobs, or libtpu cannot use a process's number of TPU chips.
+        UserError: The machine has fewer devices than jobs, or libtpu cannot use a process's number of TPU chips.
     """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return [{} for _ in range(jobs)]

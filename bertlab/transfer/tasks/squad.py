@@ -101,5 +101,5 @@ def _answer(answer: dict, context: str, where: _Question) -> Answer:
 def _get(record: dict, key: str, kind: type, where: str | _Question):
     value = record.get(key) if isinstance(record, dict) else None
     if not isinstance(value, kind):
-        raise UserError(f"{where}: '{key}' is missing or not a {kind.__name__}; give a file in SQuAD's format")
+        raise UserError(f"{where}: '{key}' is missing, or its type is not {kind.__name__}; give a file in SQuAD's format")
     return value

@@ -83,7 +83,7 @@ def test_rows_that_were_cut_off_are_left_out_of_qqp_alone(tmp_path):
         with (own / "train.tsv").open("a") as file:
             file.write("12\tcut\n")
     assert len(load_task(find_task("qqp"), {"directory": str(tmp_path), "dev": "valid"}).examples["train"]) == 12
-    with pytest.raises(UserError, match=r"RTE/train\.tsv:14: the row has 2 fields and there are 4 columns"):
+    with pytest.raises(UserError, match=r"RTE/train\.tsv:14: the row has 2 fields, but the table has 4 columns"):
         load_task(find_task("rte"), {"directory": str(tmp_path)})
 
 

@@ -161,10 +161,13 @@ def test_squad_answers_are_at_their_characters(tmp_path):
         (question("a", "?"), r"question a has no answer; "),
         (question("a", "?", is_impossible=True), r"question a has no answer .*; read the file as task 'squad2'"),
         (question("b", "?", ("Snake", 11)), r"question b: the id occurs twice"),
-        ({"id": "a", "question": "?"}, r"question a: 'answers' is missing or no list"),
+        ({"id": "a", "question": "?"}, r"question a: 'answers' is missing, or its type is not list"),
         (question('"\\', "id: b?"), r'question "\\ has no answer'),
-        ({"question": "?", "answers": []}, r"a question: 'id' is missing or no str"),
-        ({"id": "a", "answers": [{"text": "Snake", "answer_start": "11"}]}, r"question a: 'answer_start' is missing or no int"),
+        ({"question": "?", "answers": []}, r"a question: 'id' is missing, or its type is not str"),
+        (
+            {"id": "a", "answers": [{"text": "Snake", "answer_start": "11"}]},
+            r"question a: 'answer_start' is missing, or its type is not int",
+        ),
         ([], r"a question: 'id' is missing"),
     ],
 )
@@ -183,7 +186,7 @@ def test_squad_files_that_are_none(tmp_path):
     write_squad(tmp_path, (CONTEXT, [question("b", "?", ("Snake", 11))]), file="dev-v1.1.json")
     for text, message in (
         ('{"data": [\n}', r"train-v1\.1\.json:2: not valid JSON"),
-        ("[]", r"'data' is missing or no list"),
+        ("[]", r"'data' is missing, or its type is not list"),
         ("[" * 100_000, r"train-v1\.1\.json: its brackets nest too deeply; give a file in SQuAD's format"),
     ):
         (tmp_path / "train-v1.1.json").write_text(text)
@@ -223,7 +226,7 @@ def test_word_in_context(tmp_path):
     [
         (WIC, "F\n", r"train\.gold\.txt: 1 labels for the 2 examples of train\.data\.txt"),
         (WIC, "F\n\nX\n", r"train\.gold\.txt:3: 'X' must be T if"),
-        (WIC.replace("0-0", "0-1"), "F\nT\n", r"train\.data\.txt:2: word 1 .*'Runs' has 1 words"),
+        (WIC.replace("0-0", "0-1"), "F\nT\n", r"train\.data\.txt:2: .*'Runs' has 1 words and no word 1"),
         (WIC.replace("0-0", "0"), "F\nT\n", r"train\.data\.txt:2: '0' must be the positions of the word"),
         (WIC + "a\tN\t0-0\tb\n", "F\nT\nF\n", r"train\.data\.txt:3: 4 fields, expected 5"),
         (WIC, None, r"train\.data\.txt: put its labels in train\.gold\.txt"),

@@ -147,7 +147,7 @@ def test_tasks_that_are_not_there(own):
         (OWN + "x = (\n", r"own\.py:3: running the file failed \(SyntaxError: '\(' was never closed\); correct it"),
         (OWN.replace("stars", 'stars", colour="blue'), r"own\.py:2: .*\(TypeError: table\(\) got .* argument 'colour'\)"),
         ("\nimport no_such_module\n", r"own\.py:2: .*\(ModuleNotFoundError: No module named 'no_such_module'\)"),
-        (OWN.replace('"reviews"', '"my task"'), r"own\.py:2: task 'my task': the name is a directory's"),
+        (OWN.replace('"reviews"', '"my task"'), r"own\.py:2: task 'my task': the name must also serve as a directory"),
         (
             "from bertlab.transfer.kinds import Span\nfrom bertlab.transfer.tasks import *\n"
             "TASK = Task('x', Span(), ('f1',), None)\n",
@@ -167,7 +167,7 @@ def test_a_users_own_file_that_cannot_be_run(own, text, message):
     [
         (lambda: own_table(metrics=("acuracy",)), r"task 'own': metric 'acuracy' is not known; the nearest is accuracy"),
         (lambda: own_table(metrics="rouge"), r"metric 'rouge' is not known; choose from accuracy, f1, macro_f1, matthews"),
-        (lambda: own_table(metrics=("accuracy", "entity_f1")), r"'entity_f1' is not one of kind 'classification'; choose"),
+        (lambda: own_table(metrics=("accuracy", "entity_f1")), r"'entity_f1' does not fit kind 'classification'; choose"),
         (lambda: own_table(kind="pictures"), r"task 'own': .*'pictures'.*classification, regression, tagging"),
         (lambda: own_table(kind="span"), r"task 'own': .*'span'"),
         (lambda: own_table(label_names=("a", "b", "a")), r"task 'own': label_names has 'a' twice; name each class once"),

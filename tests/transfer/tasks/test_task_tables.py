@@ -98,8 +98,8 @@ GOOD = "review\tstars\na\t1\nb\t2\n"
         (GOOD, "review\tstars\n\n", r"dev\.tsv: .*no examples"),
         ("text\tstars\na\t1\n", GOOD, r"train\.tsv:1: no column is called 'review' \(there are text, stars\)"),
         ("review\tstars\tstars\na\t1\t1\n", GOOD, r"train\.tsv:1: several columns are called 'stars'"),
-        (GOOD + "c\n", GOOD, r"train\.tsv:4: the row has 1 fields and there are 2 columns"),
-        (GOOD, GOOD + "\nc\t1\t\n", r"dev\.tsv:5: the row has 3 fields and there are 2 columns"),
+        (GOOD + "c\n", GOOD, r"train\.tsv:4: the row has 1 fields, but the table has 2 columns"),
+        (GOOD, GOOD + "\nc\t1\t\n", r"dev\.tsv:5: the row has 3 fields, but the table has 2 columns"),
         (GOOD + "c\t \n", GOOD, r"train\.tsv:4: the label is empty"),
         (GOOD, GOOD + "c\t3\n", r"dev\.tsv:4: the example has the label '3', but train's labels are 1, 2;"),
         (GOOD + "c\t3\n", GOOD, r"train\.tsv:4: the example has the label '3', but no example of .*dev\.tsv has it"),
@@ -153,7 +153,7 @@ def test_lines_of_a_label_and_a_text(tmp_path):
     train = sorted(data.examples["train"] + data.examples["valid"], key=lambda example: example.where)
     assert [(*example.texts, example.label) for example in train] == [("How far … ?", 1), ("Who ?", 0), ("Which", 0)]
     (tmp_path / "b").write_bytes(b"HUM x\nNUM\n")
-    with pytest.raises(UserError, match=r"b:2: a line is a label, a space and a text; correct 'NUM'"):
+    with pytest.raises(UserError, match=r"b:2: expected a label, a space and a text; correct 'NUM'"):
         load_task(own, {"directory": str(tmp_path)})
 
 
@@ -185,7 +185,7 @@ def test_codah_rows_and_a_row_with_a_choice_too_few(tmp_path):
     assert [example.label for example in whole] == [i % 4 for i in range(20)]
     assert whole[7].texts == ("prompt 7",) and whole[7].choices == ("a", "b", "", "d")
     write(tmp_path, full_data_tsv="\n".join([*rows, "o\tprompt\ta\tb\td\t1"]))
-    with pytest.raises(UserError, match=r"full_data\.tsv:21: the row has 6 fields and there are 7 columns"):
+    with pytest.raises(UserError, match=r"full_data\.tsv:21: the row has 6 fields, but the table has 7 columns"):
         load_task(find_task("codah"), options)
     with pytest.raises(UserError, match=r"task 'own': 1 choices; name the columns of two or more"):
         multiple_choice("own", train="a", text="t", choices=("c",), label="y")
