@@ -153,7 +153,7 @@ class MaskedLanguageModel(Objective):
     def scoring(self) -> Scoring:
         """By masking each token in turn."""
         if not self.mask_share:
-            return Scoring(lacks="pseudo scores insert [MASK], and with mask_share=0 the model never sees it")
+            return Scoring(lacks="mask_share=0 never shows the model a [MASK], but pseudo scores insert it")
         return Scoring(("at the mask",))
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:

@@ -95,7 +95,7 @@ class MaskedNextToken(Objective):
     def scoring(self) -> Scoring:
         """By the chain rule like causal rows, and by masking each token in turn like masked rows."""
         in_order, masked = self.causal_share > 0, self.causal_share < 1 and self.mask_share > 0
-        lacks = "" if self.mask_share else "pseudo scores insert [MASK], and with mask_share=0 the model never sees it"
+        lacks = "" if self.mask_share else "mask_share=0 never shows the model a [MASK], but pseudo scores insert it"
         return Scoring(("in order",) * in_order + ("before the mask",) * masked, lacks)
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
