@@ -37,7 +37,7 @@ def parse_budget(text: str) -> tuple[str, float]:
 
 
 def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
-    """The steps that the budget of an experiment's config buys, at least one; 0 where `train.steps` is 0 (no pretraining).
+    """The steps that the budget of an experiment's config buys, at least one; 0 if `train.steps` is 0 (no pretraining).
 
     Args:
         experiment: composed from a config with `train.budget`.

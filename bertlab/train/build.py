@@ -81,7 +81,7 @@ class Experiment:
 
 
 def build_pretraining(config: ConfigDict) -> Experiment:
-    """Checks the config, prepares its corpus where that is not done yet, and composes the run.
+    """Checks the config, prepares its corpus if necessary, and composes the run.
 
     Args:
         config: a whole experiment config.
@@ -130,7 +130,7 @@ def objective_facts(built: Mapping[str, objectives.Objective], prepared, evaluat
 
 
 def build_phases(config: ConfigDict, program: Program, batches: Callable[[ConfigDict], Shards]) -> tuple[Phase, ...]:
-    """The phases of `config.train.phases`, or the one that there is without.
+    """The phases of `config.train.phases`, or a single phase if it is empty.
 
     Args:
         config: a checked config.
@@ -157,7 +157,7 @@ def build_phases(config: ConfigDict, program: Program, batches: Callable[[Config
 
 
 def begun_from(config: ConfigDict) -> ConfigDict:
-    """The config with the model and the tokenizer of the run that `config.init_from` names; without one, as it is.
+    """The config with the model and tokenizer of the run in `config.init_from`; unchanged if that is empty.
 
     Size and shape are that run's, and so are `direction`, dropouts and the tokenizer where the config leaves them open.
     How it is computed (dtype, remat, scan_layers, stateful) stays the config's own.
@@ -187,7 +187,7 @@ def begun_from(config: ConfigDict) -> ConfigDict:
 
 
 def warm_start(fresh, run: Path, step: int | None = None, change: Callable[[Any], Any] = lambda pretrained: pretrained):
-    """Fresh parameters, replaced by a run's (as `change` makes them) if it has them; prints which it has not.
+    """Fresh parameters, replaced by a run's (converted by `change`) if it has them; prints the missing ones.
 
     Args:
         fresh: tree of parameters.

@@ -42,12 +42,12 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def latest_path(self) -> str:
-        """Where the last complete step lies, for messages."""
+        """The path of the last complete step, for messages."""
         self._manager.wait_until_finished()
         return "none yet" if self.latest() is None else str(self._directory / str(self.latest()))
 
     def save(self, step: int, state, data: dict, progress: dict) -> None:
-        """Saves a step unless it is there; returns once the arrays are copied. All processes call it.
+        """Saves a step unless it exists; returns once the arrays are copied. All processes call it.
 
         Args:
             step: updates done.

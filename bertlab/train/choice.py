@@ -1,4 +1,4 @@
-"""Which implementation of attention a run takes: the fastest at its shape on its device, measured once and kept in a file.
+"""Chooses a run's attention implementation: the fastest for its shape and device, measured once and stored in a file.
 
 One that fails, or differs from "xla" on packed rows, is never taken: kernels have let documents see each other before (JAX
 #28974, MaxText #4476).
@@ -47,7 +47,7 @@ class Shape:
 
 
 def with_attention(experiment):
-    """The experiment with its `config.model.attention` settled, where that is "auto".
+    """The experiment with a concrete implementation if `config.model.attention` is "auto".
 
     Raises:
         UserError: a named implementation cannot run here.

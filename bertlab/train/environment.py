@@ -1,4 +1,4 @@
-"""What a run ran on: versions, devices, commit, command."""
+"""The environment of a run: versions, devices, commit, command."""
 
 import functools
 import importlib.metadata

@@ -79,17 +79,17 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
 
 
 def has_factors(optimizer) -> bool:
-    """Whether `config.optimizer` gives groups rates of their own."""
+    """Whether `config.optimizer` sets different rates for groups."""
     return optimizer.layer_decay != 1 or bool(optimizer.group_rates)
 
 
 def freezes(optimizer) -> bool:
-    """Whether `config.optimizer` leaves anything untrained, for a time or for good."""
+    """Whether `config.optimizer` leaves any parameter untrained, temporarily or permanently."""
     return optimizer.thaw != "all" or bool(optimizer.frozen)
 
 
 def rate_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "groups"]:
-    """What each group's rate is multiplied by.
+    """The factor of each group's rate.
 
     Raises:
         UserError: `group_rates` are not as many as the groups, or not positive numbers.

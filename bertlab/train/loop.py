@@ -35,7 +35,7 @@ from bertlab.train.state import build_eval_step, compile_lowered, init_state, lo
 
 
 def train(config, workdir) -> dict:
-    """Pretrains as the config says. Called again with the same arguments, it goes on where it stopped.
+    """Pretrains as the config says. Called again with the same arguments, it continues where it stopped.
 
     Args:
         config: a whole experiment config.
@@ -58,7 +58,7 @@ def train(config, workdir) -> dict:
 
 
 def within_budget(experiment: Experiment, workdir: Path) -> Experiment:
-    """The experiment with the steps that its budget buys, or, where the run has begun, with those that it began with."""
+    """The experiment with the steps that its budget buys; a run that has already started keeps its number of steps."""
     config, begun = experiment.config.copy_and_resolve_references(), Run(workdir).config
     if begun.exists():
         config.train.steps = begun.read()["train"]["steps"]
@@ -78,7 +78,7 @@ def seconds_per_step(experiment: Experiment, steps: int = 10) -> float:
 
 
 def run(experiment: Experiment, workdir: Path) -> dict:
-    """Runs a composed experiment from wherever its directory stands to its end; see `train`."""
+    """Runs a composed experiment from the state of its directory to the end; see `train`."""
     experiment = with_warmup(with_attention(experiment), workdir)
     config = experiment.config
     steps, cadence = config.train.steps, config.train
@@ -154,7 +154,7 @@ def with_warmup(experiment: Experiment, workdir: Path) -> Experiment:
 
 
 def describe(experiment: Experiment, workdir: Path) -> None:
-    """Writes what a run directory says of itself."""
+    """Writes the files that describe a run."""
     directory = Run(workdir)
     directory.config.write(experiment.config.to_dict())
     directory.environment.write(describe_environment())
@@ -236,7 +236,7 @@ class Session:
             return compile_lowered(evaluate.lower(self.state.params, batch, np.int32(0), self.fresh_carry()))
 
     def enter(self, phase) -> None:
-        """Goes over to another phase, and to its batches where they are others."""
+        """Switches to another phase, and to its batches if they differ."""
         if phase.train is not self.phase.train:
             self.iterator.close()
             hashes, self.iterator = self.iterator.hashes, iter(phase.train)
@@ -284,7 +284,7 @@ class Session:
         self.record.log(self.step, data_hash(self.iterator))
 
     def evaluate(self, split: str, eval_step) -> dict[str, float]:
-        """Mean metrics over a held-out split, with averaged parameters where the optimiser keeps them."""
+        """Mean metrics over a held-out split, with averaged parameters if the optimiser keeps them."""
         batches, carry, results = self.experiment.evaluations[split], self.fresh_carry(), []
         params = evaluation_params(self.state.opt_state, self.state.params)
         for i, batch in enumerate(batches):
@@ -300,7 +300,7 @@ class Session:
         self.state = dataclasses.replace(self.state, opt_state=observe(self.state.opt_state, value))
 
     def save(self) -> None:
-        """Saves state, data position and totals; the writing goes on in the background."""
+        """Saves state, data position and totals; it writes in the background."""
         progress = self.record.progress
         progress.sums = self.record.sums.sums
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
@@ -310,7 +310,7 @@ class Session:
             costs.write({**costs.get({}), str(self.step): progress.axes()})
 
     def result(self, metrics: dict) -> dict:
-        """What result.json says."""
+        """The content of result.json."""
         parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
         totals = {"step": self.step, "parameters": parameters, **self.record.progress.axes()}
         return {**totals, "data_hash": data_hash(self.iterator), "metrics": metrics}
@@ -323,7 +323,7 @@ class Session:
 
 
 def data_hash(iterator) -> str:
-    """Of a training iterator: equal values at a step prove equal batches in equal order up to it."""
+    """Of a training iterator: equal values at a step prove the same batches in the same order up to that step."""
     hashes = gather({shard: chain.value for shard, chain in iterator.hashes.items()})
     return combined_hash({shard: value for of_process in hashes for shard, value in of_process.items()})
 

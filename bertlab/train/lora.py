@@ -1,4 +1,4 @@
-"""Low-rank updates of kernels beside the kernels themselves (Hu et al. 2021, section 4.1): W + alpha/r · A B.
+"""Low-rank updates added to kernels (Hu et al. 2021, section 4.1): W + alpha/r · A B.
 
 A program with an `adapter` has parameters {"body": ..., "heads_x": ..., "lora": ...}: "lora" holds the kernels' paths, each
 with `a` [..., inputs, r] and `b` [..., r, outputs]. The program computes with the merged kernels, so models need no change.

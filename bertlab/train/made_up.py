@@ -1,4 +1,4 @@
-"""A pretraining without its text: the program, and rows of random tokens in the shape of its batches."""
+"""A pretraining without text: its program, and random rows in the shape of its batches."""
 
 from collections.abc import Iterator
 

@@ -27,7 +27,7 @@ class MetricSums:
 
 
 class JsonlWriter:
-    """metrics.jsonl, one flat object a line.
+    """metrics.jsonl, one flat object per line.
 
     Drops the lines that a resumed run writes again: those after its checkpoint, and the final evaluation at the last step.
     """

@@ -368,7 +368,7 @@ def decay_mask(params, exclude: str):
 
 
 def check_optimizer(optimizer) -> None:
-    """Refuses settings of `config.optimizer` that cannot be, whatever the model.
+    """Refuses settings of `config.optimizer` that are invalid for every model.
 
     Raises:
         UserError: names the key and what it may be.

@@ -1,4 +1,4 @@
-"""What a training step needs on a machine that is not here: compiled ahead of time for its devices, and read, not run.
+"""What a training step needs on other hardware: it is compiled ahead of time for those devices and analysed, not run.
 
 `v5e:16x16` and the like are TPU slices, whose compiler (libtpu, extra `tpu`) runs on any x86 Linux machine; `cpu:8` is eight
 virtual devices of this one. Tokens are made up, so no text is read.
@@ -32,7 +32,7 @@ from bertlab.train.state import fresh_state, lower_train_step, state_shardings
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a TPU's maker says of one chip.
+    """The manufacturer's figures for one TPU chip.
 
     Attributes:
         flops: bfloat16 products a second.
@@ -122,8 +122,8 @@ def plan(config, topology: str) -> Plan:
     """Compiles the training step of a config's first phase for a topology.
 
     Raises:
-        TooLarge: it needs more memory than there is.
-        UserError: the config cannot be, or there is no such topology, or no compiler for it.
+        TooLarge: it needs more memory than a device has.
+        UserError: the config is invalid, the topology is unknown, or its compiler is missing.
     """
     devices, chip = topology_devices(topology)
     batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
@@ -203,7 +203,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     """The devices of "v5e:16x16" or "cpu:8", which can be compiled for, and what is known of one.
 
     Raises:
-        UserError: there is no such topology, JAX has begun with fewer processor devices, or libtpu is not installed.
+        UserError: the topology is unknown, JAX has begun with fewer processor devices, or libtpu is not installed.
     """
     kind, _, shape = topology.partition(":")
     if kind == "cpu" and shape.isdigit() and int(shape):

@@ -36,7 +36,7 @@ _LOST = re.compile(
 
 
 def join() -> None:
-    """Joins the other processes of the run, where the environment says that there are others.
+    """Joins the other processes of the run, if the environment names any.
 
     In this order: addresses given by JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID;
     a SLURM step of several tasks (`srun -n 4 bertlab train ...`); the hosts of a TPU slice (GKE's TPU_WORKER_HOSTNAMES). With
@@ -114,14 +114,14 @@ _AGAIN = "rerun the command for all processes; they continue from the last check
 
 
 def meet(where: str) -> None:
-    """Waits until all processes of the run are here. Alone, does nothing."""
+    """Waits until all processes of the run arrive. Does nothing in a single process."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
 
 
 @contextlib.contextmanager
 def first_before_others(what: str) -> Iterator[None]:
-    """The first process goes through what is within before the others, and all go on together."""
+    """The first process runs the block before the others; then all continue together."""
     if not is_first():
         meet(what)
     yield
@@ -131,7 +131,7 @@ def first_before_others(what: str) -> Iterator[None]:
 
 
 def refuse() -> None:
-    """Refuses several processes, where the environment says that there are, for a command that trains in one.
+    """Refuses several processes, if the environment names them, for a command that trains in one.
 
     Raises:
         UserError: there are.
@@ -191,7 +191,7 @@ def gather(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def company() -> Iterator[None]:
-    """Ends this process at once where something fails in it: an orderly end would wait for the others. Alone, does nothing."""
+    """Ends this process at once if something fails: an orderly end would wait for the others. No effect with one process."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:

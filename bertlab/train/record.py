@@ -40,7 +40,7 @@ class Progress:
     logged_seconds: float = 0.0
 
     def axes(self) -> dict:
-        """What curves are drawn against."""
+        """The values for the curves' horizontal axes."""
         return {k: getattr(self, k) for k in ("tokens", "supervised", "flops", "seconds")}
 
 
@@ -51,7 +51,7 @@ class Record:
         experiment: the run's.
         rate: updates done -> the learning rate of the next one.
         writers: of its lines.
-        progress: the totals of a run that goes on.
+        progress: the totals of a resumed run.
         last_good: where the last checkpoint is, for messages.
         show: whether lines are printed too.
 
@@ -151,6 +151,6 @@ class Record:
         print(f"step {step:>{len(str(steps))}}/{steps}  {split:5}  {numbers}", flush=True)
 
     def close(self) -> None:
-        """Makes sure that all lines are on disk."""
+        """Flushes all lines to disk."""
         for writer in self._writers:
             writer.close()

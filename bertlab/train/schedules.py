@@ -10,7 +10,7 @@ from bertlab.keys import BY_NAME
 
 
 def warmup_steps(optimizer, steps: int) -> int:
-    """The steps of warm-up: `config.optimizer.warmup_steps`, or a tenth of the steps where it is unset.
+    """The steps of warm-up: `config.optimizer.warmup_steps`, or a tenth of the steps if it is unset.
 
     With `thaw_restarts` it is a tenth of a stage. A slanted triangle rises by itself, so it has no warm-up.
 
@@ -44,7 +44,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
         steps: of the whole run.
 
     Returns:
-        step (int or array, from 0) -> float32 rate. The first step's is 0 where there is a warm-up.
+        step (int or array, from 0) -> float32 rate. The first step's rate is 0 with a warm-up.
 
     Raises:
         UserError: the decay is not known, or its settings and the steps do not go together.

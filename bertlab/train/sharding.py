@@ -117,7 +117,7 @@ def put_batch(mesh: Mesh, batch: dict[str, np.ndarray], whole: bool = False) -> 
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of what every device has whole."""
+    """The sharding of arrays that every device holds in full."""
     return NamedSharding(mesh, PartitionSpec())
 
 

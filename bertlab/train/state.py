@@ -45,13 +45,13 @@ def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: 
 
 
 def fresh_state(program: Program, optimizer, seed: int | Array, batch) -> TrainState:
-    """A fresh state, nowhere in particular."""
+    """A fresh state without a placement."""
     params = program.init(jax.random.key(seed), batch)
     return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), program.initial_carry(len(batch["tokens"])))
 
 
 def state_shardings(program: Program, optimizer, mesh: Mesh, batch, shapes: TrainState) -> TrainState:
-    """Where every array of a state lives: optimiser moments beside their parameters, scalars everywhere."""
+    """The sharding of every array of a state: optimiser moments as their parameters, scalars on all devices."""
     whole = replicated(mesh)
     params = parameter_shardings(mesh, program.logical_axes(batch), shapes.params)
     opt_state = map_beside_params(optimizer, lambda _, sharding: sharding, shapes.opt_state, params, elsewhere=lambda _: whole)

@@ -1,4 +1,4 @@
-"""What a fine-tuning is composed of: the tasks' rows, the pretrained body or its stored states, and new heads."""
+"""Composes a fine-tuning: the tasks' rows, the pretrained body or its stored states, and new heads."""
 
 import dataclasses
 import functools
@@ -94,7 +94,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
 def check_finetuning(
     config: ConfigDict, tasks: Tasks, pretrained: Mapping[str, Any], tokenizer: Tokenizer | None = None
 ) -> None:
-    """Refuses what `build_finetuning` would refuse, as far as that is known before the pretrained run exists.
+    """Refuses what `build_finetuning` would refuse, if that is known before the pretrained run exists.
 
     The model and its heads are composed on the rows of a few examples, without values and without a device.
 
@@ -295,7 +295,7 @@ def _with_new_tokens(pretrained, fresh):
 
 
 class Batches(Sequence):
-    """Evaluation batches, made when they are asked for."""
+    """Evaluation batches, made on demand."""
 
     def __init__(self, rows: list[Row], size: int, add: Callable[[Row], Row]):
         """Args: rows: all of them; size: of a batch; add: gives a row what is read from disk."""

@@ -71,7 +71,7 @@ def evaluate(
         ...}}}}: what was measured now. A source is "test split" or the path of a file, as given.
 
     Raises:
-        UserError: a file cannot be read, there is no held-out text or no such checkpoint, or the model cannot be scored so.
+        UserError: a file cannot be read, held-out text or the checkpoint is missing, or the model cannot be scored this way.
     """
     if limit < 0:
         raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
@@ -101,7 +101,7 @@ def evaluate(
 
 
 def held_out_sentences(run: Path, limit: int) -> list[str]:
-    """A fixed sample of sentences of the test split, as they stand in the corpus.
+    """A fixed sample of sentences of the test split, unchanged.
 
     It depends only on the corpus and its splits. It has the sentences of at most 480 bytes whose document and number have the
     lowest hashes, so a smaller sample is the start of a larger one.

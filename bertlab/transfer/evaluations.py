@@ -1,4 +1,4 @@
-"""evaluation.json: what `bertlab evaluate` has measured of a run, by what it was asked about. No model is needed to read it.
+"""evaluation.json: the measurements of `bertlab evaluate` for a run, by text. Reading it needs no model.
 
     {"bits_per_byte": {SOURCE: {KIND: {...}}}, "minimal_pairs": {SOURCE: {KIND: {...}}}}
 
@@ -34,7 +34,7 @@ BIASES = {
 
 
 def read_evaluations(path: Path) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-    """What an evaluation.json holds.
+    """The content of an evaluation.json.
 
     Raises:
         UserError: it is missing or damaged, or a file of another shape.

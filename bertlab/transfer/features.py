@@ -143,7 +143,7 @@ class Features(Sequence):
 
 
 def model_digest(model: Pretrained) -> str:
-    """A hash of all that features depend on: every parameter's name and bytes, the model's shape and the vocabulary."""
+    """A hash of everything that features depend on: every parameter's name and bytes, the model's shape and the vocabulary."""
     digest = hashlib.sha256(json.dumps(model.config.model.to_dict(), sort_keys=True).encode())
     tokenizer = model.tokenizer
     digest.update(json.dumps([tokenizer.kind, tokenizer.lowercase, list(tokenizer.pieces())]).encode())

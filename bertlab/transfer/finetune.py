@@ -143,7 +143,7 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
 
 
 def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> ConfigDict:
-    """The config with what depends on the number of training examples: steps, warm-up, stages; and the order's seed."""
+    """The config with what depends on the number of training examples (steps, warm-up, stages), and the order's seed."""
     config = config.copy_and_resolve_references()
     keys.check(config)
     for key in KEYS:

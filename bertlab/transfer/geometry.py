@@ -1,4 +1,4 @@
-"""How a model's vectors lie: self-similarity and anisotropy by layer, and how alike layers and runs are.
+"""The geometry of a model's vectors: self-similarity and anisotropy by layer, and similarity of layers and runs.
 
 The measures are functions of arrays, in float64; `layer_geometry` and `cka_layers` take models and sentences of words.
 
@@ -18,7 +18,7 @@ def self_similarity(vectors: Float[np.ndarray, "N D"]) -> float:
     """Mean cosine between the occurrences of one word, over all pairs (Ethayarajh 2019, definition 1).
 
     Raises:
-        UserError: there are less than two.
+        UserError: fewer than two.
     """
     if len(vectors) < 2:
         raise UserError(f"self-similarity compares occurrences of a word; give at least two, not {len(vectors)}")
@@ -81,7 +81,7 @@ def layer_geometry(
     Args:
         model: from `bertlab.load`.
         sentences: lists of words, compared as they are.
-        least: sampled sentences that a word must stand in to count (the paper's 5).
+        least: sampled sentences in which a word must occur to count (the paper's 5).
         max_words, seed: of the sample, as for `in_context`.
 
     Returns:
@@ -89,7 +89,7 @@ def layer_geometry(
         `intra_sentence_similarity_adjusted`, and the numbers of `words`, `sentences` and `tokens`.
 
     Raises:
-        UserError: no word stands in so many sentences; otherwise as for `in_context`.
+        UserError: no word occurs in so many sentences; otherwise as for `in_context`.
     """
     if least < 2:
         raise UserError(f"least={least}: occurrences are compared with each other; set it to at least 2")

@@ -148,7 +148,7 @@ class TaskHead(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class TextHead(TaskHead):
-    """One vector a text. `pooling` says which.
+    """One vector per text, chosen by `pooling`.
 
     "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the body's dense
     layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3). `blocks`: width of a ReLU
@@ -173,7 +173,7 @@ class TextHead(TaskHead):
             )
 
     def layers_of(self, model: Bound, view: View) -> tuple[Float[Array, "B L D"], ...]:
-        """The states, in chunks where gradients are to stop between them."""
+        """The states, in chunks if gradients must stop between them."""
         return (model.encode_chunks(view, self.chunk) if self.chunk else model.encoded).widest()[1]
 
     def vectors(self, model: Bound, view: View) -> tuple[Float[Array, "B n D"], Float[Array, ""]]:
@@ -191,7 +191,7 @@ class TextHead(TaskHead):
 
 
 def pooled(x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backward: bool = False) -> Float[Array, "B n D"]:
-    """One vector a text of a row, padding left out.
+    """One vector per text of a row, without padding.
 
     Args:
         x: states.

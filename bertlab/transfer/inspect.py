@@ -23,7 +23,7 @@ Sentences = Sequence[Sequence[str]]
 
 @dataclasses.dataclass(frozen=True)
 class InContext:
-    """Words in context, a vector each.
+    """Words in context, with one vector each.
 
     Attributes:
         vectors: float32 [N, D].
@@ -78,7 +78,7 @@ def in_context(
         One `InContext` a layer, all of the same words.
 
     Raises:
-        UserError: the sample has no words, a sentence is a string or too long for the model, or there is no such layer.
+        UserError: the sample has no words, a sentence is a string or too long for the model, or the layer does not exist.
     """
     _check_words(sentences)
     filled = [number for number, words in enumerate(sentences) if len(words)]
@@ -98,7 +98,7 @@ def occurrences(
     Args:
         model: from `bertlab.load`.
         sentences: lists of words.
-        word: as it stands in the sentences, capitals included.
+        word: as written in the sentences, including capitals.
         layer: 0 is the embeddings, −1 the last.
         most: sentences with the word; if there are more, they are drawn without replacement.
         seed: of the sample.

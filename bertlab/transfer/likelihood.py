@@ -1,4 +1,4 @@
-"""How likely a model finds a text, in every way that its objectives allow, and all of them on one scale: bits per byte.
+"""Scores the likelihood of a text in every way that a model's objectives allow, on one scale: bits per byte.
 
 A text of T pieces x_1 … x_T stands between the special tokens that the tokenizer adds: [CLS] x_1 … x_T [SEP] for BERT, none for
 GPT-2. KINDS are what a score can add up:

@@ -81,7 +81,7 @@ class Pretrained:
     Attributes:
         config: the run's whole config.
         tokenizer: text to ids and back.
-        program: body and objectives as pure functions: `program.views` and `program.metrics` give a loss of one's own.
+        program: body and objectives as pure functions: `program.views` and `program.metrics` help you write your own loss.
         params: tree of float32 NumPy arrays.
         step: of the checkpoint; None for the last one.
     """
@@ -119,7 +119,7 @@ class Pretrained:
         Of a GloVe run these are the word vectors w; published vectors, and those of `bertlab export`, are w + w̃.
 
         Raises:
-            UserError: there is no such layer, or a text is longer than the model's positions.
+            UserError: the layer does not exist, or a text is longer than the model's positions.
         """
         if pretokenized and special_tokens:
             raise UserError("special_tokens: pretokenized gives one vector per word, and special tokens are not words")
@@ -146,7 +146,7 @@ class Pretrained:
         pooling: str = "mean",
         pretokenized: bool = False,
     ) -> Float[np.ndarray, "N D"]:
-        """One vector a text, float32, on the side that has seen most; D is the layer's own width.
+        """One vector per text, float32, on the side that has seen most; D is the layer's own width.
 
         Args:
             texts: strings; with `pretokenized`, lists of words, of which every piece counts.
@@ -158,7 +158,7 @@ class Pretrained:
             pretokenized: texts are lists of words.
 
         Raises:
-            UserError: there is no such layer or pooling; the pooler was not trained; or a text has no tokens, or too many.
+            UserError: the layer or pooling does not exist; the pooler was not trained; or a text has no tokens, or too many.
         """
         if pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r} is not known; choose one of {', '.join(POOLINGS)}")

@@ -1,4 +1,4 @@
-"""What a kind of task decides: its rows, its head, its metrics, and how outputs become predictions and scores."""
+"""A kind of task defines its rows, head and metrics, and how outputs become predictions and scores."""
 
 import abc
 import dataclasses
@@ -96,7 +96,7 @@ class Kind(abc.ABC):
         raise NotImplementedError
 
     def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
-        """The fields beside an example's stored states, `size` of them."""
+        """The fields that accompany an example's stored states, `size` of them."""
         return self.label_fields(example)
 
     @abc.abstractmethod
@@ -124,7 +124,7 @@ class Kind(abc.ABC):
         return lines, {}
 
     def most_frequent(self, train: Sequence[Example], labels: Sequence[str], lines: Sequence[Line]) -> list[Line]:
-        """The lines of a model that always gives the most frequent label of `train`; [] where labels are not classes."""
+        """The lines of a model that always gives the most frequent label of `train`; [] if labels are not classes."""
         return []
 
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:
@@ -170,7 +170,7 @@ class OneClass(Kind):
 
 
 def named(number: int, labels: Sequence[str]) -> str | int:
-    """A class by its name, or by its number where classes have no names."""
+    """A class by its name, or by its number if classes have no names."""
     return labels[number] if labels else int(number)
 
 

@@ -24,7 +24,7 @@ class ChoiceHead(LogitsHead):
     texts: int = 4
 
     def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B n"], Float[Array, ""]]:
-        """One per text; the lowest float where a row lacks that text."""
+        """One per text; the lowest float if a row lacks that text."""
         vectors, penalty = self.vectors(model, view)
         there = inside_documents(view, self.texts).any(axis=1)
         scores = model.head.scores(vectors, model.deterministic)[..., 0]

@@ -102,7 +102,7 @@ class Span(Kind):
         return [window.row(layout.seq_len, inputs.tokenizer.pad_id) for window in windows], windows
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """The best slice of each context; where questions may lack an answer, also the odds of that."""
+        """The best slice of each context; if questions may lack an answer, also the odds of that."""
         found = best_answers(
             about, outputs["start"], outputs["end"], n_best=settings.n_best, max_answer_length=settings.max_answer_length
         )
