@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Runner, Workload
 from bertlab.errors import UserError
+from bertlab.objectives import find
 
 SHAPE = {
     "vocab_size": "vocab_size",
@@ -106,7 +107,7 @@ def inputs(arrays: dict) -> dict:
 
 def bert(config, facts: dict, arrays: dict):
     """transformers' BertForPreTraining, or without NSP its BertForMaskedLM: model, loss of a batch, batches."""
-    pairs = "nsp" in config.objectives
+    pairs = any("pair_label" in find(name).needs for name in config.objectives)
     model = (transformers.BertForPreTraining if pairs else transformers.BertForMaskedLM)(bert_config(facts))
     labels = torch.full_like(arrays["tokens"], -100)
     used = arrays["masked_weights"] > 0

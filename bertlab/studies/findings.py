@@ -50,20 +50,23 @@ def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
 
     They agree or disagree if the interval of the difference excludes zero, and are undecided otherwise.
     """
-    decided, undecided = [], []
+    decided, undecided = [], {}
     for claim in results.study.get("claims", ()):
+        finding = f"{claim['higher']} is above {claim['lower']}"
+        source = f"{claim['published']}; {claim['source']}"
         for measure in scores(results):
             found = find(compared, measure, claim["higher"], claim["lower"])
             if not found:
                 continue
-            says = "agrees with" if found.low > 0 else "disagrees with" if found.high < 0 else "cannot decide on"
-            direction = "below" if found.mean < 0 else "above"
-            sentence = (
-                f"On {measure.task}, {claim['higher']} is {size(found)} {direction} {claim['lower']}: this {says} the published"
-                f" finding that {claim['higher']} is above {claim['lower']} ({claim['published']}; {claim['source']})."
+            if not (found.low > 0 or found.high < 0):
+                undecided.setdefault(f"{finding} ({source})", []).append(measure.task)
+                continue
+            says, direction = ("agrees", "above") if found.low > 0 else ("disagrees", "below")
+            decided.append(
+                f"On {measure.task}, {claim['higher']} is {size(found)} {direction} {claim['lower']}. This {says} with the"
+                f" published finding that {finding} ({source})."
             )
-            (undecided if "decide" in says else decided).append(sentence)
-    return decided + undecided
+    return decided + [f"Published: {finding}. Undecided here on {', '.join(tasks)}." for finding, tasks in undecided.items()]
 
 
 def one_seed(results: Results, measure: Measure) -> list[str]:
