@@ -725,7 +725,7 @@ def test_every_number_is_on_the_terminal_whatever_the_names_and_sizes(tmp_path):
     [
         ((0.72, 0.74, 0.73), (0.69, 0.70, 0.70), "This agrees with the published"),
         ((0.69, 0.70, 0.70), (0.72, 0.74, 0.73), "This disagrees with the published"),
-        ((0.70, 0.74, 0.69), (0.72, 0.71, 0.70), "Undecided here on code_spans."),
+        ((0.70, 0.74, 0.69), (0.72, 0.71, 0.70), "Undecided here on package, code_spans."),
     ],
 )
 def test_a_published_finding_is_held_against_the_interval(mlm, ltr, says, tmp_path):
