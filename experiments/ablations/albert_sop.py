@@ -18,7 +18,7 @@ steps, 30,000 pieces of a unigram model. One difference: it masks single tokens,
 Expect: NSP's accuracy is soon high, from topic only; SOP is harder and never as high; downstream SOP is ahead on pairs, and
 nothing much differs on single texts.
 
-Cost at scale=tiny with seeds=1,select=off: 45.3 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 250 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting

@@ -20,7 +20,7 @@ falling. If the loss falls to the end, averaging does not begin, and "without NT
 Expect: the weight-dropped recurrence counts most, then averaging and the embeddings' width; on text that a small model cannot
 overfit every kind of dropout costs more than it gives, at first.
 
-Cost at scale=tiny with seeds=1,select=off: 220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 1,220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import read_setting

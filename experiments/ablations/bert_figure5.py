@@ -15,7 +15,7 @@ Expect: both rise with steps (the paper gains about a point of MNLI from 500,000
 almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens the
 second is more likely.
 
-Cost at scale=tiny with seeds=1,select=off: 47.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 207 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting

@@ -13,7 +13,7 @@ paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`.
 Expect: perplexity falls and scores rise with size, on tasks of a few thousand examples too. With few steps the deepest model
 may fall behind: it has the same tokens and rate as the others.
 
-Cost at scale=tiny with seeds=1,select=off: 220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting

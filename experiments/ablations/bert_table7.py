@@ -16,7 +16,7 @@ as the model, both together.
 Expect: fine-tuning best, concatenation of the last four 0.3 F1 behind it in the paper, then mixes, the second-to-last before
 the last, and the embeddings far behind.
 
-Cost at scale=tiny with seeds=1,select=off: 13.8 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting

@@ -17,7 +17,7 @@ compute. The paper has two numbers of steps and does not say which of them table
 Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT: most of the gain comes from being asked at every
 token, little from the mismatch of [MASK].
 
-Cost at scale=tiny with seeds=1,select=off: 77.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 489 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting

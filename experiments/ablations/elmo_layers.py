@@ -15,7 +15,7 @@ scale=paper does; the smaller ones read the transformers' subwords. The tasks' o
 Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. A biLM of little text may have less
 in its top layer than in its embeddings.
 
-Cost at scale=tiny with seeds=1,select=off: 31.5 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting

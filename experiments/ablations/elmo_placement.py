@@ -13,7 +13,7 @@ and the tasks' training is not the paper's.
 
 Expect: for tagging the input as good as both, the output below (SRL); for SQuAD and SNLI, whose models attend, both is best.
 
-Cost at scale=tiny with seeds=1,select=off: 28.3 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 165 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import ELMO_PAPER, read_setting

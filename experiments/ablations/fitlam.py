@@ -15,7 +15,7 @@ is a reading of its name. Nothing is published that compares the two. Stages, ta
 
 Expect: little between 0.3 and 1/2.6; what is thawed matters where the task has little text.
 
-Cost at scale=tiny with seeds=1,select=off: 39.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit

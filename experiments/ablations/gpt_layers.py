@@ -12,7 +12,7 @@ The paper's tasks are MultiNLI and RACE: `tasks=mnli,data=DIR` has the first. It
 
 Expect: embeddings without layers help, and every layer more of it, up to 9 points on MultiNLI for all (the paper's text).
 
-Cost at scale=tiny with seeds=1,select=off: 23.0 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import GPT_PAPER, read_setting

@@ -16,7 +16,7 @@ scale=paper makes about 100 passes over BooksCorpus, as the paper: 2,441,406 ste
 Expect: pretraining counts most; the auxiliary objective helps with much labelled text and harms with little; the LSTM is below
 the transformer on all tasks but MRPC. Small transformers on little text need not be ahead of an LSTM.
 
-Cost at scale=tiny with seeds=1,select=off: 40.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import GPT_PAPER, read_setting

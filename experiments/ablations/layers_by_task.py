@@ -13,7 +13,7 @@ last piece in all rows; only there has a left-to-right model seen all of it. The
 Expect: the embeddings last; the middle layers first in grammar, later ones in meaning; a left-to-right model's best layers in
 the middle, MLM's nearer the end; a body without pretraining well above chance, and falling with depth.
 
-Cost at scale=tiny with seeds=1,select=off: 39.6 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, OWN_TASKS, read_setting

@@ -14,7 +14,7 @@ is learnt here; the paper has GPT-2's.
 Expect: 40 % at or above 15 % for large models and 80 % not far below (95 % of the fine-tuned performance); smaller models
 prefer lower rates. With few steps supervision counts more and favours higher rates.
 
-Cost at scale=tiny with seeds=1,select=off: 151 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 876 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting

@@ -16,7 +16,7 @@ the tokenizer is BERT's.
 Expect: pairs of sentences below the rest (too little context); NSP worth nothing or less once the format is held fixed;
 rows of one document slightly above rows across documents.
 
-Cost at scale=tiny with seeds=1,select=off: 65.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 407 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting

@@ -13,7 +13,7 @@ masks differ. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
 Expect: no difference beyond the spread of the seeds, dynamic slightly ahead at most; a static model's loss on its training
 text falls below the held-out one sooner.
 
-Cost at scale=tiny with seeds=1,select=off: 26.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 163 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting

@@ -16,7 +16,7 @@ and ε of 1e-8, a rate of 1e-4 after 10,000 steps. The paper's tables are of che
 Expect: spans above subwords and whole words on answers in a text, by a point or two, less elsewhere; one document a row above
 pairs with NSP; SBO adds most where spans are compared (coreference).
 
-Cost at scale=tiny with seeds=1,select=off: 66.7 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 422 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting

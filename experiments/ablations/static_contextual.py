@@ -21,7 +21,7 @@ differ (`parameters` in the report); scale=paper has the recipes' published ones
 Expect: contextual above static wherever the task's model has no context of its own, least for topics of whole texts; ELMo, GPT
 and BERT differ less as features than fine-tuned.
 
-Cost at scale=tiny with seeds=1,select=off: 62.5 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 357 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.axes import axis, chain, product

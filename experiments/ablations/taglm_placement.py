@@ -17,7 +17,7 @@ the recipe's. The tagger's training is the scale's: the paper's schedule ends wi
 Expect: after the first layer best, input and output a little below; both directions above one. Only two numbers of the paper
 could be verified, and no other is shown.
 
-Cost at scale=tiny with seeds=1,select=off: 43.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, LAST_PIECE, read_setting

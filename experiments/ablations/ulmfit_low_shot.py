@@ -15,7 +15,7 @@ Published: the figure has no table. The text: with 100 labels, supervised ULMFiT
 
 Expect: the fewer labels, the more each of the three is above the one before; with all of them the last two are the same.
 
-Cost at scale=tiny with seeds=1,select=off: 44.6 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 160 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 import dataclasses

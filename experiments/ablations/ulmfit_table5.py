@@ -9,7 +9,7 @@ corpus are as in `ulmfit_table4.py`.
 
 Expect: the vanilla model not far behind on larger tasks, further on the smallest (TREC-6).
 
-Cost at scale=tiny with seeds=1,select=off: 56.4 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit

@@ -12,7 +12,7 @@ base, and 25 times, as in the released script, at the paper's (which chooses by 
 Expect: adapting the language model helps, most on large tasks; on the smallest, full fine-tuning harms without both of discr
 and stlr.
 
-Cost at scale=tiny with seeds=1,select=off: 35.2 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 150 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit
