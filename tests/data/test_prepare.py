@@ -281,7 +281,7 @@ def test_splits_may_be_left_out_and_so_are_documents_without_tokens(config, text
     prepared = prepare(changed(config, valid_fraction=0, test_fraction=0.0))
     assert list(prepared.statistics) == ["train"] and prepared.statistics["train"]["documents"] == 301
     assert records(prepared, "train")[-1]["document"] == 301
-    with pytest.raises(UserError, match=r'"valid" .*config\.data\.valid_fraction'):
+    with pytest.raises(UserError, match=r'"valid".*config\.data\.valid_fraction'):
         prepared.source("valid")
 
 

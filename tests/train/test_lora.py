@@ -143,7 +143,7 @@ def test_every_update_has_axes_a_place_and_a_group(family, packed_batch):
     ("lora", "message"),
     [
         (Lora(1, 1.0, "queries"), "config.lora.targets='queries' .*: body/blocks/att"),
-        (Lora(9, 1.0, "up/kernel"), "config.lora.rank=9 .* body/blocks/up/kernel .* 8 to 12"),
+        (Lora(9, 1.0, "up/kernel"), "config.lora.rank=9 .* body/blocks/up/kernel.* 8 to 12"),
     ],
 )
 def test_updates_that_the_model_cannot_have_are_refused(lora, message, packed_batch):

@@ -41,7 +41,7 @@ CASES = [
     (BERT, {"data.seq_len": 32, "model.max_positions": 16}, "config.data.seq_len=32 .* 16 "),
     (BERT, {"mesh.data": 8, "data.batch_size": 12}, "config.data.batch_size=12 .*config.mesh"),
     (BERT, {"train.micro_batches": 3}, r"batch_size=8 .*config.train.micro_batches \(3\)"),
-    (BERT, {"mesh.data": 16, "data.batch_size": 16}, r"config.mesh \(data=16, .* 16 devices .* 8"),
+    (BERT, {"mesh.data": 16, "data.batch_size": 16}, r"config.mesh \(data=16, .* 16 devices.* 8"),
     (BERT, {"optimizer.warmup_steps": 20}, "config.optimizer.warmup_steps=20 .*config.train.steps=20"),
     (BERT, {"model.heads": 3}, "config.model.width=16 .*config.model.heads=3"),
     # Objectives and data.
@@ -161,7 +161,7 @@ LOSS = "    def loss(self, model, view): pass"
         ("@d.dataclass(frozen=True)", "rate: float", LOSS, "setting 'rate'"),
         ("@d.dataclass(frozen=True)", "rate: list = d.field(default_factory=list)", LOSS, "setting 'rate'"),
         ("@d.dataclass(frozen=True)", "weight: float = 3.0", LOSS, "setting 'weight'"),
-        ("@d.dataclass(frozen=True)", "reads = 'left'", LOSS, "reads='left'.*forward, backward, both, any"),
+        ("@d.dataclass(frozen=True)", "reads = 'left'", LOSS, "reads='left'.*forward, backward, both or any"),
         ("@d.dataclass(frozen=True)", "sees = 3", LOSS, "sees=3.*clean, own, shared, any"),
         ("", "rate: float = 0.5", LOSS, "frozen dataclass"),
     ],
