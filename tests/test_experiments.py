@@ -232,6 +232,22 @@ def test_tasks_have_few_labels_and_probes_of_them_in_every_study():
         assert {task for run in runs for task in run.downstream} == {"package"}
 
 
+def test_rates_of_fine_tuning_are_an_axis_that_valid_selects_and_share_the_pretraining():
+    study = study_of("bert_table5", "seeds=1,select=off,tasks=package,task_rates=3e-4+1e-3")
+    assert study.select == ["finetune.rate"] and study_of("bert_table5", "seeds=1").select == []
+    runs = [run for run in study.runs() if run.labels["pretraining"] in ("LTR & No NSP", "+ BiLSTM")]
+    assert [run.downstream["package"]["optimizer.learning_rate"] for run in runs] == [3e-4, 1e-3] * 2
+    assert [run.shares.get("pretrain") for run in runs] == [None, *[runs[0].name] * 3]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["task_rates=3e-4", "task_rates=1e-3+1e-3", "task_rates=fast+slow", "task_rates=0+1e-3", "task_rates=nan+1e-3"]
+)
+def test_rates_of_fine_tuning_that_cannot_be_are_refused(arguments):
+    with pytest.raises(UserError, match=f"^{re.escape(arguments)}"):
+        study_of("bert_table5", arguments)
+
+
 @pytest.mark.parametrize("arguments", ["labels=ten", "labels=0", "labels=5+5", "use=tuned", "use=probe+probe", "select=yes"])
 def test_arguments_of_tasks_that_cannot_be_are_refused(arguments):
     with pytest.raises(UserError, match=f"^{re.escape(arguments)}"):

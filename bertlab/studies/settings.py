@@ -186,6 +186,7 @@ class Setting:
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         rates: For `Study.rates`: factors of the pretraining rate, of which one is selected; empty with select=off.
+        task_rates: Rates of fine-tuning from the arguments, of which `valid` selects one; empty: the scale's.
         labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the task's name.
         uses: How tasks use the pretrained model: "study" (as the study says), "probe" (a linear layer on frozen states).
         others: The study's own arguments.
@@ -204,6 +205,7 @@ class Setting:
     finetune: Mapping[str, Any]
     task_steps: int
     rates: Sequence[float]
+    task_rates: Sequence[float]
     labels: Sequence[int]
     uses: Sequence[str]
     others: Mapping[str, Any]
@@ -217,6 +219,12 @@ class Setting:
     def own_optimizer(self) -> dict[str, Any]:
         """`overrides` for recipes with their own optimiser and dropouts, unlike the transformers'."""
         return {**self.pretraining, **self.finetune}
+
+    @property
+    def rate_axis(self) -> dict[str, dict[str, dict[str, float]]]:
+        """The axis of `task_rates`, for `Study.axes` and `Study.select`; empty without them."""
+        points = {f"{rate:g}": {"finetune.optimizer.learning_rate": rate} for rate in self.task_rates}
+        return {"finetune.rate": points} if points else {}
 
     def steps(self, recipe: str) -> int:
         """Steps of pretraining with a recipe (from `recipe`): the arguments', the scale's or the study's, else the recipe's."""
@@ -308,10 +316,12 @@ def read_setting(
     body: str = "today",
     **others: Any,
 ) -> Setting:
-    """Reads a study's arguments: scale, corpus, seeds, steps, tasks, data, task_steps, select, labels, use, body, and its own.
+    """Reads a study's arguments: those below, and its own.
 
-    `select=on` selects each variant's pretraining rate, and is the default at tiny, mini and small. `labels=100+1000+all`
-    trains each task on so many labelled examples. `use=study+probe` adds a linear probe to each task.
+    `scale`, `corpus`, `seeds`, `steps`, `tasks`, `data` and `task_steps` say how much is trained on what. `body=paper` gives
+    transformers the papers' body. `dtype=bfloat16` computes in it. `select=on` selects each variant's pretraining rate, and is
+    the default at tiny, mini and small. `task_rates=3e-4+1e-3` fine-tunes at each rate, and `valid` selects one. With
+    `labels=100+1000+all` each task is trained on so many labelled examples. `use=study+probe` adds a linear probe to each task.
 
     Args:
         arguments: Text after the colon.
@@ -327,7 +337,16 @@ def read_setting(
             task lacks `data`.
     """
     defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0, "tasks": "+".join(tasks), "data": ""}
-    defaults |= {"task_steps": 0, "select": "", "labels": "", "use": "study", "body": body, **others}
+    defaults |= {
+        "task_steps": 0,
+        "task_rates": "",
+        "select": "",
+        "labels": "",
+        "use": "study",
+        "body": body,
+        "dtype": "float32",
+        **others,
+    }
     presets, values = presets or {}, parse_arguments(arguments, **defaults)
     preset = values["scale"] if values["scale"] in presets else ""
     if preset:  # arguments given explicitly take precedence
@@ -354,6 +373,8 @@ def read_setting(
     if not set(uses) <= {"study", "probe"} or len(set(uses)) < len(uses):
         raise UserError(f"use={values['use']}: give study, probe or study+probe")
     pretraining = {**PRETRAINING[scale], **((paper or {}) if scale == "paper" else {})}
+    if values["dtype"] != "float32":
+        pretraining["model.dtype"] = values["dtype"]
     adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
     if steps := values["steps"]:  # a short trial evaluates and warms up once
         every = {key: min(pretraining[key], steps) for key in ("train.eval_every", "train.log_every")}
@@ -379,6 +400,7 @@ def read_setting(
         finetune=finetune,
         task_steps=values["task_steps"],
         rates=RATES if select == "on" else (),
+        task_rates=_task_rates(values["task_rates"]),
         labels=_label_counts(values["labels"]),
         uses=uses,
         others={key: values[key] for key in others},
@@ -391,3 +413,14 @@ def _label_counts(text: str) -> list[int]:
     if len(set(counts)) < len(counts) or any(count < 0 or part == "0" for count, part in zip(counts, text.split("+"))):
         raise UserError(f"labels={text}: give numbers of examples, each once, as in labels=100+1000+all")
     return counts
+
+
+def _task_rates(text: str) -> list[float]:
+    """The rates in "3e-4+1e-3"."""
+    try:
+        rates = [float(part) for part in text.split("+") if part]
+    except ValueError:
+        rates = [0.0]
+    if len(set(rates)) < len(rates) or len(rates) == 1 or not all(0 < rate < 1 for rate in rates):
+        raise UserError(f"task_rates={text}: give two or more rates between 0 and 1, each once, as in task_rates=3e-4+1e-3")
+    return rates
