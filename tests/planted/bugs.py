@@ -274,4 +274,32 @@ BUGS = (
         "max(losses, key=order)",
         ("tests/studies/test_rates.py",),
     ),
+    Bug(
+        "same-dropout-in-every-micro-batch",
+        "bertlab/train/state.py",
+        "keys = jax.random.split(dropout_key, micro_batches)",
+        "keys = jnp.stack([dropout_key] * micro_batches)",
+        ("tests/train/test_state.py",),
+    ),
+    Bug(
+        "one-key-for-all-evaluation-batches",
+        "bertlab/train/loop.py",
+        "put_batch(self.mesh, batch, whole=True), np.int32(i), carry)",
+        "put_batch(self.mesh, batch, whole=True), np.int32(0 * i), carry)",
+        ("tests/train/test_state.py",),
+    ),
+    Bug(
+        "most-frequent-answer-of-the-scored-split",
+        "bertlab/transfer/scoring.py",
+        """kind.most_frequent(examples["train"], labels, lines)""",
+        """kind.most_frequent(examples[split], labels, lines)""",
+        ("tests/transfer/test_scoring.py", "-k", "rows_of_several_tasks"),
+    ),
+    Bug(
+        "warm-up-of-an-adaptation-without-its-most",
+        "bertlab/transfer/adapt.py",
+        "min(config.optimizer.warmup_steps / theirs, 0.1)",
+        "(config.optimizer.warmup_steps / theirs)",
+        ("tests/transfer/test_adapt.py", "-k", "warm_up"),
+    ),
 )

@@ -71,6 +71,9 @@ def test_warm_up_is_the_share_that_it_was(run, words_task, tmp_path):
     assert not (tmp_path / "out").exists(), "no text is left of what was refused"
     adapted, _ = adaptation_config(few, words_task, tmp_path / "out", {}, "same", 3.0, config)
     assert adapted.train.steps > 20 and adapted.optimizer.warmup_steps == int(0.05 * adapted.train.steps) > 0
+    config["optimizer"]["warmup_steps"] = 2000  # half of its steps
+    adapted, _ = adaptation_config(few, words_task, tmp_path / "out", {}, "same", 3.0, config)
+    assert adapted.optimizer.warmup_steps == int(0.1 * adapted.train.steps) > 0, "a tenth at most"
 
 
 def test_wrong_requests_are_refused(run, words_task, tmp_path):

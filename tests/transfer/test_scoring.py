@@ -152,12 +152,12 @@ def test_where_no_threshold_is_set_valid_chooses_it_for_test(tmp_path):
 def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
     scoring = Scoring(TRANSFER, tmp_path)
     first, second = task_of("classification", "accuracy"), task_of("regression", "pearson")
-    of_first = labelled(0, 1, 1)
+    of_first = labelled(0, 1, 0)  # its most frequent answer is not that of train
     of_second = labelled(1.0, 2.0, None, 4.0)
     scoring.expect("test", "one", first, TaskData(("no", "yes"), {"train": labelled(1, 0, 1), "test": of_first}), 3, [])
     scoring.expect("test", "two", second, TaskData((), {"train": labelled(1.0), "test": of_second}), 4, [])
     # Rows 0 to 2 are the first task's, 3 to 6 the second's; batches of 4, of which the last has a row of padding.
-    guesses, values = [0, 1, 0, 9, 9, 9, 9, 9], [9, 9, 9, 1.0, 2.5, 7.0, 3.5, 9]
+    guesses, values = [0, 1, 1, 9, 9, 9, 9, 9], [9, 9, 9, 1.0, 2.5, 7.0, 3.5, 9]
     logits = np.float32([[1, 0] if g == 0 else [0, 1] for g in guesses])
     values = np.float32(values)
     batches = [{"one": {"logits": logits[i : i + 4]}, "two": {"value": values[i : i + 4]}} for i in (0, 4)]
@@ -170,7 +170,7 @@ def test_rows_of_several_tasks_are_told_apart_and_padding_is_dropped(tmp_path):
     assert lines[5]["gold"] is None and lines[5]["predicted"] == 7.0
     assert set(lines[0]) == {"task", "id", "gold", "predicted", "probabilities"}
     assert [path.name for path in (tmp_path / "predictions").iterdir()] == ["test.jsonl"]
-    assert json.loads((tmp_path / "most_frequent.json").read_text()) == {"test": {"one/accuracy": 2 / 3}}
+    assert json.loads((tmp_path / "most_frequent.json").read_text()) == {"test": {"one/accuracy": 1 / 3}}
     # A second evaluation takes the place of the first.
     scoring("test", [{"one": {"logits": logits[::-1]}, "two": {"value": values}}])
     lines = [json.loads(line) for line in (tmp_path / "predictions" / "test.jsonl").read_text().splitlines()]
