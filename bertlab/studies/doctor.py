@@ -178,11 +178,16 @@ class Facts:
 
     def token_losses(self, long: bool = False) -> dict[str, float]:
         """Held-out loss by objective, of those that predict tokens and are `judged`."""
-        names = [name for name, objective in self.objectives.items() if objective["asks"] == "tokens"]
-        losses = {name: self.held_out[f"{name}/loss"] for name in names if f"{name}/loss" in self.held_out}
+        losses = self.all_token_losses
+        return {name: losses[name] for name in self.judged(losses, long)}
+
+    @property
+    def all_token_losses(self) -> dict[str, float]:
+        """Held-out loss by objective, of those that predict tokens."""
+        losses = leaks.token_losses(self.held_out, leaks.token_objectives(self.objectives))
         if not losses:
             raise CannotTell("no objective of this run predicts tokens")
-        return {name: losses[name] for name in self.judged(losses, long)}
+        return losses
 
     @functools.cached_property
     def windows(self) -> list[tuple[int, dict[str, Any]]]:
@@ -376,7 +381,7 @@ def _floor(facts: Facts) -> Finding | None:
     if facts.floor is None:
         raise CannotTell("floor.json is missing (only config.data.corpus='synthetic' has known floors)")
     above = {
-        name: (entry["above"], entry.get("above_standard_error") or entry.get("standard_error") or 0.0)
+        name: (entry["above"], leaks.standard_error(entry.get("above_standard_error"), entry.get("standard_error")))
         for name, entry in facts.floor.items()
         if entry.get("above") is not None
     }
@@ -391,7 +396,7 @@ def _floor(facts: Facts) -> Finding | None:
 
 @check("loss not next to nothing")
 def _no_loss(facts: Facts) -> Finding | None:
-    if not (found := leaks.next_to_nothing(facts.token_losses())):
+    if not (found := leaks.next_to_nothing(facts.all_token_losses)):
         return None
     return Finding(
         f"the held-out loss of {_values(found)} is almost zero; real text costs more",

@@ -219,21 +219,27 @@ def leak_notices(results: Results) -> list[str]:
     said = []
     for measure in results.measures(stage="floor"):
         name, _, kind = measure.metric.rpartition("/")
-        above = zip(results.values(measure).items(), results.standard_errors(measure), strict=True)
-        if kind == "above" and (runs := leaks.below_floor({run: (nats, error) for (run, nats), error in above})):
+        if kind != "above":
+            continue
+        metrics = [f"{name}/{of}" for of in ("above", "floor", "lower_bound")]
+        errors = zip(*(results.standard_errors(measure._replace(metric=metric)) for metric in metrics), strict=True)
+        above = zip(results.values(measure).items(), errors, strict=True)
+        if runs := leaks.below_floor({run: (nats, leaks.standard_error(*of_run)) for (run, nats), of_run in above}):
             said.append(
                 f"The loss of {name} is below its floor by more than {leaks.STANDARD_ERRORS} standard errors in"
                 f" {', '.join(runs)}. No model can be that good, so it sees what it must predict (a leak)."
             )
-    for measure in results.measures(stage="pretrain", split="valid"):
-        name = measure.metric.removesuffix("/loss")
-        asked = {run: loss for run, loss in results.values(measure).items() if name in results.token_objectives.get(run, ())}
-        if runs := leaks.next_to_nothing(asked):
-            said.append(
-                f"The loss of {name} is next to nothing in {', '.join(runs)}. Text does not allow that, so the model sees what"
-                " it must predict (a leak)."
-            )
-    return said
+    held_out = {measure.metric: results.values(measure) for measure in results.measures(stage="pretrain", split="valid")}
+    runs_of: dict[str, list[str]] = {}
+    for run, names in results.token_objectives.items():
+        losses = leaks.token_losses({metric: values[run] for metric, values in held_out.items()}, names)
+        for name in leaks.next_to_nothing(losses):
+            runs_of.setdefault(name, []).append(run)
+    return said + [
+        f"The loss of {name} is next to nothing in {', '.join(runs)}. Text does not allow that, so the model sees what it must"
+        " predict (a leak)."
+        for name, runs in runs_of.items()
+    ]
 
 
 def runs_left_out(results: Results, status: str) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
+from bertlab.studies import leaks
 from bertlab.studies.study import COSTS
 from bertlab.studies.worker import NO_COSTS, common_step, from_scratch, result_at
 from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
@@ -212,7 +213,7 @@ def load(path: str | os.PathLike) -> Results:
         text_hashes += [{"run": name, **row} for row in _text_hashes(evaluations)]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
-            asked[name] = [key for key, of in data.get("objectives", {}).items() if of["asks"] == "tokens"]
+            asked[name] = leaks.token_objectives(data.get("objectives", {}))
         environments |= {name: found} if (found := pretraining.environment.get()) else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since
@@ -349,7 +350,8 @@ def _floors(floors: Mapping[str, Mapping[str, Any]]) -> Rows:
     rows = []
     for objective, floor in floors.items():
         kind = "floor" if floor["exact"] else "lower_bound"
-        rows.append((Measure("floor", "", "test", f"{objective}/{kind}"), _number(floor["value"])))
+        best = _number(floor["value"], standard_error=floor.get("standard_error"))
+        rows.append((Measure("floor", "", "test", f"{objective}/{kind}"), best))
         above = _number(floor["above"], standard_error=floor["above_standard_error"])
         rows.append((Measure("floor", "", "test", f"{objective}/above"), above))
     return rows

@@ -164,12 +164,13 @@ def floor_table(results: Results) -> pd.DataFrame:
             bounded = of_kind["lower_bound"].loc[runs].notna().any()
             low = of_kind["floor"].fillna(of_kind["lower_bound"]).loc[runs].mean()
             excess, errors = results.values(above).loc[runs].dropna(), results.standard_errors(above).loc[runs].dropna()
+            error = math.hypot(*errors) / len(errors) if len(errors) else math.nan
             rows[variant if len(found) == 1 else f"{variant}: {name}"] = {
                 ("", "seeds"): str(len(excess)),
                 (FLOORS, "objective"): name,
                 (FLOORS, "floor"): f"{'≥ ' if bounded else ''}{low:.4f}",
                 (FLOORS, "loss"): f"{low + excess.mean():.4f}",
-                (FLOORS, "above"): spread(excess.mean(), math.hypot(*errors) / len(errors), 4).replace("±", "s.e."),
+                (FLOORS, "above"): spread(excess.mean(), error, 4).replace("±", "s.e."),
                 (FLOORS, "above (%)"): f"{100 * excess.mean() / low:.2f}" if low else MISSING,
             }
     return pd.DataFrame.from_dict(rows, orient="index")

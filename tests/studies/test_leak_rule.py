@@ -1,0 +1,80 @@
+"""A run that is too good to be true is so to `bertlab doctor` and to the report of its study alike."""
+
+import json
+
+import pytest
+from conftest import objectives_study, write_json, write_lines, write_study
+
+from bertlab.studies import leaks
+from bertlab.studies.doctor import CHECKS, read_facts
+from bertlab.studies.findings import leak_notices
+from bertlab.studies.measurements import load
+from bertlab.studies.tables import floor_table
+
+
+@pytest.fixture
+def found(tmp_path):
+    """A function (what floor.json says of mlm, held-out losses, what is asked) -> what both say: (floor, next to nothing)."""
+    study = write_study(tmp_path / "s", objectives_study((1,), ("MLM+NSP",)))
+    run = study / "mlm+nsp-seed=1"
+
+    def find(floor, losses, asks):
+        write_json(run / "floor.json", {"mlm": {"value": 1.0, "exact": True, "note": "", **floor}})
+        write_json(run / "data.json", {"objectives": {name: {"asks": of} for name, of in asks.items()}})
+        result, lines = json.loads((run / "result.json").read_text()), (run / "metrics.jsonl").read_text().splitlines()
+        result["metrics"]["valid"] |= losses
+        write_json(run / "result.json", result)
+        write_lines(run / "metrics.jsonl", [*map(json.loads, lines[:-1]), json.loads(lines[-1]) | losses])
+        facts, results = read_facts(run), load(study)
+        said = [CHECKS[title](facts) is not None for title in ("loss not below its floor", "loss not next to nothing")]
+        sentences = leak_notices(results)
+        assert said == [any(words in text for text in sentences) for words in ("below its floor", "next to nothing")]
+        assert len(floor_table(results)) == 1
+        return tuple(said)
+
+    return find
+
+
+HEALTHY = {"above": 1.0, "above_standard_error": 0.1, "standard_error": 0.1}
+LOSSES, ASKS = {"mlm/loss": 4.0, "nsp/loss": 0.001}, {"mlm": "tokens", "nsp": "pairs"}
+
+
+@pytest.mark.parametrize(
+    ("floor", "is_leak"),
+    [
+        (HEALTHY, False),
+        ({"above": -0.31, "above_standard_error": 0.1, "standard_error": 9.0}, True),
+        ({"above": -0.29, "above_standard_error": 0.1, "standard_error": 0.0}, False),
+        ({"above": -0.31, "above_standard_error": None, "standard_error": 0.1}, True),
+        ({"above": -0.29, "above_standard_error": None, "standard_error": 0.1}, False),
+        ({"above": -0.29, "above_standard_error": 0.0, "standard_error": 0.1}, True),
+        ({"above": -0.29, "above_standard_error": None, "standard_error": None}, True),
+        ({"above": -0.29, "above_standard_error": None, "standard_error": 0.1, "exact": False}, False),
+        ({"above": -0.31, "above_standard_error": None, "standard_error": 0.1, "exact": False}, True),
+        ({"above": -0.00005, "above_standard_error": None}, False),
+    ],
+)
+def test_a_loss_below_its_floor_is_found_by_both_with_whatever_standard_error_is_known(found, floor, is_leak):
+    assert found(floor, LOSSES, ASKS) == (is_leak, False)
+
+
+@pytest.mark.parametrize(
+    ("losses", "asks", "is_leak"),
+    [
+        (LOSSES, ASKS, False),
+        ({"mlm/loss": 0.009}, ASKS, True),
+        ({"mlm/loss": 0.011}, ASKS, False),
+        ({"nsp/loss": 0.009}, ASKS | {"nsp": "tokens"}, True),
+        ({"extra/loss": 0.009}, ASKS | {"extra": "tokens"}, True),
+        ({"extra/loss": 0.009}, ASKS | {"extra": "positions"}, False),
+        ({"extra/loss": 0.009}, ASKS, False),
+    ],
+)
+def test_a_token_loss_next_to_nothing_is_found_by_both(found, losses, asks, is_leak):
+    assert found(HEALTHY, LOSSES | losses, asks) == (False, is_leak)
+
+
+def test_the_first_known_standard_error_counts():
+    nan = float("nan")
+    assert leaks.standard_error(None, 0.2) == leaks.standard_error(nan, 0.2) == 0.2
+    assert leaks.standard_error(0.0, 0.2) == leaks.standard_error(None, nan) == leaks.standard_error() == 0.0
