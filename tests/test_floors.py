@@ -302,7 +302,7 @@ def test_relations(kind, count):
     masked = MaskedLanguageModel(mask_share=0.5, random_share=0.3, rate=0.4, exact=count is not None)
     case = Case(kind, 0 if count == "clean" else count, bert(0.5, 0.3))
     view = {"tokens": case.view, "masked_weights": np.tile(np.arange(4) < 2, (case.rows, 1))}
-    oracle = oracle_of(case.batch, kind, view, None if count == "clean" else masked)
+    oracle = oracle_of(case.batch, kind, view, None if count == "clean" else ("mlm", masked))
     other = list(RELATIONS[kind][0])[1]
     for label, truth in enumerate(("follows", other)):
         nats = oracle.relation(other, np.full(case.rows, label), case.view)
@@ -371,7 +371,7 @@ def test_mlm_on_its_own_view(name, asked):
 def test_pairs_on_the_view_of_another(objective, kind, beside, token, asked):
     texts, batch, views = asked
     batch = batch | {"order_label": batch["pair_label"]}
-    nats, weights = floor_of(objective, views[beside], batch, kind, OBJECTIVES[beside])
+    nats, weights = floor_of(objective, views[beside], batch, kind, (beside, OBJECTIVES[beside]))
     np.testing.assert_array_equal(weights[:, 0], [1] * 8 + [0])
     case = corrupted_case(views[beside], texts, 2, token, kind)
     relations = list(RELATIONS[kind][0])
@@ -476,7 +476,7 @@ def test_what_has_no_floor_says_why(asked):
         with pytest.raises(NoFloor, match=reason):
             floor_of(objective, view, batch, "alone")
     with pytest.raises(NoFloor, match="PrefixLanguageModel"):
-        floor_of(NextSentence(), views["prefix"], batch, shown_by=OBJECTIVES["prefix"])
+        floor_of(NextSentence(), views["prefix"], batch, shown_by=("prefix", OBJECTIVES["prefix"]))
     only_masks = MaskedLanguageModel(unit="span", mask_share=1.0, random_share=0.0)
     with pytest.raises(ValueError, match="they were corrupted differently"):
         floor_of(only_masks, {**view, "tokens": batch["tokens"]}, batch)
@@ -487,7 +487,7 @@ def test_what_has_no_floor_says_why(asked):
     nats, _ = floor_of(only_masks, view, two_documents, "alone")
     assert nats[:8].all()
     view["span_place"] = np.array([[1, 2]]).repeat(9, 0)
-    deep, weights = floor_of(SpanBoundary(places=1), view, two_documents, "alone", only_masks)
+    deep, weights = floor_of(SpanBoundary(places=1), view, two_documents, "alone", ("mlm", only_masks))
     np.testing.assert_array_equal(deep, nats * [1, 0])
     assert weights.sum() == 8
 

@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from bertlab.data.formats import format_of
 from bertlab.floors.chain import Batch, Chain, Reading, evidence_of, mixed_nats, read, words_of
 from bertlab.objectives.base import Corruption, NoFloor, Objective, Vocabulary
+from bertlab.objectives.judging import corruption_of
 
 SPECIAL_TOKENS = "rows differ in length: special tokens count as known"
 COUNT = "rows differ in length: how many positions are chosen in a row counts as known to its documents"
@@ -36,7 +37,7 @@ class ExactOracle:
         vocabulary: of the run.
         relations: prior probability of each relation of a row's segments (`relations_of`).
         view: what the model is shown.
-        shown_by: the objective that made the view; None if the asking objective made it.
+        shown_by: name and objective that made the view; None if the asking objective made it.
         caveats: why an answer is only a lower bound if rows differ in length; each question adds its own.
     """
 
@@ -45,12 +46,12 @@ class ExactOracle:
     vocabulary: Vocabulary
     relations: Mapping[str, float]
     view: Batch
-    shown_by: Objective | None = None
+    shown_by: tuple[str, Objective] | None = None
     caveats: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def shared(self) -> Corruption | None:
-        return None if self.shown_by is None else self.shown_by.corruption(self.view, self.vocabulary)
+        return None if self.shown_by is None else corruption_of(*self.shown_by, self.view, self.vocabulary)
 
     @functools.cached_property
     def _words(self) -> Bool[np.ndarray, "R L"]:
@@ -119,7 +120,8 @@ class ExactOracle:
             messages = reading.infer(self.chain, seen.evidence, seen.chosen, seen.counts)
             states = reading.as_row(messages.states())
             if seen.counts is None:
-                unchosen, chosen = states * (1 - corruption.rate), states * corruption.rate
+                rate = np.reshape(corruption.rate, (-1, 1, 1))
+                unchosen, chosen = states * (1 - rate), states * rate
             else:
                 counted = reading.as_row(messages.states(counted=1))
                 unchosen, chosen = states, np.where(seen.certain[..., None], states, counted)
@@ -176,7 +178,8 @@ def _observe(chain: Chain, words, shown, corruption: Corruption, visible: Bool[n
     certain = visible & ~own.any(axis=-1)
     tells = (visible & ~certain)[..., None]  # what must be a draw tells nothing
     if corruption.count is None:
-        mixed = (1 - corruption.rate) * own + corruption.rate * (corruption.keep_share * own + drawn)
+        rate = np.reshape(corruption.rate, (-1, 1, 1))
+        mixed = (1 - rate) * own + rate * (corruption.keep_share * own + drawn)
         return _Corrupted(own, drawn, certain, np.where(tells, mixed, 1.0), None, None)
     counts = corruption.count - certain.sum(axis=1)
     if (counts < 0).any():
@@ -190,15 +193,19 @@ def floor(objective: Objective, oracle: ExactOracle) -> tuple[Float[np.ndarray, 
 
     Raises:
         NoFloor: the objective has no floor here.
+        TypeError: it gives no nats and weights of these rows.
         ValueError: the language cannot have made these rows.
     """
-    nats, asked = objective.floor(oracle, oracle.view, oracle.batch)
-    nats = np.where(asked, nats, 0.0)
+    nats, weights = (np.asarray(of, np.float64) for of in objective.floor(oracle, oracle.view, oracle.batch))
+    if nats.ndim != 2 or nats.shape != weights.shape or len(nats) != len(oracle.batch["tokens"]):
+        rows = len(oracle.batch["tokens"])
+        raise TypeError(f"floor() must give nats and weights [{rows}, P] of {rows} rows, got {nats.shape} and {weights.shape}")
+    nats = np.where(weights > 0, nats, 0.0)
     if not np.isfinite(nats).all():
         raise ValueError(
             f"{type(objective).__name__}: the language cannot produce these rows, or they were corrupted differently"
         )
-    return nats, np.asarray(asked, np.float64)
+    return nats, weights
 
 
 def relations_of(data: ConfigDict) -> dict[str, float]:

@@ -24,6 +24,7 @@ from bertlab.errors import UserError
 from bertlab.floors.chain import Batch, chain_of, words_of
 from bertlab.floors.oracle import COUNT, SPECIAL_TOKENS, ExactOracle, floor, relations_of
 from bertlab.objectives.base import NoFloor, Vocabulary
+from bertlab.objectives.blame import blamed
 from bertlab.objectives.program import Program
 from bertlab.run import Run
 from bertlab.train.build import Experiment, build_pretraining
@@ -37,7 +38,7 @@ class Floor:
     Attributes:
         value: nats per supervised position, weighted like the loss.
         standard_error: of `value`, over documents, since positions of one document are dependent; None for one document.
-        positions: number of supervised positions.
+        positions: number of supervised positions, those with a weight.
         exact: whether a model can reach the value; otherwise it is a lower bound.
         note: why it is not exact.
         loss: of the run; None without a run, like the two below.
@@ -89,16 +90,18 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
         for name, view_name in ((name, view) for view, members in program.groups.items() for name in members):
             if name in found:
                 continue
-            shown_by = names.get(view_name) if view_name != name else None
+            shown_by = (view_name, names[view_name]) if view_name in names and view_name != name else None
             oracle = ExactOracle(chain, batch, program.vocabulary, relations, views[view_name], shown_by, caveats[name])
             try:
-                sums = [x.sum(axis=1) for x in floor(names[name], oracle)]
+                with blamed(name, names[name], "floor"):
+                    nats, weights = floor(names[name], oracle)
             except NoFloor as reason:
                 found[name] = str(reason)
                 continue
+            sums = [of.sum(axis=1) for of in (nats * weights, weights, weights > 0)]
             if losses is not None:
-                loss, weights = losses[f"{name}/loss"]
-                if not np.allclose(weights, sums[1], rtol=1e-4):  # sums of float32
+                loss, of_loss = losses[f"{name}/loss"]
+                if not np.allclose(of_loss, sums[1], rtol=1e-4):  # sums of float32
                     raise UserError(f"objective {name}: floor() and loss() must give the same weights; these differ in a row")
                 sums.append(loss)
             rows[name].append(np.stack(sums, axis=1))
@@ -125,13 +128,13 @@ def _alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
 
 
 def _summary(rows: Float[np.ndarray, "R n"], documents: np.ndarray, note: str) -> Floor:
-    nats, weights = rows[:, 0], rows[:, 1]
+    nats, weights, positions, *loss = rows.T
     value, error = ratio(nats, weights, documents)
     run = {}
-    if rows.shape[1] == 3:
-        above, above_standard_error = ratio(rows[:, 2] - nats, weights, documents)
-        run = {"loss": float(rows[:, 2].sum() / weights.sum()), "above": above, "above_standard_error": above_standard_error}
-    return Floor(value, error, round(weights.sum()), not note, note, **run)
+    if loss:
+        above, above_standard_error = ratio(loss[0] - nats, weights, documents)
+        run = {"loss": float(loss[0].sum() / weights.sum()), "above": above, "above_standard_error": above_standard_error}
+    return Floor(value, error, int(positions.sum()), not note, note, **run)
 
 
 def ratio(

@@ -115,6 +115,10 @@ class Scoring:
     ways: tuple[str, ...] = ()
     lacks: str = ""
 
+    def __post_init__(self):
+        if not isinstance(self.ways, tuple) or not set(self.ways) <= set(WAYS):
+            raise ValueError(f"ways={self.ways!r} must be a tuple of some of {', '.join(map(repr, WAYS))}")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corruption:
@@ -124,13 +128,13 @@ class Corruption:
         draws: [V] probability that a chosen word becomes each id.
         keep_share: probability that it stays as it is; with `draws` it sums to 1.
         count: [R] number of words chosen in each row; None: each word is chosen independently with probability `rate`.
-        rate: only used if `count` is None.
+        rate: only used if `count` is None; one for all rows, or [R].
     """
 
     draws: np.ndarray
     keep_share: float = 0.0
     count: np.ndarray | None = None
-    rate: float = 0.0
+    rate: float | np.ndarray = 0.0
 
 
 class NoFloor(Exception):
@@ -270,7 +274,7 @@ class Objective(abc.ABC):
             batch: the clean rows.
 
         Returns:
-            [R, P] nats, and [R, P] whether each position is supervised.
+            [R, P] nats, and [R, P] how much each position weighs in the loss; 0 or False where nothing is supervised.
 
         Raises:
             NoFloor: the floor is not known.

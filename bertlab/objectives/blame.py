@@ -5,7 +5,7 @@ import inspect
 import traceback
 
 from bertlab.errors import UserError
-from bertlab.objectives.base import Objective
+from bertlab.objectives.base import NoFloor, Objective
 
 
 @contextlib.contextmanager
@@ -14,7 +14,7 @@ def blamed(name: str, objective: Objective | type[Objective], method: str):
     kind = objective if isinstance(objective, type) else type(objective)
     try:
         yield
-    except UserError:
+    except (UserError, NoFloor):
         raise
     except Exception as error:
         if kind.__module__.startswith("bertlab."):

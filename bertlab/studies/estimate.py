@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from bertlab.data.formats import format_of
 from bertlab.models.presets import model_shape
+from bertlab.objectives.judging import prediction_flops
 from bertlab.run import Run
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RunSpec
@@ -56,8 +57,8 @@ def pretraining_cost(config: ConfigDict) -> Cost:
             share = (begin / config.train.steps, phase.end / config.train.steps)
             flops = mean_cost(phase, "flops", config.seed, share, batches=1)
         else:  # every position is asked
-            asked = [o for o in phase.program.objectives.values() if o.asks == "tokens"]
-            flops = body_flops(phase) + tokens * sum(o.flops_per_prediction(program.body.config) for o in asked)
+            asked = [(name, o) for name, o in phase.program.objectives.items() if o.asks == "tokens"]
+            flops = body_flops(phase) + tokens * sum(prediction_flops(name, o, program.body.config) for name, o in asked)
         steps, begin = phase.end - begin, phase.end
         total += Cost(steps * tokens, steps * flops)
     return total

@@ -17,6 +17,7 @@ from bertlab.data.prepare import prepare
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
+from bertlab.objectives.judging import guessing_of, prediction_flops
 from bertlab.objectives.program import Program
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
@@ -98,6 +99,8 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         check_vocabulary(config, prepared.tokenizer, built)
     evaluations = {split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")}
     program = compose(config, built, vocabulary_of(prepared.tokenizer, prepared.counts))
+    for name, objective in built.items():  # a mistake is known before anything is compiled
+        prediction_flops(name, objective, program.body.config)
     process, begin = (jax.process_index(), jax.process_count()), Path(config.init_from).expanduser()
     return Experiment(
         config=config,
@@ -123,7 +126,7 @@ def objective_facts(built: Mapping[str, objectives.Objective], prepared, evaluat
         name: {
             "asks": objective.asks,
             "labels": next((field for field in objective.needs if field in NEGATIVES.values()), None),
-            "guessing": objective.guessing(prepared.counts, batches),
+            "guessing": guessing_of(name, objective, prepared.counts, batches),
         }
         for name, objective in built.items()
     }

@@ -20,6 +20,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import directions_with, family_of, model_direction, model_shape
 from bertlab.objectives.blame import blamed
+from bertlab.objectives.judging import scoring_of
 from bertlab.run import Run
 from bertlab.train.budget import parse_budget
 from bertlab.train.choice import check_attention
@@ -59,6 +60,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
         _check_model_of(name, objective, config.model, built)
         _check_needs(name, objective, config.data)
         _check_shared_view(name, objective, built)
+        scoring_of(name, objective)
     _check_weights(config)
     _check_phases(config)
     if config.train.budget:
@@ -67,13 +69,18 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     shape = model_shape(config.model, vocab_size=1)
     _check_data_fields(config, built)
     check_shape(config, shape)
-    showing = [objective for objective in built.values() if objective.has_view or objective.sees in ("clean", "any")]
-    if config.model.attention == "pallas" and all(objective.has_order for objective in showing):
+    showing = [name for name, objective in built.items() if objective.has_view or objective.sees in ("clean", "any")]
+    if config.model.attention == "pallas" and all(_has_order(name, built[name]) for name in showing):
         raise UserError(
             f"config.model.attention='pallas' does not support the masking pattern of objective {next(iter(built))}; set"
             " attention='auto'"
         )
     return built
+
+
+def _has_order(name: str, objective: objectives.Objective) -> bool:
+    with blamed(name, objective, "view"):
+        return objective.has_order
 
 
 def _check_model_of(name: str, objective: objectives.Objective, model, built: Mapping[str, objectives.Objective]) -> None:

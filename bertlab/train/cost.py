@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from bertlab.data.formats import row_length
 from bertlab.objectives.blame import blamed
+from bertlab.objectives.judging import prediction_flops
 
 
 def body_flops(phase, length: int | None = None) -> float:
@@ -26,7 +27,7 @@ def body_flops(phase, length: int | None = None) -> float:
 def step_flops(phase, metrics: Mapping[str, tuple], length: int) -> float:
     """Forward and backward model FLOPs of one step with its predictions, over rows of `length` positions."""
     shape, asked = phase.program.body.config, phase.program.objectives.items()
-    predicted = sum(float(metrics[f"{name}/loss"][1]) * o.flops_per_prediction(shape) for name, o in asked)
+    predicted = sum(float(metrics[f"{name}/loss"][1]) * prediction_flops(name, o, shape) for name, o in asked)
     return body_flops(phase, length) + predicted
 
 

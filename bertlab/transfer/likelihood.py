@@ -36,6 +36,7 @@ from bertlab.models.base import View
 from bertlab.objectives import scoring_objectives
 from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Objective
+from bertlab.objectives.judging import scoring_of
 from bertlab.objectives.program import Program
 from bertlab.transfer.rows import Inference, batches, padded_length, power_of_two, stacked
 
@@ -92,7 +93,7 @@ class BitsPerByte:
 
 def ways_of(objectives: Mapping[str, Objective]) -> frozenset[str]:
     """How a model of these objectives has learned to predict a token of a text: some of `bertlab.objectives.base.WAYS`."""
-    return frozenset(way for objective in objectives.values() for way in objective.scoring().ways)
+    return frozenset(way for item in objectives.items() for way in scoring_of(*item).ways)
 
 
 def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: C
     kinds = kinds_of({name: objectives[name] for name in trained})
     reasons = []
     for name, objective in objectives.items():
-        scoring = objective.scoring()
+        scoring = scoring_of(name, objective)
         lacks = scoring.lacks if name in trained else "it had no weight in training" if scoring.ways else ""
         reasons += [f"{name}: {lacks}"] if lacks else []
     names = ", ".join(objectives) or "none"

@@ -1,6 +1,7 @@
 """Pretraining with what follows it: the measures by which models of different objectives can be compared."""
 
 import dataclasses
+import traceback
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -44,7 +45,10 @@ def measure(run: Path) -> None:
     """Bits per byte and minimal pairs by the run's own likelihood, and its nats above the exact floors; each only once.
 
     What cannot be measured is said in one line: the training before it is not lost. measured.json is written last, and says
-    what is wanting.
+    what is wanting; delete it to measure that again. So a sweep does not try for ever what an objective cannot do.
+
+    Raises:
+        OSError: from the machine (a full disk); nothing is recorded, and the next call tries again.
     """
     directory = Run(run)
     if directory.measured.exists():
@@ -66,8 +70,10 @@ def _evaluate(config: ConfigDict, run: Path) -> str | None:
             evaluate(run, limit=config.evaluate.sentences)
         if pairs and str(Path(pairs)) not in done.get("minimal_pairs", {}):
             evaluate(run, minimal_pairs=Path(pairs), limit=config.evaluate.pairs)
-    except UserError as error:
-        return str(error)
+    except OSError:
+        raise
+    except Exception as error:
+        return _reason(error)
     return None
 
 
@@ -78,10 +84,20 @@ def _find_floors(config: ConfigDict, run: Path) -> str | None:
     try:
         found = floors(config, params=load_params(run))
         Run(run).floor.write({n: dataclasses.asdict(f) for n, f in found.items() if isinstance(f, Floor)})
-    except ValueError as error:  # a UserError too; a traceback here would have a sweep try this run for ever
-        return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    except OSError:
+        raise
+    except Exception as error:
+        return _reason(error)
     for name, floor in found.items():
         known = isinstance(floor, Floor)
         said = f"{floor.above:+.4f} nats above its floor of {floor.value:.4f}" if known else f"no floor: {floor}"
         print(f"{name}: {said}", flush=True)
     return None
+
+
+def _reason(error: Exception) -> str:
+    """What measured.json says of an error; a mistake in the code also prints its traceback."""
+    if isinstance(error, UserError):
+        return str(error)
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"

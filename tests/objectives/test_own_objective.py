@@ -119,6 +119,31 @@ UNBUILT = [
     (METHOD, f"    def __post_init__(self):\n        int('x')\n\n{METHOD}", "int('x')", r"\(ValueError in __post_init__\(\)"),
     (METHOD, f"    def check(self, vocabulary):\n        vocabulary.x\n\n{METHOD}", "vocabulary.x", r"in check\(\)\)"),
     (METHOD, f"    def extra_flops(self, s, n):\n        return s.x\n\n{METHOD}", "s.x", r"in extra_flops\(\)\)"),
+    (
+        METHOD,
+        f"    def flops_per_prediction(self, s):\n        return s.x\n\n{METHOD}",
+        "s.x",
+        r"in flops_per_prediction\(\)\)",
+    ),
+    (
+        METHOD,
+        f"    def guessing(self, counts, batches):\n        return batches.x\n\n{METHOD}",
+        "batches.x",
+        r"in guessing\(\)\)",
+    ),
+    (METHOD, f"    def scoring(self):\n        return self.x\n\n{METHOD}", "self.x", r"in scoring\(\)\)"),
+    (
+        METHOD,
+        f"    def scoring(self):\n        return ('forward',)\n\n{METHOD}",
+        "def scoring",
+        r"a Scoring, got tuple \(TypeError in sc",
+    ),
+    (
+        METHOD,
+        f"    def scoring(self):\n        import bertlab\n        return bertlab.objectives.Scoring(('forwards',))\n\n{METHOD}",
+        "objectives.Scoring",
+        r"ways=\('forwards',\) .* 'forward', .* \(ValueError in scoring\(\)\)",
+    ),
 ]
 
 
@@ -128,6 +153,13 @@ def test_a_mistake_before_the_first_batch_is_named_too(old, new, line, message, 
     with pytest.raises(UserError, match=message) as error:
         body_flops(build_pretraining(small_config(RECIPE.format(path.stem))).phases[0])
     assert f"{path}, line {number}: " in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_mistake_in_a_view_that_is_checked_before_any_batch_is_named(small_config, written):
+    path, line = written('batch["tokens"] % 2', 'batch["words"] % 2', 'batch["words"]')
+    with pytest.raises(UserError) as error:
+        check_config(small_config(RECIPE.format(path.stem), model__attention="pallas", model__dropout=0.0, data__seq_len=128))
+    assert str(error.value).startswith(f"objective Own: {path}, line {line}: ")
 
 
 @pytest.mark.parametrize(

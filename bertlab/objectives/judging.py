@@ -1,0 +1,40 @@
+"""What an objective says for judging a model. A mistake in an objective from outside the package is reported as in training."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertlab.models.base import View
+from bertlab.objectives.base import Corruption, Objective, Scoring, Vocabulary
+from bertlab.objectives.blame import blamed
+
+
+def scoring_of(name: str, objective: Objective) -> Scoring:
+    """`Objective.scoring`."""
+    with blamed(name, objective, "scoring"):
+        return _require("scoring", objective.scoring(), Scoring)
+
+
+def corruption_of(name: str, objective: Objective, view: View, vocabulary: Vocabulary) -> Corruption:
+    """`Objective.corruption`."""
+    with blamed(name, objective, "corruption"):
+        return _require("corruption", objective.corruption(view, vocabulary), Corruption)
+
+
+def guessing_of(name: str, objective: Objective, counts: np.ndarray | None, batches: Sequence[View]) -> float | None:
+    """`Objective.guessing`."""
+    with blamed(name, objective, "guessing"):
+        nats = objective.guessing(counts, batches)
+        return None if nats is None else float(nats)
+
+
+def prediction_flops(name: str, objective: Objective, shape) -> float:
+    """`Objective.flops_per_prediction`."""
+    with blamed(name, objective, "flops_per_prediction"):
+        return float(objective.flops_per_prediction(shape))
+
+
+def _require(method: str, found, kind: type):
+    if not isinstance(found, kind):
+        raise TypeError(f"{method}() must return a {kind.__name__}, got {type(found).__name__}")
+    return found
