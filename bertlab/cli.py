@@ -153,12 +153,20 @@ def _add_studies(add) -> None:
         "--until_decided", nargs="?", const="all", default="", metavar="TASK",
         help="stop adding seeds once the variants' order on TASK is settled (without TASK: on all tasks)",
     )  # fmt: skip
+    sweep("--published", type=Path, help="folder that `bertlab publish` wrote; its runs count as finished")
     sweep("--launcher", default="local", choices=("local", "slurm", "ray"), help="where the runs start (default local)")
     sweep(
         "--launcher_options", default="",
         help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,partition=gpu; ray: address=,"
         " num_gpus=",
     )  # fmt: skip
+
+    publish = add(
+        "publish", _publish, "copy a study's results, without checkpoints, for others to read and go on from",
+        "bertlab publish runs/table5 experiments/results/table5",
+    )  # fmt: skip
+    publish("path", type=Path, help="study directory")
+    publish("folder", type=Path, help="where to; what was published before stays as it is")
 
     report = add(
         "report", _report, "write tables, curves and an HTML page for a study or a run", "bertlab report runs/objectives"
@@ -421,7 +429,7 @@ def _sweep(given, _) -> int:
     from bertlab.studies.sweep import sweep
 
     started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-    return sweep(load_study(given.study), given.workdir, started_by, given.dry_run, given.until_decided)
+    return sweep(load_study(given.study), given.workdir, started_by, given.dry_run, given.until_decided, given.published)
 
 
 def _evaluate(given, _) -> None:
@@ -460,6 +468,13 @@ def _bench(given, _) -> None:
 
     settings = {"data.corpus": given.corpus} if given.corpus else {}
     bench(given.suite, given.against, given.out, given.only, given.rounds, given.seconds, settings, given.quick)
+
+
+def _publish(given, _) -> None:
+    from bertlab.studies.published import publish
+
+    added = publish(given.path, given.folder)
+    print(f"{given.folder}: {len(added)} added" + "".join(f"\n  {name}" for name in added))
 
 
 def _report(given, _) -> None:

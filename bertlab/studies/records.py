@@ -12,17 +12,29 @@ from typing import Any
 from bertlab.errors import UserError
 from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec, begun_at, sharing
-from bertlab.studies.worker import Stage, existing_run, pretrained, recorded, stage_settings
+from bertlab.studies.worker import Stage, existing_run, is_finished, pretrained, recorded, stage_settings
 
 
 def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
-    """The runs, each sharing a stage with the run that already has it in this workdir, whatever their order."""
+    """The runs, each sharing a stage with the run that already has it in this workdir, whatever their order.
+
+    A run that has more to do cannot begin with a stage whose checkpoints are gone, as those of a published one are: it shares
+    the stage with another run that has it or still has to train it.
+    """
 
     def has_it(stage: str, run: RunSpec) -> bool:
         wanted, there = stage_settings(run), recorded(workdir / run.name)
         return any(there.get(key) == of for key, of in wanted.items() if key.partition("/")[0] == stage)
 
-    return sharing(runs, has_it)
+    shared = sharing(runs, has_it)
+    to_do = {run.name for run in shared if not is_finished(run, workdir / run.name)}
+
+    def claim(stage: str, run: RunSpec) -> int:
+        of = Run(workdir / run.name)
+        gone = stage == "pretrain" and of.result.exists() and not of.steps()
+        return 2 if has_it(stage, run) and not gone else int(run.name in to_do)
+
+    return [new if new.name in to_do else old for old, new in zip(shared, sharing(runs, claim), strict=True)]
 
 
 def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequence[RunSpec]) -> None:

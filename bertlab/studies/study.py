@@ -1,6 +1,7 @@
 """A study is pure data: a base config and the axes along which its runs differ. Runs with equal pretraining share it."""
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import json
@@ -280,13 +281,13 @@ def keeping(runs: Sequence[RunSpec]) -> list[RunSpec]:
     ]
 
 
-def sharing(runs: Sequence[RunSpec], has_it: Callable[[str, RunSpec], bool] = lambda stage, run: False) -> list[RunSpec]:
+def sharing(runs: Sequence[RunSpec], claim: Callable[[str, RunSpec], int] = lambda stage, run: 0) -> list[RunSpec]:
     """The runs, with `shares` set where they have the same pretraining or adaptation.
 
     Args:
         runs: All runs of a study.
-        has_it: ("pretrain" or "adapt", run) -> whether the run's directory already has that stage. The first run that has it
-            owns it; if none has, the first run does.
+        claim: ("pretrain" or "adapt", run) -> how good the run's claim to the stage is. The run with the best one owns the
+            stage, the first of several.
     """
     fellows: dict[str, list[RunSpec]] = {}
     for run in runs:
@@ -294,10 +295,7 @@ def sharing(runs: Sequence[RunSpec], has_it: Callable[[str, RunSpec], bool] = la
             fellows.setdefault(key, []).append(run)
     shared = []
     for run in runs:
-        owners = {
-            stage: next((fellow.name for fellow in fellows[key] if has_it(stage, fellow)), fellows[key][0].name)
-            for stage, key in _shareable(run).items()
-        }
+        owners = {stage: max(fellows[key], key=functools.partial(claim, stage)).name for stage, key in _shareable(run).items()}
         shared.append(replace(run, shares={stage: owner for stage, owner in owners.items() if owner != run.name}))
     return shared
 

@@ -29,6 +29,7 @@ from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.locks import lock_directory
 from bertlab.studies.measurements import trained_objectives
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
+from bertlab.studies.published import adopt, clear_needed
 from bertlab.studies.records import check_same_study, check_steps, clear_changed, with_owners
 from bertlab.studies.selection import Search, at_selected_rates, candidates, find_searches, has_ended, undecided
 from bertlab.studies.statistics import Settlement
@@ -46,6 +47,7 @@ def sweep(
     launcher: Launcher | None = None,
     dry_run: bool = False,
     until_decided: str = "",
+    published: str | os.PathLike | None = None,
     *,
     runner: str = RUNNER,
     console: Console | None = None,
@@ -63,6 +65,7 @@ def sweep(
         dry_run: Only print the runs, their overrides and their cost.
         until_decided: A task, or "all": start no further seed once that task settles the order of the variants
             (`bertlab.studies.ordering`).
+        published: A folder that `bertlab publish` wrote; its runs are copied to the workdir and count as finished.
         runner: "module:function" called in each worker process with a RunSpec and its directory.
         console: Where to print; default the terminal.
 
@@ -84,6 +87,8 @@ def sweep(
     configs, transfers = check_configs(own, runner)
     searches = find_searches(study, own, configs)
     tried = candidates(searches, own)
+    if published:
+        adopt(Path(published), workdir)
     for search in searches:  # neither text nor cost depends on the rate
         configs |= dict.fromkeys(search.candidates, configs[search.runs[0]])
 
@@ -136,6 +141,8 @@ def sweep(
             held = undecided(searches, workdir)
             failures |= {run.name: held[run.name] for run in runs if run.name in held}
             ready_ones = [run for run in runs if run.name not in held]
+            if published and (cleared := clear_needed(Path(published), workdir, ready_ones)):
+                print_line(console, f"pretrained again, because new tasks begin with them: {', '.join(cleared)}")
             pending = [run for run in ready_ones if not is_finished(run, workdir / run.name)]
             print_line(
                 console,

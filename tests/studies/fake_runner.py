@@ -7,7 +7,7 @@ import signal
 
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.worker import awaited, stages
+from bertlab.studies.worker import awaited, existing_run, stages
 
 
 def run(run, directory):
@@ -39,6 +39,8 @@ def run(run, directory):
         (stage.directory / "result.json").write_text(json.dumps({"step": step, "metrics": metrics, "tokens": 10 * step}))
         if stage.kind == "pretrain":
             (stage.directory / "measured.json").write_text("{}")
+        if stage.kind == "pretrain" and existing_run(run.config) is None:
+            (stage.directory / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
 
 
 def wait(workdir):

@@ -268,7 +268,7 @@ def test_a_pretraining_that_diverged_before_it_saved_may_be_mended(tmp_path):
     mended = uses({"A": "last"}, {"optimizer.learning_rate": 1e-3})
     assert run_sweep(mended, tmp_path)[0] == 0
     left = {path.name for path in (tmp_path / "a").iterdir()}
-    assert left == {"calls.txt", "finetune", "job.json", "log.txt", "measured.json", "result.json", "run.lock"}
+    assert left == {"calls.txt", "checkpoints", "finetune", "job.json", "log.txt", "measured.json", "result.json", "run.lock"}
     with pytest.raises(UserError, match=r"optimizer.learning_rate is 0.001, not 0.002; .*delete "):
         run_sweep(uses({"A": "last"}, {"optimizer.learning_rate": 2e-3}), tmp_path)
 

@@ -67,7 +67,7 @@ def test_a_step_that_was_passed_without_a_checkpoint_is_refused_before_anything_
     assert run_sweep(study_of((125, 4000)), tmp_path)[0] == 0
     for step in (125, 4000):
         for name in ("mlm", "ltr"):
-            (tmp_path / f"{name}-125-seed=1" / "checkpoints" / str(step)).mkdir(parents=True)
+            (tmp_path / f"{name}-125-seed=1" / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match=r"init_step=1000, but .*mlm-125-seed=1 has checkpoints at 125, 4000 "):
         run_sweep(study_of(), tmp_path)

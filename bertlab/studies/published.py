@@ -1,0 +1,143 @@
+"""Publishes a study's results without its checkpoints, and lets a sweep on another machine go on from them.
+
+    bertlab publish runs/table5 experiments/results/table5
+    bertlab sweep --study=... --workdir=runs/table5 --published=experiments/results/table5
+
+A published study is a study's directory without checkpoints, tokenizers, texts, predictions and logs; `bertlab report` reads it
+as any other. A sweep takes its runs as finished. If something new begins with a published pretraining, it is trained again.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.run import JsonFile, Run, StudyDirectory
+from bertlab.studies.study import RunSpec
+from bertlab.studies.worker import is_finished
+
+LINES = 60  # of each split, at most, that a published metrics.jsonl has
+
+
+def publish(workdir: Path, folder: Path) -> list[str]:
+    """Copies what has finished in a study to a folder; what is there already stays as it is.
+
+    Args:
+        workdir: The study's directory.
+        folder: Where to; it is made, or holds what was published of the same study before.
+
+    Returns:
+        The directories that were added, such as "mlm-seed=1" and "mlm-seed=1/finetune/sst2".
+
+    Raises:
+        UserError: The workdir holds no study, or the folder holds another one.
+    """
+    source, target = StudyDirectory(workdir), StudyDirectory(folder)
+    study = source.study.read()
+    if (there := target.study.get(study)["name"]) != study["name"]:
+        raise UserError(f'{target.study} is of study "{there}", not "{study["name"]}"; give another folder')
+    added = []
+    for name in names_of(study):
+        if Run(workdir / name).job.exists():
+            found = [stage for stage in _stages(workdir / name) if _copy(stage, folder / stage.directory.relative_to(workdir))]
+            added += [str(stage.directory.relative_to(workdir)) for stage in found]
+            _write(Run(workdir / name).job, Run(folder / name).job)
+    study["command"] = study["command"].replace(str(workdir.absolute()), workdir.name)
+    target.study.write(study)
+    return added
+
+
+def adopt(folder: Path, workdir: Path) -> None:
+    """Copies a published study to a study's directory, without the runs and stages that have begun there.
+
+    Raises:
+        UserError: The folder holds no study.
+    """
+    published, target = StudyDirectory(folder), StudyDirectory(workdir)
+    names = names_of(published.study.read())
+    workdir.mkdir(parents=True, exist_ok=True)
+    if not target.study.exists():
+        shutil.copyfile(published.study.path, target.study.path)
+    for run in [Run(folder / name) for name in names if (folder / name).is_dir()]:
+        there = Run(workdir / run.directory.name)
+        if not there.job.exists():
+            shutil.copytree(
+                run.directory, there.directory, ignore=shutil.ignore_patterns("adapt", "finetune"), dirs_exist_ok=True
+            )
+        for stage, task in [(kind, task) for kind in ("adapt", "finetune") for task in run.tasks(kind)]:
+            if not there.stage(stage, task).directory.exists():
+                shutil.copytree(run.stage(stage, task).directory, there.stage(stage, task).directory)
+
+
+def clear_needed(folder: Path, workdir: Path, runs: Sequence[RunSpec]) -> list[str]:
+    """Removes published pretrainings of runs that have more to do, so that they are trained again; the folder keeps them.
+
+    Args:
+        folder: From `publish`.
+        workdir: The study's directory.
+        runs: From `bertlab.studies.records.with_owners`, which lets no other run begin with them.
+
+    Returns:
+        The runs' names.
+    """
+    cleared = []
+    for run in runs:
+        own = Run(workdir / run.name)
+        published = Run(folder / run.name).result.exists() and own.result.exists() and not own.steps()
+        if published and "pretrain" not in run.shares and not is_finished(run, workdir / run.name):
+            own.delete_pretraining()
+            cleared.append(run.name)
+    return cleared
+
+
+def names_of(study: dict) -> list[str]:
+    """The names of a study's runs and of the candidates for its rates."""
+    candidates = [name for search in study.get("searches", ()) for name in search["candidates"]]
+    return [*candidates, *(run["name"] for run in study["runs"])]
+
+
+def _stages(directory: Path) -> Iterator[Run]:
+    """The finished parts of a run: its pretraining, adaptations and fine-tunings."""
+    run = Run(directory)
+    if run.diverged.exists() or (run.result.exists() and run.measured.exists()):
+        yield run
+    for task in run.tasks("finetune"):  # an adaptation without one is of no use: it has no checkpoint
+        if run.stage("finetune", task).result.exists():
+            yield from (stage for kind in ("adapt", "finetune") if (stage := run.stage(kind, task)).result.exists())
+
+
+def _copy(run: Run, target: Path) -> bool:
+    """Copies the small files of a run or a stage, unless it is there; whether it did."""
+    copy = Run(target)
+    if copy.result.exists() or copy.diverged.exists():
+        return False
+    for file in sorted(run.directory.glob("*.json")):
+        if file.name not in (run.job.path.name, run.result.path.name):
+            _write(JsonFile(file), JsonFile(target / file.name))
+    if lines := run.metrics.read():
+        copy.metrics.write("".join(json.dumps(line) + "\n" for line in thinned(lines)))
+    if run.diverged.exists():
+        copy.diverged.write(run.diverged.read())
+    if run.result.exists():
+        _write(run.result, copy.result)
+    return True
+
+
+def thinned(lines: Sequence[dict]) -> list[dict]:
+    """At most `LINES` lines of each split, evenly, with the last."""
+    by_split: dict[str, list[dict]] = {}
+    for line in lines:
+        by_split.setdefault(line["split"], []).append(line)
+    kept = []
+    for of_split in by_split.values():
+        every = -(-len(of_split) // LINES)
+        kept += of_split[::-1][::every]
+    return sorted(kept, key=lambda line: line["step"])
+
+
+def _write(source: JsonFile, target: JsonFile) -> None:
+    """Copies a file, without the command of this machine's worker; study.json has the study's."""
+    content = source.read()
+    content.pop("command", None)
+    target.write(content)

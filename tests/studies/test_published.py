@@ -1,0 +1,95 @@
+"""Results go to a folder without checkpoints, and a sweep elsewhere goes on from them as if it had trained them."""
+
+import itertools
+import json
+
+import pytest
+from conftest import run_sweep
+
+from bertlab.errors import UserError
+from bertlab.studies.measurements import load
+from bertlab.studies.published import LINES, publish, thinned
+from bertlab.studies.study import Study
+
+pytestmark = pytest.mark.usefixtures("fake_runs")
+
+
+def study(seeds=(1,), tasks=("x",), rates=(), name="s", **overrides):
+    """Two variants that share one pretraining, and one with its own."""
+    uses = {"top": {"finetune.head.layers": "last"}, "all": {"finetune.head.layers": "scalar_mix"}, "other": {"which": "other"}}
+    overrides = {"train.steps": 10, "score": 0.5} | overrides
+    axes = {"use": uses, "seed": list(seeds)}
+    return Study(name, "", "?", "base.py", axes, overrides=overrides, downstream=tasks, rates=rates)
+
+
+def called(workdir):
+    """The runs that a worker executed here."""
+    return sorted(path.parent.name for path in workdir.glob("*/calls.txt"))
+
+
+def test_a_sweep_elsewhere_takes_published_runs_as_finished_and_trains_only_new_ones(tmp_path):
+    here, folder, there = tmp_path / "here", tmp_path / "folder", tmp_path / "there"
+    assert run_sweep(study(), here)[0] == 0
+    added = publish(here, folder)
+    assert set(added) == {f"{run}-seed=1{part}" for run in ("top", "all", "other") for part in ("", "/finetune/x")} - {
+        "all-seed=1"
+    }
+    assert not list(folder.rglob("checkpoints")) and not list(folder.rglob("log.txt"))
+    assert str(tmp_path) not in "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    assert load(folder).measurements.equals(load(here).measurements)
+
+    assert run_sweep(study(), there, published=folder)[0] == 0
+    assert called(there) == []
+    assert run_sweep(study((1, 2)), there, published=folder)[0] == 0
+    assert called(there) == ["all-seed=2", "other-seed=2", "top-seed=2"]
+    assert len(publish(there, folder)) == 5 and publish(there, folder) == []
+    assert load(folder).measurements.equals(load(there).measurements)
+
+
+def test_a_published_pretraining_is_trained_again_only_where_something_new_begins_with_it(tmp_path):
+    here, folder, there = tmp_path / "here", tmp_path / "folder", tmp_path / "there"
+    rates = {"rates": (0.5, 1.0), "best_rate": 5e-5}
+    assert run_sweep(study(**rates), here)[0] == 0
+    publish(here, folder)
+    wider = study(**rates)
+    wider.axes["use"]["mix"] = {"finetune.head.layers": "concat_last_4"}
+    for _ in range(2):
+        assert run_sweep(wider, there, published=folder)[0] == 0
+        assert called(there) == ["mix-seed=1"], "the candidate that was selected has no checkpoint, and keeps its result"
+        assert (there / "mix-seed=1" / "result.json").exists()
+        (there / "mix-seed=1" / "finetune" / "x" / "result.json").unlink()  # as if it had been killed
+
+
+def test_a_new_task_of_published_runs_trains_their_pretraining_once(tmp_path):
+    here, folder, there = tmp_path / "here", tmp_path / "folder", tmp_path / "there"
+    assert run_sweep(study(), here)[0] == 0
+    publish(here, folder)
+    status, printed = run_sweep(study(tasks=("x", "y")), there, published=folder)
+    assert status == 0 and called(there) == ["all-seed=1", "other-seed=1", "top-seed=1"]
+    assert printed.partition("pretrained again")[2].split("\n")[0].endswith(": top-seed=1, other-seed=1")
+    assert [(there / f"{name}-seed=1" / "checkpoints").exists() for name in ("top", "all", "other")] == [True, False, True]
+
+
+def test_what_cannot_be_published_or_adopted_is_refused(tmp_path):
+    assert run_sweep(study(), tmp_path / "here")[0] == 0
+    publish(tmp_path / "here", tmp_path / "folder")
+    assert run_sweep(study(name="t"), tmp_path / "t")[0] == 0
+    with pytest.raises(UserError, match='"s", not "t"'):
+        publish(tmp_path / "t", tmp_path / "folder")
+    with pytest.raises(UserError, match=r"study\.json"):
+        publish(tmp_path, tmp_path / "other")
+    with pytest.raises(UserError, match=r"study\.json"):
+        run_sweep(study(), tmp_path / "new", published=tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"holds another study.*train\.steps"):
+        run_sweep(study(**{"train.steps": 20}), tmp_path / "new", published=tmp_path / "folder")
+
+
+@pytest.mark.parametrize("count", [1, LINES, LINES + 1, 5 * LINES + 3])
+def test_a_thinned_log_is_even_and_has_the_last_line_of_each_split(count):
+    lines = [{"step": step, "split": split} for step in range(1, count + 1) for split in ("train", "valid")]
+    kept = thinned(lines)
+    for split in ("train", "valid"):
+        steps = [line["step"] for line in kept if line["split"] == split]
+        assert count / 2 / max(1, count // LINES) <= len(steps) <= LINES and steps[-1] == count
+        assert len({b - a for a, b in itertools.pairwise(steps)}) <= 1
+    assert json.dumps(kept) == json.dumps(sorted(kept, key=lambda line: line["step"]))
