@@ -17,7 +17,7 @@ from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import is_finished
 
-LINES = 60  # of each split, at most, that a published metrics.jsonl has
+LINES = 30  # of each split, at most, that a published metrics.jsonl has
 
 
 def publish(workdir: Path, folder: Path) -> list[str]:
@@ -39,9 +39,9 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         raise UserError(f'{target.study} is of study "{there}", not "{study["name"]}"; give another folder')
     added = []
     for name in names_of(study):
-        if Run(workdir / name).job.exists():
-            found = [stage for stage in _stages(workdir / name) if _copy(stage, folder / stage.directory.relative_to(workdir))]
-            added += [str(stage.directory.relative_to(workdir)) for stage in found]
+        places = [stage.directory.relative_to(workdir) for stage in _stages(workdir / name)]
+        added += [str(place) for place in places if _copy(Run(workdir / place), Run(folder / place))]
+        if places:
             _write(Run(workdir / name).job, Run(folder / name).job)
     study["command"] = study["command"].replace(str(workdir.absolute()), workdir.name)
     target.study.write(study)
@@ -107,14 +107,13 @@ def _stages(directory: Path) -> Iterator[Run]:
             yield from (stage for kind in ("adapt", "finetune") if (stage := run.stage(kind, task)).result.exists())
 
 
-def _copy(run: Run, target: Path) -> bool:
+def _copy(run: Run, copy: Run) -> bool:
     """Copies the small files of a run or a stage, unless it is there; whether it did."""
-    copy = Run(target)
     if copy.result.exists() or copy.diverged.exists():
         return False
     for file in sorted(run.directory.glob("*.json")):
         if file.name not in (run.job.path.name, run.result.path.name):
-            _write(JsonFile(file), JsonFile(target / file.name))
+            _write(JsonFile(file), JsonFile(copy.directory / file.name))
     if lines := run.metrics.read():
         copy.metrics.write("".join(json.dumps(line) + "\n" for line in thinned(lines)))
     if run.diverged.exists():
