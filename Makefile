@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-slow planted studies test-lowest parity lint clean
 
 demo: $(VENV)/.installed
-	@echo "Pretraining and fine-tuning three variants with three seeds on two cores; this takes about eight minutes."
+	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
 	$(BIN)/bertlab sweep --study=experiments/ablations/objectives.py:scale=demo --workdir=runs/demo --jobs=2
 	$(BIN)/bertlab report runs/demo
 

@@ -124,7 +124,7 @@ def test_steps_are_those_given_or_the_studys_or_the_recipes():
 
 def test_a_preset_stands_for_arguments_below_those_given():
     of_demo = lambda arguments: (len(runs := study_of("objectives", arguments).runs()), runs[0].overrides["train.steps"])
-    assert of_demo("scale=demo") == (9, 250)
+    assert of_demo("scale=demo") == (12, 250)
     assert of_demo("seeds=2,steps=20,scale=demo") == (6, 20)
     assert of_demo("scale=tiny") == (25, 6000)
 

@@ -63,7 +63,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
         "model.norm_placement": "pre",
         "model.final_norm": True,
         "model.use_bias": False,
-        "optimizer.learning_rate": 2e-3,
+        "optimizer.learning_rate": 6e-3,
         "optimizer.b2": 0.98,  # as RoBERTa
     },
 }

@@ -6,13 +6,14 @@
 The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM beside it and no pretraining as the
 floor. MLM and LTR share one transformer body; only its direction and the objective differ. A word is read at its last piece
 in all rows; only there has a left-to-right model seen all of it. `scale=demo` is what `make demo` runs: MLM, left-to-right
-and no pretraining at scale=tiny for 250 steps, three seeds, and tasks with 200 labelled examples.
+and no pretraining at scale=tiny for 250 steps, four seeds, and a linear layer on frozen states (`use=probe`), where what
+pretraining has learned shows most.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Study
 
-DEMO = {"scale": "tiny", "steps": 250, "seeds": 3, "select": "off", "labels": "200"}
+DEMO = {"scale": "tiny", "steps": 250, "seeds": 4, "select": "off", "use": "probe"}
 
 CLAIMS = (
     Claim("LTR", "no pretraining", "59.9 without pre-training, 74.7 with it, on average", "Radford et al. 2018, table 5"),
