@@ -107,7 +107,7 @@ def inputs(arrays: dict) -> dict:
 
 def bert(config, facts: dict, arrays: dict):
     """transformers' BertForPreTraining, or without NSP its BertForMaskedLM: model, loss of a batch, batches."""
-    pairs = any("pair_label" in find(name).needs for name in config.objectives)
+    pairs = any(find(name).asks == "pairs" for name in config.objectives)
     model = (transformers.BertForPreTraining if pairs else transformers.BertForMaskedLM)(bert_config(facts))
     labels = torch.full_like(arrays["tokens"], -100)
     used = arrays["masked_weights"] > 0

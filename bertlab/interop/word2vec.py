@@ -21,6 +21,7 @@ from bertlab.data.tokenizers import WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported
+from bertlab.objectives.blame import blamed
 
 # The bytes of numbers and separators in text.
 _DIGITS = b"0123456789+-.eE \r\n"
@@ -236,7 +237,7 @@ def imported(source: Path, words: list[str], vectors: np.ndarray) -> Imported:
 
 
 def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
-    """The words of a static run without the special pieces, and their vectors [V, D]: w + w̃ if GloVe trained them.
+    """The words of a static run without the special pieces, and their vectors [V, D] (`Objective.word_vectors`).
 
     Raises:
         UserError: the run is of another family.
@@ -245,10 +246,11 @@ def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
         raise UserError(
             f"this run has config.model.family={run.config.model.family!r}; only 'static' has one vector for each word"
         )
-    vectors = np.asarray(run.params["body"]["token_embedding"], np.float32)
-    trained = objectives.build(run.config.objectives).values() if len(run.config.objectives) else ()
-    if any("counts" in objective.needs for objective in trained):  # GloVe's
-        vectors = vectors + np.asarray(run.params["body"]["output"]["kernel"], np.float32)
+    body = run.params["body"]
+    vectors, outputs = (np.asarray(of, np.float32) for of in (body["token_embedding"], body["output"]["kernel"]))
+    for name, objective in objectives.build(run.config.objectives).items() if len(run.config.objectives) else ():
+        with blamed(name, objective, "word_vectors"):
+            vectors = objective.word_vectors(vectors, outputs)
     pieces = run.tokenizer.pieces()
     rows = [i for i, piece in enumerate(pieces) if piece not in SPECIALS]
     return [pieces[i] for i in rows], vectors[rows]

@@ -56,6 +56,7 @@ __all__ = [
     "Oracle",
     "Scoring",
     "Vocabulary",
+    "asking",
     "build",
     "cross_entropy",
     "describe",
@@ -83,6 +84,11 @@ def members(names: str) -> dict[str, float]:
 def scoring_objectives() -> list[str]:
     """Registry names of the objectives whose models can score texts."""
     return [name for name, kind in REGISTRY.items() if kind().scoring().ways]
+
+
+def asking(asks: str) -> list[str]:
+    """Registry names of the objectives whose `asks` is this."""
+    return [name for name, kind in REGISTRY.items() if kind.asks == asks]
 
 
 def find(name: str) -> type[Objective]:

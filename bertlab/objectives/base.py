@@ -257,6 +257,11 @@ class Objective(abc.ABC):
         one_sided = self.asks == "tokens" and not self.has_view and self.reads in ("forward", "backward")
         return Scoring((self.reads,) if one_sided else ())
 
+    def word_vectors(self, inputs: Float[np.ndarray, "V D"], outputs: Float[np.ndarray, "V D"]) -> Float[np.ndarray, "V D"]:
+        """The word vectors of a static model that it trained, from the rows of its input and of its output layer."""
+        del outputs
+        return inputs
+
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
         """What the view does to the words it chooses, for floors; `view` has NumPy arrays.
 

@@ -236,6 +236,10 @@ class Glove(Objective):
         """A pair's product, forward and backward."""
         return 6.0 * shape.width
 
+    def word_vectors(self, inputs, outputs):
+        """w + w̃."""
+        return inputs + outputs
+
     def loss(self, model: Bound, view: View) -> Metrics:
         """Sum over the pairs, and their number; `contexts` and float32 `counts` are [B, L] like `tokens`."""
         words, contexts, counts = view["tokens"], view["contexts"], view["counts"].astype(jnp.float32)

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from bertlab.data.formats import FORMATS, Format
 from bertlab.errors import UserError
+from bertlab.models.presets import FAMILIES
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies import leaks
 from bertlab.train.phases import phase_configs, weights_of
@@ -37,7 +38,6 @@ CLIPPED = 10  # times config.optimizer.clip_norm; two or three times are common 
 EXPLODED = 10  # times the median gradient norm
 SLOWED = 3  # times slower than the median
 LINES = 4  # the fewest log lines that show a trend
-_NOT_TRANSFORMERS = ("elmo", "awd_lstm", "static")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,12 +280,13 @@ def _unigram(facts: Facts) -> Finding | None:
     stuck = {name: loss for name, loss in losses.items() if loss >= near[name] > facts.best_loss(name)}
     if not stuck:
         return None
-    stddev = "a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), "
+    family = FAMILIES.get(facts.setting("model.family"))
+    narrow = "a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), "
+    stddev = narrow if family is None or "init_stddev" in family.values else ""
     return Finding(
         f"after {facts.held_out['step']:,} steps the held-out loss of {_values(stuck)} is no better than the unigram entropy of"
         f" the training text, {entropy:.3f} nats: the model learned little beyond token frequencies",
-        f"try {'' if facts.setting('model.family') in _NOT_TRANSFORMERS else stddev}another config.optimizer.learning_rate, or"
-        " more steps",
+        f"try {stddev}another config.optimizer.learning_rate, or more steps",
     )
 
 

@@ -5,13 +5,14 @@ Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrid
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bertlab.config import load_config, parse_arguments
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
+from bertlab.transfer.kinds import KINDS, Kind
 from bertlab.transfer.recipes import RECIPES, SMALL
 from bertlab.transfer.tasks import find_task
 
@@ -268,17 +269,18 @@ class Setting:
             rows = {} if "transfer.epochs" in RECIPES[recipe] else _LARGE_ROWS
         return {**{f"finetune.{key}": value for key, value in rows.items()}, **self.finetune, "finetune.recipe": recipe}
 
-    def downstream(self, *kinds: str) -> dict[str, dict[str, Any]]:
-        """`Study.downstream` of the requested tasks, perhaps none; with `kinds`, only of tasks of these kinds.
+    def downstream(self, suits: Callable[[Kind], bool] | None = None) -> dict[str, dict[str, Any]]:
+        """`Study.downstream` of the requested tasks, perhaps none; with `suits`, only of tasks whose kind suits the study.
 
         A task is there once for each number of `labels` and each of `uses`: "package_100", "package_100_probe".
 
         Raises:
-            UserError: No task is of these kinds.
+            UserError: No task suits.
         """
-        names = [name for name in self.tasks if not kinds or find_task(name).kind.name in kinds]
-        if kinds and not names:
-            raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs a task of {' or '.join(kinds)}; name one")
+        names = [name for name in self.tasks if not suits or suits(find_task(name).kind)]
+        if suits and not names:
+            wanted = " or ".join(name for name, kind in KINDS.items() if suits(kind))
+            raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs a task of {wanted}; name one")
         found = {}
         for name, count, use in itertools.product(names, self.labels or [0], self.uses):
             parts = [name, *([str(count or "all")] if self.labels else []), *(["probe"] if use == "probe" else [])]

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bertlab import keys, objectives
 from bertlab.data.batches import check_data
-from bertlab.data.formats import FIELDS, NEGATIVES, format_of, row_length
+from bertlab.data.formats import FIELDS, FORMATS, NEGATIVES, format_of, row_length
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
@@ -108,14 +108,21 @@ def _check_needs(name: str, objective: objectives.Objective, data) -> None:
             f"objective {name} needs {', '.join(sorted(unknown))}, but no format provides that; `needs` may hold"
             f" {', '.join(sorted(FIELDS))}"
         )
-    made = format_of(data).label_field
-    for field in sorted({*objective.needs} & {*NEGATIVES.values()}):
-        if made is None:
+    kind = format_of(data)
+    if kind.is_word_pairs and not {*objective.needs} & {*kind.makes}:
+        text = next(of for of in FORMATS.values() if not of.is_word_pairs)
+        raise UserError(
+            f"objective {name} reads text, but rows of config.data.format={data.format!r} are pairs of words; set"
+            f" config.data.format={text.name!r}"
+        )
+    for field in objective.needs:
+        if field not in kind.makes:
+            wanted = next(of for of in FORMATS.values() if field in of.makes)
             raise UserError(
-                f"objective {name} needs sentence pairs, but config.data.format={data.format!r} provides none; set"
-                " config.data.format='segment_pair'"
+                f"objective {name} needs {field}, but config.data.format={data.format!r} does not provide it; set"
+                f" config.data.format={wanted.name!r}"
             )
-        if field != made:
+        if field in NEGATIVES.values() and field != kind.label_field:
             wanted = next(negatives for negatives, label in NEGATIVES.items() if label == field)
             key = f"config.data.{data.format}.negatives"
             raise UserError(
@@ -170,13 +177,8 @@ def _check_phases(config: ConfigDict) -> None:
 
 
 def _check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
-    """Refuses models and objectives that need what the batches do not have: characters, streams, pairs of words."""
+    """Refuses models and objectives that need what the batches do not have: characters and streams."""
     model, data = config.model, config.data
-    if any(("counts" in objective.needs) != format_of(data).is_word_pairs for objective in built.values()):
-        raise UserError(
-            f"config.data.format={data.format!r} with objectives {', '.join(built)}: format='cooccurrence' and objective glove"
-            " only work with each other"
-        )
     if model.token_encoder == "characters":
         if not data.characters:
             raise UserError("config.model.token_encoder='characters' reads characters; set config.data.characters=True")
@@ -191,8 +193,8 @@ def _check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Object
 
 def _check_stateful(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses to carry states for models, formats and objectives that cannot use them."""
-    model, data = config.model, config.data
-    if not family_of(model).recurrent or not format_of(data).is_stream:
+    model, data, kind = config.model, config.data, format_of(config.data)
+    if not family_of(model).recurrent or not kind.is_stream:
         raise UserError(
             f"config.model.stateful=True needs a recurrent family (elmo, awd_lstm) and config.data.format='stream', not"
             f" {model.family} and {data.format!r}"
@@ -203,8 +205,8 @@ def _check_stateful(config: ConfigDict, built: Mapping[str, objectives.Objective
                 f"objective {name} needs both directions or its own view, but a stateful stream has one direction at a"
                 " time; set config.model.stateful=False"
             )
-        if objective.reads == "backward" and not data.stream.backward:
-            raise UserError(f"objective {name} reads right to left; set config.data.stream.backward=True")
+        if objective.reads == "backward" and not kind.settings.backward:
+            raise UserError(f"objective {name} reads right to left; set config.data.{kind.name}.backward=True")
     if not any(objective.reads in ("forward", "backward") for objective in built.values()):
         raise UserError(
             f"config.model.stateful=True carries the states of a language model; {', '.join(built)} is not one; add ltr or rtl"

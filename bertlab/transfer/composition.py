@@ -28,7 +28,7 @@ from bertlab.train.checks import check_devices, check_family, check_shape, vocab
 from bertlab.train.layer_groups import layer_groups, layer_plan, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
-from bertlab.transfer.heads import AuxiliaryLanguageModel
+from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout, vocabulary_size
 from bertlab.transfer.load import load
 from bertlab.transfer.scoring import Scoring
@@ -196,9 +196,15 @@ def _program(config: ConfigDict, body, tasks: Tasks, inputs: Mapping[str, Inputs
             built[name] = task.kind.head(**settings, **{key: derived[key] for key in derived if key in fields})
         except UserError as error:
             raise UserError(f"config.objectives.{name}.{error}") from None
-    if "language_model" in config.objectives and any(weights_of(config.objectives.language_model)):
-        built["language_model"] = AuxiliaryLanguageModel(texts=most)
+    for name in beside(config, tasks):
+        if any(weights_of(config.objectives[name])):
+            built[name] = BESIDE[name](texts=most)
     return Program(body, built, vocabulary_of(tokenizer), adapter=build_adapter(config.lora))
+
+
+def beside(config: ConfigDict, tasks: Tasks) -> list[str]:
+    """The objectives that are no tasks."""
+    return [name for name in config.objectives if name not in tasks]
 
 
 def _with_fixed_body(program: Program, config: ConfigDict, example: Row) -> Program:
@@ -241,10 +247,11 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
 
 
 def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
-    if len(tasks) > 1 or config.transfer.random or config.transfer.layers is not None or "language_model" in config.objectives:
+    others = beside(config, tasks)
+    if len(tasks) > 1 or config.transfer.random or config.transfer.layers is not None or others:
         raise UserError(
-            "config.transfer.features=True trains one task's head on the run's own states; omit other tasks, random,"
-            " layers and language_model"
+            "config.transfer.features=True trains one task's head on the run's own states; omit"
+            f" {', '.join(['other tasks', 'random', 'layers', *others])}"
         )
     if config.data.buckets:
         raise UserError(

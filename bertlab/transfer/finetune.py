@@ -17,6 +17,7 @@ from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.transfer.composition import build_finetuning
+from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
@@ -107,8 +108,9 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     for of_task in tasks:
         config.objectives[of_task.name] = ConfigDict({**_weight(1.0), **of_task.kind.settings()})
     config.train.update(steps=400, log_every=50, eval_every=0, eval_batches=0, checkpoint_every=0, keep_checkpoints=1)
-    if (weight := settings.pop("language_model", None)) is not None:
-        config.objectives.language_model = ConfigDict(_weight(weight))
+    for name in BESIDE:
+        if (weight := settings.pop(name, None)) is not None:
+            config.objectives[name] = ConfigDict(_weight(weight))
     for name, value in settings.items():
         for key in _keys_of(config, name):
             set_key(config, key, value)

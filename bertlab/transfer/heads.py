@@ -271,3 +271,7 @@ class AuxiliaryLanguageModel(Objective):
         count = asked.sum(axis=1)
         a_text = jnp.einsum("bl,blt->bt", loss, asked) / jnp.maximum(count, 1)
         return {"loss": (a_text.sum(), (count > 0).sum().astype(jnp.float32))}
+
+
+BESIDE: dict[str, type[Objective]] = {"language_model": AuxiliaryLanguageModel}
+"""Objectives that can be trained beside tasks, by name; no task has such a name."""

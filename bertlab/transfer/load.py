@@ -166,7 +166,8 @@ class Pretrained:
         untrained = readers and not any(name in self._trained for name in readers)
         if pooling == "pooler" and ("pooler" not in self.params["body"] or untrained):
             others = " or ".join(name for name in POOLINGS if name != "pooler")
-            raise UserError(f"pooling='pooler': this model's pooler is untrained (nsp and sop train it); choose {others}")
+            train_it = " and ".join(objectives.asking("pairs"))
+            raise UserError(f"pooling='pooler': this model's pooler is untrained ({train_it} train it); choose {others}")
         if pooling == "pooler" and layer != -1:
             raise UserError(f"layer={layer}: the pooler reads only the last layer; leave layer at -1")
         rows = self.rows(texts, pretokenized)

@@ -44,6 +44,6 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("elmo"), "finetune.head.word_width": 100},
         rates=setting.rates,
-        downstream=setting.downstream("tagging"),
+        downstream=setting.downstream(lambda kind: kind.of_words),
         published=PUBLISHED,
     )

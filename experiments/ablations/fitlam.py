@@ -50,5 +50,5 @@ def get_study(arguments=None):
         },
         overrides=ulmfit.stages(setting),
         rates=setting.rates,
-        downstream=setting.downstream("classification"),
+        downstream=setting.downstream(ulmfit.classifies),
     )

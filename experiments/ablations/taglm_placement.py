@@ -54,6 +54,6 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("taglm"), **LAST_PIECE},
         rates=setting.rates,
-        downstream=setting.downstream("tagging"),
+        downstream=setting.downstream(lambda kind: kind.of_words),
         published=PUBLISHED,
     )

@@ -49,5 +49,5 @@ def get_study(arguments=None):
         },
         overrides=ulmfit.stages(setting, steps=STEPS),
         rates=setting.rates,
-        downstream=dataclasses.replace(setting, labels=()).downstream("classification"),
+        downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies),
     )

@@ -47,6 +47,6 @@ def get_study(arguments=None):
         },
         overrides=ulmfit.stages(setting),
         rates=setting.rates,
-        downstream=setting.downstream("classification"),
+        downstream=setting.downstream(ulmfit.classifies),
         published=PUBLISHED,
     )

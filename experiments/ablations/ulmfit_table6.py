@@ -52,6 +52,6 @@ def get_study(arguments=None):
         },
         overrides={**setting.pretraining, **ulmfit.classifier(setting)},
         rates=setting.rates,
-        downstream=setting.downstream("classification"),
+        downstream=setting.downstream(ulmfit.classifies),
         published=PUBLISHED,
     )

@@ -29,10 +29,14 @@ CHARACTERS = {"model.token_encoder": "characters"}
 CASES = [
     (f"{BERT}:objectives=ltr", {"model.direction": "bidirectional"}, "objective ltr .*config.model.direction='left-to-right'"),
     (f"{BERT}:objectives=ltr+mlm", {}, r"objective ltr .*mlm reads another side, .*\(elmo\)"),
-    (f"{STATIC}:objectives=skip_gram+glove", {}, "config.data.format='cooccurrence' .*glove, skip_gram"),
+    (f"{STATIC}:objectives=skip_gram+glove", {}, "objective skip_gram .*config.data.format='cooccurrence' .*'segment_pair'"),
     (f"{BERT}:objectives=skip_gram", {}, "objective skip_gram .*config.model.family='static'"),
     (f"{BERT}:objectives=mlm+nsp", {"data.format": "full_sentences"}, "objective nsp .*config.data.format='segment_pair'"),
-    (f"{BERT}:objectives=mlm", {"data.format": "cooccurrence"}, "config.data.format='cooccurrence' .*mlm.*glove"),
+    (
+        f"{BERT}:objectives=mlm",
+        {"data.format": "cooccurrence"},
+        "objective mlm .*format='cooccurrence' .*'segment_pair'",
+    ),
     (AWD, {"model.direction": "bidirectional"}, "config.model.direction='bidirectional'.*left-to-right or right-to-left"),
     (BERT, {"data.seq_len": 4}, "config.data.seq_len=4"),
     (BERT, {"objectives.nsp.weight": float("nan")}, "config.objectives.nsp.weight=nan"),

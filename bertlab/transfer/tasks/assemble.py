@@ -13,6 +13,7 @@ import numpy as np
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.kinds import Kind
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
@@ -90,7 +91,7 @@ def check_task(task: Task) -> Task:
     where = f"task '{task.name}'"
     if not re.fullmatch(r"\w[\w-]*", task.name):
         raise UserError(f"{where}: the name must also serve as a directory and a config key; use letters, digits, '_' and '-'")
-    if task.name == "language_model":
+    if task.name in BESIDE:
         raise UserError(f"{where}: config.objectives uses this name for an objective; choose another")
     known = task.kind.metrics
     if not task.metrics:
