@@ -1,7 +1,7 @@
-"""Continues pretraining on a task's own text before its head is trained. Labels are not read.
+"""Continues pretraining on a task's own text before you train its head. It does not read labels.
 
-ULMFiT's second stage (Howard and Ruder 2018, section 3.2), ELMo's fine-tuned biLM (Peters et al. 2018, section 3.4), and what
-others call task-adaptive pretraining.
+This is ULMFiT's second stage (Howard and Ruder 2018, section 3.2), ELMo's fine-tuned biLM (Peters et al. 2018, section 3.4),
+and task-adaptive pretraining.
 """
 
 import json
@@ -39,16 +39,17 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 def adapt(
     run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "same", epochs: float = 1.0
 ) -> dict:
-    """Trains a run's own objectives on the texts of a task's training examples; called again, it continues where it stopped.
+    """Trains a run's objectives on the texts of a task's training examples. Call it again to resume.
 
     Args:
         run: the directory of a run with a checkpoint.
         task: as for `bertlab.transfer.finetune.finetune`, but only one.
-        workdir: the new run's directory; the texts are kept in it as task_text.jsonl.
-        overrides: dotted names to values (or their text), over the run's config and the recipe; `task_data.` ones too. Without
-            `optimizer.warmup_steps` among them, warm-up is the share of the steps that it was of the run's, a tenth at most.
+        workdir: the new run's directory; it stores the texts as task_text.jsonl.
+        overrides: dotted names to values (or their text), applied to the run's config and the recipe; `task_data.` names too.
+            If they do not set `optimizer.warmup_steps`, warm-up takes the same share of the steps as in the run, at most a
+            tenth.
         recipe: a key of RECIPES.
-        epochs: passes over the text, where `train.steps` is not among the overrides.
+        epochs: passes over the text, if the overrides do not set `train.steps`.
 
     Returns:
         The result, as written to result.json.
@@ -115,7 +116,7 @@ def adaptation_config(
 
 
 def texts_of(example: Example) -> Iterator[str]:
-    """The texts that an example shows, a list of words as one."""
+    """The texts of an example; a list of words counts as one."""
     yield from example.texts
     yield from example.choices
     if example.words:
@@ -123,7 +124,7 @@ def texts_of(example: Example) -> Iterator[str]:
 
 
 def steps_of(config: ConfigDict, examples: list[Example], epochs: float) -> int:
-    """Steps that read the texts so many times, at about one and a half pieces a word."""
+    """Steps for the given number of passes over the texts, at about one and a half pieces per word."""
     words = sum(len(text.split()) for example in examples for text in texts_of(example))
     length = config.data.pack_length or config.data.seq_len
     return max(20, int(1.5 * words * epochs / (config.data.batch_size * length)))

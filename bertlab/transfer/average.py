@@ -1,4 +1,4 @@
-"""Predictions of several fine-tunings averaged, as ULMFiT's forward and backward classifiers (Howard and Ruder 2018, 3.3)."""
+"""Averages predictions of several fine-tunings, as ULMFiT does with two directions (Howard and Ruder 2018, section 3.3)."""
 
 import json
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from bertlab.transfer.tasks import find_task, load_task
 
 
 def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, float]]:
-    """Metrics of each run and of all together: class probabilities, or numbers, are averaged example by example.
+    """Metrics of each run and of their average; class probabilities (or numbers) are averaged for each example.
 
     Args:
         runs: directories of finished fine-tunings on one task; models and tokenizers may differ.
         split: "valid" or "test".
 
     Returns:
-        By run directory, and "average", the task's metrics.
+        The task's metrics by run directory, and for the "average".
 
     Raises:
-        UserError: a run has no predictions, they are of other examples, or the task has neither classes nor numbers.
+        UserError: a run has no predictions, the runs predict different examples, or the task has neither classes nor numbers.
     """
     if len(runs) < 2:
         raise UserError("give at least two fine-tuned runs to average")

@@ -54,21 +54,23 @@ def evaluate(
     out: Path | None = None,
     step: int | None = None,
 ) -> dict[str, Any]:
-    """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the numbers down.
+    """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the results to a file.
 
     Args:
         run: run or imported directory.
-        text: UTF-8, one text a line (.gz and .xz too). With neither file it is a sample of the run's held-out test split.
+        text: a UTF-8 file, one text per line (.gz and .xz too). Without `text` and `minimal_pairs`, a sample of the run's
+            held-out test split is scored.
         minimal_pairs: as for `read_pairs`.
-        kinds: of `bertlab.transfer.likelihood.KINDS`; () for all that the model allows.
-        limit: texts, and pairs of a paradigm, the first ones; 0: all of a file, or `SAMPLE` sentences of the split.
-        out: a JSON file (`bertlab.transfer.evaluations`); None: `run`/evaluation.json, and evaluation-STEP.json for another
-            step than the last. What it holds of other kinds and other texts stays.
+        kinds: some of `bertlab.transfer.likelihood.KINDS`; () for all that the model allows.
+        limit: score only so many texts, and pairs per paradigm, from the start; 0: all of a file, or `SAMPLE` sentences of the
+            split.
+        out: a JSON file (`bertlab.transfer.evaluations`); None: `run`/evaluation.json, or evaluation-STEP.json for a step other
+            than the last. Entries for other kinds and other texts stay.
         step: of the checkpoint; None: the last one.
 
     Returns:
         {"bits_per_byte": {source: {kind: {"value", "standard_error", ...}}}, "minimal_pairs": {source: {kind: {"accuracy",
-        ...}}}}: what was measured now. A source is "test split" or the path of a file, as given.
+        ...}}}}: the new measurements. A source is "test split" or the path of a file, as given.
 
     Raises:
         UserError: a file cannot be read, held-out text or the checkpoint is missing, or the model cannot be scored this way.
@@ -103,15 +105,15 @@ def evaluate(
 def held_out_sentences(run: Path, limit: int) -> list[str]:
     """A fixed sample of sentences of the test split, unchanged.
 
-    It depends only on the corpus and its splits. It has the sentences of at most 480 bytes whose document and number have the
-    lowest hashes, so a smaller sample is the start of a larger one.
+    It depends only on the corpus and its splits. It takes the sentences of at most 480 bytes with the lowest hashes of document
+    and number, so a smaller sample is the start of a larger one.
 
     Args:
-        run: of `bertlab train`; its corpus must still be where it was. It is read once for all runs that share a cache.
-        limit: how many at most.
+        run: a directory of `bertlab train`; its corpus must not have moved. Runs that share a cache read the corpus once.
+        limit: at most so many sentences.
 
     Raises:
-        UserError: it is an imported directory, has no test split, or the corpus is gone.
+        UserError: `run` is an imported directory or has no test split, or the corpus is missing.
     """
     if Run(run).imported.exists():
         raise UserError(f"{run} was imported and has no held-out text; give --text=FILE or --minimal_pairs=FILE")
@@ -143,14 +145,14 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
 
 
 def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
-    """Minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`; other keys do not matter.
+    """Reads minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`; other keys are ignored.
 
     Args:
         path: .jsonl, plain or compressed (.gz, .xz).
-        limit: pairs of a paradigm at most, the first ones; 0: all.
+        limit: read only the first so many pairs of each paradigm; 0: all.
 
     Raises:
-        UserError: the file cannot be read, or a line is not such a record: names file and line.
+        UserError: the file cannot be read, or a line is not such a record; names file and line.
     """
     pairs, taken = [], {}
     for number, line in enumerate(read_lines(path, "--minimal_pairs"), start=1):
@@ -175,16 +177,16 @@ def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
 
 
 def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]) -> dict[str, Any]:
-    """How often the good sentence is more likely than the bad one (Warstadt et al. 2020, section 4); a tie is half.
+    """How often the good sentence is more likely than the bad one (Warstadt et al. 2020, section 4); a tie counts as half.
 
-    Likelihoods are of whole sentences, not divided by their lengths.
+    Scores are likelihoods of whole sentences, not divided by length.
 
     Args:
-        pairs: of any number of paradigms.
-        score: texts to their scores.
+        pairs: from any number of paradigms.
+        score: maps texts to their scores.
 
     Returns:
-        `accuracy`, the mean over paradigms, its `standard_error` over pairs, the number of `pairs`, and the same by each of
+        `accuracy` (the mean over paradigms), its `standard_error` over pairs, the number of `pairs`, and the same for each of
         `paradigms`. A standard error is None if a paradigm has one pair.
     """
     scores = score([text for pair in pairs for text in (pair.good, pair.bad)])

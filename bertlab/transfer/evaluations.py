@@ -2,8 +2,8 @@
 
     {"bits_per_byte": {SOURCE: {KIND: {...}}}, "minimal_pairs": {SOURCE: {KIND: {...}}}}
 
-SOURCE is TEST_SPLIT or the path of a file as it was given, KIND one of `bertlab.transfer.likelihood.KINDS`. Every entry has a
-`text_hash`: equal ones were asked about the same texts, so that their numbers compare.
+SOURCE is TEST_SPLIT or the path of a file as given, KIND one of `bertlab.transfer.likelihood.KINDS`. Every entry has a
+`text_hash`: you can compare the numbers of entries with equal hashes, because they score the same texts.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def read_evaluations(path: Path) -> dict[str, dict[str, dict[str, dict[str, Any]
     """The content of an evaluation.json.
 
     Raises:
-        UserError: it is missing or damaged, or a file of another shape.
+        UserError: it is missing, damaged or not in this format.
     """
     found = read_json(path)
     if not isinstance(found, dict) or not all(key in MEASURES and _is_measure(key, found[key]) for key in found):

@@ -13,7 +13,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One example. Fields that its kind of task does not use are left empty.
+    """One example. Fields that its kind of task does not use are empty.
 
     Attributes:
         id: from the file, or its number; unique in its split.
@@ -22,10 +22,10 @@ class Example:
             context). word_pair: two sentences. tagging: ().
         label: classification, choice, word_pair: the number of the class or choice. regression: a number. tagging: one class
             number per word. None: unknown (a hidden test set). span: always None.
-        words: tagging.
-        choices: choice.
-        answers: span; () where the question has none (SQuAD 2.0).
-        targets: word_pair: (start, end) of the word in each sentence, in characters.
+        words: only for tagging.
+        choices: only for choice.
+        answers: only for span; () if the question has none (SQuAD 2.0).
+        targets: only for word_pair: (start, end) of the word in each sentence, in characters.
     """
 
     id: str

@@ -1,10 +1,10 @@
-"""Hidden states of many texts, computed once and stored: feature-based transfer reads them instead of running a model.
+"""Computes the hidden states of many texts once and stores them; feature-based transfer reads them instead of running a model.
 
-A directory holds `shard-00000.safetensors` and so on, each with `states` [tokens, n, D] of whole texts one after the other
-and `offsets` [texts + 1], and `manifest.json`. Memory is that of one shard and one batch, however many texts there are.
-A stopped extraction resumes after its last whole shard and ends with the same bytes.
+A directory holds `manifest.json` and the shards `shard-00000.safetensors` and so on. A shard has `states` [tokens, n, D] of
+whole texts one after the other, and `offsets` [texts + 1]. Memory holds one shard and one batch, for any number of texts.
+A stopped extraction resumes after its last complete shard and ends with the same bytes.
 
-Letters: T tokens (or words) of a text, n chosen layers, D width of the widest (a narrower layer is followed by zeros).
+Letters: T tokens (or words) of a text, n chosen layers, D width of the widest (narrower layers are padded with zeros).
 """
 
 import collections
@@ -45,16 +45,16 @@ def extract(
     special_tokens: bool = False,
     shard_bytes: int = 64 << 20,
 ) -> "Features":
-    """Writes the hidden states of texts, as `encode` returns them. Existing shards are not computed again.
+    """Writes the hidden states of texts, as `encode` returns them. It keeps existing shards.
 
     Args:
-        model: whose parameters stay as they are.
-        texts: strings, or with `pretokenized` lists of words; read once, in order, a shard at a time. To go on after a stop,
-            give the same ones from the first.
-        directory: new, or of an extraction with the same arguments.
+        model: from `bertlab.load`; its parameters do not change.
+        texts: strings, or with `pretokenized` lists of words; read once, in order, one shard at a time. To resume after a stop,
+            pass the same texts from the start.
+        directory: new, or from an extraction with the same arguments.
         layers, pretokenized, special_tokens: as for `Pretrained.encode`.
         dtype: "float16" or "float32".
-        shard_bytes: a shard holds as many texts as fit, one at least.
+        shard_bytes: a shard holds as many texts as fit, at least one.
 
     Raises:
         UserError: as for `Pretrained.encode`; the directory holds another extraction; there are no texts; or a state is not
@@ -101,7 +101,7 @@ def extract(
 
 
 class Features(Sequence):
-    """Features on disk: `features[i]` is text i's [T, n, D], read when it is asked for.
+    """Features on disk: `features[i]` reads the states [T, n, D] of text i.
 
     Attributes:
         manifest: what `extract` wrote: `layers` (their numbers in the model), `widths`, `dtype`, `model`, `shards` and more.
@@ -112,7 +112,7 @@ class Features(Sequence):
         """Opens a directory.
 
         Raises:
-            UserError: it is none of features, not finished, or damaged.
+            UserError: the directory holds no features, or they are unfinished or damaged.
         """
         self._directory = Path(directory).expanduser()
         self.manifest = read_json(self._directory / MANIFEST)
@@ -125,7 +125,7 @@ class Features(Sequence):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Width of each layer; what `states` hold beyond it is zeros."""
+        """Width of each layer; `states` hold zeros beyond it."""
         return tuple(self.manifest["widths"])
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ def model_digest(model: Pretrained) -> str:
 
 
 def texts_digest(texts: Iterable[Text]) -> str:
-    """A hash of texts that knows where each, and each given word, begins."""
+    """A hash of texts that depends on where each text, and each given word, begins."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(json.dumps(text).encode() + b"\n")

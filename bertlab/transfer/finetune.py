@@ -1,7 +1,7 @@
-"""Transfer of a pretrained run to tasks: the same loop, with a task's head as the objective.
+"""Transfers a pretrained run to tasks: the same loop, with a task's head as the objective.
 
-`config.optimizer` says what is trained (everything, layer by layer, or only the head), `config.objectives.TASK` what the head
-reads and is. Fine-tuning and feature-based use differ in a few keys, and a recipe names the papers' settings.
+`config.optimizer` sets which parameters are trained (all, layer by layer, or only the head). `config.objectives.TASK` sets the
+head and its input. Fine-tuning and feature-based use differ in a few keys. A recipe has the settings of a paper.
 """
 
 from collections.abc import Mapping
@@ -42,13 +42,13 @@ KEYS = (
 
 
 def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "small") -> dict:
-    """Trains a run on a task. Called again with the same arguments, it continues where it stopped.
+    """Trains a run on a task. Call it again with the same arguments to resume.
 
     Args:
-        run: the directory of a run with a checkpoint, pretrained, imported or itself fine-tuned (STILTs).
+        run: the directory of a run with a checkpoint: pretrained, imported or fine-tuned (STILTs).
         task: a key of `bertlab.transfer.tasks.TASKS`, or a file that defines a task; several joined by "+" share the body.
-        workdir: the fine-tuning's own run directory.
-        overrides: dotted names to values (or their text), over the recipe's.
+        workdir: the run directory of the fine-tuning.
+        overrides: dotted names to values (or their text); they override the recipe.
         recipe: a key of `bertlab.transfer.recipes.RECIPES`.
 
     Returns:
@@ -64,7 +64,7 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
 
 
 def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
-    """A fine-tuning's config with keys set; `head.SETTING` is each task's `objectives.TASK.SETTING`.
+    """A fine-tuning's config with overrides; `head.SETTING` sets `objectives.TASK.SETTING` of each task.
 
     Raises:
         UserError: a key is unknown, or a value has the wrong type.
@@ -78,7 +78,7 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
 
 
 def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Mapping[str, Any] | None = None) -> ConfigDict:
-    """The config of a fine-tuning: the run's model and a recipe's keys. `resolved` adds what depends on the task's size.
+    """The config of a fine-tuning: the run's model and a recipe's keys. `resolved` adds those that depend on the task's size.
 
     Args:
         run, task, recipe: as for `finetune`.
@@ -124,7 +124,7 @@ def pretraining_options(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(config: ConfigDict, name: str) -> list[str]:
-    """The keys that an override sets: of `head.SETTING` those of the heads that have it."""
+    """The keys that an override sets; `head.SETTING` sets that of each head that has it."""
     setting = name.removeprefix("head.")
     heads = [task for task, entry in config.objectives.items() if setting in entry]
     return [name] if name == setting else [f"objectives.{task}.{setting}" for task in heads]
@@ -135,7 +135,7 @@ def _weight(value: float) -> dict[str, Any]:
 
 
 def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, TaskData]]]:
-    """The config with its steps, and the tasks' examples, by the name of each task's objective.
+    """The config with its number of steps, and each task's examples by the name of its objective.
 
     Raises:
         UserError: a task's files are wrong, or it has no training labels.
@@ -145,7 +145,7 @@ def resolved(config: ConfigDict) -> tuple[ConfigDict, dict[str, tuple[Task, Task
 
 
 def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> ConfigDict:
-    """The config with what depends on the number of training examples (steps, warm-up, stages), and the order's seed."""
+    """The config with keys that depend on the number of training examples (steps, warm-up, stages), and the order's seed."""
     config = config.copy_and_resolve_references()
     keys.check(config)
     for key in KEYS:

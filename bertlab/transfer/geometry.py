@@ -18,7 +18,7 @@ def self_similarity(vectors: Float[np.ndarray, "N D"]) -> float:
     """Mean cosine between the occurrences of one word, over all pairs (Ethayarajh 2019, definition 1).
 
     Raises:
-        UserError: fewer than two.
+        UserError: the word occurs fewer than two times.
     """
     if len(vectors) < 2:
         raise UserError(f"self-similarity compares occurrences of a word; give at least two, not {len(vectors)}")
@@ -43,8 +43,8 @@ def anisotropy(vectors: Float[np.ndarray, "N D"], sentence: Int[np.ndarray, "N"]
     The paper draws pairs at random. This is the mean over all pairs: Σ_{i≠j} cos = ‖Σ u‖² − Σ ‖u‖² of unit vectors u.
 
     Args:
-        vectors: of words of any kind.
-        sentence: only pairs of different numbers count; None: every pair.
+        vectors: of any words.
+        sentence: each vector's sentence; only pairs from different sentences count. None: every pair.
 
     Raises:
         UserError: no two words are in different sentences.
@@ -75,17 +75,17 @@ def layer_geometry(
 ) -> pd.DataFrame:
     """Contextuality by layer over a sample of sentences (Ethayarajh 2019, sections 3 and 4).
 
-    `self_similarity` is a mean over words, `intra_sentence_similarity` one over sentences of two words or more. The adjusted
-    ones are less the layer's anisotropy: in a narrow cone all words are similar.
+    `self_similarity` is a mean over words, `intra_sentence_similarity` a mean over sentences of two words or more. The adjusted
+    values subtract the layer's anisotropy, because in a narrow cone all words are similar.
 
     Args:
         model: from `bertlab.load`.
-        sentences: lists of words, compared as they are.
-        least: sampled sentences in which a word must occur to count (the paper's 5).
+        sentences: lists of words; words are compared exactly as written.
+        least: a word counts if it occurs in at least so many sampled sentences (the paper: 5).
         max_words, seed: of the sample, as for `in_context`.
 
     Returns:
-        By `layer`: `anisotropy`, `self_similarity`, `self_similarity_adjusted`, `intra_sentence_similarity`,
+        A table by `layer`: `anisotropy`, `self_similarity`, `self_similarity_adjusted`, `intra_sentence_similarity`,
         `intra_sentence_similarity_adjusted`, and the numbers of `words`, `sentences` and `tokens`.
 
     Raises:
@@ -126,9 +126,9 @@ def layer_geometry(
 def cka(x: Float[np.ndarray, "N a"], y: Float[np.ndarray, "N b"], debiased: bool = False) -> float:
     """Linear centred kernel alignment of two representations of the same N words (Kornblith et al. 2019, section 3).
 
-    ‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) in Frobenius norms, features centred: the normalised HSIC of the Gram matrices. It is from 0 to 1.
-    Rotations and a common factor of the features do not change it. With few words for the width it is far above 0 even for
-    unrelated vectors; the debiased form is not.
+    ‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) in Frobenius norms, features centred: the normalised HSIC of the Gram matrices, from 0 to 1.
+    Rotating the features or multiplying them by a common factor does not change it. If the words are few for the width, it is
+    far above 0 even for unrelated vectors; the debiased form is not.
 
     Args:
         x, y: rows of the same words.
@@ -173,7 +173,7 @@ def cka_layers(
     debiased: bool = False,
     seed: int = 0,
 ) -> Float[np.ndarray, "a b"]:
-    """CKA of every layer of one model with every layer of another, or of itself, on the same words.
+    """CKA of every layer of one model with every layer of another (or the same) model, on the same words.
 
     Args:
         model_a, model_b: from `bertlab.load`; tokenizers may differ.

@@ -1,9 +1,9 @@
 """Task heads as objectives: fine-tuning and feature-based transfer run through the same loop as pretraining.
 
-Every head reads a mix of the body's layers, runs a new biLSTM over it if asked to, and classifies. `bertlab.transfer.kinds` has
-one head per kind of task. `config.optimizer` (`thaw`, `frozen`) says which parameters are trained; feature-based use and
-fine-tuning differ in nothing else. A row may hold several texts as its documents 1 to n: the choices of a question, or both
-orders of a pair (Radford et al. 2018, section 3.3).
+Every head reads a mix of the body's layers, optionally runs a new biLSTM over it, and classifies. `bertlab.transfer.kinds` has
+one head per kind of task. `config.optimizer` (`thaw`, `frozen`) sets which parameters are trained; this is the only difference
+between feature-based use and fine-tuning. A row can hold several texts as its documents 1 to n: the choices of a question, or
+both orders of a pair (Radford et al. 2018, section 3.3).
 
 Letters: B rows, L positions, W words, D width, C classes, n texts of a row.
 """
@@ -31,7 +31,7 @@ DERIVED = ("classes", "texts", "word_types", "number")
 
 
 class TaskModel(nn.Module):
-    """The layers' mix, a biLSTM if there is one, and the classifier, as the settings of `head` say."""
+    """The mix of layers, an optional biLSTM and the classifier, with the settings of `head`."""
 
     head: "TaskHead"
 
@@ -58,10 +58,10 @@ class TaskModel(nn.Module):
         deterministic: bool,
         view: View | None = None,
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers (after the biLSTM, if there is one) and the penalty on the mixes' weights.
+        """Mixed layers (after the biLSTM, if the head has one) and the penalty on the mixes' weights.
 
         Args:
-            layers: embeddings first; all of one length.
+            layers: embeddings first; all of the same length.
             documents: 0 at empty positions.
             deterministic: no dropout.
             view: holds `spelling` and `word_ids` if the head reads them.
@@ -84,8 +84,8 @@ class TaskHead(Objective):
     """The settings that all heads share.
 
     `layers`: which layers of the body are mixed, and how (`LayerMix`, with `mix_penalty`, `mix_norm` and `mix_dropout`).
-    `bilstm`: layers of a new biLSTM, `hidden` wide each way; the mix joins it at `place`. `dropout`: before the classifier,
-    and of the biLSTM's inputs. `number`: of the task, if several are trained together.
+    `bilstm`: layers of a new biLSTM, `hidden` wide per direction; the mix joins it at `place`. `dropout`: before the
+    classifier, and on the biLSTM's inputs. `number`: the task's number, if several are trained together.
     """
 
     reads: ClassVar[str] = "any"
@@ -113,7 +113,7 @@ class TaskHead(Objective):
     word_types: ClassVar[int] = 0
 
     def __post_init__(self):
-        """Refuses settings without a meaning."""
+        """Refuses settings that make no sense."""
         check_share("dropout", self.dropout)
         check_share("mix_dropout", self.mix_dropout)
         for name, least in (("mix_penalty", 0), ("bilstm", 0), ("hidden", 1), ("blocks", 0), ("chunk", 0), ("word_width", 0)):
@@ -137,7 +137,7 @@ class TaskHead(Objective):
         return TaskModel(self)
 
     def asked(self, view: View) -> Bool[Array, "B"]:
-        """Which rows belong to this task; rows that only fill a batch belong to none."""
+        """Which rows belong to this task; rows that pad a batch belong to none."""
         filled = (view["documents"] > 0).any(axis=1)
         return filled if "task" not in view else filled & (view["task"] == self.number)
 
@@ -152,7 +152,7 @@ class TextHead(TaskHead):
 
     "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the body's dense
     layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3). `blocks`: width of a ReLU
-    layer before the classifier (ULMFiT: 50). `chunk`: positions through which a gradient flows back in a recurrent model (BPTT
+    layer before the classifier (ULMFiT: 50). `chunk`: gradients flow back through so many positions of a recurrent model (BPTT
     for classification, the same section); 0: all. `texts`: n.
     """
 
@@ -162,7 +162,7 @@ class TextHead(TaskHead):
     texts: int = 1
 
     def __post_init__(self):
-        """Refuses an unknown pooling, and a pooler beside settings that it ignores."""
+        """Refuses an unknown pooling, and settings that the pooler would ignore."""
         super().__post_init__()
         if self.pooling not in POOLINGS:
             raise UserError(f"pooling={self.pooling!r} is not known; choose {', '.join(POOLINGS)}")
@@ -186,7 +186,7 @@ class TextHead(TaskHead):
 
     @staticmethod
     def reads_backward(model: Bound) -> bool:
-        """Whether the body only reads right to left; it then reads a text's first token last."""
+        """Whether the body reads only right to left, and so reads a text's first token last."""
         return getattr(model.body_config, "direction", "") == "right-to-left"
 
 
@@ -198,7 +198,7 @@ def pooled(x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backw
         view: `documents`, 1 to n.
         pooling: one of POOLINGS but "pooler".
         texts: n.
-        backward: "last" is what was read last: the first token.
+        backward: "last" means the token read last, which is the first one.
     """
     ends = {"first": "both", "last": "both" if backward else "forward"}
     if pooling in ends:
@@ -215,7 +215,7 @@ def pooled(x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backw
 
 
 class LogitsHead(TextHead):
-    """−log p of the right one of several classes or choices, for rows with `label` [B] ≥ 0."""
+    """−log p of the correct class or choice, for rows with `label` [B] ≥ 0."""
 
     @abc.abstractmethod
     def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
@@ -242,11 +242,11 @@ def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
 class AuxiliaryLanguageModel(Objective):
     """Language modelling of the task's own rows beside its loss (Radford et al. 2018, equation 5).
 
-    The mean over texts of each text's mean loss, special tokens included, as in openai/finetune-transformer-lm, and not over
-    tokens, as in Hugging Face's.
+    It averages each text's mean loss over texts, special tokens included, as in openai/finetune-transformer-lm; Hugging Face
+    averages over tokens.
 
     Attributes:
-        texts: in a row, at most: choices, and both orders of a pair, are texts of their own.
+        texts: the most texts of a row; each choice, and each order of a pair, is one text.
     """
 
     texts: int = 1
@@ -254,7 +254,7 @@ class AuxiliaryLanguageModel(Objective):
     reads: ClassVar[str] = "any"
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy of the next token (right to left: of the one before), a mean a text."""
+        """Cross-entropy of the next token (right to left: of the previous one), averaged over each text."""
         side, _ = model.encoded.widest()
         if side == "both":
             raise UserError(

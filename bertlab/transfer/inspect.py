@@ -1,7 +1,7 @@
 """Looking inside a model: words in context, and their nearest neighbours.
 
-Sentences are lists of words, so that models with different tokenizers see the same words. `bertlab.transfer.probes` asks what
-layers know, `bertlab.transfer.geometry` how their vectors lie.
+Sentences are lists of words, so models with different tokenizers see the same words. `bertlab.transfer.probes` tests what
+layers know; `bertlab.transfer.geometry` measures how their vectors are distributed.
 
 Letters: N words in context, Q queries, S sentences, D width.
 """
@@ -27,10 +27,10 @@ class InContext:
 
     Attributes:
         vectors: float32 [N, D].
-        sentence: int [N], where each word stands: its sentence's number in `sentences`.
+        sentence: int [N], the number of each word's sentence in `sentences`.
         position: int [N], the word's number in its sentence.
         sentences: lists of words.
-        layer: number of the layer, the embeddings being 0.
+        layer: number of the layer; 0 is the embeddings.
     """
 
     vectors: Float[np.ndarray, "N D"]
@@ -65,17 +65,17 @@ def in_context(
 ) -> list[InContext]:
     """Vectors of every word of a sample of whole sentences, layer by layer.
 
-    Takes about 8 · layers · max_words · D bytes at its peak.
+    Peak memory is about 8 · layers · max_words · D bytes.
 
     Args:
         model: from `bertlab.load`.
         sentences: lists of words.
         layers: as for `Pretrained.encode`.
-        max_words: most words of the sample; sentences are drawn without replacement.
+        max_words: the largest number of words in the sample; sentences are drawn without replacement.
         seed: of the sample.
 
     Returns:
-        One `InContext` a layer, all of the same words.
+        One `InContext` per layer, all for the same words.
 
     Raises:
         UserError: the sample has no words, a sentence is a string or too long for the model, or the layer does not exist.
@@ -93,14 +93,14 @@ def in_context(
 def occurrences(
     model: Pretrained, sentences: Sentences, word: str, layer: int = -1, most: int = 1000, seed: int = 0
 ) -> InContext:
-    """Vectors of one word wherever it occurs.
+    """Vectors of all occurrences of one word.
 
     Args:
         model: from `bertlab.load`.
         sentences: lists of words.
         word: as written in the sentences, including capitals.
         layer: 0 is the embeddings, −1 the last.
-        most: sentences with the word; if there are more, they are drawn without replacement.
+        most: at most so many sentences with the word; if it occurs in more, they are drawn without replacement.
         seed: of the sample.
 
     Raises:
@@ -145,19 +145,19 @@ def neighbours(
 ) -> pd.DataFrame:
     """The nearest words in context.
 
-    A word is not its own neighbour, nor is the same word of an equal sentence.
+    A word is never its own neighbour, and neither is the same word in an identical sentence.
 
     Args:
         queries: words in context, or vectors.
-        candidates: of the same layer.
-        k: how many for each query, at most.
-        metric: "cosine" (the similarity is in the column of that name) or "euclidean" (the distance).
+        candidates: words in context from the same layer.
+        k: at most so many neighbours per query.
+        metric: "cosine" (similarity) or "euclidean" (distance); the column has the same name.
 
     Returns:
-        Columns `query` (number), `rank` (from 1), the metric's, `word`, `sentence`, `position` and `context`.
+        Columns `query` (number), `rank` (from 1), the metric, `word`, `sentence`, `position` and `context`.
 
     Raises:
-        UserError: k is below 1, the widths differ, or there is no such metric.
+        UserError: k is below 1, the widths differ, or the metric is unknown.
     """
     vectors = queries.vectors if isinstance(queries, InContext) else np.asarray(queries)
     _check_neighbours(vectors, candidates.vectors, k, metric)

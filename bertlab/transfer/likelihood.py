@@ -1,22 +1,23 @@
 """Scores the likelihood of a text in every way that a model's objectives allow, on one scale: bits per byte.
 
-A text of T pieces x_1 … x_T stands between the special tokens that the tokenizer adds: [CLS] x_1 … x_T [SEP] for BERT, none for
-GPT-2. KINDS are what a score can add up:
+The tokenizer puts special tokens around a text of T pieces x_1 … x_T: [CLS] x_1 … x_T [SEP] for BERT, none for GPT-2. KINDS are
+the kinds of score:
 
-- "left-to-right": Σ log p(token | all tokens before it), of every token but the first: x_1 … x_T and [SEP] in BERT's frame,
+- "left-to-right": Σ log p(token | all tokens before it), over every token but the first: x_1 … x_T and [SEP] in BERT's frame,
   x_2 … x_T without a frame. This is a code length: its exponential is the probability of the text, given a free x_1. Models of
-  `prefix` and `masked_next_token` are shown the tokens in order. A prefix model with `min_share` above 0 has no such score.
+  `prefix` and `masked_next_token` see the tokens in order. A prefix model with `min_share` above 0 has no such score.
 - "right-to-left": the same from the other end: x_T … x_1 and [CLS]; without a frame x_T is free.
 - "both directions": the mean of the two, for models that have both (biLM).
 - "pseudo": pseudo-log-likelihood, Σ log p(x_t | the text with [MASK] in place of x_t) over the T pieces; special tokens are
-  neither masked nor scored (Salazar et al. 2020, section 2). It is no probability of the text: each piece is visible when the
-  others are predicted. So it is usually closer to 0 than a left-to-right score, and it favours words of several pieces.
+  neither masked nor scored (Salazar et al. 2020, section 2). It is not the probability of the text: each piece is visible when
+  the others are predicted. So it is usually closer to 0 than a left-to-right score, and it favours words of several pieces.
   `masked_next_token` predicts a token from the state before it, so without a frame x_1 is free. A model that never saw [MASK]
   (`mask_share=0`) has no pseudo score.
 - "pseudo-within-word": the same with the later pieces of x_t's word masked too (PLL-word-l2r, Kauf and Ivanova 2023). That
-  removes the bias towards long words. The tokenizer's `continues` says what a word is; if it does not know, each piece is one.
+  removes the bias towards long words. The tokenizer's `continues` tells which pieces form a word; if it cannot, each piece is
+  one.
 
-Compare left-to-right with right-to-left, and pseudo only with pseudo. Objectives without a weight do not count.
+Compare left-to-right with right-to-left, and pseudo only with pseudo. Objectives with weight 0 do not count.
 
 Letters: B rows, L length of a row, D width, V vocabulary.
 """
@@ -52,8 +53,8 @@ class Score:
 
     Attributes:
         log_probability: sum over the scored tokens, in nats.
-        tokens: how many those are.
-        kind: one of KINDS: see `bertlab.transfer.likelihood`. The pseudo kinds are no probability of the text.
+        tokens: how many tokens were scored.
+        kind: one of KINDS: see `bertlab.transfer.likelihood`. The pseudo kinds are not the probability of the text.
     """
 
     log_probability: float
@@ -65,18 +66,18 @@ class Score:
 class BitsPerByte:
     """−Σ log2 p / Σ bytes over texts, by one kind of score.
 
-    The bytes are those of the texts in UTF-8, as given. What is not predicted counts too and makes a number too low: capitals,
-    accents and white space that normalisation drops, what [UNK] stands for, and a first token that is free. [SEP] or [CLS] at
-    the end is predicted and is no byte.
+    The bytes are those of the texts in UTF-8, as given. Bytes that the model does not predict count too and make the value too
+    low: capitals, accents and white space that normalisation drops, text behind [UNK], and a free first token. The model
+    predicts [SEP] or [CLS] at the end, but they add no bytes.
 
     Attributes:
         value: bits per byte.
         standard_error: of `value` as a ratio of sums over independent texts; None for a single text.
         kind: one of KINDS.
-        texts, bytes: how many.
-        tokens: scored ones, as in `Score`.
-        pieces: the texts' own tokens; if there are more than `tokens`, one of each text is free.
-        unknown: share of the pieces that are [UNK]; above 0 the value does not compare with other tokenizers'.
+        texts, bytes: their numbers.
+        tokens: scored tokens, as in `Score`.
+        pieces: the texts' own tokens; if they are more than `tokens`, one token of each text is free.
+        unknown: share of the pieces that are [UNK]; above 0, do not compare the value with other tokenizers'.
         lowercase: the tokenizer drops capitals.
     """
 
@@ -92,12 +93,12 @@ class BitsPerByte:
 
 
 def ways_of(objectives: Mapping[str, Objective]) -> frozenset[str]:
-    """How a model of these objectives has learned to predict a token of a text: some of `bertlab.objectives.base.WAYS`."""
+    """The ways in which a model with these objectives can predict a token of a text: some of `bertlab.objectives.base.WAYS`."""
     return frozenset(way for item in objectives.items() for way in scoring_of(*item).ways)
 
 
 def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
-    """The kinds that trained objectives allow, the default first; () if they allow none."""
+    """The kinds of score that trained objectives allow, the default first; () if they allow none."""
     learned = ways_of(objectives)
     pseudo = learned & {"at the mask", "before the mask"}
     both, forward = learned >= {"forward", "backward"}, learned & {"forward", "in order"}
@@ -110,8 +111,8 @@ def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: C
 
     Args:
         kind: one of KINDS, or None.
-        objectives: all that the model has.
-        trained: names of those that had a weight.
+        objectives: all objectives of the model.
+        trained: names of the objectives with a weight above 0.
 
     Raises:
         UserError: the kind is unknown, or the model was not trained for it.
@@ -145,9 +146,9 @@ class Scorer:
 
     Attributes:
         inference: program and parameters.
-        tokenizer: what makes the rows.
-        longest: positions of the model.
-        learned: `ways_of` its trained objectives.
+        tokenizer: makes the rows.
+        longest: the model's number of positions.
+        learned: `ways_of` the trained objectives.
     """
 
     inference: Inference
@@ -160,7 +161,7 @@ class Scorer:
         if kind.startswith("pseudo"):
             return self._masked(rows, kind)
         directions = {"left-to-right": ["forward"], "right-to-left": ["backward"]}.get(kind, ["forward", "backward"])
-        # Without ltr it is a body that sees both sides, and is shown the tokens in the order in which they stand.
+        # Without ltr the body sees both sides, so it is shown the tokens in order.
         ordered = kind == "left-to-right" and "forward" not in self.learned
         scores = {}
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
@@ -171,8 +172,8 @@ class Scorer:
         return [scores[index] for index in range(len(rows))]
 
     def _masked(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
-        """One masked copy for each piece of each row; copies of about the same length are worked through together."""
-        # Masked-next-token prediction names a masked token one position before it: without [CLS] the first is free.
+        """Scores one masked copy for each piece of each row; copies of about the same length share a batch."""
+        # Masked-next-token prediction predicts a masked token from the position before it: without [CLS] the first is free.
         shift = 0 if "at the mask" in self.learned else 1
         continues = self.tokenizer.continues() if kind == "pseudo-within-word" else None
         copies = [
@@ -206,24 +207,24 @@ class Scorer:
 
 
 def masked_spans(row: TextRow, continues: Sequence[bool] | None) -> Iterator[tuple[int, int]]:
-    """(place, end) of each piece of a text: what is masked to score it is [place, end).
+    """(place, end) of each piece of a text: the positions [place, end) are masked to score it.
 
     Args:
-        row: of a text (not of words).
-        continues: by id, whether a piece goes on with the word before it, to mask the rest of a word too; or None.
+        row: the row of a text (not of words).
+        continues: by id, whether a piece continues the word before it, to mask the rest of a word too; or None.
     """
     goes_on = [continues is not None and continues[token] for token in row.tokens[row.first]]
     end = 0
     for index in reversed(range(len(row.first))):
         place = int(row.first[index])
-        # The last piece of a word: the next one does not go on with it.
+        # The last piece of a word: the next piece does not continue it.
         if index + 1 == len(row.first) or not goes_on[index + 1]:
             end = place + 1
         yield place, end
 
 
 def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequence[Score], tokenizer: Tokenizer) -> BitsPerByte:
-    """Sums scores of texts to bits per byte.
+    """Turns the scores of texts into bits per byte.
 
     Raises:
         UserError: the texts are empty, or none of their tokens is scored.

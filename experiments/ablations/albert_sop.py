@@ -4,19 +4,20 @@
       --workdir=runs/albert_sop --jobs=2
     bertlab report runs/albert_sop
 
-MLM on pairs of segments: by itself (on NSP's pairs), with NSP (is B from another text?) and with SOP (have A and B changed
-places?). The report has nsp/accuracy and sop/accuracy, each of the model that learnt it. The paper asks every model both
-questions (NSP's model is at chance on SOP, 52.0 %) and does not say how a model is asked what it did not learn. Here a linear
-layer on the mean of the frozen states answers (`next_sentence_frozen`, `sentence_order_frozen`); the tasks `next_sentence` and
-`sentence_order` fine-tune all models on both questions.
+MLM on pairs of segments, in three variants: by itself (on NSP's pairs), with NSP (is B from another text?) and with SOP (have
+A and B changed places?). The report shows nsp/accuracy and sop/accuracy for the model trained on each. The paper tests every
+model on both questions (the NSP model is at chance on SOP, 52.0 %) but does not say how it tests a model on a question it was
+not trained on. Here a linear layer on the mean of the frozen states answers (`next_sentence_frozen`, `sentence_order_frozen`).
+The tasks `next_sentence` and `sentence_order` fine-tune all models on both questions.
 
-The paper gains on pairs of texts (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is BERT's:
+In the paper SOP gains on pairs of texts (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is BERT's:
 ALBERT shares parameters between layers and factorises the embeddings; this study does not. At scale=paper the rest is ALBERT's
 (section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a rate of 0.00176 after 3,125
-steps, 30,000 pieces of a unigram model. One difference: it masks single tokens, and the paper masks up to three together.
+steps, and a unigram vocabulary of 30,000 pieces. One difference: this study masks single tokens; the paper masks up to three
+together.
 
-Expect: NSP's accuracy is soon high, from topic only; SOP is harder and never as high; downstream SOP is ahead on pairs, and
-nothing much differs on single texts.
+Expect: NSP's accuracy is soon high, because the topic gives the answer. SOP is harder and stays lower. Downstream, SOP is ahead
+on pairs; single texts hardly differ.
 
 Cost at scale=tiny with seeds=1,select=off: 250 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

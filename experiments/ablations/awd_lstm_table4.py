@@ -4,21 +4,21 @@
       --workdir=runs/awd_lstm_table4 --jobs=2
     bertlab report runs/awd_lstm_table4
 
-The whole model, and the model without one part each: averaging (SGD at a constant rate instead of NT-ASGD; the paper halves
-the rate there), backpropagation of varying length, embedding dropout, weight decay, activation penalties (AR and TAR),
-embeddings of another width than the hidden states (we read the removal of "full-sized embedding" as equal widths), and the
-weight-dropped recurrence. The score is the held-out language-model loss in nats a token; its exponential is the perplexity
-that the paper prints. `tasks=package` adds tasks; by default nothing downstream is measured.
+The full model, and seven variants that each lack one part: averaging (SGD at a constant rate instead of NT-ASGD; the paper
+halves the rate there), backpropagation of varying length, embedding dropout, weight decay, activation penalties (AR and TAR),
+embeddings narrower than the hidden states (we read the removal of "full-sized embedding" as equal widths), and the
+weight-dropped recurrence. The score is the held-out language-model loss in nats per token; its exponential is the perplexity
+that the paper prints. The study measures nothing downstream unless you add tasks, as in `tasks=package`.
 
-The published row without fine-tuning has no counterpart: that stage is a second run of averaged SGD from the end of the first,
-and none of our rows has it. scale=paper is WikiText-2's: `corpus='text:wikitext-2/*.txt'`.
+The published row without fine-tuning has no counterpart. That stage is a second run of averaged SGD from the end of the first,
+and our rows do not have it. scale=paper is for WikiText-2: `corpus='text:wikitext-2/*.txt'`.
 
 Averaging begins once the held-out loss is worse than the best of all measurements but the last five, so never before the
-seventh. Tiny and mini measure it every 100 steps (40 and 400 times), so averaging begins soon after the loss has stopped
-falling. If the loss falls to the end, averaging does not begin, and "without NT-ASGD" equals "full".
+seventh. Tiny and mini measure it every 100 steps (40 and 400 times), so averaging begins soon after the loss stops falling. If
+the loss falls to the end, averaging does not begin, and "without NT-ASGD" equals "full".
 
-Expect: the weight-dropped recurrence counts most, then averaging and the embeddings' width; on text that a small model cannot
-overfit every kind of dropout costs more than it gives, at first.
+Expect: the weight-dropped recurrence matters most, then averaging and the embeddings' width. If a small model cannot overfit
+the text, every kind of dropout at first costs more than it gains.
 
 Cost at scale=tiny with seeds=1,select=off: 1,220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
@@ -26,7 +26,7 @@ Cost at scale=tiny with seeds=1,select=off: 1,220 TFLOP, as `--dry_run` counts t
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Published, Study
 
-# salesforce/awd-lstm-lm README: 750 passes over two million tokens, which are 373 steps each; it looks at `valid` after each.
+# salesforce/awd-lstm-lm README: 750 passes over two million tokens, 373 steps each; it evaluates `valid` after each pass.
 PAPER = {"train.steps": 280_000, "train.eval_every": 373, "model.hidden_dropout": 0.2, "optimizer.warmup_steps": 0}
 PUBLISHED = Published(
     source="Merity et al. 2017, table 4 (perplexity)",

@@ -4,16 +4,16 @@
       --workdir=runs/bert_figure5 --jobs=2
     bertlab report runs/bert_figure5
 
-MLM and LTR on one body, one pretraining for each and each seed. Checkpoints after a thirty-second, a sixteenth, ... and all of
-the steps are kept and fine-tuned, as in the paper: inside a run the learning rate has not fallen yet, so a point shows what the
-run had learned by then, and not what a whole schedule of that length gives. The report draws scores against steps, tokens,
-supervised positions and FLOPs. Neither model has NSP (the paper's masked model has it), and both are fine-tuned alike, as in
-`bert_table5.py`. A word is read at its last piece in all rows; only there has a left-to-right model seen all of it. The paper's
-task is MNLI: `tasks=mnli,data=DIR`.
+MLM and LTR share one body; each seed pretrains each of them once. The study keeps checkpoints after a thirty-second, a
+sixteenth, ... and all of the steps, and fine-tunes each, as in the paper. The learning rate has not yet fallen at the early
+checkpoints, so a point shows what the run has learned so far, not what a full schedule of that length would give. The report
+plots scores against steps, tokens, supervised positions and FLOPs. Neither model has NSP (the paper's masked model has it).
+Both are fine-tuned in the same way, as in `bert_table5.py`. All rows read a word at its last piece: only there has a
+left-to-right model seen the whole word. The paper's task is MNLI: `tasks=mnli,data=DIR`.
 
-Expect: both rise with steps (the paper gains about a point of MNLI from 500,000 to 1,000,000). In the paper MLM is above LTR
-almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens the
-second is more likely.
+Expect: both rise with steps (in the paper by about a point on MNLI from 500,000 to 1,000,000). In the paper MLM is above LTR
+almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens,
+expect the latter.
 
 Cost at scale=tiny with seeds=1,select=off: 207 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

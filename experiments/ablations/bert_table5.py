@@ -3,23 +3,23 @@
     bertlab sweep --study=experiments/ablations/bert_table5.py:scale=tiny,corpus=pydocs --workdir=runs/table5 --jobs=2
     bertlab report runs/table5
 
-Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, in fine-tuning too; and the same
-pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR are one body; direction and objective differ. The paper has no
-fifth row: BERT's body from random values.
+Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; and the same
+pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR share one body; direction and objective differ. The paper has
+no fifth row: BERT's body from random values.
 
 All rows classify a text in the same way, as in `bert_figure5.py`. At base and paper the pooler reads the token that has seen
 the whole text: [CLS], or the last token of a left-to-right model. At smaller scales the head reads the mean of the states. The
-pooler cannot see a BiLSTM, so "+ BiLSTM" reads the BiLSTM's state at that last token. A word is read at its last piece in all
-rows; only there has a left-to-right model seen all of it.
+pooler cannot see a BiLSTM, so "+ BiLSTM" reads the BiLSTM's state at that last token. All rows read a word at its last piece:
+only there has a left-to-right model seen the whole word.
 
-Task `next_sentence` stands for the paper's pairs; it is NSP's own question on held-out sentences. At base and paper BERT has a
-head start on it: its pooler was trained on that question. At smaller scales the head does not read the pooler, so NSP helps
-only through the body. `tasks=` and `data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper's are MNLI,
+The task `next_sentence` stands in for the paper's pairs. It asks NSP's own question about held-out sentences. At base and paper
+BERT has a head start: its pooler was trained on that question. At smaller scales the head does not read the pooler, so NSP
+helps only through the body. `tasks=` and `data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper uses MNLI,
 QNLI, MRPC, SST-2 and SQuAD 1.1.
 
-Expect: MLM above LTR at equal data, most on tokens and spans. The BiLSTM makes up for part of it there, not on sentences. NSP
-matters for pairs of sentences; later work found that it does not. With few tokens LTR is ahead: it is asked at every position,
-MLM at 30 % (15 % in the paper). What was measured is in experiments/README.md.
+Expect: MLM above LTR at equal data, most on tokens and spans. There the BiLSTM closes part of the gap; on sentences it does
+not. In the paper NSP matters for pairs of sentences; later work found that it does not. With few tokens LTR is ahead: it is
+supervised at every position, MLM at 30 % of them (15 % in the paper). experiments/README.md has the measured results.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
@@ -48,7 +48,7 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=BERT_PAPER, tasks=("package", "code_spans", "next_sentence"))
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
-    if setting.finetune["finetune.recipe"] == "bert":  # whose pooler stands on the body, below a biLSTM
+    if setting.finetune["finetune.recipe"] == "bert":  # whose pooler reads the body, below a biLSTM
         bilstm["finetune.head.pooling"] = "last"
     return Study(
         name="bert_table5",

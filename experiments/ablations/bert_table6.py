@@ -5,13 +5,13 @@
     bertlab report runs/bert_table6
 
 BERT (MLM + NSP) in six sizes, named layers/width/heads, on the same text with the same hyper-parameters. At scale=base and
-scale=paper they are the published ones; at smaller scales a ladder with the same rungs: a quarter and half of the layers, half
-with fewer heads, the whole, wider, and twice as deep. The feed-forward layer is four times the width. The paper's perplexity is
-exp(mlm/loss) of held-out text, which the report shows; perplexities compare only where the vocabulary is the same. The
-paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`.
+scale=paper the sizes are the published ones. Smaller scales scale them down in the same steps: a quarter and half of the
+layers, half with fewer heads, all layers, wider, and twice as deep. The feed-forward layer is four times the width. The paper's
+perplexity is exp(mlm/loss) on held-out text; the report shows this loss. Compare perplexities only between models with the same
+vocabulary. The paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`.
 
-Expect: perplexity falls and scores rise with size, on tasks of a few thousand examples too. With few steps the deepest model
-may fall behind: it has the same tokens and rate as the others.
+Expect: perplexity falls and scores rise with size, even on tasks of a few thousand examples. With few steps the deepest model
+may fall behind, because it reads the same tokens at the same rate as the others.
 
 Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

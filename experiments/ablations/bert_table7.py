@@ -4,17 +4,18 @@
       --workdir=runs/bert_table7 --jobs=2
     bertlab report runs/bert_table7
 
-One BERT (MLM + NSP) per seed, used in seven ways at the cost of one pretraining: fine-tuned, or frozen under a fresh BiLSTM
-of two layers (recipe bert_features) that reads the embeddings, the second-to-last layer, the last, or a mix of the last four
-or of all. The model of scale=tiny has two layers, and the last two stand for the last four. There, and at mini and small with
-four layers, the sum over all would be the same as that over the last, so it has the embeddings too. The labels say so.
+One BERT (MLM + NSP) per seed, used in seven ways at the cost of one pretraining: fine-tuned, or frozen under a new BiLSTM
+of two layers (recipe bert_features). The BiLSTM reads the embeddings, the second-to-last layer, the last, or a mix of the last
+four or of all. The model of scale=tiny has two layers, so the last two stand in for the last four. There, and at mini and small
+with four layers, the sum over all layers would equal the sum over the last ones, so it includes the embeddings. The labels say
+so.
 
-The paper's task is named entities, case-preserving, with document context (`tasks=ner,data=DIR`; the context is not made here);
-the default is code_spans, tagging too. Its BiLSTM is 768 wide, not said whether each way or both together: here it is as wide
-as the model, both together.
+The paper's task is named-entity recognition, case-preserving, with document context (`tasks=ner,data=DIR`; bertlab does not add
+the context). The default task, code_spans, is tagging too. The paper's BiLSTM is 768 wide, but it does not say whether per
+direction or in total; here both directions together are as wide as the model.
 
-Expect: fine-tuning best, concatenation of the last four 0.3 F1 behind it in the paper, then mixes, the second-to-last before
-the last, and the embeddings far behind.
+Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes, then the second-to-last
+layer, then the last, and the embeddings far behind.
 
 Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -4,13 +4,14 @@
       --workdir=runs/bert_table8 --jobs=2
     bertlab report runs/bert_table8
 
-Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, each fine-tuned and as features (the last four layers
-side by side under a BiLSTM on a frozen body; all layers of a model that has fewer). Both uses share their pretraining. The
-paper's tasks are MNLI and, in both uses, named entities: `tasks=mnli+ner,data=DIR`. Bits per byte are missing where [MASK] was
-never shown, because a pseudo-likelihood needs it. Each row's mlm/loss is of its own corruption, so rows do not compare by it.
+Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random. Each is used fine-tuned and as features (a BiLSTM on
+the frozen body reads the last four layers side by side, or all layers if the model has fewer). Both uses share their
+pretraining. The paper's tasks are MNLI and, in both uses, named entities: `tasks=mnli+ner,data=DIR`. A model that never saw
+[MASK] has no bits per byte, because a pseudo-likelihood needs [MASK]. Each row measures mlm/loss under its own corruption, so
+do not compare rows by it.
 
-Expect: fine-tuning is nearly indifferent, also to 100 % [MASK]; as features 100 % [MASK] is clearly worst (94.0 against 94.9
-F1), since [MASK] is never seen in use; random tokens without [MASK] cost a little everywhere.
+Expect: fine-tuning hardly depends on the corruption, even at 100 % [MASK]. As features, 100 % [MASK] is clearly worst (94.0
+against 94.9 F1), because downstream text contains no [MASK]. Random tokens without [MASK] cost a little everywhere.
 
 Cost at scale=tiny with seeds=1,select=off: 491 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

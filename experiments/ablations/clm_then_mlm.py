@@ -4,16 +4,17 @@
       --workdir=runs/clm_then_mlm --jobs=2
     bertlab report runs/clm_then_mlm
 
-One budget of steps, spent on MLM, on causal language modelling (CLM), or on a quarter, half or three quarters of CLM and then
-MLM. CLM is objective `prefix` without a prefix: left to right on a body that otherwise sees both sides. The model of CLM only
-is fine-tuned seeing both sides and, as another row, still from the left. A word is read at its last piece in all rows; only
-there has a left-to-right model seen all of it. `rate=` is MLM's; the paper has 20 to 50 %.
+One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half or three quarters of the
+steps and then on MLM. CLM is the objective `prefix` without a prefix: left to right on a body that otherwise sees both sides.
+The model trained only with CLM is fine-tuned twice: seeing both sides and, in another row, only the left. All rows read a word
+at its last piece: only there has a left-to-right model seen the whole word. `rate=` sets MLM's mask rate; the paper has 20 to
+50 %.
 
 The paper's models have EuroBERT's shape and 210 million to 1 billion parameters; here they are `modern` bodies without local
-attention. The rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), so that the second
-objective is not learnt at falling rates. At scale=paper: 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in
-all), as published, on `modern` in size base. Rows of 512 positions and a vocabulary of 30,522 pieces are not verified. The
-paper's results are figures.
+attention. The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), so the
+second objective does not train at a falling rate. scale=paper has the published 42,000 steps at 5e-4 in batches of 2.4 million
+tokens (100 billion in all), on `modern` in size base. We could not verify rows of 512 positions and a vocabulary of 30,522
+pieces. The paper shows its results as figures.
 
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above
 MLM, reliably with a quarter and with three quarters of CLM; with three quarters no worse than MLM.
@@ -37,7 +38,7 @@ CLM = {"objectives.mlm.weight": 0.0}
 
 
 def clm_first(share, steps):
-    """Phases of a run, of which CLM gets a share, and each of the two at least one step."""
+    """The two phases of a run: CLM gets its share of the steps, and each phase at least one step."""
     share = min(max(round(share * steps), 1), steps - 1) / steps
     return {"train.phases": f"{share} objectives.mlm.weight=0; {1 - share} objectives.prefix.weight=0"}
 

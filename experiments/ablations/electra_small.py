@@ -4,18 +4,18 @@
       --workdir=runs/electra_small --jobs=2
     bertlab report runs/electra_small
 
-Five objectives on one body, between MLM and ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
-[MASK]); ELECTRA 15 % (which of the chosen tokens are replaced); All-Tokens MLM (every token predicted, with a way to copy);
-ELECTRA (every token: replaced or not). The generator has a quarter of the body's width and heads at tiny, mini and small, like
-ELECTRA-Small's, and a third at base and paper, like ELECTRA-Base's (256 of 768). Steps are equal, as in the paper; the
-generator makes a step dearer: see FLOPs and seconds.
+Five objectives on one body, from MLM to ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
+[MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM (predicts every token, with a way to copy);
+ELECTRA (is this token replaced? for every token). At tiny, mini and small the generator has a quarter of the body's width and
+heads, like ELECTRA-Small's; at base and paper a third, like ELECTRA-Base's (256 of 768). All train for the same number of
+steps, as in the paper. The generator makes a step more expensive: see FLOPs and seconds.
 
 The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is ELECTRA-Base
 (appendix A): BERT-Base's size, rows of 512, batches of 256, a rate of 2e-4, and 766,000 steps, the number at BERT-Base's
-compute. The paper has two numbers of steps and does not say which of them table 5 has.
+compute. The paper gives two numbers of steps and does not say which one table 5 uses.
 
-Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT: most of the gain comes from being asked at every
-token, little from the mismatch of [MASK].
+Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most of the gain comes from supervision at every
+token, little from removing the mismatch of [MASK].
 
 Cost at scale=tiny with seeds=1,select=off: 489 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

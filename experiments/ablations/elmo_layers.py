@@ -4,16 +4,17 @@
       --workdir=runs/elmo_layers --jobs=2
     bertlab report runs/elmo_layers
 
-One pretrained biLM a seed, frozen; on it a biLSTM of two layers reads only the top layer, or all layers in a mix with weights
-of the task's own, of which `head.mix_penalty` λ keeps near the mean (1) or lets differ (0.001). Without ELMo the same biLSTM
-reads embeddings that begin at random and are trained with it.
+One pretrained, frozen biLM per seed. A biLSTM of two layers reads either the top layer or a mix of all layers with weights that
+the task learns. The penalty `head.mix_penalty` (λ) keeps these weights near their mean (1) or lets them differ (0.001). Without
+ELMo the same biLSTM reads embeddings that start at random and are trained with it.
 
-The paper's tasks are SQuAD, SNLI and SRL, each with its own model, and it joins ELMo to word vectors of the task, which both
-lack here, so that texts and words have one model. `tasks=squad1+ner,data=DIR` are the nearest. Its biLM reads characters, as
-scale=paper does; the smaller ones read the transformers' subwords. The tasks' own training is not the paper's at any scale.
+The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own. The paper also joins ELMo to the task's own word
+vectors. This study has neither: one model serves texts and words. `tasks=squad1+ner,data=DIR` come closest. The paper's biLM
+reads characters, as at scale=paper; smaller scales read the transformers' subwords. No scale trains the tasks as the paper
+does.
 
-Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. A biLM of little text may have less
-in its top layer than in its embeddings.
+Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. After little text, a biLM's top
+layer may know less than its embeddings.
 
 Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -7,11 +7,12 @@
 One pretrained, frozen biLM per seed. The task's model is a tagger with its own word vectors (100 wide, trained) under a biLSTM
 of two layers. It gets the mix of ELMo's layers beside its words, beside the biLSTM's output, or at both with separate weights.
 
-The paper's tasks are SQuAD, SNLI and SRL. The output placement needs a task model with its own words, and taggers have them:
-`tasks=ner,data=DIR` or `tasks=ud,data=DIR` is nearest to SRL. As in `elmo_layers.py`, tokens are subwords below scale=paper,
-and the tasks' training is not the paper's.
+The paper's tasks are SQuAD, SNLI and SRL. The output placement needs a task model with its own word vectors. Taggers have them,
+and `tasks=ner,data=DIR` or `tasks=ud,data=DIR` comes closest to SRL. As in `elmo_layers.py`, tokens are subwords below
+scale=paper, and the tasks are not trained as in the paper.
 
-Expect: for tagging the input as good as both, the output below (SRL); for SQuAD and SNLI, whose models attend, both is best.
+Expect: for tagging, the input as good as both, and the output below (SRL). For SQuAD and SNLI, whose models have attention,
+both is best.
 
 Cost at scale=tiny with seeds=1,select=off: 165 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -4,15 +4,15 @@
       --workdir=runs/elmo_sample --jobs=2
     bertlab report runs/elmo_sample
 
-One pretrained biLM per seed. Each task is learnt from a growing number of its training examples (smaller sets are parts of
-larger ones), with ELMo (frozen, all layers mixed) under a biLSTM of two layers, and without (embeddings with random initial
-values, as in `elmo_layers.py`). The figure has shares of 0.1 % to 100 % of SNLI and SRL. Here they are counts, because tasks
-differ in size: 100 to all in five steps, each about three times the last at tiny and mini (`package` and `code_spans` have a
-few thousand examples), and ten times from small on. Steps are the same for all counts, so few examples are read more often.
-From scale=small on there are 3,000 batches, where other studies have epochs.
+One pretrained biLM per seed. Each task trains on a growing number of its training examples (smaller sets are parts of larger
+ones), with ELMo (frozen, all layers mixed) under a biLSTM of two layers, and without (embeddings with random initial values, as
+in `elmo_layers.py`). The figure shows 0.1 % to 100 % of SNLI and SRL. We use counts instead, because tasks differ in size: 100
+to all in five steps. At tiny and mini each count is about three times the one before (`package` and `code_spans` have a few
+thousand examples), from small on ten times. All counts train for the same number of steps, so small sets are read more often.
+From scale=small on, training takes 3,000 batches, where other studies count epochs.
 
-Published: the figure has no table. The text: for SRL, ELMo passes the baseline's best score (epoch 486) in epoch 10, and 1 %
-of the data with ELMo is about as good as 10 % without.
+Published: the figure has no table. According to the text, ELMo passes the baseline's best SRL score (epoch 486) in epoch 10,
+and 1 % of the data with ELMo is about as good as 10 % without.
 
 Expect: the fewer examples, the more ELMo gives.
 

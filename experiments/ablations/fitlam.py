@@ -3,17 +3,17 @@
     bertlab sweep --study=experiments/ablations/fitlam.py:scale=tiny,corpus=pydocs --workdir=runs/fitlam --jobs=2
     bertlab report runs/fitlam
 
-The last version with one of the first version's ways at a time, and with all of them:
+The last version, with each of the first version's choices one at a time and with all of them:
 
 - rates that fall by 0.3 a layer, not 1/2.6, in both later stages;
-- a cosine for the language model and, for the classifier, a cosine after its reverse as warm-up over a tenth of the steps, not
-  the slanted triangle;
+- instead of the slanted triangle, a cosine for the language model; the classifier first warms up along the reversed cosine for
+  a tenth of the steps;
 - gradual unfreezing of the language model, not of the classifier.
 
-The first version's text was not at hand: what is known of it is what reviews of it say, and the formula of the reverse warm-up
-is a reading of its name. Nothing is published that compares the two. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+We did not have the first version's text. We rely on what reviews say about it, and guessed the formula of the reverse warm-up
+from its name. No published result compares the two versions. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
-Expect: little between 0.3 and 1/2.6; what is thawed matters where the task has little text.
+Expect: little difference between 0.3 and 1/2.6. What to unfreeze matters if the task has little text.
 
 Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

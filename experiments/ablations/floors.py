@@ -1,15 +1,16 @@
-"""How near a small model comes to the exact floor of each objective, on the synthetic language.
+"""How close a small model comes to the exact floor of each objective, on the synthetic language.
 
     bertlab sweep --study=experiments/ablations/floors.py --workdir=runs/floors --jobs=2
     bertlab report runs/floors
 
-The language has 16 words, 2 topics and 4 hidden states. All sentences and documents have one length, so separators say nothing
-and every floor is exact. A model has much to learn: a word costs 2.32 nats with frequencies only, and 1.60 for the best MLM;
-whether two sentences belong together costs 0.69 nats by chance, and less than 0.5 for the best.
+The language has 16 words, 2 topics and 4 hidden states. All sentences have the same length, and so do all documents, so
+separators carry no information and every floor is exact. A model has much to learn: a word costs 2.32 nats with frequencies
+only, and 1.60 for the best MLM. Guessing whether two sentences belong together costs 0.69 nats; the best model needs less than
+0.5.
 
-A transformer 64 wide reads rows of 16 words (`doc_sentences`) for the objectives about tokens, with two layers (three for
-ELECTRA's), and pairs of sentences of 4 words (`sentence_pair`) for those about sentences, with three; ELMo's LSTMs read the
-same rows as the transformer. Steps are what each needs on two cores in minutes.
+The model is a transformer 64 wide. For objectives about tokens it has two layers (three for ELECTRA) and reads rows of 16 words
+(`doc_sentences`). For objectives about sentences it has three layers and reads pairs of sentences of 4 words (`sentence_pair`).
+ELMo's LSTMs read the same rows as the transformer. The numbers of steps are chosen to take minutes on two cores.
 """
 
 from bertlab.config import parse_arguments
@@ -25,7 +26,7 @@ TRANSFORMER = {
     "model.hidden": 256,
     "model.norm_placement": "pre",  # learns faster at this size than BERT's order, and at higher rates
     "model.final_norm": True,
-    # With learned positions each place of a row learns for itself which neighbours matter: five times the steps.
+    # With learned positions, each position of a row must learn which neighbours matter: five times the steps.
     "model.position_encoding": "rotary",
     "model.init_stddev": 0.08,
 }
@@ -57,7 +58,7 @@ OBJECTIVES = {
     "permutation": on_transformer("permutation", 1500, **{"objectives.permutation.context_in_order": False}),
     "electra": on_transformer("electra", 3000, **{"objectives.electra.generator": "unigram", "model.layers": 3}),
 }
-SCALES = {"tiny": 1.0, "demo": 0.2}  # of the steps; demo is for trying it out
+SCALES = {"tiny": 1.0, "demo": 0.2}  # of the steps; use demo to try the study
 
 
 def get_study(arguments=None):

@@ -12,22 +12,22 @@
 | static (`static=skip_gram`, `cbow`, `glove`) | Mikolov et al. 2013, Pennington et al. 2014 | frozen below that biLSTM |
 | no pretraining | none | BERT's body from random values, fine-tuned as BERT |
 
-All have the same pieces and the same budget of text; formats, optimisers and schedules are each recipe's own. `equal=` says
+All share the same pieces and the same budget of text. Each recipe keeps its own format, optimiser and schedule. `equal=` sets
 what else is equal:
 
-- `tokens` (the default): each model in its own size at the scale reads as many tokens, without padding.
-- `parameters`: as many tokens, and each model is made as wide as gives it BERT's parameters (within 2 %): the feed-forward
-  layers of GPT, the states of the LSTMs, the vectors of the static model (which its paper never made so wide).
-- `flops`: own sizes, and as many FLOPs of pretraining as BERT has. Static vectors stay at as many tokens: for as many FLOPs
-  they would read the text more than a hundred times.
+- `tokens` (the default): each model has its own size at the scale and reads the same number of tokens, without padding.
+- `parameters`: the same number of tokens, and each model is widened or narrowed to BERT's number of parameters (within 2 %): in
+  GPT the feed-forward layers, in the LSTMs the states, in the static model the vectors (no paper made them that wide).
+- `flops`: each model has its own size and as many pretraining FLOPs as BERT. Static vectors keep the number of tokens: with
+  equal FLOPs they would read the text more than a hundred times.
 
-The study of objectives alone, on one body and with one use, is `objectives.py`; vectors by themselves, all used alike, are
-`static_contextual.py`. The published numbers are of different corpora and sizes (GPT, BERT and ELMo: 117, 110 and 94 M
-parameters), so they say what each system reached, not which part of it did.
+`objectives.py` compares only objectives, on one body with one use. `static_contextual.py` compares vectors that are all used in
+the same way. The published numbers come from different corpora and sizes (GPT, BERT and ELMo: 117, 110 and 94 M parameters).
+They show what each system reached, not which part of it made the difference.
 
-Expect: no system wins by its objective alone. With few tokens the two that are asked at every position in one direction (GPT,
-ULMFiT) and ELMo are ahead of BERT on tokens; frozen static vectors are the floor of the pretrained ones, and no pretraining is
-near them where the task has many labels. With `labels=100` the order is clearer.
+Expect: no system wins only by its objective. With few tokens ELMo and the two models that are supervised at every position in
+one direction (GPT, ULMFiT) are ahead of BERT on tokens. Frozen static vectors come last among the pretrained models, and no
+pretraining is close to them if the task has many labels. With `labels=100` the order is clearer.
 
 Cost and time are not measured yet; `--dry_run` counts tokens and FLOPs.
 """
@@ -70,7 +70,7 @@ def as_published(setting):
 
 
 def widths(setting):
-    """System -> (the keys of a width, a width to begin with); BERT keeps its own."""
+    """System -> (the keys of a width, a width to start from); BERT keeps its own."""
     scaled = lambda family: setting.numbers(family)["hidden"] / setting.numbers(family)["width"]
     states = lambda ratio: lambda width: {"model.width": width, "model.hidden": round(ratio * width)}
     return {
@@ -82,7 +82,7 @@ def widths(setting):
 
 
 def pretrainings(setting):
-    """System -> overrides of its pretraining, equal to BERT's as `equal` says."""
+    """System -> overrides of its pretraining, matched to BERT's by `equal`."""
     pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
     found = {name: (recipe, {**pieces, **own}) for name, (recipe, own, _) in as_published(setting).items()}
     equal, reference = setting.others["equal"], found["BERT"]

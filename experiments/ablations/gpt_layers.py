@@ -4,13 +4,15 @@
       --workdir=runs/gpt_layers --jobs=2
     bertlab report runs/gpt_layers
 
-One pretraining a seed; fine-tuning begins with random values, or with the pretrained embeddings and the layers above them up to
-the first, second, ... last. What is not transferred begins at random; everything is trained. Fine-tuning is the paper's (the
-auxiliary language model too), at 5e-4 for small models, 6.25e-5 for the paper's.
+One pretraining per seed. Fine-tuning starts from random values, or from the pretrained embeddings and the layers above them up
+to the first, second, ... last. Layers that are not transferred start from random values; everything is trained. Fine-tuning
+follows the paper, auxiliary language model included, at 5e-4 for small models and 6.25e-5 for the paper's.
 
-The paper's tasks are MultiNLI and RACE: `tasks=mnli,data=DIR` has the first. Its curve is not tabulated, so none is shown.
+The paper's tasks are MultiNLI and RACE: `tasks=mnli,data=DIR` has the first. The paper gives its curve without numbers, so we
+show none.
 
-Expect: embeddings without layers help, and every layer more of it, up to 9 points on MultiNLI for all (the paper's text).
+Expect: the embeddings without layers help, and each layer helps more, up to 9 points on MultiNLI for all layers (the paper's
+text).
 
 Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

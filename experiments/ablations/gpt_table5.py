@@ -6,15 +6,15 @@
 
 Two pretrained models read the same text: the transformer and an LSTM of one layer (2,048 units in the paper). The transformer
 is fine-tuned as published (language modelling of the task's text with half the weight, special tokens around texts, a
-classifier on the last), from random values, and without the auxiliary objective. The LSTM is AWD-LSTM's without its
+classifier on the last), from random values, and without the auxiliary objective. The LSTM is AWD-LSTM without its
 regularisers, with GPT's data and optimiser. Its width gives it about as many weights as the transformer; at the paper's scale
-these are 2,048 units. Small models are fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
+this gives 2,048 units. Small models are fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
 
-The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`; it reports the test server's scores.
-scale=paper makes about 100 passes over BooksCorpus, as the paper: 2,441,406 steps, counted in its words (settings.py).
+The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. It reports scores from the test server.
+scale=paper makes about 100 passes over BooksCorpus, as in the paper: 2,441,406 steps, counted in its words (settings.py).
 
-Expect: pretraining counts most; the auxiliary objective helps with much labelled text and harms with little; the LSTM is below
-the transformer on all tasks but MRPC. Small transformers on little text need not be ahead of an LSTM.
+Expect: pretraining matters most. The auxiliary objective helps if the task has much labelled text and hurts if it has little.
+The LSTM is below the transformer on all tasks but MRPC. On little text, a small transformer may not beat an LSTM.
 
 Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
@@ -22,7 +22,7 @@ Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts the
 from bertlab.studies.settings import GPT_PAPER, read_setting
 from bertlab.studies.study import Published, Study
 
-# V·W + 8·W² weights are those of GPT at the scale: V·D + 512·D + 12·D² a layer.
+# V·W + 8·W² weights equal GPT's at the scale: V·D + 512·D + 12·D² per layer.
 LSTM_WIDTHS = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
 REGULARISERS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
 PUBLISHED = Published(
@@ -42,7 +42,7 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=GPT_PAPER)
     lstm = {
         "model.family": "awd_lstm",
-        "model.size": "tiny",  # of which nothing is left: layers and width follow
+        "model.size": "tiny",  # the next keys replace its layers and width
         "model.layers": 1,
         "model.width": LSTM_WIDTHS[setting.scale],
         **{f"model.{name}": 0.0 for name in REGULARISERS},

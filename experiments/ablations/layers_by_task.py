@@ -1,17 +1,17 @@
-"""Which layer knows what: a linear probe for each task on each layer of a frozen model (Liu et al. 2019, Tenney et al. 2019).
+"""What each layer knows: a linear probe for each task on each layer of a frozen model (Liu et al. 2019, Tenney et al. 2019).
 
     bertlab sweep --study=experiments/ablations/layers_by_task.py:scale=tiny,corpus=pydocs \
       --workdir=runs/layers_by_task --jobs=2
     bertlab report runs/layers_by_task
 
 Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et al. (arXiv 1905.05950) ask
-which layers their probes weigh most. Here: the layers of one body, pretrained with MLM and NSP, left to right, or not at all.
-The last shows what the architecture and the task's own training give. A text is the mean of its states. A word is read at its
-last piece in all rows; only there has a left-to-right model seen all of it. The report's heat map is this table. `tasks=` and
-`data=` name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.
+which layers their probes weigh most. This study probes the layers of one body, pretrained with MLM and NSP, left to right, or
+not at all. The body without pretraining shows what the architecture and the task's own training give. A text's vector is the
+mean of its states. All rows read a word at its last piece: only there has a left-to-right model seen the whole word. The
+report's heat map shows this table. `tasks=` and `data=` name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.
 
-Expect: the embeddings last; the middle layers first in grammar, later ones in meaning; a left-to-right model's best layers in
-the middle, MLM's nearer the end; a body without pretraining well above chance, and falling with depth.
+Expect: the embeddings are worst; middle layers are best at grammar, later ones at meaning. A left-to-right model's best layers
+are in the middle, MLM's closer to the end. A body without pretraining is well above chance and gets worse with depth.
 
 Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -4,18 +4,19 @@
       --workdir=runs/modern_body --jobs=2
     bertlab report runs/modern_body
 
-MLM on one body that changes from row to row; each row keeps the switches of those above it. Some switches bring what they
-need: pre-norm has a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds the rest
-of experiments/pretrain/modern.py: rotary positions of base 160,000 in the global layers, the exact GELU, the norm's ε of 1e-5,
-and no segment embeddings. Depth, width, weights of a layer and dropout stay BERT's in all rows; ModernBERT-base has 22 layers.
-With `alone=true` each switch is set by itself on the body of 2018 instead. Every third layer is global, beginning with the
-first; the others see a quarter of the row's positions (128 of 512, as in ModernBERT).
+MLM on one body. Each row adds one switch and keeps those of the rows above it. Some switches bring what they need: pre-norm
+adds a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds the rest of
+experiments/pretrain/modern.py: rotary positions of base 160,000 in the global layers, the exact GELU, the norm's ε of 1e-5, and
+no segment embeddings. Depth, width, weights per layer and dropout stay BERT's in all rows; ModernBERT-base has 22 layers. With
+`alone=true` each row sets one switch on the body of 2018 instead. Every third layer is global, starting with the first; the
+others see a quarter of the row's positions (128 of 512, as in ModernBERT).
 
-No table is known to us for these steps at equal data; optimiser and text are BERT's throughout (at scale=paper appendix A.2).
+We know of no published table for these steps at equal data. Optimiser and text are BERT's in all rows (at scale=paper from
+appendix A.2).
 
-Expect: pre-norm and rotary positions to learn faster in short runs; gates to help a little; norm, biases, initial values and
-the rest next to nothing; local attention to cost little or nothing here, since it saves no time in this code. It can hurt where
-texts are short.
+Expect: pre-norm and rotary positions learn faster in short runs; gates help a little; norm, biases, initial values and the rest
+change next to nothing. Local attention costs little or no quality; it saves no time in this code. It can hurt if texts are
+short.
 
 Cost at scale=tiny with seeds=1,select=off: 679 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
@@ -41,7 +42,7 @@ def switches(width, seq_len):
 
 
 def gated_width(width):
-    """Of feed-forward layers with as many weights as those of four times the width without a gate."""
+    """The width at which gated feed-forward layers have as many weights as ungated ones of four times the model's width."""
     return 8 * math.ceil(width / 3)
 
 

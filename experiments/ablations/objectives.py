@@ -3,11 +3,11 @@
     bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2
     bertlab report runs/objectives
 
-The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM beside it and no pretraining as the
-floor. MLM and LTR share one transformer body; only its direction and the objective differ. A word is read at its last piece
-in all rows; only there has a left-to-right model seen all of it. `scale=demo` is what `make demo` runs: MLM, left-to-right
-and no pretraining at scale=tiny for 250 steps, four seeds, and a linear layer on frozen states (`use=probe`), where what
-pretraining has learned shows most.
+The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM added and no pretraining as the
+baseline. MLM and LTR share one transformer body; only its direction and the objective differ. All rows read a word at its last
+piece: only there has a left-to-right model seen the whole word. `make demo` runs `scale=demo`: MLM, left-to-right and no
+pretraining at scale=tiny for 250 steps, four seeds, and a linear layer on frozen states (`use=probe`), where the effect of
+pretraining shows most.
 """
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
@@ -25,7 +25,7 @@ CLAIMS = (
 
 
 def demo_logging(steps):
-    """How often a demo of so many steps looks at itself."""
+    """How often a demo of so many steps logs and evaluates."""
     return {"train.eval_every": min(50, steps), "train.log_every": min(25, steps), "train.checkpoint_every": steps}
 
 

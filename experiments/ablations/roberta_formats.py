@@ -1,20 +1,20 @@
-"""What a row of text is, and whether NSP is trained on it: Liu et al. 2019 (RoBERTa), section 4.2, table 2.
+"""The format of a row of text, with and without NSP: Liu et al. 2019 (RoBERTa), section 4.2, table 2.
 
     bertlab sweep --study=experiments/ablations/roberta_formats.py:scale=tiny,corpus=pydocs \
       --workdir=runs/roberta_formats --jobs=2
     bertlab report runs/roberta_formats
 
-MLM on pairs of segments or of sentences with NSP, and on packed sentences across documents and within one without it. One row
-is not in the paper's table: pairs of segments without NSP. There the loss goes and the format stays, as perhaps in BERT's own
-"No NSP". Formats fill rows unequally, pairs of sentences least. The paper gave those larger batches. Here every run reads the
-same number of tokens (config.train.budget) in batches of equally many rows, so unfilled rows mean more steps: pairs of
-sentences fill two thirds of rows of 64 (pydocs), and a tenth of rows of 512.
+MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed sentences, across documents or within one. One
+row is not in the paper's table: pairs of segments without NSP. It drops the loss and keeps the format, as BERT's own "No NSP"
+may have done. Some formats fill rows less than others, pairs of sentences least. The paper gave those larger batches. Here
+every run reads the same number of tokens (config.train.budget) in batches with the same number of rows, so a format that fills
+rows less takes more steps. Pairs of sentences fill two thirds of rows of 64 (pydocs), and a tenth of rows of 512.
 
-`tasks=squad1+squad2+mnli+sst2,data=DIR` are the paper's but for RACE. At scale=paper rows have 512 positions throughout, and
-the tokenizer is BERT's.
+`tasks=squad1+squad2+mnli+sst2,data=DIR` are the paper's tasks except RACE. At scale=paper all rows have 512 positions, and the
+tokenizer is BERT's.
 
-Expect: pairs of sentences below the rest (too little context); NSP worth nothing or less once the format is held fixed;
-rows of one document slightly above rows across documents.
+Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at equal format; rows of one
+document slightly above rows across documents.
 
 Cost at scale=tiny with seeds=1,select=off: 407 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

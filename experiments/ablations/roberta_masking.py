@@ -1,17 +1,16 @@
-"""Masks drawn once or newly each time: Liu et al. 2019 (RoBERTa), section 4.1, table 1.
+"""Static and dynamic masks: Liu et al. 2019 (RoBERTa), section 4.1, table 1.
 
     bertlab sweep --study=experiments/ablations/roberta_masking.py:scale=tiny,corpus=pydocs \
       --workdir=runs/roberta_masking --jobs=2
     bertlab report runs/roberta_masking
 
-MLM + NSP with masks that belong to a row (static: they repeat once the text has been read `copies` times) or are drawn at each
-step (dynamic). `copies=10` is BERT's; its 40 readings showed each mask four times. Small runs read their text fewer
-times, so the default below scale=paper is copies=1: every reading has the same masks. scale=tiny reads pydocs about eighteen
-times. Rows and pairs repeat with the copies in both variants; only the
-masks differ. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
+MLM + NSP. Static masks belong to a row: they repeat after the text has been read `copies` times. Dynamic masks are drawn at
+each step. BERT has `copies=10`, and its 40 readings showed each mask four times. Small runs read their text fewer times, so the
+default below scale=paper is copies=1: every reading has the same masks. scale=tiny reads pydocs about eighteen times. In both
+variants rows and pairs repeat with the copies; only the masks differ. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
 
-Expect: no difference beyond the spread of the seeds, dynamic slightly ahead at most; a static model's loss on its training
-text falls below the held-out one sooner.
+Expect: no difference beyond the spread over seeds, dynamic slightly ahead at most. With static masks the training loss falls
+below the held-out loss sooner.
 
 Cost at scale=tiny with seeds=1,select=off: 163 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

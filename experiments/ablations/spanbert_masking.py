@@ -4,17 +4,17 @@
       --workdir=runs/spanbert_masking --jobs=2
     bertlab report runs/spanbert_masking
 
-The paper's two tables in one. Subword tokens, whole words or geometric spans of words are masked, all on pairs of segments
-with NSP (2seq); then spans on rows of one document without NSP (1seq), and these with the span boundary objective (SBO). The
-paper's masks of named entities and of noun phrases need a parser and are left out. Do not compare MLM losses between units:
-spans are harder to guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks.
+This study joins the paper's two tables. It masks subword tokens, whole words or geometric spans of words, all on pairs of
+segments with NSP (2seq); then spans on rows of one document without NSP (1seq), and the same with the span boundary objective
+(SBO). The paper's masks of named entities and of noun phrases need a parser, so we leave them out. Do not compare MLM losses
+between units: spans are harder to guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks.
 
-At scale=paper it is section 4.2's: BERT-Large's size, cased pieces, rows of 512 without short ones, AdamW with a decay of 0.1
-and ε of 1e-8, a rate of 1e-4 after 10,000 steps. The paper's tables are of checkpoints at 1,200,000 of 2,400,000 steps; here
-1,200,000 are the whole schedule.
+scale=paper follows section 4.2: BERT-Large's size, cased pieces, rows of 512 without short ones, AdamW with a decay of 0.1 and
+ε of 1e-8, a rate of 1e-4 after 10,000 steps. The paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps; here the
+whole schedule has 1,200,000.
 
-Expect: spans above subwords and whole words on answers in a text, by a point or two, less elsewhere; one document a row above
-pairs with NSP; SBO adds most where spans are compared (coreference).
+Expect: spans above subwords and whole words by a point or two when the task is to find an answer in a text, less elsewhere; one
+document per row above pairs with NSP. SBO helps most if the task compares spans (coreference).
 
 Cost at scale=tiny with seeds=1,select=off: 422 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -5,21 +5,21 @@
     bertlab report runs/static
 
 word2vec's skip-gram and CBOW (Mikolov et al. 2013), GloVe (Pennington et al. 2014), ELMo (Peters et al. 2018), GPT (Radford et
-al. 2018) and BERT (Devlin et al. 2019), pretrained for as many steps on rows of the same text in the same pieces (GloVe: on
-entries of its table of counts, a row's worth for each row), each used two ways:
+al. 2018) and BERT (Devlin et al. 2019). All train for the same number of steps on rows of the same text in the same pieces
+(GloVe: on entries of its table of counts, as many as a row has positions for each row). Each is used in two ways:
 
 - features: the model is frozen; a biLSTM of two layers reads a mix of its layers (a static model has one);
 - fine-tuned: everything is trained under a linear layer on the mean of the states, or on each word's; static vectors at ten
   times the rate.
 
-A word is read at its last piece in all rows; only there has a left-to-right model seen all of it.
+All rows read a word at its last piece: only there has a left-to-right model seen the whole word.
 
-A task's biLSTM lends context to static vectors too. So "features" compares what the vectors know, and "fine-tuned" whether the
-model itself sees context. No paper has this table; the order is that of ELMo's and BERT's comparisons. The models' sizes
-differ (`parameters` in the report); scale=paper has the recipes' published ones.
+A task's biLSTM gives context to static vectors too. So "features" compares what the vectors know, and "fine-tuned" shows
+whether the model itself sees context. No paper has this table; the order follows ELMo's and BERT's comparisons. The models'
+sizes differ (`parameters` in the report); scale=paper has the recipes' published sizes.
 
-Expect: contextual above static wherever the task's model has no context of its own, least for topics of whole texts; ELMo, GPT
-and BERT differ less as features than fine-tuned.
+Expect: contextual above static if the task's model has no context of its own, by least on topics of whole texts. ELMo, GPT and
+BERT differ less as features than fine-tuned.
 
 Cost at scale=tiny with seeds=1,select=off: 357 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

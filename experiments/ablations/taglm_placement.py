@@ -4,18 +4,18 @@
       --workdir=runs/taglm_placement --jobs=2
     bertlab report runs/taglm_placement
 
-A tagger of characters, word vectors and two biLSTM layers with a CRF. The frozen language model's top states go to its input,
-to the output of its first layer (TagLM) or of its second. One more row has the states of a forward language model, with a
-pretraining of its own, after the first layer. Without a language model the tagger has embeddings there that start from random
-values and are trained with it. A word is read at its last piece in all rows; only there has a left-to-right model seen all of
-it.
+A tagger with characters, word vectors, two biLSTM layers and a CRF. The frozen language model's top states go to its input, to
+the output of its first layer (TagLM) or to the output of its second. One more row uses the states of a forward language model,
+pretrained separately, after the first layer. Without a language model, embeddings that start from random values and are
+trained with the tagger take their place. All rows read a word at its last piece: only there has a left-to-right model seen the
+whole word.
 
-The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing and are trained on the 1B Word
-corpus; ours share their embeddings. At scale=paper they are ELMo's with 2,048 cells and projections to 512; the two layers are
-the recipe's. The tagger's training is the scale's: the paper's schedule ends with two cuts of the rate.
+The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing and train on the 1B Word corpus;
+ours share their embeddings. At scale=paper they are ELMo's with 2,048 cells and projections to 512; the recipe sets the two
+layers. The scale sets the tagger's training, while the paper's schedule ends with two cuts of the rate.
 
-Expect: after the first layer best, input and output a little below; both directions above one. Only two numbers of the paper
-could be verified, and no other is shown.
+Expect: after the first layer best, input and output a little below; both directions above one. We could verify only two of the
+paper's numbers, so the report shows only these.
 
 Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -4,8 +4,8 @@
       --workdir=runs/bidirectional --jobs=2
     bertlab report runs/bidirectional
 
-An AWD-LSTM that reads forward and one that reads backward, each pretrained, adapted and made a classifier by itself; and the
-mean of their predictions, at no training cost. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+One AWD-LSTM reads forward and one backward. Each is pretrained, adapted and turned into a classifier separately. A third row
+averages their predictions, at no training cost. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Expect: the mean above both.
 

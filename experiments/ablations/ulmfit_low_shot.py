@@ -4,16 +4,17 @@
       --workdir=runs/low_shot --jobs=2
     bertlab report runs/low_shot
 
-A growing number of labelled examples (smaller sets are parts of larger ones), in three ways: a classifier from random values;
-ULMFiT with a language model adapted to the text of these examples only (supervised), or to all of the task's training text
-(semi-supervised). Counts are the paper's from 100 on, as far as `package` goes at tiny and mini (a few thousand examples), and
-"all". All have the same number of steps (3,000 from scale=small on), so few examples are read more often. Stages, tasks and
-corpus are otherwise as in `ulmfit_table4.py`.
+A growing number of labelled examples (smaller sets are parts of larger ones), used in three ways: a classifier from random
+values; ULMFiT with a language model adapted only to the text of these examples (supervised); and ULMFiT with one adapted to all
+of the task's training text (semi-supervised). Counts are the paper's from 100 on and "all"; at tiny and mini they end where
+`package` does (a few thousand examples). All train for the same number of steps (3,000 from scale=small on), so small sets are
+read more often. Otherwise stages, tasks and corpus are as in `ulmfit_table4.py`.
 
-Published: the figure has no table. The text: with 100 labels, supervised ULMFiT is as good as a classifier from scratch with 10
-(IMDb) and 20 times (AG News) as many, semi-supervised 50 (AG News) and 100 times (IMDb).
+Published: the figure has no table. According to the text, with 100 labels supervised ULMFiT is as good as a classifier from
+scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and semi-supervised ULMFiT with 50 times (AG News) or 100
+times (IMDb) as many.
 
-Expect: the fewer labels, the more each of the three is above the one before; with all of them the last two are the same.
+Expect: each of the three is above the one before, by more with fewer labels; with all labels the last two are the same.
 
 Cost at scale=tiny with seeds=1,select=off: 160 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -1,23 +1,23 @@
-"""What ULMFiT's pretraining gives: Howard and Ruder 2018, section 5, table 4.
+"""The effect of ULMFiT's pretraining: Howard and Ruder 2018, section 5, table 4.
 
     bertlab sweep --study=experiments/ablations/ulmfit_table4.py:scale=tiny,corpus=pydocs \
       --workdir=runs/ulmfit4 --jobs=2
     bertlab report runs/ulmfit4
 
-An AWD-LSTM that has read the corpus, and one that has not, go through the same two stages: language modelling of the task's
-text, and ULMFiT's classifier. (That the unpretrained one has the second stage too is our reading:
-in table 7 a classifier from scratch is much worse than the row without pretraining here.) Rates, schedules and the order of
-thawing are the paper's at every scale. Tiny and mini have fewer steps and shorter and fewer rows, and thaw a group every tenth
-of the steps. The classifier's rate falls by 2.6 a layer; at scale=paper it makes 50 passes, as in the paper's ablations.
+One AWD-LSTM has read the corpus and one has not. Both go through the same two stages: language modelling of the task's text,
+and ULMFiT's classifier. (That the second stage is also for the model without pretraining is our reading: in table 7 a
+classifier from scratch is much worse than the row without pretraining here.) Rates, schedules and the order of thawing are the
+paper's at every scale. Tiny and mini have fewer steps, shorter rows and fewer of them, and thaw a group every tenth of the
+steps. The classifier's rate falls by a factor of 2.6 per layer; at scale=paper it makes 50 passes, as in the paper's ablations.
 
-At scale=paper pretraining has the paper's dropouts, batch, and Adam with its β (0.7, 0.99); the rate and the slanted triangle
-are those that it prints for the second stage, and ten passes and fastai's vocabulary of 60,000 words are not verified. The
-smaller scales pretrain as AWD-LSTM does, by averaged SGD.
+At scale=paper pretraining has the paper's dropouts, batch, and Adam with its β (0.7, 0.99). Its rate and slanted triangle are
+those that the paper prints for the second stage. We could not verify the ten passes and fastai's vocabulary of 60,000 words.
+The smaller scales pretrain as AWD-LSTM does, by averaged SGD.
 
-The paper's tasks are IMDb, TREC-6 and AG News: `tasks=trec+mr,data=DIR` are the nearest; its corpus is WikiText-103:
+The paper's tasks are IMDb, TREC-6 and AG News; `tasks=trec+mr,data=DIR` come closest. Its corpus is WikiText-103:
 `corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.
 
-Expect: the less text the task has, the more pretraining gives (TREC-6 has least).
+Expect: the less text the task has, the more pretraining helps (TREC-6 has least).
 
 Cost at scale=tiny with seeds=1,select=off: 145 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

@@ -4,10 +4,10 @@
       --workdir=runs/ulmfit5 --jobs=2
     bertlab report runs/ulmfit5
 
-AWD-LSTM, and the vanilla language model: the same without its five kinds of dropout, in all three stages. Stages, tasks and
+AWD-LSTM and the vanilla language model, the same model without its five kinds of dropout in all three stages. Stages, tasks and
 corpus are as in `ulmfit_table4.py`.
 
-Expect: the vanilla model not far behind on larger tasks, further on the smallest (TREC-6).
+Expect: the vanilla model is not far behind on larger tasks, and further behind on the smallest (TREC-6).
 
 Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

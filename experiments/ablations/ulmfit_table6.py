@@ -1,15 +1,15 @@
-"""How a language model is best brought to a task's text: Howard and Ruder 2018, section 5, table 6.
+"""How best to adapt a language model to a task's text: Howard and Ruder 2018, section 5, table 6.
 
     bertlab sweep --study=experiments/ablations/ulmfit_table6.py:scale=tiny,corpus=pydocs \
       --workdir=runs/ulmfit6 --jobs=2
     bertlab report runs/ulmfit6
 
-One pretraining a seed; the second stage is left out, or goes on with the language model at a constant rate, at rates that fall
-by 2.6 a layer ("discr"), or with the slanted triangle as well ("stlr"). The classifier that follows is always ULMFiT's. Stages,
-tasks and corpus are as in `ulmfit_table4.py`; the text is read twice at scale=tiny, five times at mini, ten times at small and
-base, and 25 times, as in the released script, at the paper's (which chooses by the validation set).
+One pretraining per seed. The variants skip the second stage, or adapt the language model at a constant rate, at rates that fall
+by a factor of 2.6 per layer ("discr"), or with the slanted triangle as well ("stlr"). The classifier is always ULMFiT's.
+Stages, tasks and corpus are as in `ulmfit_table4.py`. The text is read twice at scale=tiny, five times at mini, ten times at
+small and base, and 25 times at paper, as in the released script (the paper chooses by the validation set).
 
-Expect: adapting the language model helps, most on large tasks; on the smallest, full fine-tuning harms without both of discr
+Expect: adapting the language model helps, most on large tasks. On the smallest, full fine-tuning hurts unless it has both discr
 and stlr.
 
 Cost at scale=tiny with seeds=1,select=off: 150 TFLOP, as `--dry_run` counts them; its time is not measured yet.

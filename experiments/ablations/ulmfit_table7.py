@@ -1,17 +1,18 @@
-"""How ULMFiT's classifier is best trained: Howard and Ruder 2018, section 5, table 7.
+"""How best to train ULMFiT's classifier: Howard and Ruder 2018, section 5, table 7.
 
     bertlab sweep --study=experiments/ablations/ulmfit_table7.py:scale=tiny,corpus=pydocs \
       --workdir=runs/ulmfit7 --jobs=2
     bertlab report runs/ulmfit7
 
-One pretraining and one adapted language model per seed, ten ways on: a classifier from random values; all layers at one rate
-("full"); rates that fall by 2.6 a layer ("discr"); only the classifier's own layers ("last"); chain-thaw, one group of layers
-after another (at a rate of 1e-3, a tenth of it below the head, as in the released script); gradual unfreezing ("freez") by
-itself and with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other rows the rate is constant: the paper
-does not say. A schedule runs once in each stage of unfreezing. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+One pretraining and one adapted language model per seed, and ten ways to train the classifier: from random values; all layers at
+one rate ("full"); rates that fall by a factor of 2.6 per layer ("discr"); only the classifier's own layers ("last");
+chain-thaw, one group of layers after another (at a rate of 1e-3, a tenth of it below the head, as in the released script);
+gradual unfreezing ("freez") by itself and with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other rows the
+rate is constant, because the paper does not give it. A schedule runs once in each stage of unfreezing. Stages, tasks and corpus
+are as in `ulmfit_table4.py`.
 
-Expect: scratch and last are worst, on the smallest task last is below scratch; the whole recipe is best, or within noise of it,
-on all three. No single part is best everywhere.
+Expect: scratch and last are worst, and on the smallest task last is below scratch. The full recipe is best on all three tasks,
+or within noise of the best. No single part is best everywhere.
 
 Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """

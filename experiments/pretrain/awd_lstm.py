@@ -3,10 +3,10 @@
     bertlab train --config=experiments/pretrain/awd_lstm.py:size=tiny,corpus=pydocs --workdir=runs/awd
     bertlab train --config=experiments/pretrain/awd_lstm.py:size=tiny,direction=backward --workdir=runs/awd-backward
 
-As salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties (`ar` with weight 2, `tar` with
-1), truncated backpropagation of varying length with the rate in proportion, SGD that turns to averaging when the held-out
-loss has stopped falling (it looks every `train.eval_every` steps; the original once an epoch). The original's rate of 30 is
-for its size and batch; a small model on little text needs less dropout and a smaller rate, as set here for tiny and mini.
+As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties (`ar` with weight 2, `tar` with
+1), truncated backpropagation of varying length with the rate in proportion, and SGD that starts averaging when the held-out
+loss stops falling (checked every `train.eval_every` steps; in the original once per epoch). The original's rate of 30 suits its
+size and batch. A small model on little text needs less dropout and a smaller rate, as set here for tiny and mini.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on

@@ -2,7 +2,7 @@
 
     bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs --workdir=runs/bert
 
-The paper's left-to-right ablation (section 5.1) is the same body seen one way: `objectives=ltr`.
+The paper's left-to-right ablation (section 5.1) is the same body with left-to-right attention: `objectives=ltr`.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on
@@ -15,7 +15,7 @@ def get_config(arguments=None):
     config.model.size = values["size"]
     config.train.steps = values["steps"] or 1000
     train_on(config, values["corpus"], values["objectives"], values["mask_rate"])
-    if values["size"] in ("base", "large"):  # A.2, of which the last tenth at 512 positions is a run of its own
+    if values["size"] in ("base", "large"):  # A.2; its last tenth at 512 positions is a separate run
         config.data.batch_size = 256
         config.optimizer.learning_rate = 1e-4
         config.train.steps = values["steps"] or 1_000_000

@@ -4,10 +4,10 @@
     bertlab train --config=experiments/pretrain/elmo.py:size=original,tokens=characters,corpus='text:news/*.txt.gz' \
       --workdir=runs/elmo-original
 
-With tokens=subwords (the default) it reads the transformers' subword ids, packed rows and optimiser, so that an ablation
-changes only the model. With tokens=characters it is ELMo as published (allenai/bilm-tf): words spelled by a character CNN,
-each direction a stream of sentences of its own, states carried along it, backpropagation through 20 words, a softmax sampled
-in training, Adagrad.
+With tokens=subwords (the default) it has the transformers' subword ids, packed rows and optimiser, so an ablation changes only
+the model. With tokens=characters it is ELMo as published (allenai/bilm-tf): a character CNN reads words, each direction reads
+its own stream of sentences, states are carried along the stream, backpropagation goes through 20 words, training uses a sampled
+softmax, and the optimiser is Adagrad.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on

@@ -3,8 +3,8 @@
     bertlab train --config=experiments/pretrain/gpt.py:size=tiny,corpus=pydocs --workdir=runs/gpt
     bertlab train --config=experiments/pretrain/gpt.py:size=gpt2,corpus='text:books/*.jsonl.zst' --workdir=runs/gpt2
 
-Linear warm-up and cosine decay to zero; Adam with the rate corrected for its moments' bias, and decoupled weight decay on
-all but biases and norms (openai/finetune-transformer-lm opt.py). Size gpt1 has the paper's batch, length and rate.
+Linear warm-up and cosine decay to zero; Adam with bias-corrected moments, and decoupled weight decay on all parameters but
+biases and norms (openai/finetune-transformer-lm opt.py). Size gpt1 has the paper's batch, length and rate.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on

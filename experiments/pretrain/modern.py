@@ -2,8 +2,8 @@
 
     bertlab train --config=experiments/pretrain/modern.py:size=tiny,corpus=pydocs --workdir=runs/modern
 
-The shape of ModernBERT (Warner et al. 2024). Every part is a switch of `config.model`, so that one of them alone is an
-ablation: `--config.model.position_encoding=learned`, `--config.model.norm=layer_norm`, `--config.model.local_window=0`, ...
+The shape of ModernBERT (Warner et al. 2024). Every part is a switch of `config.model`; change one of them for an ablation:
+`--config.model.position_encoding=learned`, `--config.model.norm=layer_norm`, `--config.model.local_window=0`, ...
 Optimiser and masks are those of experiments/pretrain/bert.py.
 """
 

@@ -1,11 +1,11 @@
-"""Static word vectors, the floor that contextual models are measured against: word2vec and GloVe in the same loop.
+"""Static word vectors, the baseline for contextual models: word2vec and GloVe in the same loop.
 
     bertlab train --config=experiments/pretrain/static.py:objectives=skip_gram,corpus=pydocs --workdir=runs/skip-gram
     bertlab train --config=experiments/pretrain/static.py:objectives=cbow,corpus=pydocs --workdir=runs/cbow
     bertlab train --config=experiments/pretrain/static.py:objectives=glove,corpus=pydocs --workdir=runs/glove
 
-The losses are Mikolov et al.'s (2013) and Pennington et al.'s (2014); updates are one a batch with Adagrad (GloVe's own
-optimiser, accumulators from 1) where the originals make one a pair of words.
+The losses are Mikolov et al.'s (2013) and Pennington et al.'s (2014). Adagrad (GloVe's own optimiser, accumulators from 1)
+makes one update per batch; the originals make one per pair of words.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on

@@ -1,9 +1,10 @@
-"""Training steps compiled for TPU slices that are not here: the rows of "Plans for TPU slices" in README.md beside this file.
+"""Compiles training steps for TPU slices that we do not have: the rows of "Plans for TPU slices" in README.md in this folder.
 
     python experiments/speed/plans.py [WORD ...]
 
-compiles what results/plans.json lacks, all of it or the rows whose names hold every word (bert v5e 16x16), adds each as it is
-done, and prints the table, in which what is still missing says so. Needs the extra `tpu`; a row takes minutes on one core.
+compiles the rows that results/plans.json lacks: all of them, or those whose names contain every WORD (bert v5e 16x16). It adds
+each row when it is done and prints the table, with missing rows marked. It needs the extra `tpu`; a row takes minutes on one
+core.
 """
 
 import os
@@ -16,21 +17,21 @@ from bertlab.files import read_json, write_json
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "plans.json"
-# From 4 to 256 chips; of two kinds the ends.
+# From 4 to 256 chips; for two kinds only the smallest and largest.
 SLICES = {
     "v5e": ("2x2", "4x4", "8x8", "16x16"),
     "v6e": ("2x2", "16x16"),
     "v5p": ("2x2x1", "4x8x8"),
 }
-# Model -> recipe, settings, and rows of one chip's share of the batch.
+# Model -> recipe, settings, and rows per chip.
 MODELS = {
     "BERT-Large": ("bert.py:size=large", {"data.seq_len": 512, "data.tokenizer.vocab_size": 30_522}, 16),
     "GPT-2 124M": ("gpt.py:size=gpt2", {"data.seq_len": 1024, "data.tokenizer.vocab_size": 50_257}, 8),
     "ELMo": ("elmo.py:size=original", {"data.seq_len": 128, "data.tokenizer.vocab_size": 30_522}, 32),
 }
-MESHES = {"data": 1, "fsdp": 16}  # chips, at most, that divide a parameter
+MESHES = {"data": 1, "fsdp": 16}  # the most chips that share a parameter
 WITHOUT_DROPOUT = {"model.dropout": 0.0}
-# Of BERT-Large on 256 chips: mesh -> settings over those of the mesh before the comma.
+# For BERT-Large on 256 chips: mesh -> settings that override those of the mesh before the comma.
 VARIANTS = {
     "data, without dropout": WITHOUT_DROPOUT,
     "data, without dropout, by Pallas": WITHOUT_DROPOUT | {"model.attention": "pallas"},
@@ -53,7 +54,7 @@ def rows() -> dict[str, tuple[str, str, str]]:
 
 
 def compiled(model: str, topology: str, mesh: str) -> dict:
-    """The record of one row; {"refused": why} where it does not fit."""
+    """The record of one row; {"refused": why} if it does not fit."""
     from bertlab.train.plan import TooLarge, plan, topology_devices
 
     recipe, settings, rows_of_chip = MODELS[model]
@@ -69,7 +70,7 @@ def compiled(model: str, topology: str, mesh: str) -> dict:
 
 
 def table(records: dict[str, dict]) -> str:
-    """All rows as Markdown; a chip's share of everything but the rows."""
+    """All rows as Markdown; all columns but the rows are per chip."""
     lines = [
         "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---|",

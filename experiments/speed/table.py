@@ -1,4 +1,4 @@
-"""The benchmark's table in README.md beside this file, from what `bertlab bench --out` wrote.
+"""Prints the benchmark's table for README.md in this folder, from the files of `bertlab bench --out`.
 
 python experiments/speed/table.py [FILE.json ...]
 """

@@ -1,9 +1,9 @@
-"""How much memory it takes to extract the hidden states of 1,000,000 tokens: peak before and after, in megabytes.
+"""Measures the memory needed to extract the hidden states of 1,000,000 tokens: peak before and after, in megabytes.
 
     python experiments/transfer/extract.py RUN TEXT DIRECTORY [TOKENS]
 
-RUN is a run directory, TEXT a file with a paragraph a line (read again from its start if it is short), DIRECTORY is made.
-Killed and started again it goes on after the last shard that was whole.
+RUN is a run directory, TEXT a file with one paragraph per line (read again from the start if it is too short); the script makes
+DIRECTORY. If you kill and restart it, it resumes after the last complete shard.
 """
 
 import resource
@@ -21,7 +21,7 @@ def peak() -> float:
 
 
 def paragraphs(model, text: Path, tokens: int):
-    """Lines of the text, cut to 60 words, until they have so many tokens."""
+    """Lines of the text, cut to 60 words, up to the given number of tokens."""
     while tokens > 0:
         with text.open(encoding="utf-8") as lines:
             for line in lines:

@@ -3,20 +3,20 @@
     bertlab sweep --study=experiments/transfer/tasks.py:pretrained=RUN,static=RUN,data=DIR --workdir=runs/transfer --jobs=2
     bertlab report runs/transfer
 
-The table that came of it, and why pretraining helps where it does, are in README.md beside this file. `pretrained` and `static`
-are run directories of models that read the same text with the same tokenizer; `data` holds one folder a task, in its published
-layout (the names below); `squad_train` names SQuAD's training file, where it is not train-v1.1.json or there are several.
-Reported is the published test or, where its labels are hidden, development set; see `bertlab/transfer/tasks`. Rows, rates and
-steps are what two cores work through in an hour and a half, and the same for all models, but for a higher rate for static
-vectors. With `rates=3e-4+1e-3+3e-3` every model has those rates, and `valid` selects one for each task. Seeds
-change the head's initial values, dropout and the order of the examples, and, from random values, the body.
+README.md in this folder has the results and says where pretraining helps and why. `pretrained` and `static` are run directories
+of models that read the same text with the same tokenizer. `data` holds one folder per task, in its published layout (the names
+below). Set `squad_train` if SQuAD's training file is not train-v1.1.json or you have several. Scores are on the published test
+set, or on the development set if the test labels are hidden; see `bertlab/transfer/tasks`. Two cores take an hour and a half
+for these rows and steps. All models have the same rows, rates and steps, except that static vectors have a higher rate. With
+`rates=3e-4+1e-3+3e-3` every model tries these rates, and `valid` selects one for each task. Seeds change the head's initial
+values, dropout and the order of the examples, and for the model from random values also the body.
 """
 
 from bertlab.config import parse_arguments
 from bertlab.errors import UserError
 from bertlab.studies.study import Study
 
-# Folder below `data`, pieces of a text, passes over train, and what else is said of the task.
+# Folder below `data`, pieces per text, passes over train, and the task's other settings.
 TASKS = {
     "sst2": ("glue", 32, 3, {"task_data.limit": 6400}),
     "cola": ("glue", 24, 3, {}),
