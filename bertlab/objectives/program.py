@@ -102,8 +102,9 @@ class _Composite(nn.Module):
             )
             with blamed(name, objectives[name], "loss"):
                 losses[name] = _checked(objectives[name].loss(model, view))
-            if keep_outputs and (kept := objectives[name].outputs(model, view)):
-                outputs[name] = kept
+            with blamed(name, objectives[name], "outputs"):
+                if keep_outputs and (kept := objectives[name].outputs(model, view)):
+                    outputs[name] = kept
         return losses, shown()[1] if carry else {}, outputs
 
     def _token_loss(self, hidden: Array, side: str, labels: Array, weights: Array) -> Metrics:

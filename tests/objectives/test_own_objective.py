@@ -180,6 +180,17 @@ def test_a_weight_that_is_none_stops_the_run_with_name_and_line(weight, small_co
         loop.train(small_config(RECIPE.format(path.stem), train__steps=3), tmp_path / "run")
 
 
+def test_a_mistake_in_what_an_evaluation_keeps_is_named_too(written, packed_batch):
+    path, line = written(METHOD, f"    def outputs(self, model, view):\n        return view.x\n\n{METHOD}", "view.x")
+    program, batch = (
+        dataclasses.replace(tiny_program("bert", ""), objectives={"Own": find(f"{path.stem}:Own")()}),
+        packed_batch(),
+    )
+    params, views = jax.eval_shape(program.init, jax.random.key(0), batch), program.views(batch, jax.random.key(0))
+    with pytest.raises(UserError, match=rf"objective Own: {path}, line {line}: .* in outputs\(\)\)"):
+        jax.eval_shape(lambda params: program.evaluate(params, views, {}), params)
+
+
 def test_what_goes_wrong_in_the_package_keeps_its_traceback(monkeypatch, packed_batch):
     def broken(self, model, view):
         return {"loss": (view["nothing"], 1.0)}
