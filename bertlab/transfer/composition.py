@@ -38,7 +38,7 @@ from bertlab.transfer.tasks import SPLITS, Task, TaskData
 Tasks = Mapping[str, tuple[Task, TaskData]]
 """By the name of each task's objective."""
 
-FEW = 8  # examples of each task by which a fine-tuning is checked before its run exists
+FEW = 8  # examples per task for checking a fine-tuning before its run exists
 
 
 def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = None) -> Experiment:
@@ -46,7 +46,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
 
     Args:
         config, tasks: from `bertlab.transfer.finetune.resolved`.
-        workdir: where predictions are written; None: nowhere.
+        workdir: the directory for predictions; None: write none.
 
     Raises:
         UserError: from any of the checks.
@@ -94,15 +94,15 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
 def check_finetuning(
     config: ConfigDict, tasks: Tasks, pretrained: Mapping[str, Any], tokenizer: Tokenizer | None = None
 ) -> None:
-    """Refuses what `build_finetuning` would refuse, if that is known before the pretrained run exists.
+    """Refuses what `build_finetuning` would refuse, as far as this is known before the pretrained run exists.
 
-    The model and its heads are composed on the rows of a few examples, without values and without a device.
+    It composes the model and its heads on the rows of a few examples, without parameter values or a device.
 
     Args:
         config: from `bertlab.transfer.finetune.sized`.
         tasks: from `load_tasks`.
         pretrained: the run's config.
-        tokenizer: the run's; None: it is not trained yet, and a stand-in that knows no words takes its place.
+        tokenizer: the run's; None if it is not trained yet: a stand-in that knows no words takes its place.
 
     Raises:
         UserError: from any of the checks.
@@ -129,7 +129,7 @@ def _inputs(config: ConfigDict, tasks: Tasks, tokenizer: Tokenizer) -> dict[str,
 
 
 def _layout(config: ConfigDict, name: str, data: TaskData) -> Layout:
-    """How the config's model is shown a task's examples."""
+    """The layout in which the config's model reads a task's examples."""
     entry, words = config.objectives[name], None
     if entry.get("word_width"):
         seen = sorted({word for example in data.examples["train"] for word in example.words})
@@ -151,7 +151,7 @@ def _layout(config: ConfigDict, name: str, data: TaskData) -> Layout:
 
 
 def _encoded(tasks: Tasks, inputs: Mapping[str, Inputs], split: str) -> Iterator[tuple[str, list[Row], Any]]:
-    """(Name, rows, what `Kind.encode` says about them) of each task; with several tasks each row has its task's number."""
+    """(Name, rows, result of `Kind.encode`) of each task; with several tasks, each row has its task's number."""
     for number, (name, (task, data)) in enumerate(tasks.items()):
         made, about = task.kind.encode(inputs[name], data.examples[split])
         yield name, [row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made, about
@@ -178,7 +178,7 @@ def _alike(parts: Sequence[list[Row]], tasks: Tasks) -> list[Row]:
 
 
 def _program(config: ConfigDict, body, tasks: Tasks, inputs: Mapping[str, Inputs], tokenizer: Tokenizer) -> Program:
-    """The body with the tasks' heads, and the language model beside them if there is one."""
+    """The body with the tasks' heads, and with the auxiliary language model if the config has one."""
     built, most = {}, 1
     for number, (name, (task, data)) in enumerate(tasks.items()):
         layout = inputs[name].layout
@@ -208,7 +208,7 @@ def beside(config: ConfigDict, tasks: Tasks) -> list[str]:
 
 
 def _with_fixed_body(program: Program, config: ConfigDict, example: Row) -> Program:
-    """The program; if none of its body is ever trained, the body has no dropout, for its states are features then."""
+    """The program; if its body is never trained, the body has no dropout, because its states are features."""
     if config.lora.rank:
         return program
     fixed = config.optimizer.thaw == "head"
@@ -271,10 +271,10 @@ def _check_rows(count: int, config: ConfigDict) -> None:
 
 
 def begin(fresh, config: ConfigDict, run: Path):
-    """Fresh parameters with the run's in their place: those of `config.transfer.layers`, or all that the run has.
+    """Fresh parameters, replaced by the run's: those of `config.transfer.layers`, or all that the run has.
 
     Raises:
-        UserError: a parameter has another shape there.
+        UserError: a parameter has another shape in the run.
     """
     delimited = config.transfer.layout == "delimited"
     change = lambda pretrained: _with_new_tokens(pretrained, fresh) if delimited else pretrained
@@ -288,7 +288,7 @@ def begin(fresh, config: ConfigDict, run: Path):
 
 
 def _with_new_tokens(pretrained, fresh):
-    """A pretrained tree; its tables over the vocabulary end with the fresh rows of the delimited layout's tokens."""
+    """A pretrained tree with the delimited layout's fresh rows appended to its vocabulary tables."""
 
     def extend(path, leaf):
         node = fresh
@@ -305,7 +305,7 @@ class Batches(Sequence):
     """Evaluation batches, made on demand."""
 
     def __init__(self, rows: list[Row], size: int, add: Callable[[Row], Row]):
-        """Args: rows: all of them; size: of a batch; add: gives a row what is read from disk."""
+        """Args: rows: all rows; size: the batch size; add: adds the data read from disk to a row."""
         self._rows, self._size, self._add = rows, size, add
 
     def __len__(self) -> int:

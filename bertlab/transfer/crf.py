@@ -1,8 +1,8 @@
 """Linear-chain conditional random field (Lafferty et al. 2001): TagLM's output layer (Peters et al. 2017), as pure functions.
 
 score(y) = start[y_1] + Σ_t emissions[t, y_t] + Σ_t transitions[y_t, y_{t+1}] + end[y_last]; p(y) = exp(score(y)) / Σ exp score.
-Letters: B rows, W words, C tags. `emissions` are the score of each tag at each word, `mask` is true for a row's words, which
-come first; other emissions have no influence, even if they are not finite. A row without words has log-likelihood and score 0.
+Letters: B rows, W words, C tags. `emissions` are the score of each tag at each word. `mask` is true for a row's words; these
+come first. Other emissions have no influence, even if they are not finite. A row without words has log-likelihood and score 0.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ FORBIDDEN = -1e9
 
 
 class Scores(NamedTuple):
-    """Scores of tags: from one tag (first axis) to the next (second), at the first word, and at the last."""
+    """Scores of transitions from one tag (first axis) to the next (second), and of tags at the first and at the last word."""
 
     transitions: Float[Array, "C C"]
     start: Float[Array, "C"]
@@ -27,7 +27,7 @@ class Scores(NamedTuple):
 def log_likelihood(
     emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], labels: Int[Array, "B W"], scores: Scores
 ) -> Float[Array, "B"]:
-    """log p(labels) in nats; where a label is −1, it is not known, and all tags of that word are added up."""
+    """log p(labels) in nats; a label of −1 is unknown and sums over all tags of its word."""
     tags = jnp.arange(emissions.shape[-1])
     possible = (labels[:, :, None] < 0) | (labels[:, :, None] == tags)
     given = jnp.where(possible, emissions, FORBIDDEN)
@@ -56,7 +56,7 @@ def viterbi(
         emission, inside = now
         reached = before[:, :, None] + scores.transitions
         after = jnp.where(inside[:, None], reached.max(axis=1) + emission, before)
-        # Beyond the words a tag leads back to itself, up to the last word's.
+        # After the last word each tag points back to itself.
         return after, jnp.where(inside[:, None], reached.argmax(axis=1), jnp.arange(emission.shape[-1]))
 
     def backward(tag, origins):

@@ -1,10 +1,10 @@
-"""From texts to a model's rows, in the layouts of the papers.
+"""Turns texts into a model's rows, in the layouts of the papers.
 
     pair        prefix A suffix, prefix A separator B suffix: [CLS] A [SEP] B [SEP] (Devlin et al. 2018, figure 4)
-    delimited   start A extract, start A delimiter B extract, with three new embeddings; a pair without an order is shown
-                both ways round (Radford et al. 2018, section 3.3 and figure 1)
+    delimited   start A extract, start A delimiter B extract, with three new embeddings; an unordered pair is shown in both
+                orders (Radford et al. 2018, section 3.3 and figure 1)
 
-Choices, and both orders of a pair, are packed into one row as its documents 1 to n. Attention and recurrence never cross them.
+Choices, and both orders of a pair, share one row as its documents 1 to n. Attention and recurrence never cross documents.
 """
 
 import dataclasses
@@ -40,13 +40,13 @@ class Layout:
 
     Attributes:
         name: one of LAYOUTS.
-        seq_len: positions of one text; a row of n texts has n times as many.
-        first_piece: a word is read at its first piece; else at its last.
-        characters: the model reads characters.
-        double_separator: two separators between A and B, as in RoBERTa.
-        doc_stride, max_query: of a span task's windows (run_squad.py).
+        seq_len: positions per text; a row of n texts has n times as many.
+        first_piece: whether a word is read at its first piece or at its last.
+        characters: whether the model reads characters.
+        double_separator: put two separators between A and B, as in RoBERTa.
+        doc_stride, max_query: for a span task's windows (run_squad.py).
         spelling: tagging rows hold each word's characters.
-        words: tagging rows hold the number of each of these words, from 1; 0 for others.
+        words: tagging rows hold the number of each of these words, from 1; 0 for other words.
     """
 
     name: str
@@ -61,10 +61,10 @@ class Layout:
 
 
 class Inputs:
-    """Makes rows of texts, with one tokenizer and layout."""
+    """Makes rows of texts with one tokenizer and layout."""
 
     def __init__(self, tokenizer: Tokenizer, layout: Layout):
-        """Args: tokenizer: the pretrained run's; layout: of the rows."""
+        """Args: tokenizer: the pretrained run's; layout: the rows' layout."""
         self.tokenizer, self.layout = tokenizer, layout
         self._bare = RowEncoder(tokenizer, layout.characters, special=False)
         self._framed = RowEncoder(tokenizer, layout.characters, room=layout.seq_len)
@@ -112,7 +112,7 @@ class Inputs:
         return tuple(self.tokenizer.prefix_ids), separator, tuple(self.tokenizer.suffix_ids)
 
     def packed(self, documents: Sequence[Document], texts: int, number: int) -> Row:
-        """A row with room for `texts` documents; `number` is its example's."""
+        """A row with room for `texts` documents; `number` is the example's number."""
         length = texts * self.layout.seq_len
         which = np.concatenate([np.full(len(d.tokens), i + 1) for i, d in enumerate(documents)])
         join = lambda name: np.concatenate([getattr(document, name) for document in documents])
@@ -124,17 +124,17 @@ class Inputs:
 
 
 def vocabulary_size(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
-    """Size of a run's token embeddings: the tokenizer's vocabulary, and the tokens that a delimited layout adds."""
+    """Size of a run's token embeddings: the tokenizer's vocabulary plus the tokens that a delimited layout adds."""
     return tokenizer.vocab_size + (len(NEW_TOKENS) if transfer_of(config).get("layout") == "delimited" else 0)
 
 
 def transfer_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `transfer` keys of a run's config; {} for a pretraining, which has none."""
+    """The `transfer` keys of a run's config; {} for a pretraining."""
     return config.get("transfer") or {}
 
 
 def shortened(sizes: Sequence[int], room: int) -> list[int]:
-    """Lengths of one or two texts that share `room`. The longer loses one piece at a time, B if they are equal.
+    """Lengths of one or two texts that must fit into `room`. The longer text loses one piece at a time; B if both are equal.
 
     Source: run_classifier.py's `_truncate_seq_pair`.
     """

@@ -1,4 +1,4 @@
-"""A run or an imported model from Python: `bertlab.load(path)` gives its tokenizer, parameters, hidden states and scores.
+"""Opens a run or an imported model from Python: `bertlab.load(path)` gives tokenizer, parameters, hidden states and scores.
 
 Letters: B rows, L length of a row, n layers (the embeddings are layer 0), T tokens of a text, D width of the side that
 has seen most.
@@ -50,10 +50,10 @@ class Embedding:
     """Hidden states of one text.
 
     Attributes:
-        tokens: the strings of the positions; with `pretokenized`, the words.
-        states: [n, T, D], with D the widest layer's; what a narrower one (of an AWD-LSTM) lacks is zeros.
-        widths: of each of the n layers.
-        layers: their numbers in the model, the embeddings being 0.
+        tokens: the string of each position; with `pretokenized`, the words.
+        states: [n, T, D], where D is the width of the widest layer; narrower layers (of an AWD-LSTM) are padded with zeros.
+        widths: the width of each of the n layers.
+        layers: their numbers in the model; 0 is the embeddings.
     """
 
     tokens: tuple[str, ...]
@@ -62,8 +62,8 @@ class Embedding:
     layers: tuple[int, ...]
 
     def frame(self) -> "pandas.DataFrame":
-        """A table with a row for each token of each layer: `layer`, `position` (from 0), `token`, then `d0` to `d{D−1}`."""
-        import pandas as pd  # here, as training and fine-tuning start sooner without it
+        """A table with one row per token and layer: `layer`, `position` (from 0), `token`, then `d0` to `d{D−1}`."""
+        import pandas as pd  # here, because training and fine-tuning start sooner without it
 
         count, length, width = self.states.shape
         where = {
@@ -80,10 +80,10 @@ class Pretrained:
 
     Attributes:
         config: the run's whole config.
-        tokenizer: text to ids and back.
+        tokenizer: turns text into ids and back.
         program: body and objectives as pure functions: `program.views` and `program.metrics` help you write your own loss.
         params: tree of float32 NumPy arrays.
-        step: of the checkpoint; None for the last one.
+        step: the checkpoint's step; None for the last one.
     """
 
     config: ConfigDict
@@ -93,7 +93,7 @@ class Pretrained:
     step: int | None = None
 
     def apply(self, params: Any, view: View) -> Encoded:
-        """Hidden states by what they have seen: a pure function, to be jitted or differentiated.
+        """Hidden states by the side that they have seen: a pure function, so you can jit or differentiate it.
 
         Args:
             params: `self.params`, or others of the same shapes.
@@ -113,10 +113,10 @@ class Pretrained:
         Args:
             texts: strings; with `pretokenized`, lists of words.
             layers: "all", or a list of numbers: 0 is the embeddings, −1 the last layer.
-            pretokenized: one vector a word: its first piece's, or, in a model that reads one way, its last's.
-            special_tokens: keep those that the tokenizer puts around a text.
+            pretokenized: return one vector per word: that of its first piece or, in a model that reads one way, of its last.
+            special_tokens: keep the special tokens around each text.
 
-        Of a GloVe run these are the word vectors w; published vectors, and those of `bertlab export`, are w + w̃.
+        A GloVe run gives the word vectors w; published vectors, and those of `bertlab export`, are w + w̃.
 
         Raises:
             UserError: the layer does not exist, or a text is longer than the model's positions.
@@ -149,10 +149,10 @@ class Pretrained:
         """One vector per text, float32, on the side that has seen most; D is the layer's own width.
 
         Args:
-            texts: strings; with `pretokenized`, lists of words, of which every piece counts.
+            texts: strings; with `pretokenized`, lists of words; every piece counts.
             layer: 0 is the embeddings, −1 the last one.
-            pooling: "mean" or "max" over the text's positions; "first" or "last" position; "pooler", what next-sentence
-                prediction reads: a dense layer and tanh on the last layer (BERT, section 3.1). Special tokens count, as in
+            pooling: "mean" or "max" over the text's positions; "first" or "last" position; "pooler", the input of next-sentence
+                prediction: a dense layer and tanh on the last layer (BERT, section 3.1). Special tokens count, as in
                 Sentence-BERT (Reimers and Gurevych 2019, section 3). In a model that reads left to right, "first" has seen only
                 itself; right to left, "last".
             pretokenized: texts are lists of words.
@@ -202,7 +202,7 @@ class Pretrained:
         return rows
 
     def lengths(self, texts: Sequence[str] | Sequence[Sequence[str]], pretokenized: bool = False) -> list[int]:
-        """Positions that each text takes, special tokens included; those beyond `longest` cannot be encoded."""
+        """Number of positions of each text, special tokens included; texts of more than `longest` cannot be encoded."""
         return [len(row.tokens) for row in self._encoded(texts, pretokenized)]
 
     def _encoded(self, texts, pretokenized: bool, first: int = 0) -> list[TextRow]:
@@ -217,32 +217,32 @@ class Pretrained:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What `score` can mean for this model, of `bertlab.transfer.likelihood.KINDS`; the default first."""
+        """The kinds of score that this model allows, from `bertlab.transfer.likelihood.KINDS`; the default first."""
         return kinds_of(self._trained)
 
     def check_kind(self, kind: str | None) -> str:
         """The kind, or for None the first of `kinds`.
 
         Raises:
-            UserError: it is none of `kinds`, or there are none; says why.
+            UserError: the kind is not in `kinds`, or `kinds` is empty; the message says why.
         """
         return check_kind(kind, self.program.objectives, self._trained)
 
     def score(self, texts: Sequence[str], kind: str | None = None) -> list[Score]:
-        """Log-probability, or pseudo-log-likelihood, of each text under what the model was trained for.
+        """Log-probability, or pseudo-log-likelihood, of each text by the model's own objectives.
 
         Args:
             texts: strings.
-            kind: one of `kinds`; None for the first. What exactly each adds up: `bertlab.transfer.likelihood`.
+            kind: one of `kinds`; None for the first. `bertlab.transfer.likelihood` defines each kind.
 
         Raises:
-            UserError: the model predicts no tokens, or not in this way; or a text is longer than its positions.
+            UserError: the model predicts no tokens, or not in this way; or a text has more tokens than the model has positions.
         """
         kind = self.check_kind(kind)
         return self._scorer.score(self.rows(texts, pretokenized=False), kind)
 
     def bits_per_byte(self, texts: Sequence[str], kind: str | None = None) -> BitsPerByte:
-        """Bits per byte of texts: the scale on which models with different tokenizers compare, kind by kind.
+        """Bits per byte of texts: within one kind of score, you can compare models with different tokenizers.
 
         Args:
             texts, kind: as for `score`.
@@ -255,7 +255,7 @@ class Pretrained:
         return bits_per_byte(texts, rows, self._scorer.score(rows, kind), self.tokenizer)
 
     def _states(self, rows: list[TextRow], layers) -> Iterator[tuple[list[int], View, tuple[int, ...], list[np.ndarray]]]:
-        """(indices of rows, view, numbers of the layers, states [B, L, D] of each layer) of a batch after the other."""
+        """Yields (indices of rows, view, numbers of the layers, states [B, L, D] of each layer) for each batch."""
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
             found = self._inference(_widest, view)
             numbers = tuple(_chosen(layers, len(found)))
@@ -271,7 +271,7 @@ class Pretrained:
 
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:
-        """The objectives that had a weight before the checkpoint: the others have parameters that mean nothing."""
+        """The objectives that had a weight before the checkpoint; the parameters of the others are untrained."""
         phases = phase_configs(self.config)
         begun = [True, *(self.step is None or end < self.step for end, _ in phases)]
         entries = [of_phase.objectives for (_, of_phase), has_begun in zip(phases, begun) if has_begun]
@@ -280,7 +280,7 @@ class Pretrained:
 
     @property
     def longest(self) -> int:
-        """Positions that a text may take, special tokens included; 2^20 where the model has no limit of its own."""
+        """The most positions of a text, special tokens included; 2^20 if the model has no limit."""
         shape = self.program.body.config
         return shape.max_positions if getattr(shape, "position_encoding", "") == "learned" else 1 << 20
 
@@ -295,7 +295,7 @@ def _pooler(program: Program, params, view: View) -> Float[Array, "B D"]:
 
 
 def pool(states: Float[np.ndarray, "B L D"], filled: Bool[np.ndarray, "B L"], pooling: str) -> Float[np.ndarray, "B D"]:
-    """One vector a row, by "mean", "first", "last" or "max" over its filled positions, which come first; no row is empty."""
+    """One vector per row: "mean", "first", "last" or "max" of its filled positions. These come first, and no row is empty."""
     if pooling == "first":
         return states[:, 0]
     if pooling == "last":
@@ -327,7 +327,7 @@ def load(path: str | os.PathLike, step: int | None = None) -> Pretrained:
         step: of the checkpoint; None: the last one.
 
     Raises:
-        UserError: it is neither, or has no checkpoint of that step.
+        UserError: the path is neither, or has no checkpoint of that step.
     """
     run = Path(path).expanduser()
     saved = Run(run).config.read()
@@ -336,7 +336,7 @@ def load(path: str | os.PathLike, step: int | None = None) -> Pretrained:
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))
     config.seed = saved["seed"]
     tokenizer = load_tokenizer(Run(run).tokenizer)
-    # A fine-tuned run's objective is its task's head, of which there is nothing to ask here.
+    # A fine-tuned run's objective is its task's head, so no pretraining objective needs a check here.
     asked = {} if "task" in saved or not config.objectives else objectives.build(config.objectives)
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
     body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
@@ -355,7 +355,7 @@ def parse_layers(text: str) -> str | list[int]:
 
 
 def to_frame(embeddings: Sequence[Embedding]) -> "pandas.DataFrame":
-    """The tables of several texts (`Embedding.frame`) under each other, with a first column `text`: its number from 0."""
+    """Stacks the tables of several texts (`Embedding.frame`); the first column `text` is the text's number from 0."""
     import pandas as pd
 
     frames = [embedding.frame() for embedding in embeddings]
@@ -384,12 +384,12 @@ def embed_file(
 
     Args:
         run: run or imported directory.
-        text: as for `read_lines`, one text a line.
-        out: written whole or not at all. FILE.npz and FILE.safetensors hold one array [n, T, D] a line, by its number from 0,
-            and with `pooling` one array "vectors" [lines, D]; FILE.csv is the table of `to_frame`, and with `pooling` has a
-            row a line: `text`, then `d0`, `d1`, ….
-        layers, pretokenized, special_tokens: as for `Pretrained.encode`; words are parted by spaces and tabs.
-        pooling: one vector a line, of the one layer that is named, as `Pretrained.sentence_vectors` has it.
+        text: as for `read_lines`, one text per line.
+        out: written whole or not at all. FILE.npz and FILE.safetensors hold one array [n, T, D] per line, by its number from 0,
+            and with `pooling` one array "vectors" [lines, D]. FILE.csv is the table of `to_frame`; with `pooling` it has one
+            row per line: `text`, then `d0`, `d1`, ….
+        layers, pretokenized, special_tokens: as for `Pretrained.encode`; spaces and tabs separate words.
+        pooling: write one vector per line, from one layer, as `Pretrained.sentence_vectors` does.
         step: as for `load`.
 
     Raises:
@@ -428,7 +428,7 @@ def embed_file(
     if out.suffix == ".npz":
         np.savez(partial, **arrays)
     elif out.suffix == ".safetensors":
-        # A slice of a batch need not be contiguous, and the format writes memory as it lies.
+        # A slice of a batch may not be contiguous, and the format writes memory as it is.
         safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial)
     else:
         table().to_csv(partial, index=False)

@@ -1,4 +1,4 @@
-"""Which characters of a text each of its pieces stands for, whatever the tokenizer did to the text.
+"""Finds the characters of a text that each of its pieces stands for, however the tokenizer changed the text.
 
 Letters: P pieces of a text.
 """
@@ -13,10 +13,10 @@ from jaxtyping import Int
 
 from bertlab.data.tokenizers import Tokenizer
 
-# Pieces that are decoded at once, about; decoding all from the first on would take quadratic time without spaces.
+# About so many pieces are decoded at once; always decoding from the first would take quadratic time without spaces.
 _DECODED = 32
 
-# Words whose offsets are remembered; text has few kinds of words.
+# The offsets of so many words are cached; text repeats its words.
 _WORDS = 1 << 16
 
 # Typography that GPT-1's tokenizer and ftfy repair, but Unicode normalisation does not.
@@ -29,7 +29,7 @@ def _exact(character: str) -> str:
 
 @functools.cache
 def _loose(character: str) -> str:
-    """Without what normalisations change: case, accents, compatibility forms, control characters, typography."""
+    """The text without case, accents, compatibility forms, control characters and typography, as normalisations change them."""
     text = _letters(unicodedata.normalize("NFKD", character.translate(_PLAIN)))
     return _letters(unicodedata.normalize("NFKD", text.casefold()))
 
@@ -51,13 +51,13 @@ def _ends(run: list[int], text: str, decode: Callable[[list[int]], str]) -> list
         if end > before:
             places.append((before, end))
         else:
-            # A part of a character, of which only the last piece makes it readable; else an accent of the one before.
+            # A part of a character, readable only with its last piece; otherwise an accent of the character before.
             only = before if part.endswith("\ufffd") else before - 1
             only = min(max(only, places[-1][0] if places else 0), len(text) - 1)
             places.append((only, only + 1))
         before = end
         if number - base >= _DECODED and matches and number + 1 < len(run):
-            # Only where the rest can be decoded alone: not before a "##ing" or within a character.
+            # Only if the rest can be decoded by itself: not before a "##ing" or within a character.
             following = decode(run[number + 1 : number + 2])
             if following and text.startswith(following, end):
                 base, at = number + 1, end
@@ -65,7 +65,7 @@ def _ends(run: list[int], text: str, decode: Callable[[list[int]], str]) -> list
 
 
 def _locate(word: str, ids: Sequence[int], tokenizer: Tokenizer, fold: Callable[[str], str]) -> list[tuple[int, int]] | None:
-    """Characters of each piece of a word, by what the pieces decode to; None if that is not the word after `fold`.
+    """Characters of each piece of a word, found by decoding the pieces; None if they do not decode to the word after `fold`.
 
     Unknown pieces are what lies between the known ones, together unless they are as many as the characters there.
     """
@@ -93,7 +93,7 @@ def _locate(word: str, ids: Sequence[int], tokenizer: Tokenizer, fold: Callable[
     if (at < len(whole)) != (unknown > 0):
         return None
     places += gap(at, len(whole), unknown)
-    # Accents that `fold` has dropped belong to the letter before, or to the first; control characters to no piece.
+    # Accents that `fold` dropped belong to the letter before, or to the first letter; control characters belong to no piece.
     visible = [bool(part) or unicodedata.category(c) not in ("Cc", "Cf") for part, c in zip(folded, word)]
     found = []
     for first, end in places:
@@ -116,18 +116,18 @@ def _word_offsets(word: str, ids: tuple[int, ...], tokenizer: Tokenizer) -> list
 
 @functools.lru_cache(maxsize=16)
 def piece_offsets(text: str, tokenizer: Tokenizer) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P 2"]]:
-    """Pieces of a text, and the characters of it that each stands for.
+    """The pieces of a text and the characters that each stands for.
 
-    The words between white space are tokenised one by one, as in run_squad. What the pieces of a word decode to is found in
-    the word: as it is, or after both lose case, accents, compatibility forms and control characters. A piece that cannot be
-    found so stands for its whole word. Where a character has several pieces, each stands for the character.
+    Words between white space are tokenised one by one, as in run_squad. Each piece is decoded and looked up in its word, first
+    unchanged, then without case, accents, compatibility forms and control characters. A piece that is not found stands for its
+    whole word. If a character has several pieces, each stands for the character.
 
     Args:
         text: any text.
         tokenizer: of any kind.
 
     Returns:
-        ids, and [first, end) by piece; read-only, for the last texts are remembered: questions share contexts.
+        ids, and [first, end) for each piece. Both are read-only, because the last texts are cached: questions share contexts.
     """
     words = text.split()
     ids, starts = tokenizer.encode_words(words)

@@ -1,4 +1,4 @@
-"""Pretraining with what follows it: the measures by which models of different objectives can be compared."""
+"""Pretrains, then takes the measurements that make models with different objectives comparable."""
 
 import dataclasses
 import traceback
@@ -21,7 +21,7 @@ def pretrain(config, workdir) -> dict:
     """Trains (`bertlab.train.loop.train`), then writes evaluation.json and, on the synthetic language, floor.json.
 
     Args:
-        config: a whole experiment config; `evaluate` says on how much text.
+        config: a whole experiment config; its `evaluate` keys set on how much text.
         workdir: the run directory.
 
     Returns:
@@ -42,10 +42,10 @@ def pretrain(config, workdir) -> dict:
 
 
 def measure(run: Path) -> None:
-    """Bits per byte and minimal pairs by the run's own likelihood, and its nats above the exact floors; each only once.
+    """Measures bits per byte and minimal pairs by the run's own likelihood, and its nats above the exact floors, each once.
 
-    What cannot be measured is said in one line: the training before it is not lost. measured.json is written last, and says
-    what is wanting; delete it to measure that again. So a sweep does not try for ever what an objective cannot do.
+    If a measurement fails, one line says why, and the training is not lost. measured.json is written last and lists what is
+    missing, so a sweep does not keep trying what an objective cannot do. Delete it to measure again.
 
     Raises:
         OSError: from the machine (a full disk); nothing is recorded, and the next call tries again.
@@ -62,7 +62,7 @@ def measure(run: Path) -> None:
 
 
 def _evaluate(config: ConfigDict, run: Path) -> str | None:
-    """Writes to evaluation.json what the config asks for and is not there yet; why it could not be done."""
+    """Adds the measurements that the config asks for to evaluation.json, unless it has them; returns why one failed."""
     file, pairs = Run(run).evaluation.path, config.evaluate.minimal_pairs
     try:
         done = read_evaluations(file) if file.exists() else {}
@@ -78,7 +78,7 @@ def _evaluate(config: ConfigDict, run: Path) -> str | None:
 
 
 def _find_floors(config: ConfigDict, run: Path) -> str | None:
-    """Writes floor.json where the text is the synthetic language, and prints it; why it could not be done."""
+    """Writes and prints floor.json if the text is the synthetic language; returns why it failed."""
     if config.data.corpus != "synthetic" or Run(run).floor.exists():
         return None
     try:
@@ -96,7 +96,7 @@ def _find_floors(config: ConfigDict, run: Path) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """What measured.json says of an error; a mistake in the code also prints its traceback."""
+    """The text of an error for measured.json; a mistake in the code also prints its traceback."""
     if isinstance(error, UserError):
         return str(error)
     traceback.print_exception(error)

@@ -1,4 +1,4 @@
-"""What layers know: linear probes, and word senses by the nearest neighbour.
+"""Tests what layers know: linear probes, and word senses by the nearest neighbour.
 
 Letters: N and M words of training and test, D width.
 """
@@ -32,13 +32,13 @@ def sense_neighbours(
 ) -> list[str]:
     """Word senses by the nearest neighbour (Peters et al. 2018, section 5.3, after Melamud et al. 2016).
 
-    A sense is the mean of its training vectors. A test word gets the sense of its own with the nearest mean, by cosine, or its
-    first sense if it has no training vector.
+    Each sense is represented by the mean of its training vectors. A test word gets the sense of that word with the nearest
+    mean, by cosine, or its first sense if it has no training vector.
 
     Args:
-        vectors, words, senses: of training: what is looked up (a lemma, or lemma and part of speech) and its sense.
-        test_vectors, test_words: what gets a sense.
-        first_sense: of words that training may lack, such as WordNet's first.
+        vectors, words, senses: training data: for each vector, the word (a lemma, or lemma and part of speech) and its sense.
+        test_vectors, test_words: the vectors and words that get a sense.
+        first_sense: the sense of words that training may lack, such as WordNet's first.
 
     Raises:
         UserError: a test word is neither in training nor in first_sense.
@@ -51,7 +51,7 @@ def sense_neighbours(
     found = []
     for vector, word in zip(np.asarray(test_vectors, np.float64), test_words):
         if word in sums:
-            # A sense's sum points where its mean does.
+            # A sense's sum has the same direction as its mean.
             cosine = {sense: vector @ total / np.linalg.norm(total) for sense, total in sums[word].items()}
             found.append(max(cosine, key=cosine.get))
         elif word in first_sense:
@@ -63,14 +63,14 @@ def sense_neighbours(
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What a linear probe reached on test words.
+    """The result of a linear probe on test words.
 
     Attributes:
-        accuracy: share of the test words.
-        standard_error: of the accuracy, √(a(1−a)/N) over N test words; those of one sentence are not independent, so it is a
+        accuracy: share of correct test words.
+        standard_error: of the accuracy, √(a(1−a)/N) over N test words. Words of one sentence are not independent, so it is a
             lower bound.
-        majority: accuracy of always answering the training words' most frequent class.
-        c: scikit-learn's C, the inverse of the L2 penalty, that was chosen on words held out of the training ones.
+        majority: accuracy of always answering the most frequent class of the training words.
+        c: scikit-learn's C, the inverse of the L2 penalty, chosen on held-out training words.
     """
 
     accuracy: float
@@ -88,20 +88,20 @@ def probe(
     choices: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0),
     seed: int = 0,
 ) -> Probe:
-    """A linear probe: multinomial logistic regression on standardised features (Peters et al. 2018, section 5.3).
+    """Fits a linear probe: multinomial logistic regression on standardised features (Peters et al. 2018, section 5.3).
 
-    C is the one of `choices` with the highest accuracy on a fifth of the training groups, the smallest of equals. The probe is
-    then fitted on all of them.
+    It takes the C from `choices` with the highest accuracy on a held-out fifth of the training groups, and the smallest C if
+    several are equal. Then it fits the probe on all groups.
 
     Args:
-        features, labels: of training.
-        test_features, test_labels: only scored; a class that training lacks is an error of the probe.
-        groups: [N], what is held out together, such as a word's sentence; None: each word by itself.
-        choices: of C.
-        seed: of what is held out.
+        features, labels: training data.
+        test_features, test_labels: used only for scoring; a class that training lacks counts as an error of the probe.
+        groups: [N], words of one group, such as a sentence, are held out together; None: each word by itself.
+        choices: values of C to try.
+        seed: chooses the held-out groups.
 
     Raises:
-        UserError: training has less than two classes or groups, or the test has no words.
+        UserError: training has fewer than two classes or groups, or the test has no words.
     """
     labels, test_labels, choices = np.asarray(labels), np.asarray(test_labels), sorted(choices)
     if len(features) != len(labels) or len(test_features) != len(test_labels) or not len(test_labels):
@@ -134,20 +134,20 @@ def probe_layers(
     max_words: int = 10_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A linear probe for the words' tags on every layer.
+    """Fits a linear probe for the words' tags on every layer.
 
     Args:
         model: from `bertlab.load`.
         tagged, test: sentences as (words, tags); a word whose tag is None is only context.
         layers: as for `Pretrained.encode`.
-        max_words: of each of the two, in whole sentences.
+        max_words: the most words of each of the two, in whole sentences.
         seed: of the samples.
 
     Returns:
-        By `layer`: the columns of `Probe`, `train_words` and `test_words`.
+        A table by `layer`: the columns of `Probe`, `train_words` and `test_words`.
 
     Raises:
-        UserError: as for `in_context` and `probe`, or a sentence has not one tag for each word.
+        UserError: as for `in_context` and `probe`, or a sentence does not have one tag per word.
     """
     sides = []
     for name, part in (("tagged", tagged), ("test", test)):

@@ -1,7 +1,7 @@
 """How the papers use a pretrained model: named sets of overrides of `finetune_config`'s keys.
 
-`small` is for the small models that a laptop trains; the others carry published numbers. What a recipe says of a head
-(`head.`) goes to the task's own objective where that has the setting.
+`small` is for small models that you train on a laptop; the others have published numbers. A recipe's `head.` keys set the
+task's own objective if it has that setting.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ SMALL = {
 }
 # Feature-based: only the task's model is trained.
 _FROZEN = SMALL | {"optimizer.frozen": "^body/", "optimizer.learning_rate": 1e-3}
-# Of all of ULMFiT's stages: Adam with the paper's β and the slanted triangle (Howard and Ruder 2018, sections 3.2 and 4.1).
+# For all of ULMFiT's stages: Adam with the paper's β and the slanted triangle (Howard and Ruder 2018, sections 3.2 and 4.1).
 SLANTED_ADAM = {
     "optimizer.b1": 0.7,
     "optimizer.b2": 0.99,
@@ -80,9 +80,9 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "fitlam": _ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"},
     "probe": _FROZEN | {"head.dropout": 0.0},
     "stored": SMALL | {"transfer.features": True, "optimizer.learning_rate": 1e-3},
-    # Peters et al. 2018, section 3.3: all layers, mixed with weights of the task's own.
+    # Peters et al. 2018, section 3.3: all layers, mixed with weights that the task learns.
     "elmo": _FROZEN | {"head.layers": "scalar_mix", "head.mix_penalty": 0.001, "head.mix_dropout": 0.5, "head.bilstm": 2},
-    # Peters et al. 2017: language model states join after the first layer of a tagger that spells, with a CRF.
+    # Peters et al. 2017: a tagger with character features and a CRF; language model states join after its first layer.
     "taglm": _FROZEN
     | {
         "head.bilstm": 2,

@@ -1,4 +1,4 @@
-"""Rows of texts in batches of few shapes, and functions of a program that are compiled once."""
+"""Batches rows of texts in few shapes, and compiles each function of a program once."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -15,23 +15,23 @@ ROWS = 32  # worked through at a time
 
 
 class Inference:
-    """Pure functions of a program and its parameters on a view; each is compiled when it is first called."""
+    """Pure functions of a program and its parameters on a view; each is compiled at its first call."""
 
     def __init__(self, program: Program, params: Any):
-        """Args: program: what the functions get first; params: its parameters, which are put on the device."""
+        """Args: program: the functions' first argument; params: its parameters; they are moved to the device."""
         self.program = program
         self._params = jax.device_put(params)
         self._functions: dict[tuple, Callable] = {}
 
     def __call__(self, function: Callable, view: View, *settings):
-        """`function(program, *settings, params, view)`; settings are hashable, and compiled in."""
+        """Calls `function(program, *settings, params, view)`; settings are hashable and fixed at compilation."""
         if (key := (function, *settings)) not in self._functions:
             self._functions[key] = jax.jit(functools.partial(function, self.program, *settings))
         return self._functions[key](self._params, view)
 
 
 def padded_length(tokens: int, longest: int) -> int:
-    """The length that a row of so many tokens is padded to: a power of two, or the model's `longest`."""
+    """The padded length of a row of so many tokens: a power of two, or the model's `longest`."""
     return min(max(8, power_of_two(tokens)), max(longest, tokens))
 
 
@@ -47,7 +47,7 @@ def stacked(rows: Sequence[TextRow], length: int, pad_id: int, size: int) -> Vie
 
 
 def batches(rows: Sequence[TextRow], longest: int, pad_id: int) -> Iterator[tuple[list[int], View]]:
-    """(indices, view) of at most `ROWS` rows of about the same length.
+    """Yields (indices, view) of at most `ROWS` rows of about the same length.
 
     Args:
         rows: in any order.

@@ -1,11 +1,11 @@
-"""Metrics of tasks, equal to the published scripts that score them.
+"""The metrics of tasks. They give the same numbers as the published scripts.
 
-Every metric compares gold with predicted, one item an example. Fractions lie in 0..1 (the official scripts of CoNLL and SQuAD
-print percent). An item is
+Every metric compares gold with predicted, one item per example. Fractions are from 0 to 1 (the official scripts of CoNLL and
+SQuAD print percent). An item is
 
-    a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one a word;
+    a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one per word;
     a sentence's tags as strings such as "B-PER" (entity_*);
-    gold: the texts that answer a question, () where it has no answer; predicted: a text, "" for none (exact_match, span_f1).
+    gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none (exact_match, span_f1).
 """
 
 import math
@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import scipy  # its parts are imported when they are first used
+import scipy  # its parts are imported on first use
 
 # Classes.
 
 
 def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
-    """Classes of examples as they are; those of sentences one after the other."""
+    """Classes of examples unchanged; those of sentences one after the other."""
     if np.ndim(gold[0]) == 0:
         return list(gold), list(predicted)
     for one, other in zip(gold, predicted, strict=True):
@@ -39,13 +39,13 @@ def _sklearn():
 
 
 def accuracy(gold: Sequence, predicted: Sequence) -> float:
-    """Fraction of the classes, or of the words' tags, that are right."""
+    """Fraction of correct classes, or of correct word tags."""
     gold, predicted = _flat(gold, predicted)
     return np.mean([one == other for one, other in zip(gold, predicted, strict=True)])
 
 
 def f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
-    """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 where neither side has this class."""
+    """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 if neither side has this class."""
     return _sklearn().f1_score(*_flat(gold, predicted), labels=[1], average="macro", zero_division=0.0)
 
 
@@ -55,7 +55,7 @@ def macro_f1(gold: Sequence, predicted: Sequence) -> float:
 
 
 def matthews(gold: Sequence, predicted: Sequence) -> float:
-    """Matthews' correlation, CoLA's metric; 0 where either side is constant."""
+    """Matthews' correlation, CoLA's metric; 0 if either side is constant."""
     if len(set(gold)) < 2 or len(set(predicted)) < 2:
         return 0.0
     return _sklearn().matthews_corrcoef(gold, predicted)
@@ -71,18 +71,18 @@ def _correlation(statistic: Callable, gold: Sequence[float], predicted: Sequence
     if (gold == gold[0]).all() or (predicted == predicted[0]).all():
         return 0.0
     with warnings.catch_warnings():
-        # A model that collapsed differs in the last digits only: its value says little, and that is no surprise.
+        # Predictions of a collapsed model differ only in the last digits: the value means little, so no warning is needed.
         warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
         return statistic(gold, predicted).statistic
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
-    """Pearson's correlation; 0 where either side is constant, NaN where a number is not finite."""
+    """Pearson's correlation; 0 if either side is constant, NaN if a number is not finite."""
     return _correlation(scipy.stats.pearsonr, gold, predicted)
 
 
 def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
-    """Spearman's rank correlation, equal numbers at their mean rank; 0 and NaN as for `pearson`."""
+    """Spearman's rank correlation; equal numbers get their mean rank; 0 and NaN as for `pearson`."""
     return _correlation(scipy.stats.spearmanr, gold, predicted)
 
 
@@ -92,13 +92,13 @@ def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """The entities (type, first word, end) of a sentence's tags, as CoNLL's scorer finds them.
 
-    It reads IOB1, IOB2 and IOBES alike: an entity begins where a tag says so (B, S), or anything but O follows O, an end (E,
-    S) or another type; so a stray "I-PER" begins one too. A type is what follows the first hyphen.
+    It reads IOB1, IOB2 and IOBES. An entity begins at B and S, and at any other tag but O after O, after an end (E, S) or after
+    another type; so a stray "I-PER" begins an entity too. The type is the text after the first hyphen.
 
     Args:
-        tags: one a word.
+        tags: one per word.
 
-    Source: conlleval (Tjong Kim Sang, 2004), and for S and a B after E, which it does not know, seqeval's default mode.
+    Source: conlleval (Tjong Kim Sang, 2004). It does not know S or a B after E; these follow seqeval's default mode.
     """
     found, first, before, kind_before = [], 0, "O", ""
     for place, tag in enumerate([*tags, "O"]):
@@ -113,7 +113,7 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def _entity_counts(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> tuple[int, int, int]:
-    """Entities that are right, that were predicted, that there are, over all sentences."""
+    """Numbers of correct, predicted and gold entities over all sentences."""
     right = guessed = there = 0
     for one, other in zip(gold, predicted, strict=True):
         if len(one) != len(other):
@@ -124,19 +124,19 @@ def _entity_counts(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 
 
 def entity_precision(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Fraction of the predicted entities that are right in type and words; 0 if there are none."""
+    """Fraction of predicted entities with correct type and words; 0 if none is predicted."""
     right, guessed, _ = _entity_counts(gold, predicted)
     return right / guessed if guessed else 0.0
 
 
 def entity_recall(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Fraction of the entities that were found, type and words; 0 if there are none."""
+    """Fraction of gold entities that were found with correct type and words; 0 if the gold tags have none."""
     right, _, there = _entity_counts(gold, predicted)
     return right / there if there else 0.0
 
 
 def entity_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Harmonic mean of precision and recall over all entities (CoNLL's FB1, a fraction here); 0 if nothing is right."""
+    """Harmonic mean of precision and recall over all entities (CoNLL's FB1, here a fraction); 0 if no entity is correct."""
     precision, recall = entity_precision(gold, predicted), entity_recall(gold, predicted)
     return 2 * precision * recall / (precision + recall) if precision else 0.0
 
@@ -148,7 +148,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, then without English articles; one space between words."""
+    """The answer in lower case, without ASCII punctuation and English articles, and with one space between words."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -180,10 +180,10 @@ def _answer_scores(compare: Callable, gold: Sequence[Sequence[str]], predicted: 
 
 
 def exact_match_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
-    """One value a question: 1 if the prediction is one of the answers after `normalise_answer`, else 0.
+    """One value per question: 1 if the prediction equals one of the answers after `normalise_answer`, else 0.
 
-    If every question has an answer, this is SQuAD 1.1's script, else 2.0's. They differ only in answers of which
-    `normalise_answer` leaves nothing: 2.0 leaves them out, and if none is left, the answer is "".
+    If every question has an answer, it follows SQuAD 1.1's script, otherwise 2.0's. They differ only for answers that
+    `normalise_answer` makes empty: 2.0 drops them, and if no answer remains, the answer is "".
 
     Args:
         gold: texts of the answers; () if the question has none.
@@ -195,9 +195,9 @@ def exact_match_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) 
 
 
 def span_f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
-    """One value a question: the largest F1 of the words shared with an answer; arguments and source: `exact_match_scores`.
+    """One value per question: the largest F1 of the words shared with an answer; arguments and source: `exact_match_scores`.
 
-    If the answer or the prediction has no words left, it is 0 in 1.1's script; in 2.0's it is 1 if both have none.
+    If the answer or the prediction has no words left, 1.1's script gives 0; 2.0's gives 1 if both have none.
     """
     return _answer_scores(_overlap, gold, predicted)
 
@@ -215,16 +215,16 @@ def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
 def best_threshold(
     scores: Sequence[float], predicted: Sequence[str], null_odds: Sequence[float], has_answer: Sequence[bool]
 ) -> tuple[float, float]:
-    """(Threshold, score): the threshold of "no answer" that scores best on these questions, and the score with it, a fraction.
+    """(Threshold, score): the "no answer" threshold with the best score on these questions, and this score as a fraction.
 
-    A question is left without answer if its odds are above the threshold. As in the script, the threshold is 0 if nothing is
-    better than no answers at all, and of several questions with the same odds some may count and others not.
+    A question gets no answer if its odds are above the threshold. As in the script, the threshold is 0 if no threshold beats
+    giving no answers at all, and of several questions with the same odds some may get an answer and others not.
 
     Args:
-        scores: of each question's `predicted` text (`exact_match_scores` or `span_f1_scores`).
-        predicted: the best text that is an answer, for every question.
-        null_odds: how much rather no answer: `bertlab.transfer.windows.Prediction.null_odds`.
-        has_answer: whether the question has one.
+        scores: the score of each question's `predicted` text (`exact_match_scores` or `span_f1_scores`).
+        predicted: the best answer text for every question.
+        null_odds: the odds of no answer: `bertlab.transfer.windows.Prediction.null_odds`.
+        has_answer: whether the question has an answer.
 
     Source: find_best_thresh of SQuAD's evaluate-v2.0.py.
     """

@@ -1,4 +1,4 @@
-"""From a head's outputs to predictions, and from predictions to the task's metrics."""
+"""Turns a head's outputs into predictions, and predictions into the task's metrics."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ class _Part:
 class Scoring:
     """(split, a head's outputs by batch) -> the tasks' metrics.
 
-    Writes the predictions of each split, and what always giving the most frequent label scores.
+    Writes the predictions of each split, and the score of always answering the most frequent label.
     """
 
     def __init__(self, transfer, workdir: Path | None):
@@ -39,7 +39,7 @@ class Scoring:
         self._most_frequent: dict[str, dict[str, float]] = {}
 
     def expect(self, split: str, name: str, task: Task, data: TaskData, rows: int, about: Any) -> None:
-        """Announces the next rows of a split: one task's, with what its kind's `encode` said about them."""
+        """Announces the next rows of a split: one task's rows, with the result of its kind's `encode`."""
         self._parts.setdefault(split, []).append(_Part(name, task, data, rows, about))
 
     def __call__(self, split: str, outputs: Sequence[Mapping[str, Mapping[str, np.ndarray]]]) -> dict[str, float]:
@@ -68,7 +68,7 @@ class Scoring:
 
 
 def scores_of(task: Task, labels: Sequence[str], lines: Sequence[Line]) -> dict[str, float]:
-    """The task's metrics of the predictions whose right answer is known; {} if none is."""
+    """The task's metrics over the predictions with a known answer; {} if no answer is known."""
     known = [line for line in lines if line["gold"] is not None]
     if not known:
         return {}

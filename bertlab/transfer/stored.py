@@ -1,7 +1,7 @@
-"""Feature-based transfer from stored hidden states: the body runs once over a task's texts, then heads are trained.
+"""Feature-based transfer from stored hidden states: the body runs once over a task's texts, then you train heads on the states.
 
-The states of all layers are kept beside the prepared corpora (`bertlab.transfer.features`). Seeds, learning rates and mixes of
-layers share them. Two things differ from training on a frozen body (`optimizer.frozen`): special tokens are left out, and
+The states of all layers are stored next to the prepared corpora (`bertlab.transfer.features`). Seeds, learning rates and mixes
+of layers share them. Two things differ from training on a frozen body (`optimizer.frozen`): special tokens are left out, and
 states are rounded to float16.
 
 Letters: B rows, L positions (a piece of a text, or a word of a tagging task), n layers, D width.
@@ -35,8 +35,8 @@ class StoredShape:
     """Shape of a body that reads its layers instead of computing them.
 
     Attributes:
-        widths: of the layers, embeddings first.
-        direction: of the model that made them.
+        widths: the layers' widths, embeddings first.
+        direction: the direction of the model that computed them.
     """
 
     widths: tuple[int, ...]
@@ -53,15 +53,15 @@ class StoredBody(nn.Module):
     config: StoredShape
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
-        """The stored layers; the side is called `both`, whatever they have seen."""
+        """The stored layers; their side is always called `both`."""
         return Encoded(both=split_layers(view["features"], self.config.widths)), {}
 
     def predict_tokens(self, hidden, side: str, among=None):
-        """Refused: the output layer was not stored."""
+        """Always fails: the output layer is not stored."""
         raise UserError("config.transfer.features=True stores hidden states without an output layer; set it to False")
 
     def pool(self, encoded: Encoded, view: View, documents: int | None = None):
-        """Refused: the pooler was not stored."""
+        """Always fails: the pooler is not stored."""
         raise UserError(
             "pooling='pooler' needs the body, but config.transfer.features=True stores only its states; choose another"
         )
@@ -71,7 +71,7 @@ def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: La
     """The hidden states of a task's examples; extracts them if they are not stored yet.
 
     Raises:
-        UserError: the task's examples are more than single texts or words.
+        UserError: the task's examples are neither single texts nor words.
     """
     if not task.kind.is_plain or any(len(example.texts) > 1 for example in examples):
         raise UserError(
@@ -99,7 +99,7 @@ def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str
 
 
 def stored_rows(features: Features, task: Task, examples: Sequence[Example], layout: Layout) -> list[Row]:
-    """The examples' rows without their states; `with_features` adds those when a batch is made."""
+    """The examples' rows without their states; `with_features` adds them when a batch is made."""
     rows = []
     for number, example in enumerate(examples):
         size = min(features.lengths[number], layout.seq_len)

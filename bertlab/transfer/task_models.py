@@ -1,6 +1,6 @@
-"""What feature-based transfer puts on frozen hidden states: mixes of layers, a biLSTM, a CRF, character features, an MLP.
+"""Models for frozen hidden states in feature-based transfer: mixes of layers, a biLSTM, a CRF, character features, an MLP.
 
-Inputs are rows of words or tokens. Letters: B rows, L positions (W where they are words), D width, n layers, F cell width,
+Inputs are rows of words or tokens. Letters: B rows, L positions (W if they are words), D width, n layers, F cell width,
 C classes.
 """
 
@@ -30,7 +30,7 @@ def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
         widths: of all layers, embeddings first.
 
     Raises:
-        UserError: the mix or layer is unknown, or layers to be added differ in width.
+        UserError: the mix or layer is unknown, or it adds layers of different widths.
     """
     count = len(widths)
     if kind in ("weighted_sum", "scalar_mix", "hypercolumns"):
@@ -58,7 +58,7 @@ def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
 
 
 def split_layers(features: Float[Array, "... n D"], widths: Sequence[int]) -> tuple[Float[Array, "..."], ...]:
-    """Features as they are stored (`bertlab.transfer.features`) to one array a layer, each of its own width."""
+    """Splits stored features (`bertlab.transfer.features`) into one array per layer, each with its own width."""
     return tuple(features[..., i, :width] for i, width in enumerate(widths))
 
 
@@ -67,17 +67,17 @@ def _joins(kind: str) -> bool:
 
 
 class LayerMix(nn.Module):
-    """One vector a position from all of a model's layers.
+    """One vector per position from all of a model's layers.
 
     Attributes:
         kind: "last"; "layer:K" (0 the embeddings, −2 the last but one); "sum_last_N" and "concat_last_N" (Devlin et al. 2018,
-            section 5.3: N = 4); "weighted_sum", Σ s_j h_j over all layers with s = softmax(w) and w at first 0, and
-            "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ at first 1 (Peters et al. 2018, equation 1);
+            section 5.3: N = 4); "weighted_sum", Σ s_j h_j over all layers with s = softmax(w), w starting at 0, and
+            "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j, γ starting at 1 (Peters et al. 2018, equation 1);
             "hypercolumns", all layers side by side.
-        regulariser: λ of the penalty λ‖w‖² on the weights. The first version of ELMo's text has λ‖w − 1/n‖², which is the
-            same, because softmax does not see a constant. 1 keeps near the mean of the layers, 0.001 lets them differ.
-        layer_norm: each layer first gets mean 0 and variance 1 over all elements of the batch's filled positions together,
-            without parameters (a row's result then depends on its batch).
+        regulariser: λ of the penalty λ‖w‖² on the weights. The first version of ELMo's paper has λ‖w − 1/n‖². Both are the
+            same, because softmax ignores a constant. 1 keeps the weights near their mean, 0.001 lets them differ.
+        layer_norm: first normalises each layer to mean 0 and variance 1 over all elements of the batch's filled positions,
+            without parameters (so a row's result depends on its batch).
         dropout: of the result (AllenNLP's ELMo: 0.5).
     """
 
@@ -90,7 +90,7 @@ class LayerMix(nn.Module):
     def __call__(
         self, layers: tuple[Float[Array, "B L D"], ...], filled: Bool[Array, "B L"], deterministic: bool
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """The mix in float32, and the penalty to be added to the loss (0 without weights).
+        """The mix in float32, and the penalty for the loss (0 without weights).
 
         Raises:
             UserError: as for `chosen_layers`.
@@ -124,7 +124,7 @@ def normalised_together(x: Float[Array, "B L D"], filled: Bool[Array, "B L"], ep
 class Lstm(nn.Module):
     """One direction of a plain LSTM, gates in the order input, forget, candidate, output.
 
-    Initial values U(±1/√F) for kernels and bias, as torch's, and 1 more for the forget gate's bias.
+    Kernels and biases start from U(±1/√F), as in torch; 1 is added to the forget gate's bias.
     """
 
     hidden: int
@@ -132,7 +132,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
-        """States after every position; they begin at zero with every document."""
+        """States after every position; they restart at zero with every document."""
         f = self.hidden
         init = uniform(f**-0.5)
         forget_more = lambda key, shape, dtype=jnp.float32: init(key, shape, dtype).at[1].add(1)
@@ -153,9 +153,9 @@ class BiLstmEncoder(nn.Module):
     Attributes:
         layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM (Peters et al. 2017).
         hidden: F of each direction; the result is 2F wide.
-        dropout: of each layer's input (TagLM: 0.25), element by element.
-        place: where the states s go: "input" [x; s], "after_first" joined to the first layer's output (TagLM), "output"
-            [h; s] (ELMo), "input_output" both, with two arrays, as their mixes have weights of their own.
+        dropout: on each layer's input (TagLM: 0.25), element by element.
+        place: where the states s go: "input" [x; s]; "after_first", joined to the first layer's output (TagLM); "output"
+            [h; s] (ELMo); "input_output", both, with two arrays because each mix has its own weights.
     """
 
     layers: int
@@ -174,12 +174,12 @@ class BiLstmEncoder(nn.Module):
         """Encodings, zero at padding.
 
         Args:
-            x: features of the words themselves, or None, if there are states at the input.
+            x: features of the words themselves; None if states are the input.
             states: of the language model: none, one array, or for "input_output" two.
-            documents: each position's document; states do not cross documents. 0: padding, anywhere.
+            documents: each position's document; states do not cross documents. 0 is padding, at any position.
         """
         filled = documents[:, :, None] > 0
-        # Padding holds zeros, whatever it held: the reverse direction reads it first.
+        # Set padding to zero: the reverse direction reads it first.
         joined = lambda *parts: jnp.where(filled, jnp.concatenate([p for p in parts if p is not None], -1), 0)
         at = dict(zip(self.place.split("_") if self.place == "input_output" else [self.place], states))
         x = joined(x, at.get("input"))
@@ -216,13 +216,13 @@ class Crf(nn.Module):
 
 
 class WordFeatures(nn.Module):
-    """A word from its spelling (Ma and Hovy 2016), and from a table of trained vectors.
+    """Features of a word: from its spelling (Ma and Hovy 2016) and from a table of trained vectors.
 
     Attributes:
-        vocab_size: of the table of word vectors; 0: none.
-        width: of the word vectors.
-        filters: of the convolution over characters, of which the highest value counts, padding included; 0: no spelling.
-        filter_width, character_width: in characters, and of a character's vector.
+        vocab_size: size of the table of word vectors; 0: no table.
+        width: width of the word vectors.
+        filters: filters of the max-pooled convolution over characters, padding included; 0: no spelling.
+        filter_width, character_width: the filters' width in characters, and the width of a character's vector.
     """
 
     vocab_size: int = 0
@@ -260,12 +260,12 @@ class WordFeatures(nn.Module):
 class Mlp(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): two blocks of norm, dropout and dense, with a ReLU between.
 
-    The published norm is batch normalisation. Layer normalisation takes its place, because training here keeps no statistics.
+    The paper uses batch normalisation. This uses layer normalisation, because bertlab's training keeps no running statistics.
 
     Attributes:
         classes: C.
         hidden: width between the blocks.
-        dropout: of each block (the released script: 0.4 and 0.1).
+        dropout: in each block (the released script: 0.4 and 0.1).
     """
 
     classes: int

@@ -1,11 +1,11 @@
-"""Questions on a context: windows for a model, and answers from its logits, by the rules of BERT's run_squad.py.
+"""Splits questions on a context into windows and reads answers from logits, by the rules of BERT's run_squad.py.
 
     prefix question separator context suffix        [CLS] question [SEP] context [SEP]
     segments 0 up to the separator, then 1
 
-A context that does not fit is read in overlapping windows. Each piece knows which characters of the context it stands for, so
-an answer is always a slice of the context as it was written. Answers are pieces `start` to `end`, both included, counted in the
-window; position 0 means that the window does not hold the whole answer.
+A context that does not fit is split into overlapping windows. Each piece keeps the characters of the context that it stands
+for, so an answer is always a slice of the original context. Answers are pieces `start` to `end`, both included, counted in the
+window. Position 0 means that the window does not hold the whole answer.
 
 Letters: T pieces of a window, P pieces of a context, N windows, L positions of a row (L >= T).
 
@@ -25,7 +25,7 @@ from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.offsets import piece_offsets
 
-# Windows whose logits are looked at together: bounds memory.
+# So many windows' logits are processed together, to bound memory.
 _WINDOWS = 512
 
 
@@ -34,13 +34,13 @@ class Window:
     """A question and a part of its context.
 
     Attributes:
-        id, example: of the question, and its number.
-        number: of this window among the question's.
-        context: all of it.
+        id, example: the question's id and the example's number.
+        number: the window's number among the question's windows.
+        context: the whole context.
         tokens, segments: see the module.
         offsets: characters of `context` that a piece stands for, [first, end); (-1, -1) outside the context.
-        max_context: no other window shows more around this piece.
-        start, end: positions of the first answer's first and last piece; (0, 0) if it does not lie wholly inside.
+        max_context: whether this window shows the most context around the piece.
+        start, end: positions of the first answer's first and last piece; (0, 0) if the window does not hold all of it.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Window:
     end: int
 
     def row(self, length: int, pad_id: int) -> Row:
-        """Row fields of `length` positions, with `start`, `end` and `context` [L]: 1 where answers may lie."""
+        """Row fields of `length` positions, with `start`, `end` and `context` [L]: 1 at positions where an answer may be."""
         row = make_row(length, pad_id, self.tokens, self.segments, 1, -1, (self.example, self.number))
         context = np.zeros(length, np.int32)
         context[: len(self.tokens)] = self.offsets[:, 0] >= 0
@@ -68,8 +68,8 @@ class Prediction:
 
     Attributes:
         text: the best slice of the context; "" if none was allowed.
-        score: its start plus end logit; minus infinity if there is none.
-        null_score: least start plus end logit of position 0 over the question's windows.
+        score: its start plus end logit; minus infinity without an answer.
+        null_score: the lowest start plus end logit of position 0 over the question's windows.
     """
 
     text: str
@@ -78,12 +78,12 @@ class Prediction:
 
     @property
     def null_odds(self) -> float:
-        """How much rather no answer than this one, in logits; run_squad's threshold is on it, minus the paper's tau."""
+        """Logits of no answer minus those of this answer; run_squad compares it with a threshold, minus the paper's tau."""
         return self.null_score - self.score
 
 
 def _window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """[first, end) of the windows over a context of `size` pieces; one, though empty, if there are no pieces."""
+    """[first, end) of the windows over a context of `size` pieces; a single empty one if the context has no pieces."""
     bounds, first = [], 0
     while True:
         end = min(first + room, size)
@@ -94,7 +94,7 @@ def _window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def _max_context(bounds: Sequence[tuple[int, int]], size: int) -> Int[np.ndarray, "P"]:
-    """Number of the window that shows most context of each piece; of equal ones the first."""
+    """Number of the window that shows the most context around each piece; the first if several show the same."""
     best, score = np.zeros(size, np.int64), np.full(size, -np.inf)
     for number, (first, end) in enumerate(bounds):
         left = np.arange(end - first)
@@ -116,16 +116,16 @@ def encode_question(
 ) -> list[Window]:
     """The windows of a question, at least one.
 
-    An answer that begins or ends inside a piece has all of this piece. run_squad looks for the pieces in the words that the
-    answer touches instead (`_improve_answer_span`).
+    An answer that begins or ends inside a piece includes the whole piece. run_squad instead looks for the pieces in the words
+    that the answer touches (`_improve_answer_span`).
 
     Args:
-        example: of kind "span": texts (question, context), and answers, of which the first is learnt.
+        example: of kind "span": texts (question, context), and answers; the first answer is the label.
         tokenizer: of any kind.
         index: number of the example, for its rows.
-        max_seq: most positions of a window.
-        doc_stride: pieces from the start of one window's context to that of the next.
-        max_query: most pieces of the question; the rest is cut off.
+        max_seq: the most positions of a window.
+        doc_stride: pieces from the start of one window's context to the start of the next.
+        max_query: the most pieces of the question; the rest is cut off.
         frame: ids of prefix, separator and suffix; None: the tokenizer's.
 
     Raises:
@@ -184,20 +184,20 @@ def best_answers(
     """The best answer of every question.
 
     An answer starts at one of the `n_best` highest start logits of a window and ends at one of the highest end logits (padding
-    counts, equal ones in order). It lies in the context, starts at a piece whose `max_context` is this window, does not end
-    before it starts, and is not too long. The highest sum of logits is best, and of equal ones the first.
+    counts; equal logits keep their order). It lies in the context, starts at a piece with `max_context` in this window, does
+    not end before it starts, and is not too long. The answer with the highest sum of logits wins; among equals, the first.
 
-    The text is the slice of the context from the first piece to the last. run_squad projects the pieces' text onto the words of
-    the context instead (`get_final_text`). If that succeeds, it says the same, up to white space.
+    The text is the slice of the context from the first piece to the last. run_squad instead projects the pieces' text onto the
+    words of the context (`get_final_text`). If this succeeds, the result is the same up to white space.
 
     Args:
         windows: of any number of questions.
-        start_logits, end_logits: by window; L is at least the longest window.
-        n_best: starts and ends of a window that are compared.
-        max_answer_length: most pieces of an answer.
+        start_logits, end_logits: one row per window; L is at least the longest window.
+        n_best: how many starts and ends per window to compare.
+        max_answer_length: the most pieces of an answer.
 
     Returns:
-        By id of the question.
+        The prediction by id of the question.
 
     Raises:
         ValueError: the shapes do not agree.
@@ -222,7 +222,7 @@ def best_answers(
 
 
 def _best_spans(windows, start_logits, end_logits, n_best, max_answer_length) -> tuple[np.ndarray, ...]:
-    """For each window [N] the best start, end, their score (minus infinity if there is none) and that of position 0."""
+    """For each window [N] the best start and end, their score (minus infinity without an answer), and that of position 0."""
     may_start, may_end = np.zeros(start_logits.shape, bool), np.zeros(start_logits.shape, bool)
     for row, window in enumerate(windows):
         may_end[row, : len(window.tokens)] = window.offsets[:, 0] >= 0

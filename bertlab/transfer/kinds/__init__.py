@@ -1,4 +1,4 @@
-"""The kinds of downstream tasks, one file each. To add one, write its file and name its class in `KINDS`."""
+"""The kinds of downstream tasks, one file each. To add one, write its file and add its class to `KINDS`."""
 
 from bertlab.transfer.kinds.base import Kind
 from bertlab.transfer.kinds.choice import Choice

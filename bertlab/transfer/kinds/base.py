@@ -1,4 +1,4 @@
-"""A kind of task defines its rows, head and metrics, and how outputs become predictions and scores."""
+"""A kind of task defines its rows, head and metrics, and turns outputs into predictions and scores."""
 
 import abc
 import dataclasses
@@ -26,18 +26,18 @@ class Kind(abc.ABC):
 
     Class attributes:
         name: in task files, results and error messages.
-        head: the objective that is trained.
+        head: the objective to train.
         metrics: names of `bertlab.transfer.scorers.METRICS` that can score its predictions.
-        default_metrics: those of a task that names none; the first selects and is reported.
-        unknown: the row fields of its labels, each with the value that stands for "unknown".
+        default_metrics: the metrics of a task that names none; the first selects and is reported.
+        unknown: the row fields of its labels, each with the value for "unknown".
         has_classes: labels are named classes.
         of_words: an example is a list of words with one label each, not a text with one label.
-        is_plain: an example is no more than its texts or words and a label, so tables can hold it and its states can be stored.
+        is_plain: an example has only texts or words and a label, so tables can hold it and its states can be stored.
         one_row: each example is one row.
-        recipes: settings of recipes that differ for this kind, by recipe.
+        recipes: by recipe, the settings that differ for this kind.
 
     Attributes:
-        symmetric: the order of a pair means nothing (similarity, paraphrase).
+        symmetric: the order of a pair does not matter (similarity, paraphrase).
     """
 
     symmetric: bool = False
@@ -60,12 +60,12 @@ class Kind(abc.ABC):
 
     @classmethod
     def read_label(cls, field: str, where: str, words: tuple[str, ...]) -> Any:
-        """The label that a table's field holds. Only plain kinds have this.
+        """The label in a table's field. Only plain kinds have this method.
 
         Args:
             field: the text of the label's column.
             where: "FILE:LINE".
-            words: the example's, if it has words.
+            words: the example's words, if it has any.
 
         Raises:
             UserError: the field holds no label.
@@ -73,12 +73,12 @@ class Kind(abc.ABC):
         raise NotImplementedError(f"{cls.name} tasks cannot be read from tables")
 
     def texts(self, examples: Sequence[Example], layout: Layout) -> int:
-        """How many texts a row holds: 2 for pairs that are shown in both orders, else 1."""
+        """Number of texts in a row: 2 for pairs shown in both orders, otherwise 1."""
         both = self.symmetric and layout.name == "delimited" and examples and len(examples[0].texts) == 2
         return 2 if both else 1
 
     def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], Any]:
-        """The rows of a split, in order, and whatever `predict` needs to know about them.
+        """The rows of a split, in order, and the facts about them that `predict` needs.
 
         Every row has `tokens`, `segments`, `documents`, `positions` [L], `example_id` (example, row of the example) and the
         fields of `unknown`.
@@ -96,7 +96,7 @@ class Kind(abc.ABC):
         raise NotImplementedError
 
     def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
-        """The fields that accompany an example's stored states, `size` of them."""
+        """The fields that go with an example's `size` stored states."""
         return self.label_fields(example)
 
     @abc.abstractmethod
@@ -106,29 +106,29 @@ class Kind(abc.ABC):
         """Predictions from the head's outputs, one line per example.
 
         Args:
-            examples: a split's.
+            examples: the split's examples.
             labels: names of the classes, by number.
-            outputs: of the head, one item per row.
+            outputs: the head's outputs, one item per row.
             about: from `encode`.
             settings: `config.transfer`.
         """
 
     def finish(self, lines: list[Line], valid: list[Line] | None, settings) -> tuple[list[Line], dict[str, float]]:
-        """Predictions after whatever `valid` decides, and the numbers that it decided.
+        """Predictions with the settings chosen on `valid`, and these settings.
 
         Args:
             lines: from `predict`.
-            valid: the lines of the validation split, if they are known.
+            valid: the lines of the validation split, if known.
             settings: `config.transfer`.
         """
         return lines, {}
 
     def most_frequent(self, train: Sequence[Example], labels: Sequence[str], lines: Sequence[Line]) -> list[Line]:
-        """The lines of a model that always gives the most frequent label of `train`; [] if labels are not classes."""
+        """The lines of a model that always answers with the most frequent label of `train`; [] if labels are not classes."""
         return []
 
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:
-        """One example's prediction from those of several runs.
+        """Averages several runs' predictions of one example.
 
         Raises:
             UserError: predictions of this kind have no average.
@@ -139,7 +139,7 @@ class Kind(abc.ABC):
 
 
 class OneClass(Kind):
-    """A kind whose label is the number of one class or choice; the head's `logits` [B, C] decide."""
+    """A kind whose label is the number of one class or choice, predicted from the head's `logits` [B, C]."""
 
     unknown: ClassVar = {"label": NO_LABEL}
 
@@ -148,7 +148,7 @@ class OneClass(Kind):
         return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """The likeliest class by name, or choice by number, with all probabilities."""
+        """The most likely class by name, or choice by number, with all probabilities."""
         lines = []
         for example, logits in zip(examples, outputs["logits"], strict=True):
             gold = None if example.label is None else named(example.label, labels)

@@ -1,4 +1,4 @@
-"""Multiple choice: which of several continuations is right."""
+"""Multiple choice: find the correct one of several continuations."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class ChoiceHead(LogitsHead):
 
 
 class Choice(OneClass):
-    """The right one of several continuations of a text."""
+    """Choose the correct one of several continuations of a text."""
 
     name = "choice"
     head = ChoiceHead

@@ -13,7 +13,7 @@ from bertlab.transfer.kinds.base import OneClass
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationHead(LogitsHead):
-    """−log p(class | text or pair), for rows with `label` [B] ≥ 0. Vectors of a row's texts are added (GPT's two orders)."""
+    """−log p(class | text or pair), for rows with `label` [B] ≥ 0. It adds the vectors of a row's texts (GPT's two orders)."""
 
     classes: int = 2
 

@@ -23,8 +23,8 @@ from bertlab.transfer.windows import Window, best_answers, encode_question
 class SpanHead(TaskHead):
     """(−log p(start) − log p(end)) / 2 over the positions of a window (Devlin et al. 2018, section 4.2).
 
-    `start`, `end` [B]: 0 ([CLS]) where the window does not hold the answer. run_squad.py's softmax includes padding, whose
-    states are arbitrary; here it does not.
+    `start`, `end` [B]: 0 ([CLS]) if the window does not hold the answer. This softmax excludes padding; run_squad.py's includes
+    it, although its states are arbitrary.
     """
 
     classes: ClassVar[int] = 2
@@ -37,7 +37,7 @@ class SpanHead(TaskHead):
         return logits[..., 0], logits[..., 1], penalty
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Mean of the two cross-entropies; accuracy: both right."""
+        """Mean of the two cross-entropies; accuracy: both positions correct."""
         start, end, penalty = self._logits(model, view)
         known = (view["start"] >= 0) & self.asked(view)
         first = cross_entropy(start, jnp.maximum(view["start"], 0), known)
@@ -102,7 +102,7 @@ class Span(Kind):
         return [window.row(layout.seq_len, inputs.tokenizer.pad_id) for window in windows], windows
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """The best slice of each context; if questions may lack an answer, also the odds of that."""
+        """The best slice of each context; if questions may lack an answer, also the odds of no answer."""
         found = best_answers(
             about, outputs["start"], outputs["end"], n_best=settings.n_best, max_answer_length=settings.max_answer_length
         )
@@ -114,7 +114,7 @@ class Span(Kind):
         return lines
 
     def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
-        """Leaves questions unanswered by a threshold: the one that is set, or the one with the best F1 on `valid`."""
+        """Leaves questions above a threshold unanswered: the configured one, or the one with the best F1 on `valid`."""
         if not self.may_lack_answer:
             return lines, {}
         threshold = settings.null_threshold

@@ -25,9 +25,10 @@ from bertlab.transfer.kinds.base import Kind, Line, filled
 class TaggingHead(TaskHead):
     """Σ −log p(tag | word) over the words with `labels` [B, W] ≥ 0; a word is read at one of its pieces (`word_at` [B, W]).
 
-    That is the first, as in Devlin et al. 2018, section 5.3, or, in a model that reads left to right, the last: only there has
-    the model seen the whole word. `crf`: one probability for all tags of a sentence (TagLM). `spelling`: a convolution
-    over the word's characters beside the states. `word_width`: width of a table of trained word vectors for the biLSTM.
+    This is the first piece, as in Devlin et al. 2018, section 5.3, or, in a model that reads left to right, the last: only
+    there has the model seen the whole word. `crf`: one probability for all tags of a sentence (TagLM). `spelling`: a
+    convolution over the word's characters, joined to the states. `word_width`: width of a table of trained word vectors for the
+    biLSTM.
     """
 
     crf: bool = False
@@ -50,7 +51,7 @@ class TaggingHead(TaskHead):
         return *model.head.states(layers, (at >= 0).astype(jnp.int32), model.deterministic, view), at >= 0
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy per word; with a CRF its negative log-likelihood per word, and no accuracy."""
+        """Cross-entropy and accuracy per word; with a CRF the negative log-likelihood per word, without accuracy."""
         x, penalty, there = self._words(model, view)
         labels = jnp.where(there & self.asked(view)[:, None], view["labels"], NO_LABEL)
         known = labels >= 0
@@ -98,11 +99,11 @@ class Tagging(Kind):
         return row | word_fields(example, text.first if layout.first_piece else text.last, layout)
 
     def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
-        """Those of the words; each word has one stored state."""
+        """The fields of the words; each word has one stored state."""
         return word_fields(example, np.arange(size), layout)
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """Tags by name. A word that did not fit into the row counts as outside any entity ("O"), or else as wrong."""
+        """Tags by name. A word that did not fit into the row gets "O" if the task has this tag; otherwise it is wrong."""
         beyond = "O" if "O" in labels else ""
         lines = []
         for example, tags in zip(examples, outputs["tags"], strict=True):
@@ -120,9 +121,9 @@ class Tagging(Kind):
 
 
 def word_fields(example: Example, places: Int[np.ndarray, "n"], layout: Layout) -> Row:
-    """The fields [W] of a row whose first n words are at these places.
+    """The fields [W] of a row whose first n words are at the given positions.
 
-    `word_at` and `labels`, −1 beyond the words; `spelling` [W, 50] and `word_ids` where the layout has them.
+    These are `word_at` and `labels`, −1 beyond the words, and `spelling` [W, 50] and `word_ids` if the layout has them.
     """
     length, words = layout.seq_len, example.words[: len(places)]
     labels = np.full(len(words), NO_LABEL) if example.label is None else np.asarray(example.label, np.int32)[: len(words)]

@@ -22,7 +22,7 @@ from bertlab.transfer.offsets import piece_offsets
 
 @dataclasses.dataclass(frozen=True)
 class WordPairHead(ClassificationHead):
-    """Classifies [text vector; state of the first word; state of the second]; `word_at` [B, 2] says where the words are."""
+    """Classifies [text vector; state of the first word; state of the second]; `word_at` [B, 2] has the words' positions."""
 
     def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
         """Of the three vectors side by side."""
@@ -63,6 +63,6 @@ class WordPair(OneClass):
             places.append(inside[0] if inputs.layout.first_piece else inside[-1])
             parts.append(TextRow(np.asarray(ids, np.int32), (), np.arange(len(ids)), np.arange(len(ids)), None))
         document = inputs.joined(parts)
-        # A word that was cut off is replaced by the last one that was not.
+        # If a word was cut off, the last word that remains takes its place.
         at = [min(begin + place, end) for begin, end, place in zip(document.begins, document.ends, places)]
         return inputs.packed([document], 1, number) | {"word_at": np.asarray(at, np.int32)} | self.label_fields(example)

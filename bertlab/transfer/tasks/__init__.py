@@ -1,6 +1,6 @@
-"""Downstream tasks: `TASKS`, and what a user's own is made with (`table`, `labelled_lines`, `conll`, `conllu`, ...).
+"""Downstream tasks: `TASKS`, and the functions to make your own (`table`, `labelled_lines`, `conll`, `conllu`, ...).
 
-A user's own task is a Python file, its data files beside it:
+Your own task is a Python file with its data files next to it:
 
     from bertlab.transfer.tasks import table
 
@@ -48,10 +48,10 @@ TASKS = {task.name: task for task in (*glue.TASKS, *catalogue.TASKS, *pydocs.TAS
 
 
 def find_task(name: str) -> Task:
-    """The task of that name, or the one that a Python file defines as `TASK`.
+    """The task of this name, or the `TASK` of a Python file.
 
     Args:
-        name: a key of `TASKS`, or a path that ends in .py; the files of such a task are relative to it.
+        name: a key of `TASKS`, or a path that ends in .py; the task's files are relative to it.
 
     Raises:
         UserError: the task is unknown, or its file is missing, fails or defines no TASK.
@@ -79,7 +79,7 @@ def _own_task(path: Path) -> Task:
     except UserError as error:
         raise UserError(f"{_whereabouts(path, specification.origin, error)}: {error}") from error
     except Exception as error:
-        # The file is somebody's own code: whatever it raises is a mistake in it.
+        # The file is the user's own code: any exception is a mistake in it.
         said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
         where = _whereabouts(path, specification.origin, error)
         raise UserError(f"{where}: running the file failed ({type(error).__name__}: {said}); correct it") from error
@@ -88,7 +88,7 @@ def _own_task(path: Path) -> Task:
 
 
 def _whereabouts(path: Path, origin: str, error: Exception) -> str:
-    """FILE:LINE where the user's own file, called `origin` in tracebacks, led to the error; FILE if no line did."""
+    """FILE:LINE of the line in the user's own file (`origin` in tracebacks) that led to the error; FILE if no line did."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
     if isinstance(error, SyntaxError) and error.filename == origin:
         lines.append(error.lineno)
@@ -100,11 +100,11 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
 
     Args:
         names: as for `find_task`, joined by +.
-        options: as for `load_task`; `directory` is one for all, or as many as there are tasks, joined by + ("glue+sentences";
-            nothing before or after a + is a task's own folder).
+        options: as for `load_task`; `directory` is one for all tasks, or one per task, joined by + ("glue+sentences"; an empty
+            part means the task's own folder).
 
     Raises:
-        UserError: as for `find_task` and `load_task`; a task is named twice; or there are not as many directories.
+        UserError: as for `find_task` and `load_task`; a task is named twice; or the number of directories is wrong.
     """
     asked = names.split("+")
     directories = options.get("directory", "").split("+") if len(asked) > 1 else [options.get("directory", "")]
@@ -125,15 +125,14 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
 
 
 def load_task(task: Task, options: Mapping) -> TaskData:
-    """A task's examples, checked: train and valid are labelled and have examples.
+    """Loads a task's examples and checks that train and valid have labelled examples.
 
     Args:
         task: from `find_task`.
-        options: `config.task_data`, or a part of it; `OPTIONS` has the keys and the defaults of the others.
+        options: `config.task_data`, or a part of it; `OPTIONS` has all keys with their defaults.
 
     Raises:
-        UserError: an option is not known or out of range, a metric is of another number of classes, or whatever is wrong with
-            the files.
+        UserError: an option is unknown or out of range, a metric needs another number of classes, or the files are wrong.
     """
     for key in options:
         if key not in OPTIONS:

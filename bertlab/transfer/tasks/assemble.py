@@ -1,6 +1,6 @@
-"""From published files to a task's examples: labels become numbers, and what is not published is held out of train.
+"""Turns published files into a task's examples: labels become numbers, and missing splits are held out of train.
 
-A reader gives examples whose `label` is still as in the file (a string, or one a word); `number_labels` numbers them.
+A reader gives examples with the `label` as in the file (a string, or one per word); `number_labels` numbers them.
 """
 
 import dataclasses
@@ -37,20 +37,20 @@ def file_task(
     label_names: tuple[str, ...] = (),
     stored: Callable[[str], Iterable[Example]] | None = None,
 ) -> Task:
-    """A task whose examples are in files, one a split.
+    """A task with one file per split.
 
     Args:
         name: letters, digits, "_" and "-".
-        kind: what the task asks.
-        metrics: of `kind.metrics`; the first selects. () for the kind's default metrics.
-        read: one file's reader.
-        files: names or patterns of the file of train, valid and test. A split without one is held out of train.
+        kind: the task's kind.
+        metrics: some of `kind.metrics`; the first selects. () for the kind's default metrics.
+        read: reads one file.
+        files: names or patterns of the files of train, valid and test. A split without a file is held out of train.
         folder: see `find_file`.
         label_names: the classes in order; () for those of train, sorted.
         stored: (split) -> examples, from TFDS.
 
     Raises:
-        UserError: as `check_task`, or a name of a class is there twice.
+        UserError: as `check_task`, or a class is named twice.
     """
     if twice := [label for i, label in enumerate(label_names) if label in label_names[:i]]:
         raise UserError(f"task '{name}': label_names has '{twice[0]}' twice; name each class once")
@@ -86,7 +86,7 @@ def check_task(task: Task) -> Task:
     """The task itself.
 
     Raises:
-        UserError: an impossible name, no metric, or a metric that is unknown or not of the kind.
+        UserError: the name is invalid, no metric is given, or a metric is unknown or does not fit the kind.
     """
     where = f"task '{task.name}'"
     if not re.fullmatch(r"\w[\w-]*", task.name):
@@ -107,7 +107,7 @@ def check_task(task: Task) -> Task:
 
 
 def check_labels(task: Task, labels: tuple[str, ...]) -> None:
-    """Raises: UserError: a metric is of one of two classes, and the task has another number of them."""
+    """Raises: UserError: a metric needs two classes, and the task has another number."""
     if "f1" in task.metrics and len(labels) != 2:
         raise UserError(
             f"task '{task.name}': metric 'f1' scores class 1 of two, but the task has {len(labels)} ({_some(labels)}); use "
@@ -118,15 +118,15 @@ def check_labels(task: Task, labels: tuple[str, ...]) -> None:
 def number_labels(
     published: Mapping[str, list[Example]], names: tuple[str, ...] = ()
 ) -> tuple[tuple[str, ...], dict[str, list[Example]]]:
-    """The names of the classes, and the examples with numbers for labels.
+    """The names of the classes, and the examples with numbers as labels.
 
     Args:
         published: examples with labels as in their files.
-        names: the classes in their order; () for those of train, sorted.
+        names: the classes in order; () for those of train, sorted.
 
     Raises:
-        UserError: a label is not among them; or, without `names` and unless they are tags, a published development or test set
-            lacks a label that train has.
+        UserError: a label is not among the classes; or, without `names` and unless labels are tags, a published development or
+            test set lacks a label that train has.
     """
     seen = {split: _first_places(examples) for split, examples in published.items()}
     labels = tuple(names) or tuple(sorted(seen["train"]))
@@ -156,7 +156,7 @@ def number_labels(
 
 
 def _first_places(examples: list[Example]) -> dict[str, str]:
-    """Each label, and where it is first, as the beginning of a sentence."""
+    """Each label and its first place, as the beginning of a sentence."""
     places = {}
     for example in examples:
         if isinstance(example.label, tuple):
@@ -175,11 +175,12 @@ def _some(labels: tuple[str, ...]) -> str:
 def divide(published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False) -> dict[str, list[Example]]:
     """Train, valid (selects) and test (reported).
 
-    Published splits are used as they are. A development set without a test set becomes the test set (see `task_data.dev`), as
-    a number used for selection is too good. Missing splits are held out of train; equal texts stay together (`hold_out`).
+    Published splits are used unchanged. A development set without a test set becomes the test set (see `task_data.dev`),
+    because a score used for selection is too high. Missing splits are held out of train; equal texts stay together
+    (`hold_out`).
 
     Raises:
-        UserError: too few different texts.
+        UserError: train has too few different texts.
     """
     train, valid, test = (published.get(split) for split in SPLITS)
     if valid is not None and test is None:
@@ -199,20 +200,20 @@ def divide(published: Mapping[str, list[Example]], options: Mapping, symmetric: 
 def hold_out(
     examples: list[Example], number: int, seed: tuple[int, ...], stay: int = 1, symmetric: bool = False
 ) -> tuple[list[Example], list[Example]]:
-    """(The rest, about `number` examples and at least one), in their order; equal texts stay together.
+    """Returns (the rest, about `number` examples and at least one), in their order; equal texts stay together.
 
-    Pairs with the same first text stay together, as many may ask about one passage. If a first text has more than `number`
-    examples on average (the same question of many passages), only equal pairs do.
+    Pairs with the same first text stay together, because many may ask about one passage. If a first text has more than `number`
+    examples on average (the same question about many passages), only equal pairs stay together.
 
     Args:
-        examples: train's.
-        number: how many.
+        examples: train's examples.
+        number: how many to hold out.
         seed: of the draw.
-        stay: different texts that the rest has at least: 2 if more is to be held out of it.
-        symmetric: a pair goes with the same pair in the other order.
+        stay: keep at least so many different texts in the rest: 2 if you hold out more from it later.
+        symmetric: keep a pair and its swapped pair together.
 
     Raises:
-        UserError: there are no more than `stay` different texts.
+        UserError: the examples have no more than `stay` different texts.
     """
     groups = _groups(examples, _text)
     if examples[0].label is not None and len(examples[0].texts) == 2 and len(examples) > max(number, 1) * len(groups):
@@ -247,7 +248,7 @@ def _groups(examples: list[Example], key: Callable[[Example], tuple[str, ...]]) 
 
 
 def _text(example: Example) -> tuple[str, ...]:
-    """By which equal texts are told: the words, a span's context, else the first text."""
+    """The key for equal texts: the words, a span's context, otherwise the first text."""
     texts = example.words or (example.texts[-1:] if example.label is None else example.texts[:1])
     if not any(texts):
         texts = example.texts + example.choices
@@ -255,12 +256,12 @@ def _text(example: Example) -> tuple[str, ...]:
 
 
 def _plain(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts without what does not make them differ: case and spaces."""
+    """Texts with case and spacing normalised, for comparison."""
     return tuple(" ".join(text.casefold().split()) for text in texts)
 
 
 def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
-    """At most `limit` of the examples at random, in their order; 0 for all. A smaller limit gives a part of a larger one's."""
+    """At most `limit` random examples, in their order; 0 for all. A smaller limit gives a part of a larger one."""
     if not limit or limit >= len(examples):
         return examples
     return [examples[i] for i in sorted(np.random.default_rng((seed, 3)).permutation(len(examples))[:limit])]

@@ -23,7 +23,7 @@ KEYS = (
     Key("task_data.limit", 0, "most training examples; a smaller limit draws a part of a larger one's; 0: all", least=0),
 )  # fmt: skip
 OPTIONS = {key.leaf: key.default for key in KEYS} | {
-    # For tasks made from the documents of pretraining: its cache, and its split of documents.
+    # For tasks made from the pretraining documents: the cache and the split of documents.
     "pretraining": {"directory": "", "valid_fraction": 0.05, "test_fraction": 0.05}
 }
 """`config.task_data` and its defaults; `bertlab.transfer.tasks.load_task` completes what it is given with them."""
@@ -47,9 +47,9 @@ class Task:
     """A task's description.
 
     Attributes:
-        name: of its directory in results, and of its entry in `config.objectives`.
-        kind: what it asks.
-        metrics: of `kind.metrics`; the first selects and is reported.
+        name: names its directory in results and its entry in `config.objectives`.
+        kind: the task's kind.
+        metrics: some of `kind.metrics`; the first selects and is reported.
         load: (directory or None, options) -> TaskData; the directory holds the files in their published layout. Options are
             `config.task_data` with all keys of `OPTIONS` (`load_task` completes them, and applies `limit`).
     """

@@ -1,4 +1,4 @@
-"""Tasks with published files, besides GLUE: how each is called, laid out and scored."""
+"""Tasks with published files, except GLUE: their names, layouts and metrics."""
 
 from bertlab.transfer.tasks.conll import XPOS, conll, conllu
 from bertlab.transfer.tasks.multiple_choice import multiple_choice
@@ -9,7 +9,7 @@ from bertlab.transfer.tasks.word_in_context import word_in_context
 _TREEBANK = {"train": "*-ud-train*.conllu", "valid": "*-ud-dev*.conllu", "test": "*-ud-test*.conllu"}
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 _CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
-# Movie reviews of 2005: curly quotes and dashes are Windows'.
+# Movie reviews of 2005: curly quotes and dashes are in a Windows encoding.
 _WINDOWS = "cp1252"
 
 TASKS = (

@@ -1,4 +1,4 @@
-"""Columns, one word a line and an empty line after each sentence: CoNLL's, and CoNLL-U (universaldependencies.org/format)."""
+"""Columns, one word per line and an empty line after each sentence: CoNLL and CoNLL-U (universaldependencies.org/format)."""
 
 import itertools
 import re
@@ -29,21 +29,21 @@ def conll(
     language_prefix: bool = False,
     encoding: str = "utf-8",
 ) -> Task:
-    """A tagging task whose files have one word a line, columns separated by tabs or else by spaces. -DOCSTART- is left out.
+    """A tagging task whose files have one word per line, columns separated by tabs or else by spaces. It skips -DOCSTART-.
 
     Args:
         name, train, valid, test, metrics, label_names, encoding: as in `bertlab.transfer.tasks.table`.
-        word, tag: which columns, from 0; −1 is the last.
-        language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
+        word, tag: column numbers, from 0; −1 is the last.
+        language_prefix: words begin with a language, like WikiANN's "en:Sioux"; it is removed.
 
     Raises:
-        UserError: loading: lines of unequal numbers of columns, no such column, or a tag that train has not.
+        UserError: when loading: lines differ in their number of columns, a column does not exist, or train lacks a tag.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
         columns = number = 0
         for block in _blocks(path, encoding):
-            # In columns by tabs a word may be any other space, such as U+00A0.
+            # With tabs between columns, a word may be any other space, such as U+00A0.
             rows = [(at, line.split("\t" if "\t" in line else None)) for at, line in block if not line.startswith("-DOCSTART-")]
             for at, row in rows:
                 columns = columns or max(len(row), 2, word + 1, tag + 1)
@@ -67,15 +67,15 @@ def conllu(
     metrics: tuple[str, ...] = ("accuracy",),
     label_names: tuple[str, ...] = (),
 ) -> Task:
-    """A tagging task in CoNLL-U: syntactic words; the ranges of multiword tokens (1-2) and empty nodes (1.1) are left out.
+    """A tagging task in CoNLL-U: syntactic words; it skips the ranges of multiword tokens (1-2) and empty nodes (1.1).
 
     Args:
         name, train, valid, test, metrics, label_names: as in `bertlab.transfer.tasks.table`.
         tag: `UPOS` or `XPOS`.
 
     Raises:
-        UserError: loading: a line without ten columns or with an impossible id, a word without a tag, two sentences of one
-            sent_id, or a tag that train has not.
+        UserError: when loading: a line lacks ten columns or has an invalid id, a word has no tag, two sentences have the same
+            sent_id, or train lacks a tag.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:

@@ -13,10 +13,10 @@ def find_file(task: str, split: str, directory: Path, patterns: tuple[str, ...],
         task, split: for messages.
         directory: where to look.
         patterns: names or glob patterns, in order of preference.
-        folder: a folder in the directory where the file may be instead, as in GLUE's CoLA/train.tsv.
+        folder: a folder in the directory that may hold the file instead, as in GLUE's CoLA/train.tsv.
 
     Raises:
-        UserError: none or several fit.
+        UserError: no file or several files match.
     """
     places = [directory / folder, directory] if folder and (directory / folder).is_dir() else [directory]
     for place in places:
@@ -39,7 +39,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     """A file's text, without a byte order mark.
 
     Raises:
-        UserError: it cannot be decoded, or there is no such encoding.
+        UserError: the file cannot be decoded, or the encoding is unknown.
     """
     data = path.read_bytes()
     try:

@@ -29,8 +29,8 @@ def _task(
     Args:
         name, texts, label, names, metrics: its columns, classes and metrics.
         folder: its folder in GLUE; "" for the name in capitals.
-        dataset, features: TFDS' names of the data set (without "glue/") and of the texts, where they are not `name`, `texts`.
-        dev: the development set's file, and split in TFDS.
+        dataset, features: TFDS's names of the data set (without "glue/") and of the texts, if they are not `name`, `texts`.
+        dev: the development set's file and its split in TFDS.
         options: of `table`.
     """
 
@@ -40,7 +40,7 @@ def _task(
             f"glue/{dataset or name}", {"train": "train", "valid": dev[1]}[split], tuple(columns)
         ):
             row = {columns[feature]: value for feature, value in record.items()}
-            # The files say 0 and 1 where TFDS has names, in the same order; where they have names these are the same.
+            # The files have names or 0 and 1. TFDS has names: the same ones, or in the order of 0 and 1.
             class_name, number = row[label] if names else (row[label], 0)
             row[label] = class_name if not names or class_name in names else names[number]
             yield where, row
@@ -82,7 +82,7 @@ TASKS = (
     ),
     _task("sst2", ("sentence",), "label", folder="SST-2"),
     _task("mrpc", ("#1 String", "#2 String"), "Quality", metrics=("accuracy", "f1"), features=_SENTENCES, symmetric=True),
-    # The published train file has a few rows that were cut off; other readers leave them out too.
+    # The published train file has a few truncated rows; other readers skip them too.
     _task(
         "qqp",
         ("question1", "question2"),

@@ -25,17 +25,17 @@ def multiple_choice(
     metrics: tuple[str, ...] = ("accuracy",),
     encoding: str = "utf-8",
 ) -> Task:
-    """A task that asks which of a row's choices is right.
+    """A task that asks for the correct one of a row's choices.
 
     Args:
         name, train, valid, test, columns, metrics, encoding: as in `bertlab.transfer.tasks.table`.
-        text: the column that stands before each choice.
-        choices: their columns.
-        label: the column with the right choice's number, from 0.
-        stem: a column that begins each choice, as SWAG's `sent2`.
+        text: the column with the text before each choice.
+        choices: the choices' columns.
+        label: the column with the correct choice's number, from 0.
+        stem: a column that begins each choice, like SWAG's `sent2`.
 
     Raises:
-        UserError: fewer than two choices; loading: as in `table`, or a label that is no choice's number.
+        UserError: fewer than two choices; when loading: as in `table`, or a label is not the number of a choice.
     """
     if len(choices) < 2:
         raise UserError(f"task '{name}': {len(choices)} choices; name the columns of two or more")

@@ -1,7 +1,7 @@
 """Tasks with real labels from real text, the documentation of Python's standard library.
 
-They are made of the text that `config.data.corpus=pydocs` is, and each document is in the split that pretraining gave it, so a
-model is asked about text that it never read.
+They come from the text of `config.data.corpus=pydocs`. Each document stays in its pretraining split, so a model is tested on
+text that it has never read.
 """
 
 import functools
@@ -20,7 +20,7 @@ from bertlab.transfer.kinds import Classification, Kind, Tagging
 from bertlab.transfer.tasks.assemble import check_task
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 
-# Changed with every change of the code below that changes the examples.
+# Raise it with every change of the code below that changes the examples.
 VERSION = 6
 PARTS = {
     "language": "pydoc_data",
@@ -55,19 +55,20 @@ Collect = Callable[[Sequence[Section], Split], tuple[list[str], list[Labelled]]]
 
 
 def pydocs_task(name: str, kind: Kind, metrics: tuple[str, ...], collect: Collect) -> Task:
-    """A task whose examples are collected from the standard library once, and kept beside the prepared corpora.
+    """A task with examples from the standard library, collected once and stored next to the prepared corpora.
 
-    A document is in the same split as in pretraining (`config.task_data.pretraining`), so that test examples were never read.
+    A document is in the same split as in pretraining (`config.task_data.pretraining`), so pretraining never reads test
+    examples.
 
     Args:
-        name, kind, metrics: the task's; kind is classification or tagging.
+        name, kind, metrics: of the task; kind is classification or tagging.
         collect: makes the examples.
     """
     return check_task(Task(name, kind, metrics, functools.partial(_load, name, kind, collect)))
 
 
 def _load(name: str, kind: Kind, collect: Collect, directory: Path | None, options: Mapping) -> TaskData:
-    """Raises: UserError: a directory is given, or a split has no examples."""
+    """Raises: UserError: you give a directory, or a split has no examples."""
     if directory is not None or options["directory"]:
         raise UserError(f"config.task_data.directory='{options['directory']}': task '{name}' reads no files; leave it empty")
     pretraining = options["pretraining"]
@@ -104,8 +105,8 @@ def _example(kind: Kind, id: str, document: str, texts: list[str], label: int | 
 def collect_packages(found: Sequence[Section], _: Split) -> tuple[list[str], list[Labelled]]:
     """Paragraphs of 6 to 60 words, each with the part of the standard library (`PARTS`) that its package belongs to.
 
-    The classes are parts, not packages: most packages are a module or two, too few for a class in each split. A paragraph with
-    a sentence that another section has is left out.
+    The classes are parts, not packages, because most packages have one or two modules, too few for a class in each split. It
+    skips a paragraph if another section has one of its sentences.
     """
     part_of = {package: part for part, packages in PARTS.items() for package in packages.split()}
     shared = shared_sentences(found)
@@ -124,7 +125,7 @@ def collect_packages(found: Sequence[Section], _: Split) -> tuple[list[str], lis
 
 
 def collect_code_spans(found: Sequence[Section], _: Split) -> tuple[list[str], list[Labelled]]:
-    """Sentences of one section only in which some words, not all, are set as code (`x` or ``x``); the marks removed."""
+    """Sentences of only one section with some but not all words marked as code (`x` or ``x``); the marks are removed."""
     shared = shared_sentences(found)
     examples = {}
     for section in found:
@@ -136,9 +137,9 @@ def collect_code_spans(found: Sequence[Section], _: Split) -> tuple[list[str], l
 
 
 def collect_next_sentences(found: Sequence[Section], split: Split) -> tuple[list[str], list[Labelled]]:
-    """Two sentences, of which the second follows the first or, every second time, is from another section of its split.
+    """Pairs of sentences: the second follows the first or, every second time, comes from another section of the same split.
 
-    That is the question of next-sentence prediction (Devlin et al. 2019, section 3.1), asked of held-out sentences.
+    This asks the question of next-sentence prediction (Devlin et al. 2019, section 3.1) about held-out sentences.
     """
     of_split: dict[str, list[tuple[str, str, str]]] = {}
     for section, first, second in consecutive_sentences(found):
@@ -165,7 +166,7 @@ def collect_sentence_orders(found: Sequence[Section], _: Split) -> tuple[list[st
 def consecutive_sentences(found: Sequence[Section]) -> list[tuple[str, str, str]]:
     """(Section, sentence, the next one of its docstring), each of 4 to 20 words.
 
-    No sentence of another section is among them, and no sentence is first, or second, twice.
+    It skips sentences of several sections. No sentence is first twice or second twice.
     """
     shared = shared_sentences(found)
     seen, pairs = (set(), set()), []
@@ -182,9 +183,9 @@ def consecutive_sentences(found: Sequence[Section]) -> list[tuple[str, str, str]
 
 
 def shared_sentences(found: Sequence[Section]) -> set[str]:
-    """The sentences, `plain`, that several sections have.
+    """The sentences (after `plain`) that several sections have.
 
-    Sections fall into different splits, so an example with such a sentence may be in the text that pretraining read.
+    Sections are in different splits, so pretraining may have read an example with such a sentence.
     """
     first, shared = {}, set()
     for section in found:
@@ -195,12 +196,12 @@ def shared_sentences(found: Sequence[Section]) -> set[str]:
 
 
 def plain(sentence: str) -> str:
-    """The sentence by which copies are told: without code marks, which differ between copies, and extra white space."""
+    """The sentence without extra white space and code marks, for finding copies: their marks may differ."""
     return " ".join(_CODE.sub(r"\2", sentence).split())
 
 
 def spread(items: list, most: int) -> list:
-    """At most so many of the items, evenly spaced, so that no corner of the collection is left out."""
+    """At most so many of the items, evenly spaced over the collection."""
     if len(items) <= most:
         return items
     return [items[i * len(items) // most] for i in range(most)]

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0 (2018): json of articles, paragraphs and questions."""
+"""SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0 (2018): JSON with articles, paragraphs and questions."""
 
 import dataclasses
 import json
@@ -22,15 +22,15 @@ def squad(
     test: str | tuple[str, ...] = (),
     may_lack_answer: bool = False,
 ) -> Task:
-    """A span task. What is held out of train is whole paragraphs.
+    """A span task. Held-out parts of train are whole paragraphs.
 
     Args:
         name, train, valid, test: as in `bertlab.transfer.tasks.table`.
-        may_lack_answer: questions may have `is_impossible`, and then no answer (2.0).
+        may_lack_answer: questions may have `is_impossible` and no answer (2.0).
 
     Raises:
-        UserError: loading: no json, a missing key, an id that occurs twice, an answer that is not where `answer_start` says,
-            or a question without an answer that should have one; with the line of the question's id.
+        UserError: when loading: the file is not JSON, a key is missing, an id occurs twice, an answer is not at its
+            `answer_start`, or a question lacks its answer; names the line of the question's id.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
@@ -56,7 +56,7 @@ def squad(
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """A question; as a string "FILE:LINE: question ID". The long file is searched only when that is needed."""
+    """A question; as a string "FILE:LINE: question ID". It searches the long file for the line only when needed."""
 
     path: Path
     id: str

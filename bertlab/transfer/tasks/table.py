@@ -1,4 +1,4 @@
-"""Delimited tables, csv and tsv, and lines of a label and a text: one row an example."""
+"""Delimited tables, csv and tsv, and lines of a label and a text: one example per row."""
 
 import csv
 import io
@@ -42,29 +42,29 @@ def table(
     """A task whose files are tables.
 
     Args:
-        name: the task's.
-        train, valid, test: the files' names or patterns, relative to the task's directory (of a user's own task: to the
-            Python file). Without valid or test that part is held out of train; `divide` says how. A test file without the
-            column `label` gives examples without labels.
+        name: the task's name.
+        train, valid, test: the files' names or patterns, relative to the task's directory (for your own task: to the Python
+            file). Without valid or test, that part is held out of train; see `divide`. A test file without the column `label`
+            gives examples without labels.
         text: the column with the text; tagging: with the words, separated by spaces.
-        label: the column with the class; regression: a number; tagging: one tag a word, separated by spaces.
-        pair: the column with the second text, if there is one.
-        id: a column whose fields are all different; "" for the example's number in its file.
+        label: the column with the class; regression: a number; tagging: one tag per word, separated by spaces.
+        pair: the column with the second text, if the task has pairs.
+        id: a column with unique values; "" for the example's number in its file.
         kind: "classification", "regression" or "tagging".
         metrics: () for accuracy and macro_f1 (classification), pearson and spearman (regression), accuracy (tagging).
-        label_names: the classes in their order; () for those of train, sorted.
-        columns: names, for files without a header.
-        delimiter: one character; "" for a comma in files that end in .csv, else a tab.
-        quoted: fields may stand in double quotes; None for True in files that end in .csv. GLUE's tables are not quoted.
-        encoding: of the files.
-        skip_short_rows: leaves out rows with too few fields, where the published file is known to have such.
-        symmetric: the order of `text` and `pair` means nothing, as in similarity and paraphrase: GPT reads both orders.
-        folder: where in the directory the files may be.
+        label_names: the classes in order; () for those of train, sorted.
+        columns: column names, for files without a header.
+        delimiter: one character; "" for a comma in files that end in .csv, otherwise a tab.
+        quoted: fields may have double quotes; None: True for files that end in .csv. GLUE's tables are not quoted.
+        encoding: the files' encoding.
+        skip_short_rows: skips rows with too few fields, for published files that are known to have some.
+        symmetric: the order of `text` and `pair` does not matter, as in similarity and paraphrase: GPT reads both orders.
+        folder: a folder in the directory that may hold the files.
         stored: (split) -> rows, for `config.task_data.directory="tfds"`.
 
     Raises:
-        UserError: at once if the kind is not one of a table, the delimiter is no single character, or a text's column is the
-            label's too; loading: whatever is wrong in a file, with its line.
+        UserError: at once if tables do not support the kind, the delimiter is not a single character, or a text's column is
+            also the label's; when loading, for any mistake in a file, with its line.
     """
     if kind not in (plain := [name for name, of in KINDS.items() if of.is_plain]):
         raise UserError(f"task '{name}': a table cannot hold kind '{kind}'; choose one of {', '.join(plain)}")
@@ -118,7 +118,7 @@ def labelled_lines(
     label_names: tuple[str, ...] = (),
     encoding: str = "utf-8",
 ) -> Task:
-    """A classification task whose lines are a label, a space and the text. Of a label "COARSE:fine" the first part is taken.
+    """A classification task whose lines are a label, a space and the text. A label "COARSE:fine" is cut to its first part.
 
     Args:
         name, train, valid, test, metrics, label_names, encoding: as in `table`.
@@ -145,11 +145,11 @@ def read_rows(
     encoding: str = "utf-8",
     skip_short_rows: bool = False,
 ) -> Rows:
-    """("FILE:LINE", field by column) of each row; empty lines are left out.
+    """Yields ("FILE:LINE", field by column) for each row; skips empty lines.
 
     Args:
         path: the table.
-        needed: columns that must be there; "" stands for none.
+        needed: required columns; "" means none.
         columns, delimiter, quoted, encoding, skip_short_rows: as in `table`.
 
     Raises:
@@ -190,7 +190,7 @@ def _plain_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple[
 
 def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
     """(First line, fields); a quoted field may hold delimiters and line ends."""
-    # The limit, of 128 KiB a field, is the module's, not the reader's; whole documents are longer.
+    # The csv module limits all readers to 128 KiB per field; whole documents are longer.
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     reader = csv.reader(io.StringIO(read_text(path, encoding), newline=""), delimiter=delimiter, strict=True)
     while True:

@@ -1,7 +1,7 @@
-"""Word in context (WiC, Pilehvar and Camacho-Collados 2019): has a word the same meaning in two sentences?
+"""Word in context (WiC, Pilehvar and Camacho-Collados 2019): does a word have the same meaning in two sentences?
 
-Two files a split: SPLIT.data.txt with WORD, part of speech, I-J (the word's number in each sentence, from 0), and two
-sentences, separated by tabs; SPLIT.gold.txt with T or F a line.
+Each split has two files: SPLIT.data.txt with WORD, part of speech, I-J (the word's number in each sentence, from 0), and two
+sentences, separated by tabs; SPLIT.gold.txt with T or F on each line.
 """
 
 import re
@@ -29,12 +29,12 @@ def word_in_context(
     """A word_pair task with classes F and T.
 
     Args:
-        name, train, valid, test, metrics: as in `bertlab.transfer.tasks.table`; the files are those called *.data.txt. A test
-            file without its *.gold.txt has no labels.
+        name, train, valid, test, metrics: as in `bertlab.transfer.tasks.table`; name the *.data.txt files. A test file without
+            its *.gold.txt has no labels.
 
     Raises:
-        UserError: loading: no gold file, another number of lines in it, a line of either file that is not as above, or no such
-            word.
+        UserError: when loading: the gold file is missing or has another number of lines, a line is not in this format, or a
+            sentence lacks its word.
     """
     return file_task(name, WordPair(), metrics, _read, (train, valid, test), label_names=_LABELS)
 
