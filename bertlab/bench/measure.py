@@ -90,7 +90,7 @@ class Side:
 
 
 def say(line: str) -> None:
-    """Prints what is done or waited for, with the time of day."""
+    """Prints the current step with the time of day."""
     print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
 
 
@@ -238,7 +238,7 @@ def warmed_up(process: Side, seconds: float | None) -> int:
 
 
 def in_turns(sides: Sequence[str], stages: Sequence[Callable[[dict, str], None]]) -> dict:
-    """Does each stage for all sides, one after the other; what is found of each side has its `facts` and `rounds`.
+    """Does each stage for all sides, one after the other; returns each side's `facts` and `rounds`.
 
     A rival that fails is left out from then on, and only the reason is kept.
 

@@ -20,7 +20,7 @@ def rate(of_round: dict, clock: str = "seconds") -> float:
 
 
 def best_rival(sides: dict) -> str | None:
-    """The rival with the highest median rate, or None; "gathered" only where it is the only rival that was asked for."""
+    """The rival with the highest median rate, or None; "gathered" counts only if it was the only one requested."""
     asked = {side: of for side, of in sides.items() if side not in ("ours", "gathered")}
     asked = asked or {side: of for side, of in sides.items() if side == "gathered"}
     able = {side: of for side, of in asked.items() if "rounds" in of}
@@ -36,7 +36,7 @@ def ratios(sides: dict, rival: str | None = None, clock: str = "seconds") -> lis
 def cells(found: dict) -> list[str]:
     """One row: medians with the lowest and highest round. Memory and start-up time are ours / the rival's.
 
-    Where sides have one core, rates and ratio are given by CPU time too, which other processes on it change little.
+    If each side has one core, the row also gives rates and ratio by CPU time, because other processes hardly change it.
     """
     sides, kind = found["sides"], found["kind"]
     ours, rival, pairs = sides["ours"], best_rival(sides), ratios(sides)

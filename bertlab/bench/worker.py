@@ -4,7 +4,7 @@
 
 SIDE is "ours", a side of the rival ("eager", "compiled", "gathered"), or "examples": that writes GIVEN, the data of both
 sides, and ends. SETTINGS is a JSON object of config keys that replace the workload's. The process prints a line of JSON when
-it is ready, and before it lines {"doing": ...} on what you wait for. It answers each line "N" on standard input with a line
+it is ready, and before that lines {"doing": ...} with its progress. It answers each line "N" on standard input with a line
 about a round of N steps, and the end of input with a last line.
 """
 

@@ -1,11 +1,11 @@
 """Exact inference in the synthetic language: the probability of each hidden state, given the visible part of a row.
 
-For each topic, the forward recursion gives the joint probability of a state and all that is seen before it. The backward
-recursion gives the probability of all that is seen after it. Their product, summed over topics, is the state's posterior.
-Nothing moves at special tokens. A new document draws its topic and state again, so rows may hold several documents.
+For each topic, the forward recursion gives the joint probability of a state and everything seen before it. The backward
+recursion gives the probability of everything seen after it. Their product, summed over topics, is the state's posterior.
+Special tokens do not move the chain. A new document draws a new topic and state, so rows may hold several documents.
 
-The second segment of a row may follow the first, be random, or come before it (swapped). Each of these relations is a chain
-of its own. Predictions are mixed by the posterior probabilities of the relations.
+The second segment of a row may follow the first, be random, or come before it (swapped). Each of these relations is a separate
+chain. Predictions are mixed by the posterior probabilities of the relations.
 
 Letters: T topics, S states, W words, V vocabulary, R rows, L length, K counts.
 Everything is NumPy float64. Messages are scaled at each position, so nothing underflows.
@@ -111,7 +111,7 @@ def infer(
 
     def scaled(message, log):
         top = message.max(axis=(0, 2, 3), keepdims=True)
-        top = np.where(top > 0, top, 1.0)  # what cannot be stays zero
+        top = np.where(top > 0, top, 1.0)  # impossible states stay zero
         return message / top, log + np.log(top[0, :, 0, 0])
 
     message = np.zeros(shape[1:])

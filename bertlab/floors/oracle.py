@@ -1,12 +1,12 @@
 """The best possible model of the synthetic language, for an objective's `floor`.
 
-It conditions on what the model sees and on nothing else. Special tokens to be predicted count as known (0 nats). This is exact
-if all rows are alike, and a lower bound otherwise.
+It conditions only on what the model sees. Special tokens that the model must predict count as known (0 nats). This is exact if
+all rows are alike, and a lower bound otherwise.
 
 Corruption is a channel P(shown | word) between the language and what the model sees. If exactly n positions of a row are
 chosen, the choices depend on each other. The model sees every [MASK], so it knows how many other positions were chosen. The
 messages of `bertlab.floors.chain` count them: K counts, 0 to K − 1, of positions so far that were chosen without becoming
-[MASK]. A document sees no other document of its row but shares the row's count, so any word of the others may be chosen.
+[MASK]. A document does not see the other documents of its row but shares the row's count, so any of their words may be chosen.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from bertlab.objectives.judging import corruption_of
 
 SPECIAL_TOKENS = "rows differ in length: special tokens count as known"
 COUNT = "rows differ in length: how many positions are chosen in a row counts as known to its documents"
-_ROWS = 1024  # at a time, if each supervised position sees other words
+_ROWS = 1024  # at a time, if each supervised position sees different words
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class ExactOracle:
     def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
         self.caveats.add(SPECIAL_TOKENS)
         tokens = self.batch["tokens"]
-        if "swapped" in self.relations:  # words before in the row are not before in the chain
+        if "swapped" in self.relations:  # words that come before in the row do not come before in the chain
             length = tokens.shape[1]
             earlier = np.tri(length, k=-1, dtype=bool)
             visible = np.broadcast_to(earlier.T if backward else earlier, (len(tokens), length, length))
@@ -155,12 +155,12 @@ class ExactOracle:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Corrupted:
-    """What corrupted rows tell.
+    """Evidence from corrupted rows.
 
     Attributes:
         own: P(shown | state) of a word that was not chosen.
         drawn: P(shown) of a draw.
-        certain: where a word must have been chosen, since no word is spelled so ([MASK]).
+        certain: where a word must have been chosen, because it is no word of the language ([MASK]).
         evidence, chosen, counts: for `infer`.
     """
 
@@ -173,10 +173,10 @@ class _Corrupted:
 
 
 def _observe(chain: Chain, words, shown, corruption: Corruption, visible: Bool[np.ndarray, "R L"]) -> _Corrupted:
-    """What the visible words of corrupted rows tell about their states; other words may have been chosen, too."""
+    """Evidence of the visible words of corrupted rows about their states; other words may also have been chosen."""
     unseen, own, drawn = words & ~visible, chain.emission.T[shown], corruption.draws[shown][..., None]
     certain = visible & ~own.any(axis=-1)
-    tells = (visible & ~certain)[..., None]  # what must be a draw tells nothing
+    tells = (visible & ~certain)[..., None]  # a word that must be a draw gives no evidence
     if corruption.count is None:
         rate = np.reshape(corruption.rate, (-1, 1, 1))
         mixed = (1 - rate) * own + rate * (corruption.keep_share * own + drawn)

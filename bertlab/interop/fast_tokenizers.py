@@ -164,14 +164,14 @@ def _words(tokenizer: Tokenizer) -> Backend:
     backend = Backend(models.WordLevel(vocabulary, unk_token=tokenizer.pieces()[tokenizer.unk_id]))
     if tokenizer.lowercase:
         backend.normalizer = normalizers.Sequence(_lowercase())
-    # Python's \w and \s, which other regular expressions understand otherwise.
+    # Python's \w and \s; other regular expressions define them differently.
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_characters(str.isspace)), "removed"),
             pre_tokenizers.Split(Regex(_characters(_is_symbol)), "isolated"),
         ]
     )
-    # Words stand alone; a decoder that joins them by spaces is WordPiece's with a prefix that no word has.
+    # Each word is one piece. To join words by spaces, use WordPiece's decoder with a prefix that no word has.
     backend.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
     return backend
 

@@ -1,6 +1,6 @@
 """Shared by the transformer formats: the tables of BERT and GPT, their configs, and the checks of their files.
 
-Letters: D model width, H heads, K head width; a matrix is in × out, or out × in where it comes from torch's Linear.
+Letters: D model width, H heads, K head width; a matrix is in × out, or out × in if it comes from torch's Linear.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Style:
         kernel, bias: last part of a dense layer's names.
         scale, shift: last part of a norm's names.
         embedding: last part of an embedding's name; "" for none.
-        to_matrix, from_matrix: a kernel as it lies there to in × out, and back.
+        to_matrix, from_matrix: convert the system's kernel to in × out, and back.
     """
 
     separator: str

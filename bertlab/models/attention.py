@@ -1,9 +1,9 @@
 """The inner part of attention, softmax(QKᵀ/√K)·V over the visible positions, in several implementations of one contract.
 
-    xla     written out; its weights [B, H, L, L] exist. Knows every mask, and dropout of the weights
+    xla     plain JAX; holds its weights [B, H, L, L]. Every mask, and dropout of the weights
     cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights
-    pallas  the fused kernels that come with JAX, for GPU (Triton) and TPU (Mosaic). Documents and direction, no dropout of
-            the weights. On a CPU it is interpreted, for tests
+    pallas  JAX's fused kernels for GPU (Triton) and TPU (Mosaic). Documents and direction, no dropout of the weights. On a
+            CPU it is interpreted, for tests
 
 Letters: B batch, L length, H heads, K head width.
 """
@@ -29,9 +29,9 @@ class Sight:
     """Which positions may attend to which.
 
     Attributes:
-        mask: [B, 1, L, L], which key each query sees.
-        documents: [B, L], or None where the mask is more than "the same document, not against the direction".
-        direction: the body's.
+        mask: [B, 1, L, L], the keys that each query sees.
+        documents: [B, L], or None if the mask is more than "the same document, not against the direction".
+        direction: the body's direction.
     """
 
     mask: Bool[Array, "B 1 L L"]
@@ -51,11 +51,11 @@ def attend(
     """Means of the values that each position sees, weighted by softmax(QKᵀ/√K).
 
     Args:
-        backend: one of BACKENDS; where it does not apply, "xla" is used.
-        query, key, value: in the dtype of what lies between products.
-        sight: what may be seen; every query sees something.
-        drop: dropout of the weights; None: nothing is dropped.
-        dtype: of the products; None: that of the query.
+        backend: one of BACKENDS; "xla" replaces one that does not apply.
+        query, key, value: in the dtype between products.
+        sight: the visible positions; every query sees at least one.
+        drop: dropout of the weights; None: no dropout.
+        dtype: of the products; None: the query's dtype.
     """
     dtype = dtype or query.dtype
     if backend == "cudnn" and drop is None:
@@ -73,7 +73,7 @@ def tiles(length: int) -> bool:
 
 
 def _on_all_devices(attention, query, key, value, documents):
-    """Each device's rows and heads by themselves: a kernel is not divided by the compiler."""
+    """Runs the kernel on each device's own rows and heads, because the compiler cannot divide a kernel."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return attention(query, key, value, documents)
@@ -82,7 +82,7 @@ def _on_all_devices(attention, query, key, value, documents):
 
 
 def _fused(direction: str, query, key, value, documents):
-    """JAX's kernel for the platform that this is compiled for."""
+    """JAX's kernel for the target platform."""
     if direction == "right-to-left":  # as left-to-right, from the other end
         flipped = (x[:, ::-1] for x in (query, key, value, documents))
         return _fused("left-to-right", *flipped)[:, ::-1]

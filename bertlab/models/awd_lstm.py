@@ -35,15 +35,15 @@ class AwdLstmConfig(Shape):
     """Shape of an AWD-LSTM.
 
     Attributes:
-        width: of the embeddings and of the last layer, whose states meet the same table in the output layer.
+        width: width of the embeddings and of the last layer; the output layer multiplies its states by the embeddings.
         hidden: cell width of the other layers.
         direction: "left-to-right" or "right-to-left".
-        embedding_dropout: share of the vocabulary's words that a batch does without.
-        input_dropout: of the embedded text; this and the next two have one mask for all positions of a row.
+        embedding_dropout: share of the vocabulary's words that are dropped from a batch.
+        input_dropout: on the embedded text; this and the next two have one mask for all positions of a row.
         hidden_dropout: between layers.
-        dropout: of the last layer, for the output layer.
-        weight_dropout: of the recurrent kernels; one mask for the whole batch.
-        remat: "none", "dots" or "full": what the backward pass computes again. (Layers differ in shape: no loop over them.)
+        dropout: on the last layer, before the output layer.
+        weight_dropout: on the recurrent kernels; one mask for the whole batch.
+        remat: "none", "dots" or "full": what the backward pass recomputes. (Layers differ in shape, so no loop runs over them.)
     """
 
     layers: int
@@ -62,7 +62,7 @@ class AwdLstmConfig(Shape):
 
     @property
     def side(self) -> str:
-        """What its states have seen."""
+        """The side that its states have seen."""
         return "backward" if self.direction == "right-to-left" else "forward"
 
     @property
@@ -71,7 +71,7 @@ class AwdLstmConfig(Shape):
         return (self.hidden,) * (self.layers - 1) + (self.width,)
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
-        """Forward and backward FLOPs per position: 6 per weight of the products, I·4F + F·4F a layer."""
+        """Forward and backward FLOPs per position: 6 per weight of the products, I·4F + F·4F per layer."""
         return sum(6 * 4 * cell * (before + cell) for before, cell in zip((self.width, *self.cells), self.cells))
 
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
@@ -81,9 +81,9 @@ class AwdLstmConfig(Shape):
 
 
 class DroppedLstm(nn.Module):
-    """An LSTM as torch's, gates in the order input, forget, candidate, output, whose recurrent kernel is dropped.
+    """An LSTM like torch's, with gates in the order input, forget, candidate, output, and dropout on its recurrent kernel.
 
-    Initial values U(±1/√F), biases too; there are two of them, as torch has (their sum acts).
+    Initial values are U(±1/√F), also for the two biases; as in torch, only their sum acts.
     """
 
     config: AwdLstmConfig
@@ -96,7 +96,7 @@ class DroppedLstm(nn.Module):
         """Outputs of every position, and the states after the last.
 
         Args:
-            x: inputs, dropped already.
+            x: inputs after dropout.
             begin: {cell [B, F], state [B, F]} before the first position.
             rows: `reset` and `hold` of `recurrent.borders`.
         """
@@ -134,8 +134,8 @@ class AwdLstm(Body):
         """Hidden states of every layer.
 
         Returns:
-            Encoded: the embeddings after their dropouts [B, L, D] and each layer's raw states, [B, L, F] and at last [B, L, D]:
-            what a layer reads has passed `hidden_dropout`, what is here has not. `dropped` is the last layer after `dropout`.
+            Encoded: the embeddings after their dropouts [B, L, D], and each layer's raw states, [B, L, F] and [B, L, D] for the
+            last layer. Raw states are from before `hidden_dropout`. `dropped` is the last layer after `dropout`.
         """
         c = self.config
         reverse = c.side == "backward"
@@ -157,7 +157,7 @@ class AwdLstm(Body):
         return Encoded(**encoded), {c.side: jax.lax.stop_gradient(end)} if carry else {}
 
     def _embed(self, tokens: Int[Array, "L B"], deterministic: bool) -> Float[Array, "L B D"]:
-        """Rows of the table; `embedding_dropout` drops whole words, at all their places in the batch."""
+        """Rows of the table; `embedding_dropout` drops whole words everywhere in the batch."""
         embedded = lookup(self.token_embedding.astype(self.config.dtype), tokens)
         kept = self.words(jnp.ones(self.config.vocab_size, embedded.dtype), deterministic)
         return embedded * kept[tokens][..., None]

@@ -4,12 +4,12 @@ Letters in einsums and shapes, here and in every model: B batch, L length, N = B
 K head width, F feed-forward or cell width, V vocabulary.
 
 A body is a Linen module (`Body`) with four methods:
-    encode(view, deterministic, carry) -> (Encoded, carry)      hidden states, by what they have seen
+    encode(view, deterministic, carry) -> (Encoded, carry)      hidden states, by the side that they have seen
     predict_tokens(hidden, side, among=None) -> [.., V] logits in float32, or only those of candidates
-    output_factors(hidden, side) -> (states, [V, D], [V] or None)  what those logits are the product of
-    pool(encoded, view, documents=None) -> [B, D] or [B, n, D]  one vector a row, or one for each of its n documents
+    output_factors(hidden, side) -> (states, [V, D], [V] or None)  the factors of these logits
+    pool(encoded, view, documents=None) -> [B, D] or [B, n, D]  one vector per row, or one for each of its n documents
 
-`carry` is {} unless a recurrent body reads a stream; then it holds, by side, the states with which the rows begin
+`carry` is {} unless a recurrent body reads a stream. Then it holds, by side, the states at the start of the rows
 ({"forward": ..., "backward": ...}, each array [B, ...]), and only its sides are encoded.
 """
 
@@ -41,14 +41,14 @@ Carry = Mapping[str, Any]
 
 @struct.dataclass
 class Encoded:
-    """Hidden states by what they have seen; a side that the body cannot give is None.
+    """Hidden states by the side that they have seen; a side that the body does not have is None.
 
     Attributes:
         forward: [B, L, D] per layer (embeddings first): position t has seen tokens ≤ t.
-        backward: likewise, tokens ≥ t.
-        both: likewise, every token of the document, or what the view's `order` shows; for a biLSTM the two directions
-            joined, [B, L, 2D].
-        dropped: by side, the last layer as the output layer is to read it, where the body has dropout before it (LSTMs).
+        backward: the same for tokens ≥ t.
+        both: the same for every token of the document, or those that the view's `order` shows; for a biLSTM the two
+            directions joined, [B, L, 2D].
+        dropped: by side, the last layer after dropout, if the body has dropout before the output layer (LSTMs).
     """
 
     forward: tuple[Float[Array, "B L D"], ...] | None = None
@@ -61,19 +61,19 @@ class Encoded:
         return getattr(self, side)[-1] if self.dropped is None else self.dropped[side]
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
-        """The side that has seen most, with its name: both, else the only one."""
+        """The side that has seen most, with its name: both, otherwise the only one."""
         side = next(s for s in ("both", "forward", "backward") if getattr(self, s) is not None)
         return side, getattr(self, side)
 
 
 def summary(hidden: Float[Array, "B L D"], side: str, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
-    """The hidden state that has seen a whole text: its last token's going forward, else its first's.
+    """The hidden state that has seen a whole text: for "forward" that of its last token, otherwise that of its first.
 
     Args:
         hidden: states of one layer.
-        side: what they have seen.
+        side: the side that they have seen.
         view: `documents`, from 1 up.
-        documents: None where a row is one text: [B, D]. n: for each of the row's documents 1 to n: [B, n, D].
+        documents: None if a row is one text: [B, D]. n: one for each of the row's documents 1 to n: [B, n, D].
     """
     if not documents and side != "forward":
         return hidden[:, 0]
@@ -87,14 +87,14 @@ def summary(hidden: Float[Array, "B L D"], side: str, view: View, documents: int
 
 
 def inside_documents(view: View, documents: int | None) -> Bool[Array, "B L n"]:
-    """Which positions belong to each of a row's documents 1 to n; for None, to its only one (n = 1)."""
+    """Which positions belong to each of a row's documents 1 to n; None: the row's only document (n = 1)."""
     if documents is None:
         return (view["documents"] > 0)[..., None]
     return view["documents"][..., None] == jnp.arange(1, documents + 1)
 
 
 def mean_state(hidden: Float[Array, "B L D"], view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
-    """The mean over a text's states, as `summary` gives one of them; zeros for an empty text."""
+    """The mean over a text's states, with the arguments of `summary`; zeros for an empty text."""
     inside = inside_documents(view, documents).astype(hidden.dtype)
     found = jnp.einsum("bln,bld->bnd", inside, hidden) / jnp.maximum(inside.sum(axis=1), 1)[..., None]
     return found if documents else found[:, 0]
@@ -114,9 +114,9 @@ BATCH_AXES = ("data", "fsdp")
 
 
 def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Keeps an activation's batch axis divided over the mesh's data and fsdp axes, as the batch is; nothing without a mesh.
+    """Divides an activation's batch axis over the mesh's data and fsdp axes, like the batch; does nothing without a mesh.
 
-    Without this the compiler may spread activations like the parameters they meet, and move them back and forth.
+    Otherwise the compiler may divide activations like the parameters that multiply them, and move them back and forth.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return x
@@ -126,7 +126,7 @@ def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
 
 
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Rows of an embedding table. The table is gathered along its width first, so that the rows lie as their ids do."""
+    """Rows of an embedding table. It gathers the table along its width first, so the rows have the sharding of their ids."""
     if not jax.sharding.get_abstract_mesh().empty:
         spec = jax.sharding.PartitionSpec(jax.sharding.PartitionSpec.UNCONSTRAINED, None)
         table = jax.lax.with_sharding_constraint(table, spec)
@@ -134,15 +134,15 @@ def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "
 
 
 def between_products(dtype: jnp.dtype) -> jnp.dtype:
-    """The dtype of what lies between products in `dtype`: a CPU computes nothing else in bfloat16 without conversions."""
+    """The dtype between products in `dtype`: without conversions, a CPU computes only products in bfloat16."""
     return jnp.float32 if for_cpu() else dtype
 
 
 def einsum(letters: str, x: Array, y: Array, dtype: jnp.dtype, result: jnp.dtype | None = None) -> Array:
-    """The einsum of two factors in `dtype`; each letter of a factor is one of the other's or of the result's.
+    """The einsum of two factors in `dtype`; each letter of a factor is also in the other factor or in the result.
 
     Returns:
-        It in the dtype of what lies between products, or in `result`, summed in float32 where that is.
+        The result in the dtype between products, or in `result`; summed in float32 if that is its dtype.
     """
     if between_products(dtype) != dtype:
         return _bfloat16_einsum(letters, x.astype(jnp.float32), y.astype(jnp.float32))
@@ -150,10 +150,10 @@ def einsum(letters: str, x: Array, y: Array, dtype: jnp.dtype, result: jnp.dtype
 
 
 def product(x: Float[Array, "..."], kernel: Float[Array, "..."], dtype: jnp.dtype, axes: int = 1) -> Float[Array, "..."]:
-    """Sums over the last axes of x and as many, the first, of the kernel, in `dtype`; in that of what lies between products."""
+    """Sums over x's last axes and as many first axes of the kernel, in `dtype`; the result has the dtype between products."""
     if not for_cpu():
         return jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes)
-    inner = math.prod(kernel.shape[:axes])  # matrices, as gradients of more axes take a CPU twice as long
+    inner = math.prod(kernel.shape[:axes])  # matrices, because gradients over more axes take a CPU twice as long
     x_matrix, kernel_matrix = x.reshape(-1, inner), kernel.reshape(inner, -1)
     if between_products(dtype) != dtype:
         y = einsum(_PLAIN, x_matrix, kernel_matrix, dtype)
@@ -183,7 +183,7 @@ _summed_in_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.fl
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _bfloat16_einsum(letters: str, x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """XLA's fast products of bfloat16 on a CPU are those summed in float32, and their derivatives by JAX are none of them."""
+    """XLA's fast bfloat16 products on a CPU sum in float32; JAX's derivatives are not fast, so we define our own."""
     return _forward_einsum(letters, x, y)[0]
 
 
@@ -196,14 +196,14 @@ def _backward_einsum(letters, factors, of_result):
     (x, y), of_result = factors, of_result.astype(jnp.bfloat16)
     of_x, of_y, result = letters.replace("->", ",").split(",")
     gradient_of_x = _summed_in_order(f"{result},{of_y}->{of_x}", of_result, y)
-    if letters == _PLAIN and x.shape[1] % 2 == 0:  # half the time as two halves, one above the other
+    if letters == _PLAIN and x.shape[1] % 2 == 0:  # stacking the two halves takes half the time
         halves = _summed_in_float32("npd,nf->pdf", x.reshape(len(x), 2, -1), of_result)
         return gradient_of_x, halves.reshape(y.shape)
     return gradient_of_x, _summed_in_order(f"{of_x},{result}->{of_y}", x, of_result)
 
 
 def _summed_in_order(letters, x, y):
-    """The einsum with that factor first whose own letter is the result's first: XLA does not compute some with the other."""
+    """The einsum; the factor with the result's first letter comes first, because XLA cannot compute some in the other order."""
     of_x, of_y, result = letters.replace("->", ",").split(",")
     first_own = next(letter for letter in result if (letter in of_x) != (letter in of_y))
     return _summed_in_float32(letters, x, y) if first_own in of_x else _summed_in_float32(f"{of_y},{of_x}->{result}", y, x)
@@ -233,14 +233,14 @@ def normal(stddev: float):
 
 
 def truncated_normal(stddev: float):
-    """Normal cut at two standard deviations and not rescaled, so its own deviation is 0.88 of `stddev` (BERT)."""
+    """A normal distribution cut at two standard deviations and not rescaled; its deviation is 0.88 of `stddev` (BERT)."""
     return jax.nn.initializers.truncated_normal(stddev)
 
 
 class Dense(nn.Module):
-    """`x @ kernel + bias` with the weights' axes named; the computation in `dtype`. The first axis of x is the batch's.
+    """`x @ kernel + bias` in `dtype`, with named axes for the weights. The first axis of x is the batch's.
 
-    What lies along no axis but the batch's stays so, and so do its gradients: see `rows_apart`.
+    Activations and their gradients are divided only along the batch axis: see `rows_apart`.
     """
 
     features: int
@@ -281,13 +281,13 @@ class Norm(nn.Module):
 class Dropout(nn.Module):
     """Each element is zero with probability `rate`, and divided by 1 − rate otherwise (Srivastava et al. 2014).
 
-    The rate is rounded to 16 bits. On a CPU, where drawing is most of what dropout costs, one draw of 32 is enough for two
-    elements; elsewhere bits that an element has for itself need not pass through memory. So the noise is another there.
+    The rate is rounded to 16 bits. Drawing bits is most of dropout's cost on a CPU, so one draw of 32 bits serves two elements
+    there. On other devices each element has its own draw, which need not pass through memory. So the noise differs by device.
 
     Attributes:
         rate: from 0 to 1.
         broadcast_dims: axes along which the mask is the same.
-        deterministic: nothing is dropped; here or in the call.
+        deterministic: no dropout; set it here or in the call.
     """
 
     rate: float
@@ -325,9 +325,9 @@ class OutputConfig:
 
     Attributes:
         transform: dense, activation and norm before the product (BERT's masked-LM head).
-        tied: the product is with the token embeddings; else with a matrix of its own.
+        tied: multiply by the token embeddings; otherwise by a separate matrix.
         bias: a bias per vocabulary entry.
-        rows: of logits that a loss computes at a time: 0 for all, None for as many as suit the device.
+        rows: how many rows of logits a loss computes at a time: 0 for all, None for as many as suit the device.
     """
 
     transform: bool
@@ -337,7 +337,7 @@ class OutputConfig:
 
 
 class Shape:
-    """What the shapes of all bodies have in common; each is a dataclass with `width`, `vocab_size` and `output`."""
+    """The base of all bodies' shapes; each is a dataclass with `width`, `vocab_size` and `output`."""
 
     def flops_per_prediction(self) -> float:
         """Forward and backward FLOPs of one row of logits."""
@@ -368,8 +368,8 @@ class TokenPrediction(nn.Module):
 
         Args:
             hidden: states.
-            embedding: the token embeddings, for a tied layer; other layers do without.
-            side: what the states have seen; each side has its own transform where widths differ.
+            embedding: the token embeddings, for a tied layer only.
+            side: the side that the states have seen; each side has its own transform if widths differ.
             among: [n], only these entries: [..., n]; or [..., k], candidates of each state: [..., k].
         """
         hidden, table, bias = self.factors(hidden, embedding, side)
@@ -384,7 +384,7 @@ class TokenPrediction(nn.Module):
     def factors(
         self, hidden: Float[Array, "... D"], embedding: Float[Array, "V D"] | None, side: str
     ) -> tuple[Float[Array, "... D"], Float[Array, "V D"], Float[Array, "V"] | None]:
-        """What logits are made of, hidden @ table.T + bias: transformed states, table and bias (or None) in float32."""
+        """The factors of the logits, hidden @ table.T + bias: transformed states, table and bias (or None) in float32."""
         width = self.width
         if self.config.transform or hidden.shape[-1] != width:
             name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
@@ -400,7 +400,7 @@ class TokenPrediction(nn.Module):
 class Body(nn.Module):
     """Base of all families: an output layer, `self.output`, and a pooler, `self.pooler`, both made in `setup`.
 
-    A body has `token_embedding` too, None where it has no table of them.
+    A body also has `token_embedding`; None if it has no such table.
     """
 
     def predict_tokens(
@@ -410,7 +410,7 @@ class Body(nn.Module):
         return self.output(hidden, self.token_embedding, side, among)
 
     def output_factors(self, hidden: Float[Array, "... D"], side: str):
-        """What those logits are made of, for a loss that does not hold them all (`TokenPrediction.factors`)."""
+        """The factors of these logits, for a loss that does not hold all logits (`TokenPrediction.factors`)."""
         return self.output.factors(hidden, self.token_embedding, side)
 
     def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
@@ -420,7 +420,7 @@ class Body(nn.Module):
 
 
 def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn.Module]:
-    """A layer class whose backward pass computes activations again.
+    """A layer class whose backward pass recomputes activations.
 
     Args:
         layer: the class.
@@ -434,24 +434,24 @@ def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn
 
 
 def for_cpu() -> bool:
-    """Whether what is traced here will run on a mesh of CPUs. No device is asked for: without a mesh it is not known, False."""
+    """Whether the traced code will run on a mesh of CPUs. It touches no device; without a mesh it is unknown: False."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device is not None and device.device_kind == "cpu"
 
 
-# Layers up to which a CPU runs them unrolled: a loop copies what it keeps for the backward pass, about a fifth of a step, and
-# of more layers compilation takes long.
+# A CPU unrolls up to so many layers: a loop copies what it keeps for the backward pass, about a fifth of a step. More layers
+# take long to compile.
 _UNROLLED = 6
 
 
 def stacked(layer: type[nn.Module], layers: int, remat: str, scan_layers: bool | None) -> Callable[..., nn.Module]:
-    """Layers one after another, their parameters stacked along a first axis `layers`: (config, ...) -> a module.
+    """Layers one after another, with parameters stacked along a first axis `layers`: (config, ...) -> a module.
 
     Args:
-        layer: called with (x, what each layer has of its own, what all share); returns the next x and what is kept of it.
-        layers: how many.
+        layer: called with (x, each layer's own values, values that all share); returns the next x and the output to keep.
+        layers: number of layers.
         remat: see `rematerialised`.
-        scan_layers: in a loop, or unrolled; None: as the device likes it.
+        scan_layers: run layers in a loop, or unrolled; None: what suits the device.
     """
     if scan_layers is None:
         scan_layers = not for_cpu() or layers > _UNROLLED

@@ -41,11 +41,11 @@ class BilstmConfig(Shape):
         direction: "bidirectional" has both stacks, "left-to-right" and "right-to-left" one.
         clip: bound on cell states and projections (bilm-tf: 3).
         token_encoder: "ids", a table of token embeddings; "characters", the view's `characters` [B, L, 50] encoded.
-        skip_connections: from the second layer on, a layer's output has its (dropped) input added.
+        skip_connections: from the second layer on, add a layer's input (after dropout) to its output.
         highway_layers: of the character encoder.
         filters: of the character encoder, (width, number) each.
-        remat: "none", "dots" or "full": what the backward pass computes again.
-        scan_layers: layers in a loop, or unrolled; None: as the device likes it.
+        remat: "none", "dots" or "full": what the backward pass recomputes.
+        scan_layers: run layers in a loop, or unrolled; None: what suits the device.
     """
 
     layers: int
@@ -77,9 +77,9 @@ class BilstmConfig(Shape):
         return CharactersConfig(self.width, self.highway_layers, self.filters, dtype=self.dtype)
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
-        """Forward and backward FLOPs per position: 6 per weight of the products, D·4F + D·4F + F·D a layer and direction.
+        """Forward and backward FLOPs per position: 6 per weight of the products, D·4F + D·4F + F·D per layer and direction.
 
-        Only the directions that somebody reads are computed.
+        Only directions that an objective reads are computed.
         """
         stacks = set(self.sides) if set(sides) - set(self.sides) else set(sides)
         lstms = 6 * self.layers * 9 * self.width * self.hidden * len(stacks)
@@ -100,8 +100,8 @@ class BilstmConfig(Shape):
 class ProjectedLstm(nn.Module):
     """An LSTM with a linear projection of its output and clipped states (TensorFlow's LSTMCell, as bilm-tf uses it).
 
-    Gates in the order input, candidate, forget, output; 1 is added to the forget gate at run time. Initial values are those
-    that TensorFlow gives where bilm-tf asks for none: Glorot's, U(±√(6 / (inputs + outputs))).
+    Gates in the order input, candidate, forget, output; 1 is added to the forget gate at run time. bilm-tf sets no initial
+    values, so they are TensorFlow's default, Glorot's: U(±√(6 / (inputs + outputs))).
     """
 
     config: BilstmConfig
@@ -114,11 +114,11 @@ class ProjectedLstm(nn.Module):
 
         Args:
             x: the inputs before dropout.
-            layer: whether the dropped input is added to the output, and the states {cell [B, F], state [B, D]} to begin with.
+            layer: whether to add the input (after dropout) to the output, and the initial states {cell [B, F], state [B, D]}.
             rows: `reset` and `hold` of `recurrent.borders`.
 
         Returns:
-            The outputs [L, B, D], to go on with; and again, with the states after the last position.
+            The outputs [L, B, D] for the next layer; and the same outputs with the states after the last position.
         """
         c = self.config
         residual, begin = layer
@@ -130,7 +130,7 @@ class ProjectedLstm(nn.Module):
         projection_init = uniform((6 / (c.hidden + c.width)) ** 0.5)
         wp = self.param("projection", param(projection_init, "hidden", "embed"), (c.hidden, c.width))
         flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * c.hidden)
-        # bilm-tf drops the input of each layer, and the residual adds the dropped input.
+        # bilm-tf applies dropout to the input of each layer, and the residual adds the input after dropout.
         inputs = Dropout(c.dropout)(x, self.deterministic)
         bias = bias + jnp.array([0.0, 0.0, 1.0, 0.0])[:, None]
         gates = of_inputs(inputs, flat(wx)) + flat(bias)
@@ -166,7 +166,7 @@ class Bilstm(Body):
             layers, end = self._stack(embedded, view, side, deterministic, carry)
             sides[side] = tuple(layer.transpose(1, 0, 2) for layer in (embedded, *layers))
             carried |= {side: jax.lax.stop_gradient(end)} if carry else {}
-        # Once for all logits of a position: a sampled softmax asks for them in two parts.
+        # Once for all logits of a position: a sampled softmax computes them in two parts.
         dropped = {side: self.dropout(layers[-1], deterministic) for side, layers in sides.items()}
         if len(sides) == 2:
             sides["both"] = tuple(jnp.concatenate(pair, -1) for pair in zip(sides["forward"], sides["backward"]))
@@ -180,7 +180,7 @@ class Bilstm(Body):
 
     @nn.compact
     def _stack(self, embedded: Float[Array, "L B D"], view: View, side: str, deterministic: bool, carry: Carry):
-        """The output of each layer of one direction, and the states that its rows end with ([B, n, ...])."""
+        """The output of each layer of one direction, and the states at the end of its rows ([B, n, ...])."""
         c = self.config
         reverse = side == "backward"
         begin = begin_with(c, carry, side, view)

@@ -46,7 +46,7 @@ class CharactersConfig:
 
 
 class Convolution(nn.Module):
-    """One filter width over a word's characters, and the highest value of each filter."""
+    """One filter width over a word's characters; the maximum of each filter."""
 
     config: CharactersConfig
     filter_width: int
@@ -61,7 +61,7 @@ class Convolution(nn.Module):
         kernel = self.param("kernel", param(init, None, None, None), (self.filter_width, c.character_width, self.filters))
         bias = self.param("bias", param(nn.initializers.zeros, None), (self.filters,))
 
-        # Computed again in the backward pass: a value per place and filter is the largest array of the whole model.
+        # Recomputed in the backward pass: one value per position and filter would be the largest array of the model.
         @jax.checkpoint
         def highest(x, kernel):
             return jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")).max(axis=1)
@@ -71,7 +71,7 @@ class Convolution(nn.Module):
 
 
 class Highway(nn.Module):
-    """g · relu(x W_t + b_t) + (1 − g) · x with g = σ(x W_c + b_c) (Srivastava et al. 2015). At first b_c = −2: x passes."""
+    """g · relu(x W_t + b_t) + (1 − g) · x with g = σ(x W_c + b_c) (Srivastava et al. 2015). b_c starts at −2, so x passes."""
 
     dtype: jnp.dtype
 
@@ -82,7 +82,7 @@ class Highway(nn.Module):
         def dense(name, bias_init):
             kernel = self.param(f"{name}_kernel", param(normal(width**-0.5), "embed", "hidden"), (width, width))
             bias = self.param(f"{name}_bias", param(nn.initializers.constant(bias_init), "hidden"), (width,))
-            # Left free here, XLA divides x over fsdp and tensor at once and loses part of x's gradient (jax 0.10).
+            # Without this, XLA divides x over fsdp and tensor at once and loses part of x's gradient (jax 0.10).
             return rows_apart(x @ kernel.astype(self.dtype) + bias.astype(self.dtype))
 
         gate = jax.nn.sigmoid(dense("carry", -2.0))
@@ -99,7 +99,7 @@ class Characters(nn.Module):
         """Vectors of words.
 
         Args:
-            characters: 0 to 260, as bilm-tf trains (one less than the ids at its inference).
+            characters: 0 to 260, as in bilm-tf's training (one less than the ids at its inference).
         """
         c = self.config
         embedding = self.param("embedding", param(uniform(1.0), None, None), (ALPHABET, c.character_width))

@@ -1,6 +1,6 @@
 """Families and sizes by the names of their papers, and the body that a model config describes.
 
-A family is a set of values for its body's config; a size adds numbers to it or replaces some; `config.model` replaces any.
+A family is a set of values for its body's config. A size adds or replaces values, and `config.model` can replace any.
 """
 
 import dataclasses
@@ -123,8 +123,8 @@ class Family:
     Attributes:
         body: the Linen class.
         shape: its config class.
-        values: what all sizes share.
-        sizes: by name, numbers and whatever else a size replaces.
+        values: values that all sizes share.
+        sizes: by name, each size's numbers and replaced values.
         directions: the first is the default.
     """
 
@@ -194,7 +194,7 @@ def family_of(model) -> Family:
 
 
 def model_direction(model) -> str:
-    """The direction of a model config: its own, else its family's."""
+    """The direction of a model config: its own, otherwise its family's."""
     family = family_of(model)
     _look_up(model.direction or family.directions[0], dict.fromkeys(DIRECTIONS), "config.model.direction")
     if model.direction and model.direction not in family.directions:
@@ -210,10 +210,10 @@ def directions_with(sides: Collection[str], family: str) -> list[str]:
 
 
 def model_shape(model, vocab_size: int) -> Any:
-    """The full shape of `config.model`: the family's and the size's values, replaced where the config gives its own.
+    """The full shape of `config.model`: the family's and the size's values, replaced by those that the config sets.
 
     Raises:
-        UserError: an unknown name, a key that the family does not have, or numbers that do not go together.
+        UserError: an unknown name, a key that the family does not have, or numbers that do not fit together.
     """
     family, direction = family_of(model), model_direction(model)
     values = {**family.values, **_look_up(model.size, family.sizes, "config.model.size")}
@@ -221,7 +221,7 @@ def model_shape(model, vocab_size: int) -> Any:
     for key in (BY_NAME[f"model.{leaf}"] for leaf in model):
         value, default = model[key.leaf], None if key.unset else key.default
         key.check(value, {})
-        # What says how it is computed is no value of the family's, but a field of its shape.
+        # Keys for how to compute it are fields of the shape, not values of the family.
         known = key.leaf in (fields if key.on_resume else values)
         if key.of_shape and value != default and not known:
             raise UserError(f"config.model.{key.leaf}={value}: {model.family} has no {key.leaf}; leave it {default or 'unset'}")

@@ -1,7 +1,7 @@
 """Shared by the recurrent bodies: state resets and the LSTM over time.
 
-Letters: B batch, L length, D width of the states, F cell width. Time comes first in a loop's arrays, as `jax.lax.scan`
-wants it.
+Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of a loop's arrays, as in
+`jax.lax.scan`.
 """
 
 import dataclasses
@@ -30,12 +30,13 @@ def borders(documents: Int[Array, "L B"], reverse: bool, stateful: bool) -> tupl
     Args:
         documents: each position's document, 0 for padding.
         reverse: read from the last position to the first.
-        stateful: the row continues one that was read before, and its states go on into the next.
+        stateful: the row continues an earlier row, and its states continue into the next.
 
     Returns:
-        reset: bool [L, B]. Stateless: the first position of every run of one document, or of padding. Stateful: the first
-            of each document but the row's first, padding between them or not; a row's begin is for `begin_with` to say.
-        hold: bool [L, B], padding that a stateful row passes over; None if stateless.
+        reset: bool [L, B]. Stateless: the first position of every stretch of one document, or of padding. Stateful: the first
+            position of each document except the row's first, with or without padding between them; `begin_with` sets the
+            state at the start of a row.
+        hold: bool [L, B], padding that a stateful row skips; None if stateless.
     """
     if not stateful:
         border = documents[1:] != documents[:-1]
@@ -48,7 +49,7 @@ def borders(documents: Int[Array, "L B"], reverse: bool, stateful: bool) -> tupl
 
 
 def begin_with(config, carry: Carry, side: str, view: View) -> Carry:
-    """A side's states for position 0: those carried where the row continues, else the zeros of `config.initial_carry`."""
+    """A side's states for position 0: the carried ones if the row continues, otherwise the zeros of `config.initial_carry`."""
     if not carry:
         return config.initial_carry(len(view["documents"]), (side,))[side]
     continues = view["continues"] > 0
@@ -57,7 +58,7 @@ def begin_with(config, carry: Carry, side: str, view: View) -> Carry:
 
 @jax.custom_vjp
 def of_inputs(x: Float[Array, "L B D"], kernel: Float[Array, "D F"]) -> Float[Array, "L B F"]:
-    """The inputs' contribution to the gates, one product for all positions; the kernel's gradient is one product too."""
+    """The inputs' contribution to the gates, one product for all positions; so is the kernel's gradient."""
     return jnp.einsum("lbd,df->lbf", x, kernel)
 
 
@@ -71,10 +72,10 @@ of_inputs.defvjp(lambda x, kernel: (of_inputs(x, kernel), (x, kernel)), _of_inpu
 
 
 def _of_weights(x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]) -> Float[Array, "D F"]:
-    """The gradient of weights that make [L, B, F] of x: a sum over positions and rows."""
+    """The gradient of weights that turn x into [L, B, F]: a sum over positions and rows."""
     if not for_cpu():
         return jnp.einsum("lbd,lbf->df", x, gradient)
-    # To sum over two axes XLA rewrites a factor in another order, and that takes several times as long as the product. Here
+    # To sum over two axes XLA rewrites a factor in another order, and this takes several times as long as the product. Here
     # they are one, but for each part of the rows that lies on a device of its own.
     parts = math.prod(jax.sharding.get_abstract_mesh().shape[axis] for axis in BATCH_AXES)
     length, rows, _ = x.shape
@@ -84,11 +85,11 @@ def _of_weights(x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]) -> Fl
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What distinguishes the LSTM cells of the families.
+    """The settings in which the families' LSTM cells differ.
 
     Attributes:
-        order: places of the input, forget, candidate and output gate along the gates' axis.
-        clip: bound of the cell states, and of the states after a projection; None for no bound.
+        order: positions of the input, forget, candidate and output gate along the gates' axis.
+        clip: bound on the cell states, and on the states after a projection; None for no bound.
         reverse: read from the last position to the first.
     """
 
@@ -111,17 +112,17 @@ def lstm(
 
     i, f, o = σ(.), g = tanh(.) of x + h W; c = clip(f c + i g); h = o tanh(c), or clip((o tanh(c)) P) with a projection.
 
-    Its derivative is written out: automatic differentiation adds up the weights' gradients position by position, here
-    each is one product over all positions after the loop.
+    Its derivative is written by hand: automatic differentiation adds up the weights' gradients position by position. Here each
+    gradient is one product over all positions after the loop.
 
     Args:
         cell: its settings.
-        gates: what each position's input adds to the gates, biases too; computed for all at once.
+        gates: the inputs' contribution to the gates, biases included, computed for all positions at once.
         kernel: W, from states to gates.
-        projection: P; None for none (D = F).
+        projection: P; None for no projection (D = F).
         begin: the state before the first position.
         reset: true where the state is zero before the step.
-        hold: true where the state stays as it is; None for nowhere.
+        hold: true where the state does not change; None for nowhere.
 
     Returns:
         The states h of all positions, and the state after the last one in reading order.
@@ -198,5 +199,5 @@ def _clip(x: Array, bound: float | None) -> Array:
 
 
 def _inside(x: Array, gradient: Array, bound: float | None) -> Array:
-    """The gradient of what was clipped: none where the bound holds it."""
+    """The gradient through clipping: zero where the value was clipped."""
     return gradient if bound is None else jnp.where(jnp.abs(x) < bound, gradient, 0)

@@ -32,12 +32,12 @@ class StaticConfig(Shape):
     """Shape of a table of word vectors, and of a second one for the output.
 
     Attributes:
-        width: D, of the vectors.
+        width: D, width of the vectors.
         vocab_size: V.
         direction: "bidirectional"; a lookup has no direction.
         output: its matrix is word2vec's syn1neg and GloVe's context vectors.
         dtype: of the computation.
-        output_init: how the output matrix begins: "zeros" (word2vec) or "uniform", as the vectors do (GloVe).
+        output_init: initial values of the output matrix: "zeros" (word2vec) or "uniform" like the vectors (GloVe).
     """
 
     width: int
@@ -53,7 +53,7 @@ class StaticConfig(Shape):
 
 
 class Static(Body):
-    """Vectors by lookup, begun as word2vec.c and GloVe begin them: U(−.5, .5) / D."""
+    """Vectors by lookup, with the initial values of word2vec.c and GloVe: U(−.5, .5) / D."""
 
     config: StaticConfig
 
@@ -65,7 +65,7 @@ class Static(Body):
         self.output = TokenPrediction(c.output, c.vocab_size, c.width, 1e-12, output_init, c.dtype)
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
-        """One layer, the same on every side: it has seen only its own token."""
+        """One layer, the same on every side: each state has seen only its own token."""
         del deterministic, carry
         layers = (rows_apart(lookup(self.token_embedding.astype(self.config.dtype), view["tokens"])),)
         return Encoded(forward=layers, backward=layers, both=layers), {}

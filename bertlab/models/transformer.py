@@ -1,10 +1,10 @@
 """The transformer body of BERT, GPT and their successors: one stack of blocks in which every part is a config value.
 
 Letters: B batch, L length, N = B·L rows, D model width, H heads, K head width, F feed-forward width, V vocabulary. Parameters
-of the blocks are stacked along a first axis `layers`, whether the blocks then run in a loop or unrolled.
+of the blocks are stacked along a first axis `layers`, both for a loop and for unrolled blocks.
 
-A view may bring an order of its own in which positions see each other, row by row: `order` and `shown_at`, int32 [B, L]
-(`order_mask`). All zero it is BERT's, the position it is left-to-right, and rows of both kinds can share a batch.
+A view can set its own order in which positions see each other, row by row: `order` and `shown_at`, int32 [B, L] (`order_mask`).
+All zeros give BERT's attention, each position's own number left-to-right attention; rows of both kinds can share a batch.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class TransformerConfig(Shape):
     Attributes:
         direction: "bidirectional", "left-to-right" or "right-to-left".
         activation: of the feed-forward layers and the output transform, a key of ACTIVATIONS.
-        gated: the feed-forward's activation is multiplied by a second projection (Shazeer 2020).
+        gated: multiply the feed-forward's activation by a second projection (Shazeer 2020).
         norm: "layer_norm" or "rms_norm".
         norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before each sublayer (GPT-2).
         final_norm: a norm after the last block.
@@ -56,14 +56,14 @@ class TransformerConfig(Shape):
         position_encoding: "learned", "rotary" (Su et al. 2021) or "none".
         position_offset: added to learned positions (RoBERTa: 2).
         rotary_base, rotary_base_local: θ of layers that see everything and of layers that see a window.
-        local_window: a local layer's position sees half of it to either side; 0: no layer is local.
+        local_window: a position of a local layer sees half of it to either side; 0: no layer is local.
         global_every: layers 0, n, 2n, ... are not local (ModernBERT: every third).
         segments: rows of the segment embedding; 0 for none; 1: the same for all tokens (RoBERTa).
         truncated_init: initial values from a truncated normal (BERT) or a plain one (GPT).
         init_stddev: its deviation.
-        scaled_residual_init: the kernels that write to the residual begin smaller by √(2·layers) (GPT-2).
-        remat: "none", "dots" or "full": what the backward pass computes again.
-        scan_layers: layers in a loop, or unrolled; None: as the device likes it.
+        scaled_residual_init: initial kernels that write to the residual are smaller by √(2·layers) (GPT-2).
+        remat: "none", "dots" or "full": what the backward pass recomputes.
+        scan_layers: run layers in a loop, or unrolled; None: what suits the device.
         attention: one of `attention.BACKENDS`.
     """
 
@@ -138,20 +138,20 @@ def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, 
 
 
 def order_mask(order: Int[Array, "B L"], shown_at: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
-    """Which key each query may attend to in a view's own order: position i sees j where shown_at[j] ≤ order[i], and itself.
+    """Which key each query may attend to in a view's own order: position i sees j if shown_at[j] ≤ order[i], and itself.
 
-    It is combined with `attention_mask`, so it takes away from what document and direction allow and never adds: it is
-    meant for bidirectional bodies. Every position sees itself, padding too, so no row of the softmax is empty.
+    It is combined with `attention_mask`: it only removes positions that document and direction allow. So use it with
+    bidirectional bodies. Every position sees itself, padding too, so no row of the softmax is empty.
 
-    What j has seen reaches i in the next layer. An order hides what it seems to hide if order[j] ≤ shown_at[j] everywhere
-    (without a `shown_at` of its own a view has shown_at = order): i then sees what is shown at order[i] or before and itself.
+    In the next layer, i also sees through j what j has seen. Nothing leaks if order[j] ≤ shown_at[j] everywhere (a view without
+    `shown_at` has shown_at = order): i then sees itself and positions shown at order[i] or before.
     """
     itself = jnp.eye(order.shape[1], dtype=bool)
     return ((shown_at[:, None, :] <= order[:, :, None]) | itself)[:, None]
 
 
 def window_mask(positions: Int[Array, "B L"], window: int) -> Bool[Array, "B 1 L L"]:
-    """Positions at most half a window apart, as they are counted in their document, wherever they stand in the row."""
+    """Positions at most half a window apart, counted in their document and not in the row."""
     return (jnp.abs(positions[:, :, None] - positions[:, None, :]) <= window // 2)[:, None]
 
 
@@ -162,7 +162,7 @@ def rotary_angles(positions: Int[Array, "B L"], head_width: int, base: float) ->
 
 
 def rotate(x: Float[Array, "B L H K"], angles: Float[Array, "B L 1 K/2"]) -> Float[Array, "B L H K"]:
-    """Turns coordinate i and i + K/2 by the pair's angle."""
+    """Rotates coordinates i and i + K/2 by the pair's angle."""
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
     first, second = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
@@ -176,7 +176,7 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "N D"], sight: Sight, angles: Float[Array, "B L 1 K/2"] | None) -> Float[Array, "N D"]:
-        """Sums of values over what may be seen, projected; `angles` turn queries and keys."""
+        """Projected sums of the visible values; `angles` rotate queries and keys."""
         c = self.config
         batch, length, head_width = sight.mask.shape[0], sight.mask.shape[-1], c.width // c.heads
         kernel = self.param("qkv_kernel", param(c.init, "embed", None, "heads", None), (c.width, 3, c.heads, head_width))
@@ -208,8 +208,8 @@ class Block(nn.Module):
 
         Args:
             x: the residual stream.
-            sees_all: whether this layer attends to everything that it may, or to a window.
-            views: (mask, angles) of a layer that sees all, and of one that sees a window (or None); `Sight.documents`.
+            sees_all: whether this layer attends to all visible positions or to a window.
+            views: (mask, angles) for a layer that sees all, and for one that sees a window (or None); `Sight.documents`.
 
         Returns:
             The new residual stream, twice: as the scan's carry and as its output.
@@ -242,7 +242,7 @@ class Block(nn.Module):
 
 
 class Transformer(Body):
-    """BERT (Devlin et al. 2018), GPT (Radford et al. 2018) and after; see `TransformerConfig` for what differs."""
+    """BERT (Devlin et al. 2018), GPT (Radford et al. 2018) and later models; `TransformerConfig` has their differences."""
 
     config: TransformerConfig
 
@@ -265,7 +265,7 @@ class Transformer(Body):
         )
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
-        """Hidden states of every layer, on the one side that the direction gives; nothing is carried."""
+        """Hidden states of every layer, on the direction's only side; nothing is carried."""
         c = self.config
         batch, length = view["tokens"].shape
         x = rows_apart(self.embed(view, deterministic).reshape(batch * length, c.width))
@@ -276,7 +276,7 @@ class Transformer(Body):
         return Encoded(**{_SIDE[c.direction]: layers}), carry
 
     def embed(self, view: View, deterministic: bool) -> Float[Array, "B L D"]:
-        """The input of the first block: the sum of the embeddings, normalised if the config says so, with dropout."""
+        """The input of the first block: the sum of the embeddings, with a norm if the config has one, and dropout."""
         c = self.config
         x = lookup(self.token_embedding.astype(between_products(c.dtype)), view["tokens"])
         if c.position_encoding == "learned":

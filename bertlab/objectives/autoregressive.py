@@ -18,7 +18,7 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Vocabular
 class OneDirection(Objective):
     """Base of both directions: the labels, and the full or sampled softmax.
 
-    `negatives`: in training the softmax is over the right token and this many others (Jean et al. 2015; bilm-tf: 8,192). They
+    `negatives`: in training the softmax is over the correct token and this many others (Jean et al. 2015; bilm-tf: 8,192). They
     are drawn once per (micro-)batch without replacement from a log-uniform distribution, so ids must be in order of frequency.
     0: the full softmax, as in evaluation.
     """

@@ -109,7 +109,7 @@ class Scoring:
 
     Attributes:
         ways: some of WAYS; () if the model predicts no tokens of a text.
-        lacks: why the settings rule out a way ("this model cannot be scored: ..."); "" if they rule out none.
+        lacks: why the settings rule out a way ("this model cannot be scored: ..."); "" if every way is possible.
     """
 
     ways: tuple[str, ...] = ()
@@ -248,12 +248,12 @@ class Objective(abc.ABC):
         """Losses and metrics of one view as {name: (weighted sum, weight)}; "loss" must be there."""
 
     def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """What an evaluation keeps of every row, arrays [B, ...] by name: a task head's logits, nothing in pretraining."""
+        """Outputs to keep for every evaluation row, arrays [B, ...] by name: a task head's logits, nothing in pretraining."""
         del model, view
         return {}
 
     def scoring(self) -> Scoring:
-        """How a trained model can score a text; by default by the chain rule if the loss predicts tokens from one side."""
+        """How a trained model can score a text; the default is the chain rule if the loss predicts tokens from one side."""
         one_sided = self.asks == "tokens" and not self.has_view and self.reads in ("forward", "backward")
         return Scoring((self.reads,) if one_sided else ())
 
@@ -263,7 +263,7 @@ class Objective(abc.ABC):
         return inputs
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
-        """What the view does to the words it chooses, for floors; `view` has NumPy arrays.
+        """How the view changes the words that it chooses, for floors; `view` has NumPy arrays.
 
         Raises:
             NoFloor: the corruption has no such form.

@@ -1,4 +1,4 @@
-"""What an objective says for judging a model. A mistake in an objective from outside the package is reported as in training."""
+"""Calls an objective's methods for judging a model. Mistakes in outside objectives are reported as in training."""
 
 from collections.abc import Sequence
 

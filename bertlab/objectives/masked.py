@@ -42,7 +42,7 @@ class MaskedLanguageModel(Objective):
 
     Settings:
         rate: share of the positions that are chosen.
-        final_rate: the rate changes linearly during training and ends here; evaluation uses this rate. 0: constant rate.
+        final_rate: the rate changes linearly to this value during training; evaluation uses this value. 0: constant rate.
         exact: True: n positions, as in BERT's code. False: each position independently with probability `rate`, as in Hugging
             Face's collator; P is so large that fewer than one row in 10⁶ loses predictions.
         unit: "token": positions uniformly, without replacement. "whole_word": words (BERT's whole-word masking); words that

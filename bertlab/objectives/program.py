@@ -119,7 +119,7 @@ class _Composite(nn.Module):
 
 
 def _own_key(key: Array, name: str) -> Array:
-    """A key that depends on a name, not on what is trained beside it."""
+    """A key that depends only on a name, not on the other objectives."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 

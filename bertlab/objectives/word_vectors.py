@@ -22,7 +22,7 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class _NegativeSampling(Objective):
-    """What skip-gram and CBOW share: the view, and the loss of one right word against a few drawn ones."""
+    """Shared by skip-gram and CBOW: the view, and the loss of one correct word against a few drawn ones."""
 
     sees = "own"
     families = ("static",)
@@ -86,7 +86,7 @@ class _NegativeSampling(Objective):
     def _terms(self, model: Bound, hidden: Float[Array, "B L D"], right, drawn, weights) -> tuple[Array, Array]:
         """Weighted sums of −log σ(u·v) − Σ log σ(−u·v') and of right words above all drawn ones.
 
-        A drawn word that is the right one is left out.
+        Drawn words that equal the correct word do not count.
         """
         candidates = jnp.concatenate([right[..., None], drawn], axis=-1)
         logits = model.predict_tokens(hidden, "both", among=candidates)

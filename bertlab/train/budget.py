@@ -1,8 +1,8 @@
-"""Equal budgets by choice: how many steps tokens, supervised positions, FLOPs or seconds buy.
+"""Turns a budget of tokens, supervised positions, FLOPs or seconds into a number of steps.
 
-The schedule needs the steps beforehand, so a budget becomes steps before a run begins, from the mean cost of its first batches.
-result.json has what was spent. Equal batches cost equal tokens; supervised positions and FLOPs depend on objectives and model;
-seconds depend on the machine.
+The schedule needs the number of steps in advance, so it is computed before a run begins, from the mean cost of its first
+batches. result.json has the actual costs. Equal batches cost equal tokens; supervised positions and FLOPs depend on objectives
+and model; seconds depend on the machine.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from bertlab.train.cost import step_flops, supervised_positions
 from bertlab.train.processes import gather
 
 UNITS = ("tokens", "supervised", "flops", "seconds")
-BATCHES = 32  # whose mean cost is taken
+BATCHES = 32  # average the cost over these
 
 
 def parse_budget(text: str) -> tuple[str, float]:
@@ -37,14 +37,14 @@ def parse_budget(text: str) -> tuple[str, float]:
 
 
 def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
-    """The steps that the budget of an experiment's config buys, at least one; 0 if `train.steps` is 0 (no pretraining).
+    """The number of steps that fit an experiment's budget, at least one; 0 if `train.steps` is 0 (no pretraining).
 
     Args:
         experiment: composed from a config with `train.budget`.
-        seconds_per_step: measures the time of a training step of its first phase, where that is the unit.
+        seconds_per_step: measures the time of a training step of the first phase, for budgets in seconds.
 
     Raises:
-        UserError: a step costs nothing in that unit.
+        UserError: a step costs nothing in this unit.
     """
     unit, amount = parse_budget(experiment.config.train.budget)
     if not experiment.config.train.steps:
@@ -60,7 +60,7 @@ def steps_within(experiment, seconds_per_step: Callable[[], float]) -> int:
     steps = experiment.config.train.steps
     for phase in experiment.phases:
         share = (begin / steps, phase.end / steps)
-        # Of several processes each counts its own rows of the batch, and all come to the same sum.
+        # With several processes, each counts its own rows of the batch, and all get the same sum.
         total += (share[1] - share[0]) * sum(gather(mean_cost(phase, unit, experiment.config.seed, share)))
         begin = phase.end
     if not total:
@@ -82,7 +82,7 @@ def mean_cost(phase, unit: str, seed: int, share: tuple[float, float], batches: 
 
     @jax.jit
     def weights(params, batch, key, progress):
-        # Weights depend on the views alone: the compiler drops the forward pass.
+        # Weights depend only on the views: the compiler drops the forward pass.
         return {k: (0.0, w) for k, (_, w) in phase.program.metrics(params, phase.program.views(batch, key, progress)).items()}
 
     params = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)

@@ -1,4 +1,4 @@
-"""From a config to what the loop runs: checks first, then data, model and objectives composed."""
+"""Builds an experiment from a config: checks it first, then composes data, model and objectives."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -32,11 +32,11 @@ class Phase:
     """A part of a run (often the whole) that trains one set of objectives on batches of one shape.
 
     Attributes:
-        end: steps of the run that are done when it ends.
+        end: number of the run's steps done when the phase ends.
         data: `config.data` of its batches.
         program: model and the objectives that it trains.
         weights: objective name to weight in the loss at the run's first and last step.
-        train: endless training batches; the same object as the phase's before where the data goes on.
+        train: endless training batches; the same object as in the previous phase if the data continues.
     """
 
     end: int
@@ -48,17 +48,17 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What one run needs besides its directory.
+    """Everything that a run needs besides its directory.
 
     Attributes:
         config: the whole config, as written to config.json.
         program: model and all objectives as pure functions.
-        phases: what is trained on, in order.
+        phases: the phases in order.
         tokenizer: saved with the run.
-        evaluations: held-out batches by split; "valid" is evaluated during training, all at the end.
+        evaluations: held-out batches by split; "valid" is evaluated during training, all splits at the end.
         data_facts: facts about corpus and batches, for `bertlab doctor`; None for a task's rows.
-        warm_start: fresh parameters -> parameters to begin with, or None.
-        score: (split, what the objectives keep of each evaluation batch) -> metrics that are no means over rows, such as F1;
+        warm_start: fresh parameters -> parameters to start from, or None.
+        score: (split, the objectives' outputs for each evaluation batch) -> metrics that are not means over rows, such as F1;
             None for pretraining.
     """
 
@@ -99,7 +99,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         check_vocabulary(config, prepared.tokenizer, built)
     evaluations = {split: eval_batches(prepared, config.data, split, config.train.eval_batches) for split in ("valid", "test")}
     program = compose(config, built, vocabulary_of(prepared.tokenizer, prepared.counts))
-    for name, objective in built.items():  # a mistake is known before anything is compiled
+    for name, objective in built.items():  # reports a mistake before anything is compiled
         prediction_flops(name, objective, program.body.config)
     process, begin = (jax.process_index(), jax.process_count()), Path(config.init_from).expanduser()
     return Experiment(
@@ -120,7 +120,7 @@ def compose(config: ConfigDict, built: Mapping[str, objectives.Objective], vocab
 
 
 def objective_facts(built: Mapping[str, objectives.Objective], prepared, evaluations) -> dict[str, dict[str, Any]]:
-    """What data.json says of each objective: what it `asks`, its `labels`, and the loss of `guessing` in nats."""
+    """The entries of each objective in data.json: its `asks`, its `labels`, and the loss of `guessing` in nats."""
     batches = evaluations["valid"]
     return {
         name: {
@@ -144,7 +144,7 @@ def build_phases(config: ConfigDict, program: Program, batches: Callable[[Config
     for end, of_phase in phase_configs(config):
         same = built and built[-1].data == of_phase.data
         weights = {name: weights_of(entry) for name, entry in of_phase.objectives.items()}
-        # Whose view is shown stays, or what sees it would be shown something else than at the end.
+        # Keep the objective whose view is shown: otherwise objectives that share it would see something else than at the end.
         shown = {view for view, names in program.groups.items() if any(any(weights[name]) for name in names)}
         trained = {name: o for name, o in program.objectives.items() if any(weights[name]) or name in shown}
         built.append(
@@ -162,11 +162,11 @@ def build_phases(config: ConfigDict, program: Program, batches: Callable[[Config
 def begun_from(config: ConfigDict) -> ConfigDict:
     """The config with the model and tokenizer of the run in `config.init_from`; unchanged if that is empty.
 
-    Size and shape are that run's, and so are `direction`, dropouts and the tokenizer where the config leaves them open.
-    How it is computed (dtype, remat, scan_layers, stateful) stays the config's own.
+    Size and shape come from that run, and so do `direction`, dropouts and the tokenizer if the config does not set them. The
+    keys for how to compute it (dtype, remat, scan_layers, stateful) stay as in the config.
 
     Raises:
-        UserError: there is no such run or checkpoint, or a key that the config gives contradicts its model.
+        UserError: the run or checkpoint does not exist, or a key of the config contradicts its model.
     """
     if not config.init_from:
         if config.init_step is not None:
@@ -194,12 +194,12 @@ def warm_start(fresh, run: Path, step: int | None = None, change: Callable[[Any]
 
     Args:
         fresh: tree of parameters.
-        run: whose checkpoint is read.
+        run: the run with the checkpoint.
         step: of that checkpoint; None: the last one.
-        change: what is done to the run's parameters first.
+        change: a function applied to the run's parameters first.
 
     Raises:
-        UserError: the run has no such checkpoint, or a parameter has another shape there.
+        UserError: the run has no such checkpoint, or one of its parameters has another shape.
     """
     params, kept_fresh = grafted(fresh, change(load_params(run, step)), run)
     if kept_fresh:
@@ -208,7 +208,7 @@ def warm_start(fresh, run: Path, step: int | None = None, change: Callable[[Any]
 
 
 def grafted(fresh, pretrained, run: Path) -> tuple[dict, list[str]]:
-    """Fresh parameters, replaced by those that the pretrained tree has; and the names of those that stay fresh (a new head).
+    """Fresh parameters, replaced by the pretrained tree's; and the names of those that stay fresh (a new head).
 
     Raises:
         UserError: a parameter has another shape in `run`.

@@ -1,4 +1,4 @@
-"""Checkpoints through Orbax: training state, data position and progress of one step, saved together or not at all."""
+"""Orbax checkpoints: the training state, data position and progress of a step, saved together or not at all."""
 
 import contextlib
 import logging
@@ -20,10 +20,9 @@ class Checkpoints:
     """The checkpoints of one run directory, written in the background.
 
     Args:
-        directory: RUN/checkpoints; one subdirectory a step.
-        keep: how many of the latest stay; 0 keeps all.
-        steps: those that stay however old they become. Orbax asks at every save about all checkpoints that it finds on disk,
-            so they stay when a run is resumed too.
+        directory: RUN/checkpoints; one subdirectory per step.
+        keep: how many of the latest to keep; 0 keeps all.
+        steps: steps to keep for ever. Orbax checks all checkpoints on disk at every save, so they also survive a resume.
     """
 
     def __init__(self, directory: Path, keep: int, steps: Collection[int] = ()):
@@ -50,7 +49,7 @@ class Checkpoints:
         """Saves a step unless it exists; returns once the arrays are copied. All processes call it.
 
         Args:
-            step: updates done.
+            step: number of updates done.
             state: pytree of arrays.
             data: the positions in the training batches, a JSON value.
             progress: JSON values.
@@ -68,10 +67,10 @@ class Checkpoints:
         )
 
     def restore(self, step: int, shapes, shardings) -> tuple:
-        """The state with every array placed as `shardings` say, the positions in the batches, and the progress.
+        """The state with every array placed by `shardings`, the positions in the batches, and the progress.
 
         Raises:
-            UserError: a file of it is damaged or gone.
+            UserError: a file of the checkpoint is damaged or missing.
         """
         placed = lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
         args = ocp.args.Composite(
@@ -84,7 +83,7 @@ class Checkpoints:
         return restored.state, restored.data, restored.progress
 
     def close(self) -> None:
-        """Waits until what was saved is on disk, then releases the background threads."""
+        """Waits until all saves are on disk, then releases the background threads."""
         self._manager.close()
 
 
@@ -93,7 +92,7 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
     """Names a checkpoint that cannot be read, and the one before it."""
     try:
         yield
-    except Exception as error:  # Orbax wraps what is wrong in many kinds
+    except Exception as error:  # Orbax raises many kinds of errors
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the readers of the other arrays have nothing to add
         before = max((other for other in manager.all_steps() if other < step), default=None)
         then = "start over" if before is None else f"continue from {directory / str(before)}"
@@ -114,9 +113,9 @@ def save_params(run: Path, params) -> None:
 
 
 def load_params(run: Path, step: int | None = None):
-    """The parameters of a run's checkpoint as a tree of NumPy arrays, whatever devices it was trained on.
+    """The parameters of a run's checkpoint as a tree of NumPy arrays, for a run from any devices.
 
-    These are the averaged parameters once the optimiser has begun to average (NT-ASGD). Low-rank updates are merged into their
+    They are the averaged parameters if the optimiser has begun to average (NT-ASGD). Low-rank updates are merged into their
     kernels.
 
     Args:
@@ -124,14 +123,14 @@ def load_params(run: Path, step: int | None = None):
         step: of the checkpoint; None: the last one.
 
     Raises:
-        UserError: the run has no complete checkpoint, none of that step, or a file of it is damaged or gone.
+        UserError: the run has no complete checkpoint, none of that step, or a file of it is damaged or missing.
     """
     Run(run).require_step(step)
     directory = Run(run).checkpoints.absolute()
     if not directory.is_dir():
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")
     handlers = {"state": ocp.PyTreeCheckpointHandler()} | {name: ocp.JsonCheckpointHandler() for name in ("data", "progress")}
-    # Read by this process alone: of several the others are not asked to join.
+    # Only this process reads, so Orbax must not wait for the others.
     alone = ocp.options.MultiprocessingOptions(jax.process_index(), {jax.process_index()})
     options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)
     with ocp.CheckpointManager(directory, item_handlers=handlers, options=options) as manager:

@@ -1,7 +1,7 @@
 """Chooses a run's attention implementation: the fastest for its shape and device, measured once and stored in a file.
 
-One that fails, or differs from "xla" on packed rows, is never taken: kernels have let documents see each other before (JAX
-#28974, MaxText #4476).
+It never picks one that fails, or whose results differ from "xla" on packed rows: kernels have let documents see each other
+before (JAX #28974, MaxText #4476).
 
 Letters: B batch on one device, L length, H heads on one device, K head width.
 """
@@ -26,13 +26,13 @@ from bertlab.objectives.program import Program
 from bertlab.train.processes import gather, is_first
 from bertlab.train.sharding import build_mesh
 
-# Of the largest value: each rounds in other places, and bfloat16 keeps 8 bits.
+# Relative to the largest value: each implementation rounds differently, and bfloat16 keeps 8 bits.
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What speed depends on."""
+    """The sizes that determine the speed."""
 
     batch: int
     length: int
@@ -71,7 +71,7 @@ def with_attention(experiment):
 
 
 def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:
-    """The fastest for batches of so many rows and positions."""
+    """The fastest implementation for batches of so many rows and positions."""
     mesh = build_mesh(config.mesh).shape
     measured = Shape(
         batch=batch // config.train.micro_batches // (mesh["data"] * mesh["fsdp"]),
@@ -92,7 +92,7 @@ def _with(program: Program, backend: str) -> Program:
 
 
 def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
-    """What may be the fastest on a platform; "xla" always."""
+    """The implementations to try on a platform; always includes "xla"."""
     able = {
         "xla": True,
         "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
@@ -102,7 +102,7 @@ def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
 
 
 def check_attention(config: ConfigDict, shape) -> None:
-    """Refuses an implementation that cannot do what the config asks of every layer: `attend` would always use "xla"."""
+    """Refuses an implementation that does not support the config in any layer: `attend` would always use "xla"."""
     backend = config.model.attention
     if backend not in ("cudnn", "pallas"):
         return
@@ -119,13 +119,13 @@ def check_attention(config: ConfigDict, shape) -> None:
 
 
 def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[[str, Shape], float] | None = None) -> str:
-    """The fastest of several at a shape, from the file, or measured and written there.
+    """The fastest of several implementations at a shape, read from the file, or measured and written to it.
 
     Args:
         shape: on one device.
         backends: at least "xla".
-        file: JSON, device and shape to seconds of each, or why it was refused.
-        seconds: what measures, in place of `seconds_of`; raises ValueError if results are wrong.
+        file: JSON; maps device and shape to the seconds of each implementation, or to why it was refused.
+        seconds: a function to measure with instead of `seconds_of`; raises ValueError if results are wrong.
     """
     if len(backends) == 1:
         return backends[0]
@@ -138,10 +138,10 @@ def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[
             continue
         try:
             found[backend] = (seconds or seconds_of)(backend, shape)
-        except (ValueError, NotImplementedError, RuntimeError) as error:  # the kernels' own ways to say no
+        except (ValueError, NotImplementedError, RuntimeError) as error:  # the errors of kernels that refuse a shape
             found[backend] = f"refused: {(str(error) or repr(error)).splitlines()[0][:200]}"
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Another time there may be memory enough.
+        # Next time, memory may suffice.
         lasting = {name: value for name, value in found.items() if "RESOURCE_EXHAUSTED" not in str(value)}
         write_json(file, (read_json(file) if file.exists() else {}) | {key: lasting})
     timed = {backend: found[backend] for backend in backends if not isinstance(found[backend], str)}
@@ -158,7 +158,7 @@ def seconds_of(backend: str, shape: Shape, rounds: int = 10) -> float:
         ValueError: output or gradients are not those of "xla".
     """
     compute = lambda chosen: jax.jit(functools.partial(_output_and_gradients, chosen, shape))
-    # Of a few rows, as those of all may be more than xla has memory for.
+    # Only a few rows, because xla may not have enough memory for all.
     few = _packed(dataclasses.replace(shape, batch=min(2, shape.batch)))
     found, expected = compute(backend)(*few), compute("xla")(*few)
     for mine, right in zip(found, expected):

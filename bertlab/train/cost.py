@@ -1,4 +1,4 @@
-"""What a training step costs: model FLOPs and supervised positions, from shapes and from the weights of the losses."""
+"""The cost of a training step: model FLOPs and supervised positions, from shapes and from the weights of the losses."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ def body_flops(phase, length: int | None = None) -> float:
 
     Args:
         phase: a `bertlab.train.build.Phase`.
-        length: positions of the batch's rows; None: the most that they can have.
+        length: positions of the batch's rows; None: the maximum.
     """
     length, shape, asked = length or row_length(phase.data), phase.program.body.config, phase.program.objectives
     sides = [{asked[name].reads for name in names} for names in phase.program.groups.values()]

@@ -33,7 +33,7 @@ def describe_environment() -> dict:
 
 @functools.cache
 def _git(*arguments: str) -> str:
-    """Git's output on the source tree, as it was when this was first called; empty without a checkout or git."""
+    """Git's output on the source tree at the first call; empty without a checkout or git."""
     try:
         done = subprocess.run(["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True)
     except FileNotFoundError:

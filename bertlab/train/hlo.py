@@ -1,7 +1,7 @@
-"""What one run of a compiled program costs one device: products, memory traffic and exchanges, read from the program's text.
+"""What one run of a compiled program costs on one device: products, memory traffic and exchanges, read from its text.
 
-XLA's own count (`cost_analysis`) takes the body of a loop once, however often it runs, so layers in a scan would count as one.
-Here a loop's body counts as often as its condition lets it run, and each branch of a choice once.
+XLA's own count (`cost_analysis`) counts a loop's body once, so layers in a scan would count as one layer. Here a loop's body
+counts as often as it runs, and each branch of a conditional once.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ class Collectives:
     """Exchanges of one kind in one run.
 
     Attributes:
-        count: how many; one may exchange several arrays.
-        bytes: of the whole arrays.
+        count: number of exchanges; one may exchange several arrays.
+        bytes: bytes of the whole arrays.
         sent: bytes that a device sends to a neighbour in a ring.
         largest: shape of the largest array, such as "bf16[24,1024,4096]".
     """
@@ -33,14 +33,14 @@ class Collectives:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one run costs one device.
+    """The cost of one run on one device.
 
     Attributes:
-        flops: two for each multiplication of matrix products and convolutions, recomputed ones too; without element-wise
-            work and the insides of kernels (attention by Pallas).
-        bytes: read from and written to the device's memory by operations and fusions: whole arrays, or the part that is
-            sliced, gathered or updated in place. Arrays in on-chip memory (a TPU's VMEM), padding of tiles and second
-            reads by one fusion are not counted. A loop without a known number of runs counts once; it has no products.
+        flops: two for each multiplication of matrix products and convolutions, including recomputed ones; excluding
+            element-wise work and the inside of kernels (attention by Pallas).
+        bytes: bytes that operations and fusions read from and write to the device's memory: whole arrays, or the part that
+            is sliced, gathered or updated in place. Excluded: arrays in on-chip memory (a TPU's VMEM), padding of tiles, and
+            second reads by one fusion. A loop with an unknown number of runs counts once; it has no products.
         collectives: by kind, of the kinds that occur.
     """
 
@@ -56,7 +56,7 @@ def read_work(program_text: str) -> Work:
         program_text: `jax.stages.Compiled.as_text()`, the program of one device.
 
     Raises:
-        ValueError: products or exchanges stand in a loop that does not say how often it runs.
+        ValueError: a loop with an unknown number of runs has products or exchanges.
     """
     devices = re.search(r"num_partitions=(\d+)", program_text.partition("\n")[0])
     return _Reader(*_parse(program_text), int(devices[1]) if devices else 1).work()
@@ -83,7 +83,7 @@ class _Instruction:
     arrays: tuple[_Array, ...]
     operation: str
     operands: tuple[str, ...]
-    inside: str  # the parentheses as they stand
+    inside: str  # keeps the parentheses
     attributes: str
     is_root: bool
 
@@ -110,7 +110,7 @@ class _Exchange:
     kind: str
     arrays: tuple[_Array, ...]
     group: int
-    chain: str  # names an exchange that is carried on by several fusions, one after another
+    chain: str  # names an exchange that several fusions continue, one after another
     times: float = 1
 
     @property
@@ -119,13 +119,13 @@ class _Exchange:
 
     @property
     def share_sent(self) -> float:
-        """Of these bytes, by one device in a ring of the group; a sum goes round twice, scattered and gathered."""
+        """The bytes that one device sends in a ring of the group; a sum goes round twice, scattered and gathered."""
         once = (self.group - 1) / self.group
         return {"all-reduce": 2 * once, "collective-permute": 1.0}.get(self.kind, once)
 
 
 def _bits(kind: str) -> float:
-    """Of one element: the first number in the type's name, as in bf16 and f8e4m3fn; none for a token."""
+    """Bits of one element: the first number in the type's name, as in bf16 and f8e4m3fn; none for a token."""
     return 8.0 if kind == "pred" else float(number[0]) if (number := re.search(r"\d+", kind)) else 0.0
 
 
@@ -135,7 +135,7 @@ _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
-    """The instructions of each computation, by name, and the computation with which the program begins."""
+    """The instructions of each computation, by name, and the program's entry computation."""
     computations, entry, current = {}, "", {}
     for line in text.splitlines():
         if head := _HEAD.match(line):
@@ -168,7 +168,7 @@ def _element(whole: _Instruction, place: int, computation: Mapping[str, _Instruc
     return found
 
 
-# Operations that move nothing, or whose parts are counted where they stand.
+# Operations that move nothing, or whose parts are counted elsewhere.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
 _FREE |= {"while", "conditional", "call", "async-start", "async-update", "async-done", "opt-barrier", "domain"}
 _VIEWS = {"bitcast", "copy", "convert", "reshape", "transpose"}
@@ -184,7 +184,7 @@ class _Reader:
 
     def work(self) -> Work:
         flops, traffic, exchanges = self.within(self.entry, False)
-        # A TPU spreads one gather over fusions of products, which may stand in a loop; it begins as often as it happens.
+        # A TPU spreads one gather over fusions of products, perhaps in a loop; counting its starts counts the gathers.
         chained = sorted((each for each in exchanges if each.chain), key=lambda each: each.times, reverse=True)
         exchanges = [each for each in exchanges if not each.chain] + list({each.chain: each for each in chained}.values())
         of_kind = lambda kind: [exchange for exchange in exchanges if exchange.kind == kind]
@@ -192,7 +192,7 @@ class _Reader:
         return Work(flops, traffic, {kind: _together(of_kind(kind)) for kind in kinds})
 
     def _within(self, name: str, fused: bool) -> tuple[float, float, list[_Exchange]]:
-        """FLOPs, bytes and exchanges of a computation, those of what it calls included."""
+        """FLOPs, bytes and exchanges of a computation and of all that it calls."""
         flops, traffic, exchanges = 0.0, 0.0, []
         computation = self.computations[name]
         for instruction in computation.values():
@@ -210,7 +210,7 @@ class _Reader:
         return flops, traffic, exchanges
 
     def _calls(self, instruction: _Instruction, computation) -> Iterator[tuple[str, float, bool]]:
-        """(computation, how often it runs, whether its arrays stay in the device) of those that an instruction runs."""
+        """(computation, how often it runs, whether its arrays stay in the device) for all that an instruction runs."""
         operation = instruction.operation
         if operation == "while":
             times = self._trips(instruction, computation)
@@ -222,7 +222,7 @@ class _Reader:
             yield from ((callee, 1, False) for callee in instruction.called(*keys))
 
     def _trips(self, loop: _Instruction, computation) -> float:
-        """How often a loop runs: as XLA says, or i from its first value in steps up to a constant; NaN if it says neither."""
+        """How often a loop runs: XLA's number, or that of a counter that steps up to a constant; NaN if neither is known."""
         if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return float(known[1])
         condition = self.computations[loop.called("condition")[0]]
@@ -235,7 +235,7 @@ class _Reader:
         place = int(re.search(r"index=(\d+)", counter.attributes)[1])
         body = self.computations[loop.called("body")[0]]
         after = _element(next(each for each in body.values() if each.is_root), place, body)
-        # A loop that the compiler has unrolled goes on by more than 1.
+        # In a loop that the compiler has unrolled, the counter steps by more than 1.
         step = next((body[name] for name in after.operands if body[name].operation == "constant"), after)
         values = [_element(computation[loop.operands[0]], place, computation), bound, step]
         if after.operation != "add" or any(value.operation != "constant" for value in values):
@@ -261,7 +261,7 @@ class _Reader:
         arrays = inputs if kind == "reduce-scatter" else instruction.arrays
         if instruction.operation in ("all-gather-start", "collective-permute-start"):  # (inputs, outputs, contexts)
             arrays = instruction.arrays[len(inputs) : 2 * len(inputs)]
-        # A TPU scatters a sum by a fusion of the reduction and the choice of a part.
+        # A TPU scatters a sum with a fusion that reduces and then selects a part.
         if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
         chain = re.search(r"channel_id=(\d+).*chain_id=", instruction.attributes)
@@ -289,12 +289,12 @@ class _Reader:
         return made + sum(source.traffic for source in sources)
 
     def _read(self, body: Mapping[str, _Instruction], place: int) -> float:
-        """Bytes that a fusion reads of its operand `place`."""
+        """Bytes that a fusion reads from its operand `place`."""
         parameter = _parameter(body, place)
         return parameter.bytes * min(1.0, self._used(body, parameter) / max(1, parameter.size))
 
     def _used(self, body: Mapping[str, _Instruction], array: _Instruction) -> float:
-        """Elements of an array that the rest of a fusion looks at."""
+        """Elements of an array that the rest of a fusion reads."""
         total = 0.0
         for user in body.values():
             if array.name not in user.operands:
@@ -314,13 +314,13 @@ class _Reader:
         return total
 
     def _is_view(self, instruction: _Instruction) -> bool:
-        """Whether it is its operand, seen otherwise, where it stands in a fusion."""
+        """Whether the instruction is only a view of its operand inside a fusion."""
         return instruction.operation in _VIEWS or (
             instruction.operation == "fusion" and "output_to_operand_aliasing" in instruction.attributes
         )
 
     def _written(self, fusion: _Instruction, body: Mapping[str, _Instruction]) -> float:
-        """Bytes that a fusion writes: of what it updates in place, the update."""
+        """Bytes that a fusion writes; for arrays updated in place, only the update."""
         root = next(each for each in body.values() if each.is_root)
         made = [body[operand] for operand in root.operands] if root.operation == "tuple" else [root]
         if len(made) != len(fusion.arrays):
@@ -341,7 +341,7 @@ def _parameter(body: Mapping[str, _Instruction], place: int) -> _Instruction:
 
 
 def _group_size(attributes: str, devices: int) -> int:
-    """How many devices exchange with each other, from any of the ways in which XLA writes its groups."""
+    """How many devices exchange with each other, from any of XLA's notations for groups."""
     if axes := re.search(r"replica_groups=mesh\[([^\]]*)\].*? \{('[^}]*)\}", attributes):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", axes[1]))
         parts = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", axes[2])
@@ -353,7 +353,7 @@ def _group_size(attributes: str, devices: int) -> int:
 
 
 def _convolution_flops(left: Sequence[int], right: Sequence[int], out: Sequence[int], attributes: str) -> float:
-    """Two for each pair of an input and a weight that meet: a TPU's batched products are convolutions over holes and margins.
+    """Two for each multiplied pair of input and weight: a TPU's batched products are convolutions with dilation and padding.
 
     Args:
         left, right, out: dimensions of input, kernel and output.

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run to keep in addition to the last ones: the points of a trajectory."""
+"""Chooses the checkpoints of a run to keep in addition to the last ones: the points of a trajectory."""
 
 from bertlab.errors import UserError
 
@@ -29,7 +29,7 @@ def kept_steps(keep: str, steps: int) -> list[int]:
 
 
 def check_keep(train) -> None:
-    """Refuses a `config.train` whose `keep` names no steps, or one beyond the run's (unless a budget sets how many those are).
+    """Refuses a `config.train` whose `keep` is no list of steps, or has a step after the run's last (unless a budget sets it).
 
     Raises:
         UserError: Names the step.

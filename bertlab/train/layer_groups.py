@@ -1,7 +1,7 @@
-"""Which layers are trained when, and at what rate: groups of parameters from the bottom, and stages of a run.
+"""Sets which layers are trained when, and at what rate: groups of parameters from the bottom, and stages of a run.
 
 Group 0 holds the embeddings (and a tied output layer), groups 1 to n the layers from the bottom. The last group is the head, if
-there is one: heads of tasks and objectives, pooler, output layer and final norm.
+the model has one: heads of tasks and objectives, pooler, output layer and final norm.
 
     layer_decay, group_rates: a factor of the rate for each group ("discriminative": Howard and Ruder 2018, section 3.2).
     thaw="gradual": the head first, then one more group each stage, from the top (ibid., section 3.3).
@@ -9,7 +9,7 @@ there is one: heads of tasks and objectives, pooler, output layer and final norm
     thaw="head", "last": only the head, or the head and the top layer, for the whole run.
     frozen: parameters that no stage trains.
 
-Everything follows from the names of parameters and the number of updates done; no state is kept.
+Everything follows from the names of parameters and the number of updates; no state is needed.
 """
 
 import dataclasses
@@ -45,10 +45,10 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
 
     Returns:
         A tree like `params` of int arrays: scalars, or [n, 1, ...] for stacked layers; and the names of the groups from the
-        bottom, with "head" only if there is one.
+        bottom, with "head" only if the model has one.
 
     Raises:
-        UserError: names a parameter whose layer is not known.
+        UserError: names a parameter whose layer is unknown.
     """
     head = -1  # until the layers are counted
 
@@ -92,7 +92,7 @@ def rate_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "groups
     """The factor of each group's rate.
 
     Raises:
-        UserError: `group_rates` are not as many as the groups, or not positive numbers.
+        UserError: `group_rates` does not have one positive number per group.
     """
     if not optimizer.group_rates:
         return np.float32([optimizer.layer_decay ** (len(names) - 1 - i) for i in range(len(names))])
@@ -109,7 +109,7 @@ def parse_group_rates(text: str) -> list[float]:
     """The factors of "0.1667,0.3333,1,0.5".
 
     Raises:
-        UserError: something in it is no positive number.
+        UserError: an entry is not a positive number.
     """
     try:
         factors = [float(part) for part in text.split(",")]
@@ -127,7 +127,7 @@ def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages g
     """Which groups each stage trains; the last stage lasts to the end of the run.
 
     Raises:
-        UserError: a head is asked for and there is none, or there are fewer stages than `thaw_stages`.
+        UserError: the setting needs a head and the model has none, or `thaw_stages` is more than the number of stages.
     """
     groups, has_head, kind = len(names), names[-1:] == ("head",), optimizer.thaw
     only = lambda *members: np.isin(np.arange(groups), members)
@@ -153,15 +153,15 @@ def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages g
 
 @dataclasses.dataclass(frozen=True)
 class LayerPlan:
-    """What `config.optimizer` means for one tree of parameters (`layer_plan`).
+    """`config.optimizer` applied to one tree of parameters (`layer_plan`).
 
     Attributes:
         groups: tree of int arrays, from `layer_groups`.
-        names: of the groups.
-        factors: of each group's rate.
+        names: names of the groups.
+        factors: factor of each group's rate.
         stages: which groups each stage trains.
-        stage_steps: updates of each stage but the last.
-        never: tree of booleans: the parameters that `frozen` names.
+        stage_steps: updates per stage, except the last.
+        never: tree of booleans: the parameters that `frozen` matches.
         rate: (updates done) -> the rate before factors.
     """
 
@@ -180,12 +180,12 @@ class LayerPlan:
         return jnp.asarray(self.stages)[jnp.minimum(step // self.stage_steps, len(self.stages) - 1)]
 
     def trained(self, step: Int[Array, ""]):
-        """The same as a tree of masks that go with the parameters; NumPy's where they never change."""
+        """The same as a tree of masks that match the parameters; NumPy arrays if they never change."""
         groups = self.groups_trained(step)
         return jax.tree.map(lambda group, never: np.zeros([], bool) if never else groups[group], self.groups, self.never)
 
     def updates_before(self, step: Int[Array, ""]):
-        """How many of the first `step` updates trained a parameter, as a tree of int32 arrays that go with them."""
+        """How many of the first `step` updates trained each parameter, as a tree of int32 arrays that match the parameters."""
         begin = np.arange(len(self.stages)) * self.stage_steps
         longest = np.full(len(self.stages), self.stage_steps)
         longest[-1] = np.iinfo(np.int32).max
@@ -194,20 +194,20 @@ class LayerPlan:
         return jax.tree.map(lambda group: counts[group], self.groups)
 
     def rate_factors(self):
-        """The factors as a tree of float32 arrays that go with the parameters."""
+        """The factors as a tree of float32 arrays that match the parameters."""
         return jax.tree.map(lambda group: self.factors[group], self.groups)
 
 
 def layer_plan(optimizer, steps: int, params) -> LayerPlan:
-    """What `config.optimizer` means for these parameters.
+    """Applies `config.optimizer` to these parameters.
 
     Args:
         optimizer: `config.optimizer`, checked by `check_optimizer`.
         steps: of the whole run.
-        params: arrays or their shapes; gradients will do.
+        params: arrays or their shapes, or gradients.
 
     Raises:
-        UserError: groups, factors, stages and steps do not go together, or `frozen` matches no parameter or every one.
+        UserError: groups, factors, stages and steps do not fit together, or `frozen` matches no parameter or all of them.
     """
     paths = jax.tree.leaves_with_path(params)
     if has_factors(optimizer) or optimizer.thaw != "all":
@@ -255,7 +255,7 @@ def _stage_rate(optimizer, steps: int) -> Callable:
 def applied_rates(optimizer, steps: int, params, step: int) -> dict[str, float]:
     """The rate of each group after `step` updates of `steps`, by name from the bottom; 0 for a group that is not trained.
 
-    Without groups, {"all": rate}. A batch's `rate_scale` and GPT's bias correction come on top.
+    Without groups, {"all": rate}. A batch's `rate_scale` and GPT's bias correction multiply these rates.
     """
     plan = layer_plan(optimizer, steps, params)
     pairs = zip(jax.tree.leaves(plan.groups), jax.tree.leaves(plan.never), strict=True)
@@ -265,9 +265,9 @@ def applied_rates(optimizer, steps: int, params, step: int) -> dict[str, float]:
 
 
 def stage_table(optimizer, steps: int, params) -> list[str]:
-    """A line for each stage with its groups and their highest rates: "steps 0 to 99: head 0.01, layer 2 0.00385".
+    """One line per stage with its groups and their highest rates: "steps 0 to 99: head 0.01, layer 2 0.00385".
 
-    No lines if everything is trained at one rate.
+    The list is empty if everything is trained at one rate.
     """
     if not (freezes(optimizer) or has_factors(optimizer)):
         return []

@@ -35,7 +35,7 @@ from bertlab.train.state import build_eval_step, compile_lowered, init_state, lo
 
 
 def train(config, workdir) -> dict:
-    """Pretrains as the config says. Called again with the same arguments, it continues where it stopped.
+    """Pretrains a config. Call it again with the same arguments to resume.
 
     Args:
         config: a whole experiment config.
@@ -45,7 +45,7 @@ def train(config, workdir) -> dict:
         The result, as written to result.json.
 
     Raises:
-        UserError: the config or the workdir cannot be used, or training diverged.
+        UserError: the config or workdir is unusable, or training diverged.
         SystemExit: status 0, after SIGTERM and a saved checkpoint.
     """
     config, workdir = begun_from(config), Path(workdir)
@@ -58,7 +58,7 @@ def train(config, workdir) -> dict:
 
 
 def within_budget(experiment: Experiment, workdir: Path) -> Experiment:
-    """The experiment with the steps that its budget buys; a run that has already started keeps its number of steps."""
+    """The experiment with the steps that fit its budget; a run that has started keeps its number of steps."""
     config, begun = experiment.config.copy_and_resolve_references(), Run(workdir).config
     if begun.exists():
         config.train.steps = begun.read()["train"]["steps"]
@@ -90,7 +90,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         StopSignal() as stop,
         contextlib.closing(Session(experiment, workdir)) as session,
         contextlib.closing(Trace(config.profile, Run(workdir).profile, session.step, steps)) as trace,
-        company(),  # again: what closes after it would wait for processes that are gone
+        company(),  # again: closing the rest would wait for processes that are gone
     ):
         # 2. The run directory describes itself before anything is compiled.
         if is_first():
@@ -102,7 +102,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             session.evaluate("valid", eval_step)
         train_steps = session.compile_training() if session.step < steps else None
 
-        # 3. Train. The host waits for the device only where something is due.
+        # 3. Train. The host waits for the device only when something is due.
         trace.begin_at(session.step)
         session.start_clock()
         while session.step < steps:
@@ -133,7 +133,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             trace.begin_at(session.step)
             session.start_clock()
 
-        # 4. Evaluate every held-out split and save; the result comes last: it says that the run is finished.
+        # 4. Evaluate every held-out split and save. The result comes last: it marks the run as finished.
         metrics = {split: session.evaluate(split, eval_step) for split in experiment.evaluations}
         session.save()
         result = session.result(metrics)
@@ -143,7 +143,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
 
 
 def with_warmup(experiment: Experiment, workdir: Path) -> Experiment:
-    """The experiment with a number for `optimizer.warmup_steps` if that is unset; a run that has begun keeps its own."""
+    """The experiment with a number for `optimizer.warmup_steps` if it is unset; a run that has started keeps its number."""
     config, begun = experiment.config, Run(workdir).config
     if config.optimizer.warmup_steps is not None:
         return experiment
@@ -164,7 +164,7 @@ def describe(experiment: Experiment, workdir: Path) -> None:
 
 
 class Session:
-    """One process's hold on a run: state, data position and totals, and what is done with them at a cadence."""
+    """One process's part of a run: state, data position and totals, and the periodic actions on them."""
 
     def __init__(self, experiment: Experiment, workdir: Path):
         config, program = experiment.config, experiment.program
@@ -210,7 +210,7 @@ class Session:
             print(line, flush=True)
 
     def compile_training(self) -> dict:
-        """Training steps of the phase by the length of rows: one, or none with length buckets; `advance` adds others."""
+        """Training steps of the phase by row length: one, or none with length buckets; `advance` adds others."""
         if self.phase.data.buckets:
             return {}
         if self.phase.data == self.experiment.config.data:
@@ -227,7 +227,7 @@ class Session:
         )
 
     def compile_evaluation(self):
-        """The evaluation step of all objectives, compiled while no clock runs."""
+        """The evaluation step of all objectives, compiled while the clock is stopped."""
         placement = jax.tree.map(lambda x: x.sharding, self.state.carry)
         with jax.set_mesh(self.mesh):
             whole = replicated(self.mesh)
@@ -244,7 +244,7 @@ class Session:
         self.phase = phase
 
     def fresh_carry(self):
-        """Recurrent states of zeros for an evaluation, placed as the training state's."""
+        """Zero recurrent states for an evaluation, placed like those of the training state."""
         return jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), self.state.carry)
 
     def start_clock(self) -> None:
@@ -252,7 +252,7 @@ class Session:
         self.since = time.perf_counter()
 
     def advance(self, train_steps: dict) -> None:
-        """One update, without waiting for it; a batch of another length than any before waits for its own step."""
+        """Starts one update without waiting for it; the first batch of a new length waits for its step to compile."""
         batch = next(self.iterator)
         length, placed = batch["documents"].shape[1], put_batch(self.mesh, batch)
         if length not in train_steps:
@@ -264,7 +264,7 @@ class Session:
         self.waiting.append((self.step, metrics, batch["example_id"], length))
 
     def count(self, train_steps: dict, steps: int) -> Progress:
-        """What so many updates take and give, from totals of 0."""
+        """The totals of so many updates, counted from 0."""
         self.record.progress = Progress()
         self.start_clock()
         for _ in range(steps):
@@ -293,7 +293,7 @@ class Session:
         return self.record.evaluated(self.step, split, jax.device_get(results))
 
     def observe(self, means: dict[str, float]) -> None:
-        """Tells the optimiser the language model's held-out loss, which may change its course (NT-ASGD)."""
+        """Tells the optimiser the language model's held-out loss; NT-ASGD may start averaging."""
         objectives = self.experiment.program.objectives
         watched = next((name for name, o in objectives.items() if o.asks == "tokens"), next(iter(objectives)))
         value = means[f"{watched}/loss"]
@@ -323,7 +323,7 @@ class Session:
 
 
 def data_hash(iterator) -> str:
-    """Of a training iterator: equal values at a step prove the same batches in the same order up to that step."""
+    """Hash of a training iterator: equal values at a step prove the same batches in the same order up to that step."""
     hashes = gather({shard: chain.value for shard, chain in iterator.hashes.items()})
     return combined_hash({shard: value for of_process in hashes for shard, value in of_process.items()})
 
@@ -350,12 +350,12 @@ class StopSignal:
 
 
 def itstime(step: int, steps: int, every: int) -> bool:
-    """Whether something that happens every so many steps (0: only at the end) is due."""
+    """Whether an action that happens every so many steps (0: only at the end) is due."""
     return step == steps or (every > 0 and step % every == 0)
 
 
 def finished(config, workdir: Path) -> dict | None:
-    """The result of a run that is done, None for one that is not.
+    """The result of a finished run, otherwise None.
 
     Raises:
         UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`).
@@ -365,10 +365,10 @@ def finished(config, workdir: Path) -> dict | None:
         return None
     as_read = lambda value: flatten(json.loads(json.dumps(value.to_dict())))
     old, new, default = flatten(directory.config.read()), as_read(config), as_read(base_config())
-    # A run of before a key was there did what the key's default does.
+    # A run from before a key existed did what the key's default does.
     old = {key: value for key, value in default.items() if key in new} | old
     found = {"train.steps": new["train.budget"], "optimizer.warmup_steps": new["optimizer.warmup_steps"] is None}
-    free = lambda name: keys.has("on_resume", name) or found.get(name)  # numbers that the run found for itself
+    free = lambda name: keys.has("on_resume", name) or found.get(name)  # numbers that the run computed
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])

@@ -4,14 +4,14 @@ A program with an `adapter` has parameters {"body": ..., "heads_x": ..., "lora":
 with `a` [..., inputs, r] and `b` [..., r, outputs]. The program computes with the merged kernels, so models need no change.
 `config.optimizer.frozen="^body/"` trains only updates and heads.
 
-Letters of kernels: n layers, D width, H heads, K head width, F hidden width, r rank. Axes stay apart, none are flattened:
+Letters of kernels: n layers, D width, H heads, K head width, F hidden width, r rank. No axes are flattened:
 
     blocks/attention/qkv_kernel [n, D, 3, H, K] is three kernels, qkv_kernel/query, /key and /value: a [n, D, r], b [n, r, H, K]
     blocks/attention/out_kernel [n, H, K, D]: a [n, H, K, r], b [n, r, D]
     an LSTM's input_kernel [D, 4, F]: a [D, r], b [r, 4, F]; the four gates share A
     any dense kernel [D, F], an ELMo layer's projection: a [D, r], b [r, F]
 
-Embeddings, the output layer's matrix and convolutions have none.
+Embeddings, the output layer's matrix and convolutions have no updates.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Lora:
     Attributes:
         rank: r.
         alpha: updates are multiplied by alpha / r.
-        targets: pattern that the path of an updated kernel matches ("qkv_kernel/(query|value)$": the paper's).
+        targets: pattern for the paths of updated kernels (the paper's: "qkv_kernel/(query|value)$").
     """
 
     rank: int
@@ -48,14 +48,14 @@ class Lora:
     targets: str
 
     def add(self, params, key: Array):
-        """The parameters with updates that are zero: A is N(0, 1/√inputs), B zeros (the paper gives A no deviation).
+        """The parameters with zero updates: A is N(0, 1/√inputs), B zeros (the paper gives no deviation for A).
 
         Args:
-            params: of a model, plain.
+            params: plain parameters of a model.
             key: each A depends on it and on its own path.
 
         Raises:
-            UserError: no kernel is targeted, or the rank is more than one's inputs or outputs.
+            UserError: no kernel is targeted, or the rank exceeds a kernel's inputs or outputs.
         """
         named = {parameter_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(params)}
         updates = {}
@@ -71,7 +71,7 @@ class Lora:
         return {**params, "lora": _nest(updates)}
 
     def logical_axes(self, axes):
-        """The axis names of `add`'s parameters from those of the plain ones: the kernel's own, and none for r."""
+        """The axis names of `add`'s parameters: the kernel's own, and none for r."""
         leaves = jax.tree.leaves_with_path(axes, is_leaf=lambda node: isinstance(node, PartitionSpec))
         named = {parameter_name(path): tuple(spec) for path, spec in leaves}
         updates = {
@@ -81,7 +81,7 @@ class Lora:
         return {**axes, "lora": _nest(updates)}
 
     def merge(self, params):
-        """Plain parameters, W + alpha/r · A B in the place of W; parameters without updates as they are."""
+        """Plain parameters with W + alpha/r · A B in place of W; parameters without updates do not change."""
         if "lora" not in params:
             return params
         plain = {key: value for key, value in params.items() if key != "lora"}
@@ -103,7 +103,7 @@ class Lora:
         return jax.tree_util.tree_map_with_path(merged, plain)
 
     def _product(self, update, stacked: bool) -> Array:
-        """alpha/r · A B of one kernel, or of each layer's."""
+        """alpha/r · A B of one kernel, or of each layer's kernel."""
         product = lambda a, b: jnp.tensordot(a, b, 1, precision=jax.lax.Precision.HIGHEST)
         return self.alpha / self.rank * (jax.vmap(product) if stacked else product)(update["a"], update["b"])
 
@@ -140,7 +140,7 @@ def build_adapter(settings) -> Lora | None:
     """The adapter of `config.lora`; None for rank 0.
 
     Raises:
-        UserError: names the key and what it may be.
+        UserError: names the key and its allowed values.
     """
     if settings.rank < 0:
         raise UserError(f"config.lora.rank={settings.rank} must be at least 0; 0 is off")

@@ -1,4 +1,4 @@
-"""A pretraining without text: its program, and random rows in the shape of its batches."""
+"""A pretraining without text: its program, and random rows with the shape of its batches."""
 
 from collections.abc import Iterator
 
@@ -24,13 +24,13 @@ def made_up_program(config: ConfigDict) -> Program:
         UserError: from `check_config`.
     """
     size = config.data.tokenizer.vocab_size
-    # Ids as a tokenizer of ours has them; what they are does not matter to counts and shapes.
+    # Ids like those of bertlab's tokenizers; they do not affect counts and shapes.
     vocabulary = Vocabulary(size, 0, 1, 2, 3, 4, counts=(1,) * size, continues=(False,) * size)
     return compose(config, check_config(config), vocabulary)
 
 
 class MadeUpRows:
-    """Endless batches of `config.data` with the fields of its format: random tokens that fill `seq_len`, the same each time."""
+    """Endless batches of `config.data` with the fields of its format: the same random tokens each time; they fill `seq_len`."""
 
     def __init__(self, data: ConfigDict, vocab_size: int):
         self.data, self.vocab_size = data, vocab_size

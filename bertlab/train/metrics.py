@@ -1,4 +1,4 @@
-"""Metric sums between log lines, and the writers of those lines: flat dicts of JSON values."""
+"""Metric sums between log lines, and the writers of these lines: flat dicts of JSON values."""
 
 import json
 from pathlib import Path
@@ -79,10 +79,10 @@ class TensorboardWriter:
 
 
 def writer_names(names: str) -> set[str]:
-    """The writers of `config.writers`; jsonl is always among them, since reports read it.
+    """The writers of `config.writers`; they always include jsonl, because reports read it.
 
     Raises:
-        UserError: one is not known.
+        UserError: a writer is unknown.
     """
     chosen = set(filter(None, names.split(","))) | {"jsonl"}
     if unknown := chosen - {"jsonl", "tensorboard"}:
@@ -91,7 +91,7 @@ def writer_names(names: str) -> set[str]:
 
 
 def open_writers(names: str, workdir: Path, resumed_step: int | None, last_step: int) -> list:
-    """The writers of `config.writers` on a run directory; `resumed_step` is None for a run that begins."""
+    """The writers of `config.writers` for a run directory; `resumed_step` is None for a new run."""
     writers = [JsonlWriter(Run(workdir).metrics.path, resumed_step, last_step)]
     if "tensorboard" in writer_names(names):
         writers.append(TensorboardWriter(Run(workdir).tensorboard, resumed_step))

@@ -1,17 +1,17 @@
 """Optimisers with the rules of the compared systems as switches.
 
-A step always has this order: scale and clip the gradient, add coupled decay; make an update u by Adam, Adagrad, SGD or (layers'
-matrices) Muon; add decoupled decay; give u the weights' norm (LAMB); multiply by the learning rate.
+A step always has this order: scale and clip the gradient, add coupled decay; make an update u by Adam, Adagrad, SGD or (for
+layers' matrices) Muon; add decoupled decay; give u the weights' norm (LAMB); multiply by the learning rate.
 
     BERT (google-research/bert optimization.py): adam, bias_correction="none", clip_norm=1.
     GPT (openai/finetune-transformer-lm opt.py): adam, bias_correction="rate".
     ELMo (allenai/bilm-tf training.py): adagrad, gradient_scale=20, clip_norm=10.
     AWD-LSTM (salesforce/awd-lstm-lm main.py): sgd, clip_norm=0.25, coupled_decay, average_after=5.
     ALBERT (google-research/albert lamb_optimizer.py): lamb, bias_correction="none", clip_norm=1.
-    Muon (KellerJordan/Muon muon.py): muon, muon_scale="spectral" and muon_rate, what its rate is over Adam's.
+    Muon (KellerJordan/Muon muon.py): muon, muon_scale="spectral" and muon_rate, its rate divided by Adam's.
 
-`layer_groups` says which parameters a step trains and at which rates. A step leaves a frozen parameter out: no gradient, no
-decay, and its moments stay. When it thaws, its moments are fresh and the bias correction counts its own updates.
+`layer_groups` sets which parameters a step trains and at which rates. A step skips a frozen parameter: no gradient, no decay,
+and its moments do not change. When it thaws, it has fresh moments, and its bias correction counts only its own updates.
 """
 
 import math
@@ -54,7 +54,7 @@ def scale_by_adam(b1: float, b2: float, epsilon: float, correct_moments: bool) -
 
 
 def _each(function, count: Int[Array, ""], updates_before, like):
-    """A function of the number of updates, this one included, for each parameter: the same for all, or by their own number."""
+    """A function of the number of updates (this one included) for each parameter: a shared number, or each parameter's own."""
     if updates_before is None:
         value = function(count)
         return jax.tree.map(lambda _: value, like)
@@ -62,7 +62,7 @@ def _each(function, count: Int[Array, ""], updates_before, like):
 
 
 def _one_minus_power(b: float, count: Int[Array, ""]) -> Float[Array, ""]:
-    """1 − b^count; written so that float32 keeps its digits where b is close to 1."""
+    """1 − b^count, in a form that keeps float32's digits if b is close to 1."""
     return -jnp.expm1(count * math.log(b)) if b > 0 else jnp.float32(1.0)
 
 
@@ -73,7 +73,7 @@ class AdagradState(NamedTuple):
 
 
 def scale_by_adagrad(initial_accumulator: float) -> optax.GradientTransformation:
-    """u = g / √a with a the initial value plus all g² so far, this one's too; no ε (TensorFlow's AdagradOptimizer)."""
+    """u = g / √a, where a is the initial value plus all g² so far, this one included; no ε (TensorFlow's AdagradOptimizer)."""
 
     def init(params):
         return AdagradState(jax.tree.map(lambda p: jnp.full_like(p, initial_accumulator), params))
@@ -89,7 +89,7 @@ def scale_by_adagrad(initial_accumulator: float) -> optax.GradientTransformation
 def scale_by_trust_ratio(exclude: str) -> optax.GradientTransformation:
     """u · ‖w‖/‖u‖ for each parameter w that is decayed; u includes the decay, and the ratio is 1 if either norm is 0.
 
-    Stacked layers have norms of their own, and so have query, key and value.
+    Each stacked layer has its own norm, and so do query, key and value.
 
     Source: You et al. 2020, algorithm 2 (LAMB), φ the identity; excluded as in google-research/albert lamb_optimizer.py.
     """
@@ -115,7 +115,7 @@ def matrix_axes(name: str) -> MuonDimensionNumbers | None:
     """The axes of a parameter that are rows (inputs) and columns (outputs) of a layer's matrix.
 
     Other axes number matrices: stacked layers; query, key and value, each with all its heads; an LSTM's four gates. None for
-    what is no matrix in a layer: embeddings, output layer, pooler, heads, biases, norms, low-rank updates.
+    parameters that are not matrices in a layer: embeddings, output layer, pooler, heads, biases, norms, low-rank updates.
     """
     if not (layer_groups.STACKED.match(name) or layer_groups.LAYER.match(name)) or not name.endswith(("kernel", "/projection")):
         return None
@@ -129,7 +129,7 @@ def matrix_axes(name: str) -> MuonDimensionNumbers | None:
 
 
 def muon_labels(params):
-    """ "muon" for each parameter that Muon trains, "adam" for the others; a UserError if there are only others."""
+    """ "muon" for each parameter that Muon trains, "adam" for the others; a UserError if Muon would train none."""
     labels = jax.tree_util.tree_map_with_path(lambda path, _: "muon" if matrix_axes(parameter_name(path)) else "adam", params)
     if {*jax.tree.leaves(labels)} == {"adam"}:
         raise UserError(
@@ -147,13 +147,13 @@ class MuonState(NamedTuple):
 def scale_by_muon(momentum: float, scale: str) -> optax.GradientTransformation:
     """u = s · O(μ m + (1 − μ) g) with m ← μ m + (1 − μ) g; O(U S Vᵀ) is near U Vᵀ, for each matrix.
 
-    Five Newton-Schulz iterations leave singular values between about 0.7 and 1.2 (less where they began near 0). No bias of m
-    is corrected: O does not depend on the size of its argument.
+    Five Newton-Schulz iterations leave singular values between about 0.7 and 1.2 (less if they started near 0). m needs no bias
+    correction, because O does not depend on the size of its argument.
 
     Args:
         momentum: μ.
-        scale: "rms": s = 0.2 √max(rows, columns), which makes the root mean square of u that of Adam's updates (Liu et al.
-            2025, section 2.2); "spectral": s = √max(1, columns / rows), rows being the inputs (Jordan et al. 2024).
+        scale: "rms": s = 0.2 √max(rows, columns); it gives u the root mean square of Adam's updates (Liu et al. 2025, section
+            2.2). "spectral": s = √max(1, columns / rows), where rows are the inputs (Jordan et al. 2024).
     """
 
     def init(params):
@@ -177,7 +177,7 @@ def scale_by_muon(momentum: float, scale: str) -> optax.GradientTransformation:
 
 
 def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
-    """−rate · u, decay included, the rate times its group's factor.
+    """−rate · u, decay included; the rate is multiplied by its group's factor.
 
     A batch may scale its own rate, and GPT corrects Adam's bias here, after the decay.
     """
@@ -188,7 +188,7 @@ def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArg
 
     def init(params):
         if planned and jax.tree.leaves(params):
-            layer_plan(optimizer, steps, params)  # refuses what cannot be before anything is computed
+            layer_plan(optimizer, steps, params)  # refuses impossible settings before anything is computed
         return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, *, rate_scale=1.0, updates_before=None, **_):
@@ -207,16 +207,16 @@ def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArg
 
 
 class ThawState(NamedTuple):
-    """The number of updates, and the state of the optimiser that sees only what is trained."""
+    """The number of updates, and the state of the optimiser that sees only trained parameters."""
 
     count: Int[Array, ""]
     inner: optax.OptState
 
 
 def train_thawed(inner: optax.GradientTransformationExtraArgs, optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
-    """`inner` for the parameters that this update trains; the others, and all that `inner` keeps for them, do not change.
+    """Applies `inner` to the parameters that this update trains; the others, and `inner`'s state for them, do not change.
 
-    `inner` gets as `updates_before` how many updates each parameter has had.
+    `inner` receives each parameter's number of earlier updates as `updates_before`.
     """
 
     def init(params):
@@ -229,7 +229,7 @@ def train_thawed(inner: optax.GradientTransformationExtraArgs, optimizer, steps:
         updates, after = inner.update(
             jax.tree.map(_choose, trained, grads, zeros), state.inner, params, updates_before=before, **extra
         )
-        # A mask for whatever lies beside a parameter; all else that `inner` keeps goes on.
+        # A mask for state with a leaf per parameter; the rest of `inner`'s state always advances.
         masks = map_beside_params(inner, lambda _, t: t, after, trained, elsewhere=lambda _: np.ones([], bool))
         kept = jax.tree.map(_choose, masks, after, state.inner)
         return jax.tree.map(_choose, trained, updates, zeros), ThawState(state.count + 1, kept)
@@ -238,23 +238,23 @@ def train_thawed(inner: optax.GradientTransformationExtraArgs, optimizer, steps:
 
 
 def map_beside_params(optimizer, function, state, *trees, elsewhere):
-    """An optimiser's state with a function applied to what lies beside parameters.
+    """Applies a function to the leaves of an optimiser's state that belong to parameters.
 
     Args:
-        optimizer: the transformation whose state it is.
+        optimizer: the transformation that owns the state.
         function: (array of the state, that parameter's leaf of each of `trees`) -> a new leaf.
-        state: arrays, or whatever has their shapes.
+        state: arrays, or objects with their shapes.
         trees: like the parameters.
         elsewhere: (array of the state) -> a new leaf, for all others.
     """
-    # Where a part of the optimiser does not train a parameter its state has a node without leaves in the parameter's place.
+    # If a part of the optimiser does not train a parameter, its state has a node without leaves for this parameter.
     is_masked = lambda node: isinstance(node, optax.MaskedNode)
     of_node = lambda node, *leaves: node if is_masked(node) else function(node, *leaves)
     return optax.tree.map_params(optimizer, of_node, state, *trees, transform_non_params=elsewhere, is_leaf=is_masked)
 
 
 def _choose(mask: Bool[Array, "..."], new: Array, old: Array) -> Array:
-    """`new` where the mask is true; without an operation where it is known to be the same everywhere."""
+    """`new` where the mask is true; a constant mask needs no operation."""
     if isinstance(mask, (np.ndarray, np.generic)) and mask.all() == mask.any():
         return new if mask.all() else old
     return jnp.where(mask, new, old)
@@ -264,10 +264,10 @@ class AverageState(NamedTuple):
     """NT-ASGD's memory of held-out values, and the averaged parameters.
 
     Attributes:
-        recent: the last n values, oldest first; +inf where there are fewer.
-        least: the minimum of all values before those; +inf where there is none.
-        averaging: whether it has begun.
-        count: updates since then.
+        recent: the last n values, oldest first; +inf for missing ones.
+        least: the minimum of all values before those; +inf without any.
+        averaging: whether averaging has begun.
+        count: number of updates since then.
         rate_scale: of the last update.
         average: shaped like the parameters.
     """
@@ -283,9 +283,9 @@ class AverageState(NamedTuple):
 def average_parameters(average_after: int) -> optax.GradientTransformationExtraArgs:
     """Averages the parameters once `observe` has triggered it.
 
-    Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1, as salesforce/awd-lstm-lm runs it). The average
-    is that of torch.optim.ASGD(t0=0, lambd=0): its first two steps both copy the parameters, and if `rate_scale` varies, its
-    steps after the first have the rate of the batch before.
+    Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1, as in salesforce/awd-lstm-lm). The average is the
+    same as in torch.optim.ASGD(t0=0, lambd=0): its first two steps both copy the parameters, and if `rate_scale` varies, every
+    step after the first uses the rate of the previous batch.
     """
 
     def init(params):
@@ -320,10 +320,10 @@ def average_parameters(average_after: int) -> optax.GradientTransformationExtraA
 def observe(opt_state, value: float):
     """The optimiser's state after an evaluation on the `valid` split; only NT-ASGD's changes.
 
-    Averaging begins when the value is worse than the best of all earlier ones but the last n (`average_after`).
+    Averaging begins when the value is worse than the best of all earlier values but the last n (`average_after`).
 
     Args:
-        opt_state: of `build_optimizer`'s transformation.
+        opt_state: the state of `build_optimizer`'s transformation.
         value: the held-out loss.
     """
 
@@ -341,7 +341,7 @@ def observe(opt_state, value: float):
 
 
 def evaluation_params(opt_state, params):
-    """The parameters to evaluate: the averaged ones once there are any (NT-ASGD), else those that are trained."""
+    """The parameters to evaluate: the averaged ones once averaging has begun (NT-ASGD), otherwise the trained ones."""
     state = next(filter(_is_average, jax.tree.leaves(opt_state, is_leaf=_is_average)), None)
     if state is None:
         return params
@@ -358,9 +358,9 @@ def parameter_names(params) -> list[str]:
 
 
 def decay_mask(params, exclude: str):
-    """True for the parameters that are decayed: those whose path the pattern does not match ("" excludes none).
+    """True for the parameters with decay: those whose path does not match the pattern ("" excludes none).
 
-    A head's name is its task's or its objective's, which may hold a "norm", and is not part of the path here.
+    The path here leaves out a head's name: it is the task's or objective's name and could contain "norm".
     """
     paths = [re.sub(r"^heads_[^/]*/", "", name) for name in parameter_names(params)]
     decayed = [not (exclude and re.search(exclude, path)) for path in paths]
@@ -371,7 +371,7 @@ def check_optimizer(optimizer) -> None:
     """Refuses settings of `config.optimizer` that are invalid for every model.
 
     Raises:
-        UserError: names the key and what it may be.
+        UserError: names the key and its allowed values.
     """
     keys.check(optimizer, "optimizer")
     if optimizer.name in ("lamb", "muon") and optimizer.bias_correction == "rate":
@@ -430,5 +430,5 @@ def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraA
     ]
     if freezes(optimizer):
         parts = [train_thawed(optax.chain(*parts), optimizer, steps)]
-    # Outside: what never changes has an average too.
+    # Outside: parameters that never change have an average too.
     return optax.chain(*parts, *([average_parameters(optimizer.average_after)] if optimizer.average_after else []))

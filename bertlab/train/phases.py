@@ -1,12 +1,12 @@
-"""Phases of a run: curricula such as LTR and then MLM, or rows of 128 and then of 512, as differences of configs.
+"""Phases of a run: curricula such as LTR and then MLM, or rows of 128 and then of 512, as differences between configs.
 
-`config.train.phases` names them in order, each with its share of the steps and the keys that differ in it:
+`config.train.phases` lists them in order, each with its share of the steps and its own keys:
 
     0.9 data.seq_len=128; 0.1 data.seq_len=512 data.batch_size=8           BERT's (Devlin et al. 2018, section A.2)
     0.25 objectives.mlm.weight=0; 0.75 objectives.prefix.weight=0          LTR for a quarter, then MLM, on one body
 
-An objective of weight 0 costs nothing in a phase, unless another one needs its view. Optimiser, schedule and held-out batches
-are the run's. A phase whose batches differ reads the corpus from its beginning.
+An objective with weight 0 costs nothing in a phase, unless another one needs its view. All phases share the run's optimiser,
+schedule and held-out batches. A phase with different batches reads the corpus from the start.
 """
 
 import re
@@ -24,7 +24,7 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
     """(steps done at its end, its whole config) of each phase; without phases, the run's own.
 
     Raises:
-        UserError: a share or a key is not what it must be, or a phase trains nothing.
+        UserError: a share or a key is invalid, or a phase trains nothing.
     """
     text, steps = config.train.phases, config.train.steps
     if not text.strip():
@@ -45,7 +45,7 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
                 known = ", ".join(f"{key.name}=" for key in keys.KEYS if key.in_phases)
                 raise _mistake(text, f"{setting!r} must be {known} or objectives.NAME.weight=")
             try:
-                set_key(of_phase, key, parse_override(config, key, value))  # a copy forgets types
+                set_key(of_phase, key, parse_override(config, key, value))  # a copy loses types
             except UserError as error:
                 raise _mistake(text, str(error).removeprefix("--config.")) from None
         if not any(any(weights_of(entry)) for entry in of_phase.objectives.values()):

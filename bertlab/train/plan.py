@@ -1,7 +1,7 @@
-"""What a training step needs on other hardware: it is compiled ahead of time for those devices and analysed, not run.
+"""Compiles a training step ahead of time for other hardware and analyses what it needs there, without running it.
 
-`v5e:16x16` and the like are TPU slices, whose compiler (libtpu, extra `tpu`) runs on any x86 Linux machine; `cpu:8` is eight
-virtual devices of this one. Tokens are made up, so no text is read.
+`v5e:16x16` and the like are TPU slices. Their compiler (libtpu, extra `tpu`) runs on any x86 Linux machine. `cpu:8` is eight
+virtual devices of this machine. Tokens are made up, so no text is read.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ class Chip:
     """The manufacturer's figures for one TPU chip.
 
     Attributes:
-        flops: bfloat16 products a second.
+        flops: bfloat16 products per second.
         memory: bytes.
-        bandwidth: bytes a second between it and the chip.
-        links: bytes a second to the neighbours, all links together, one way.
+        bandwidth: bytes per second between memory and chip.
+        links: bytes per second to the neighbours, all links together, one way.
     """
 
     flops: float
@@ -58,19 +58,19 @@ ROWS = 8  # made up: shapes and FLOPs of a batch follow from few rows
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One training step on one topology; everything is of one device but `rows`, `tokens` and `parameters`.
+    """One training step on one topology; all values are per device except `rows`, `tokens` and `parameters`.
 
     Attributes:
-        topology: as it was asked for.
+        topology: the topology as given.
         mesh: sizes of its axes.
-        rows, tokens: of the whole batch, padding counted.
-        micro_batches: in which it is worked through.
-        parameters: numbers in the whole model.
-        model_flops: of forward and backward by formula, without recomputation.
+        rows, tokens: of the whole batch, padding included.
+        micro_batches: number of micro-batches.
+        parameters: number of parameters in the whole model.
+        model_flops: forward and backward FLOPs by formula, without recomputation.
         work: of the compiled program.
         arguments: bytes of state and batch.
-        memory: bytes at the fullest moment, these included.
-        chip: what is known of the device; None for a CPU.
+        memory: peak bytes, these included.
+        chip: the device's figures; None for a CPU.
     """
 
     topology: str
@@ -86,9 +86,9 @@ class Plan:
     chip: Chip | None
 
     def seconds(self) -> dict[str, float]:
-        """The shortest time for products, memory and exchanges, each as if there were no other; nothing for a CPU.
+        """The shortest time for products, memory and exchanges, each by itself; nothing for a CPU.
 
-        Exchanges are in rings that use all of a chip's links at once.
+        Exchanges go in rings that use all of a chip's links at once.
         """
         if self.chip is None:
             return {}
@@ -100,7 +100,7 @@ class Plan:
         }
 
     def bound(self) -> tuple[str, float] | None:
-        """Which of them takes longest, and how long: no step is faster (the roofline); None for a CPU."""
+        """The longest of these times, with its name: no step is faster (the roofline); None for a CPU."""
         return max(self.seconds().items(), key=lambda item: item[1], default=None)
 
     def record(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def plan(config, topology: str) -> Plan:
         model_flops=mean_cost(of_few, "flops", config.seed, (0.0, 1.0), batches=1) * rows / ROWS / mesh.size,
         work=read_work(compiled.as_text()),
         arguments=memory.argument_size_in_bytes,
-        # A TPU's compiler knows its fullest moment; a CPU's says only how much it takes beside the arguments.
+        # A TPU's compiler reports peak memory; a CPU's reports only memory beyond the arguments.
         memory=memory.peak_memory_in_bytes if chip else memory.argument_size_in_bytes + memory.temp_size_in_bytes,
         chip=chip,
     )
@@ -169,7 +169,7 @@ def plan(config, topology: str) -> Plan:
 
 @contextlib.contextmanager
 def _kept_out_of_the_cache():
-    """What is compiled for devices that are not here cannot be read from JAX's compilation cache, so it is not written."""
+    """Keeps programs for absent devices out of JAX's compilation cache, because JAX cannot read them back."""
     before = jax.config.jax_persistent_cache_min_compile_time_secs
     jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
     try:
@@ -179,10 +179,10 @@ def _kept_out_of_the_cache():
 
 
 def largest_batch(config, topology: str) -> Plan:
-    """The plan of the largest batch that fits: doubled from the config's while it does, or halved until it does.
+    """The plan of the largest batch that fits: doubles the config's batch while it fits, or halves it until it fits.
 
     Raises:
-        UserError: as `plan`; no batch that the mesh divides fits, or nobody knows what fits.
+        UserError: as `plan`; no batch that the mesh divides fits, or the device's memory is unknown.
     """
     if topology_devices(topology)[1] is None:
         raise UserError(f"--largest --topology={topology}: virtual devices have no memory limit; name a TPU slice")
@@ -200,10 +200,10 @@ def largest_batch(config, topology: str) -> Plan:
 
 
 def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
-    """The devices of "v5e:16x16" or "cpu:8", which can be compiled for, and what is known of one.
+    """The devices of "v5e:16x16" or "cpu:8", to compile for, and the figures of one.
 
     Raises:
-        UserError: the topology is unknown, JAX has begun with fewer processor devices, or libtpu is not installed.
+        UserError: the topology is unknown, JAX has started with fewer CPU devices, or libtpu is not installed.
     """
     kind, _, shape = topology.partition(":")
     if kind == "cpu" and shape.isdigit() and int(shape):
@@ -216,7 +216,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
         raise UserError(
             f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its chips, like v5e:16x16"
         )
-    # libtpu looks for the machine that it is on, and lets one process at a time have it; here it only compiles.
+    # libtpu searches for a TPU and serves one process at a time; here it only compiles.
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
     os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
     try:
@@ -238,8 +238,8 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
     Args:
         config: a whole experiment config.
         topology: as for `plan`.
-        largest: of the largest batch that fits, not of the config's.
-        out: a file for it; None for none.
+        largest: plan the largest batch that fits instead of the config's.
+        out: a JSON file; None: write none.
 
     Raises:
         UserError: as `plan`.

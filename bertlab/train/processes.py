@@ -1,6 +1,6 @@
-"""Several processes that train one model together: how they find each other, what they agree on, and what ends them.
+"""Several processes that train one model together: how they find each other, agree and end.
 
-Every process runs the same command and holds its own devices; together they are one mesh. Only the first writes logs; all
+Every process runs the same command with its own devices; together they form one mesh. Only the first writes logs; all
 write their part of a checkpoint.
 """
 
@@ -25,9 +25,9 @@ from bertlab.errors import UserError
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Seconds without a sign of life after which a process counts as lost.
 PATIENCE = 20
-# Seconds that processes wait for each other when they begin; hosts that a cluster starts may come minutes after each other.
+# Seconds that processes wait for each other at the start; a cluster may start its hosts minutes apart.
 JOINING, JOINING_CLUSTER = 120, 600
-# What says that another process, and not this one, has failed; an operation that they have in common fails in many ways.
+# Texts of errors that mean that another process has failed, not this one; shared operations fail in many ways.
 _LOST = re.compile(
     r"gloo|nccl|unavailable:|deadline_exceeded|coordination service|heartbeat|barrier timed out|another task"
     r"|connection (reset|closed|refused)",
@@ -38,13 +38,13 @@ _LOST = re.compile(
 def join() -> None:
     """Joins the other processes of the run, if the environment names any.
 
-    In this order: addresses given by JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID;
-    a SLURM step of several tasks (`srun -n 4 bertlab train ...`); the hosts of a TPU slice (GKE's TPU_WORKER_HOSTNAMES). With
-    JAX_COORDINATOR_ADDRESS=auto JAX looks for itself (Cloud TPU virtual machines, Open MPI). To be called before any device is
-    asked for.
+    It looks, in this order, for JAX_COORDINATOR_ADDRESS (host:port of process 0) with JAX_NUM_PROCESSES and JAX_PROCESS_ID; a
+    SLURM step of several tasks (`srun -n 4 bertlab train ...`); the hosts of a TPU slice (GKE's TPU_WORKER_HOSTNAMES). With
+    JAX_COORDINATOR_ADDRESS=auto JAX finds the processes (Cloud TPU virtual machines, Open MPI). Call it before anything uses a
+    device.
 
     Raises:
-        UserError: an address comes without the others, or the processes do not find each other.
+        UserError: only some of the variables are set, or the processes do not find each other.
     """
     given = {name: os.environ[name] for name in (ADDRESS, COUNT, INDEX) if os.environ.get(name)}
     arguments: dict[str, Any] = {}
@@ -69,35 +69,35 @@ def join() -> None:
     alone = threading.Timer(patience, _give_up, [address, patience])  # JAX would abort, with a stack of C++
     alone.daemon = True
     alone.start()
-    atexit.register(_dismiss_witness)  # before JAX registers its own end, and so after it
+    atexit.register(_dismiss_witness)  # registered before JAX's own exit handler, so it runs after it
     try:
         jax.distributed.initialize(
             **arguments,
             initialization_timeout=patience + 60,
             heartbeat_timeout_seconds=PATIENCE,
-            shutdown_timeout_seconds=3600,  # the first measures the model when the others are done
+            shutdown_timeout_seconds=3600,  # the first process measures the model after the others have finished
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the processes of this run did not find each other: {error}") from None
     finally:
         alone.cancel()
     _begin_witness()
-    meet("joined")  # connects them while all are here: JAX waits only half a minute for one that comes later
+    meet("joined")  # connects them while all are present: later, JAX waits only half a minute
 
 
 _witnesses: list[subprocess.Popen] = []
-# What it reads until this process ends is its line: this process's own last words, a blank, or nothing.
+# Its last line is the text that it reads until this process ends: a message, a blank or nothing.
 _WITNESS = "import sys; line = sys.stdin.read() or sys.argv[1]; line.isspace() or print(line, file=sys.stderr)"
 
 
 def _begin_witness() -> None:
-    """Starts a process that prints the last line for this one, after all that JAX's threads print while it ends."""
+    """Starts a process that prints this one's last line, after everything that JAX's threads print during the exit."""
     said = (
         f"{_who()} ended without a message: it was killed, or JAX ended it because another process is gone (see its output);"
         f" {_AGAIN}"
     )
     command = [sys.executable, "-I", "-S", "-c", _WITNESS, said]
-    # In a session of its own: Ctrl-C is for us, and it sees us end.
+    # In its own session: Ctrl-C reaches only us, and the witness sees us end.
     _witnesses.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
 
@@ -131,10 +131,10 @@ def first_before_others(what: str) -> Iterator[None]:
 
 
 def refuse() -> None:
-    """Refuses several processes, if the environment names them, for a command that trains in one.
+    """Refuses several processes for a command that runs in one.
 
     Raises:
-        UserError: there are.
+        UserError: the environment names several processes.
     """
     if _are_several():
         raise UserError(f"this command trains in one process: start it once, without {COUNT}, or in a SLURM step with one task")
@@ -151,22 +151,22 @@ def _give_up(address: str, patience: int) -> None:
 
 
 def leave(status: int, line: str) -> None:
-    """Ends a process that has others at once, with a last line. An orderly end would wait for the others, who may be gone.
+    """Ends one of several processes at once, with a last line. An orderly end would wait for the others, which may be gone.
 
-    Alone, does nothing.
+    A single process does nothing.
     """
     if jax.process_count() == 1:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    for witness in _witnesses:  # prints the line when this process is gone: until then JAX's threads may print more
+    for witness in _witnesses:  # prints the line after this process has ended: until then JAX's threads may print more
         witness.stdin.write(line.encode())
         witness.stdin.flush()
     os._exit(status)
 
 
 def _are_several() -> bool:
-    """Whether the environment says that there are other processes."""
+    """Whether the environment names other processes."""
     count = os.environ.get(COUNT) or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
     hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
     return count != "1" or len(hosts) > 1 or os.environ.get(ADDRESS) == "auto"
@@ -178,7 +178,7 @@ def is_first() -> bool:
 
 
 def gather(value: Any) -> list[Any]:
-    """The JSON values that all processes call this with, in the order of processes."""
+    """The JSON values of all processes, in the order of processes; every process calls it with its own."""
     if jax.process_count() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)

@@ -7,19 +7,19 @@ import jax
 
 from bertlab.train.processes import is_first
 
-WARM_UP = 3  # steps of a process before the first that is traced
+WARM_UP = 3  # steps of a process before the first traced one
 
 
 class Trace:
-    """Traces steps of the loop and writes the trace. Of several processes the first traces itself and its devices.
+    """Traces steps of the loop and writes the trace. With several processes, the first traces itself and its devices.
 
-    The loop waits for the device before and after the traced steps, so the trace has all their work, with what comes between
-    them (a log line, an evaluation, another phase's compilation).
+    The loop waits for the device before and after the traced steps, so the trace has all their work and everything in between
+    (a log line, an evaluation, another phase's compilation).
 
     Args:
-        count: steps to trace; fewer if fewer are left.
-        directory: for the files, `plugins/profile/TIME/` in it.
-        begin: steps done when this process began.
+        count: number of steps to trace; fewer if fewer remain.
+        directory: the files go to `plugins/profile/TIME/` in it.
+        begin: number of steps done when this process started.
         steps: of the whole run.
     """
 
@@ -30,28 +30,28 @@ class Trace:
         self._directory, self._running = directory, False
 
     def due(self, step: int) -> bool:
-        """Whether the trace begins or ends when this many steps are done."""
+        """Whether the trace begins or ends after this many steps."""
         return step in (self._first, self._last)
 
     def begin_at(self, step: int) -> None:
-        """Begins to trace if this is the step; the device has nothing left to do."""
+        """Begins the trace if this is the step; the device must be idle."""
         if step == self._first and is_first():
             options = jax.profiler.ProfileOptions()
-            options.python_tracer_level = 0  # an event for each Python call would slow what is to be seen
+            options.python_tracer_level = 0  # an event for each Python call would slow the traced steps
             jax.profiler.start_trace(self._directory, create_perfetto_trace=True, profiler_options=options)
             self._running = True
 
     def step(self, number: int):
-        """A context in which the `number`-th step is dispatched: TensorBoard's step view is made of these."""
+        """A context for dispatching the `number`-th step; TensorBoard's step view uses it."""
         return jax.profiler.StepTraceAnnotation("train", step_num=number) if self._running else contextlib.nullcontext()
 
     def end_at(self, step: int) -> None:
-        """Writes the trace if this is the step; the device has nothing left to do."""
+        """Writes the trace if this is the step; the device must be idle."""
         if step == self._last:
             self.close()
 
     def close(self) -> None:
-        """Writes what was traced so far, if anything was."""
+        """Writes an unfinished trace."""
         if not self._running:
             return
         self._running = False

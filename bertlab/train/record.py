@@ -23,10 +23,10 @@ class Progress:
     """Running totals of a run, saved with every checkpoint.
 
     Attributes:
-        tokens: that were not padding.
-        supervised: positions at which something was asked.
+        tokens: number of tokens without padding.
+        supervised: number of supervised positions.
         flops: forward and backward model FLOPs, without recomputation.
-        seconds: of training, without compilation, evaluation and saving.
+        seconds: training time without compilation, evaluation and saving.
         sums: metric sums since the last log line.
         logged_tokens, logged_seconds: the totals at the last log line.
     """
@@ -48,12 +48,12 @@ class Record:
     """A run's totals, and its log lines.
 
     Args:
-        experiment: the run's.
-        rate: updates done -> the learning rate of the next one.
-        writers: of its lines.
+        experiment: the run's experiment.
+        rate: updates done -> the learning rate of the next update.
+        writers: writers of the log lines.
         progress: the totals of a resumed run.
-        last_good: where the last checkpoint is, for messages.
-        show: whether lines are printed too.
+        last_good: the path of the last checkpoint, for messages.
+        show: whether to print lines too.
 
     Attributes:
         progress: the totals.
@@ -74,7 +74,7 @@ class Record:
         self._tokens_per_second = 0.0  # of the last log window
 
     def add(self, phase: Phase, step: int, metrics: Mapping[str, Any], example_ids: np.ndarray, length: int) -> None:
-        """Adds what a step of a phase over rows of `length` positions has given.
+        """Adds the results of a step of a phase over rows of `length` positions.
 
         Raises:
             Diverged: a metric is not finite; names it, and the batch's examples.
@@ -99,9 +99,9 @@ class Record:
         """Writes mean metrics of a held-out split.
 
         Args:
-            step: updates done.
-            split: its name.
-            results: (metrics, what the objectives keep) of each of its batches.
+            step: number of updates done.
+            split: the split's name.
+            results: (metrics, the objectives' outputs) of each batch.
 
         Raises:
             Diverged: as for `add`.
@@ -129,7 +129,7 @@ class Record:
             name = bad.partition("/")[0]
             where = f"objective {name}: {whereabouts(objectives[name], 'loss')}: " if name in objectives else ""
             todo = "lower config.optimizer.learning_rate, or look at these examples"
-            # A packed row has several, and zeros where it has no more.
+            # A packed row has several, followed by zeros.
             examples = np.unique(example_ids.reshape(-1, 2), axis=0).tolist()
             raise Diverged(
                 f"{where}{bad} is not finite at step {step}; example ids (document, row) of the batch: {examples};"

@@ -32,10 +32,10 @@ def learning_rate(optimizer, steps: int) -> Callable:
         optimizer: `config.optimizer`. Its `decay` is one of
             linear, cosine: with `decay_from_start` it counts from step 0, as in google-research/bert optimization.py, so that
                 the rate drops a little where warm-up ends; otherwise from the end of warm-up.
-            constant: the whole rate to the end, or until the last `cooldown_steps`, in which it falls linearly to 0 (warm-up,
+            constant: the full rate to the end, or until the last `cooldown_steps`, in which it falls linearly to 0 (warm-up,
                 stable, decay: Hu et al. 2024, arXiv 2404.06395, section 4).
-            warmup_linear, warmup_cosine: openai/finetune-transformer-lm opt.py's of those names, which count from step 0 and
-                reach the whole rate at the last step of warm-up; the linear one falls during warm-up too.
+            warmup_linear, warmup_cosine: those of openai/finetune-transformer-lm opt.py. They count from step 0 and
+                reach the full rate at the last step of warm-up; the linear one falls during warm-up too.
             slanted_triangular: a linear rise over `cut_fraction` of the steps from 1/`ratio` of the rate, and a linear fall
                 back to it (Howard and Ruder 2018, equation 3, whose t counts updates from 0); `warmup_steps` must be 0.
                 fastai's use_clr=(32, 10) is `ratio` 32 and `cut_fraction` .1.
@@ -47,7 +47,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
         step (int or array, from 0) -> float32 rate. The first step's rate is 0 with a warm-up.
 
     Raises:
-        UserError: the decay is not known, or its settings and the steps do not go together.
+        UserError: the decay is unknown, or its settings and the steps do not fit together.
     """
     peak, warmup, decay = optimizer.learning_rate, warmup_steps(optimizer, steps), optimizer.decay
     for name in ("decay", "cooldown_steps"):

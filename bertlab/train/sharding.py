@@ -31,11 +31,11 @@ def build_mesh(mesh, devices=None) -> Mesh:
     """The device mesh of `config.mesh`.
 
     Args:
-        mesh: sizes of the three axes; one may be −1: all devices that are left.
-        devices: default all; one process may use fewer than there are, the first ones.
+        mesh: sizes of the three axes; one may be −1: all remaining devices.
+        devices: by default all; a single process may use only the first ones.
 
     Raises:
-        UserError: the sizes do not go together with the number of devices.
+        UserError: the sizes do not fit the number of devices.
     """
     devices = np.asarray(jax.devices() if devices is None else devices).ravel()
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
@@ -49,7 +49,7 @@ def build_mesh(mesh, devices=None) -> Mesh:
     used = math.prod(sizes)
     if used > devices.size or (used < devices.size and jax.process_count() > 1):
         raise UserError(f"config.mesh ({shown}) asks for {used} devices, but JAX has {devices.size}; change its sizes")
-    # As `jax.make_mesh`, but an axis may take a part of one of a TPU slice's: 16 of 4 x 8 x 8.
+    # As `jax.make_mesh`, but a mesh axis may take part of an axis of a TPU slice: 16 of 4 x 8 x 8.
     laid_out = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
     return Mesh(laid_out, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
 
@@ -74,7 +74,7 @@ def check_rows_have_one_process(mesh: Mesh) -> None:
 
 
 def parameter_shardings(mesh: Mesh, logical_axes, shapes):
-    """A NamedSharding per parameter; a dimension that its mesh axis does not divide stays whole.
+    """A NamedSharding per parameter; a dimension stays whole if its mesh axis does not divide it.
 
     Args:
         mesh: from `build_mesh`.
@@ -109,7 +109,7 @@ def put_batch(mesh: Mesh, batch: dict[str, np.ndarray], whole: bool = False) -> 
     Args:
         mesh: from `build_mesh`.
         batch: this process's rows.
-        whole: they are all rows, the same in every process, and each takes its own of them.
+        whole: `batch` has all rows, the same in every process, and each process takes its own.
     """
     sharding = NamedSharding(mesh, BATCH)
     shape = lambda v: v.shape if whole else None
@@ -122,7 +122,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def on_host(tree):
-    """A tree of arrays as NumPy arrays, whole in every process, wherever their parts are."""
+    """A tree of arrays as NumPy arrays, gathered whole in every process."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)

@@ -24,10 +24,10 @@ class TrainState:
     """Everything that changes in training, arrays only.
 
     Attributes:
-        step: int32 scalar, updates done.
+        step: int32 scalar, number of updates done.
         params: float32 tree.
-        opt_state: the optimiser's.
-        carry: recurrent states with which the next batch's rows begin, [B, ...] by view and side; empty without a stream.
+        opt_state: the optimiser's state.
+        carry: recurrent states at the start of the next batch's rows, [B, ...] by view and side; empty without a stream.
     """
 
     step: Array
@@ -37,7 +37,7 @@ class TrainState:
 
 
 def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, batch) -> TrainState:
-    """A fresh state, each array made where its shard lives."""
+    """A fresh state; each array is created on its own devices."""
     make, seed = lambda seed: fresh_state(program, optimizer, seed, batch), np.int32(seed)
     shapes = jax.eval_shape(make, seed)
     shardings = state_shardings(program, optimizer, mesh, batch, shapes)
@@ -51,7 +51,7 @@ def fresh_state(program: Program, optimizer, seed: int | Array, batch) -> TrainS
 
 
 def state_shardings(program: Program, optimizer, mesh: Mesh, batch, shapes: TrainState) -> TrainState:
-    """The sharding of every array of a state: optimiser moments as their parameters, scalars on all devices."""
+    """The sharding of every array of a state: optimiser moments like their parameters, scalars on all devices."""
     whole = replicated(mesh)
     params = parameter_shardings(mesh, program.logical_axes(batch), shapes.params)
     opt_state = map_beside_params(optimizer, lambda _, sharding: sharding, shapes.opt_state, params, elsewhere=lambda _: whole)
@@ -64,7 +64,7 @@ def weighted_total(metrics, weights: Mapping[str, Array | float], denominators=N
     Args:
         metrics: {"mlm/loss": (sum, weight), ...}, perhaps of one micro-batch.
         weights: objective name to weight.
-        denominators: loss weights of the whole batch, where `metrics` are of a part of it.
+        denominators: loss weights of the whole batch, if `metrics` are of a part of it.
     """
     total = 0.0
     for name, weight in weights.items():
@@ -75,7 +75,7 @@ def weighted_total(metrics, weights: Mapping[str, Array | float], denominators=N
 
 
 def weights_at(weights: Mapping[str, tuple[float, float]], progress: Array | float) -> dict[str, Array | float]:
-    """Each objective's weight where a share `progress` of the training is done: from its first to its last, linearly."""
+    """Each objective's weight after a share `progress` of the training: changes linearly from its first to its last weight."""
     return {name: first + (last - first) * progress for name, (first, last) in weights.items()}
 
 
@@ -92,28 +92,28 @@ def build_train_step(
     Args:
         program: model and objectives.
         optimizer: from `build_optimizer`.
-        weights: objective name to its weight in the loss at the first step and, changed linearly, at the last.
-        micro_batches: parts in which the batch is worked through; their gradients add up to the whole's.
+        weights: objective name to its weight in the loss at the first and at the last step; it changes linearly.
+        micro_batches: number of parts of the batch; their gradients add up to the whole batch's.
         steps: of the whole run.
         frozen: pattern of parameter names without gradients ("": none); the optimiser must freeze them too.
 
     Returns:
-        The step. Its metrics are (weighted sum, weight): the objectives', two norms, and the share of `padding`; and the
-        number of `tokens` without padding.
+        The step. Its metrics are (weighted sum, weight): those of the objectives, two norms, and the share of `padding`; and
+        the number of `tokens` without padding.
     """
 
     def train_step(state: TrainState, batch, seed: int | Array):
         view_key, dropout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step))
         progress = state.step.astype(jnp.float32) / max(1, steps)
         now = weights_at(weights, progress)
-        # Rows j, j + k, j + 2k, ... form micro-batch j, so that each keeps its share of every device's rows.
+        # Rows j, j + k, j + 2k, ... form micro-batch j, so each has its share of every device's rows.
         divided = lambda tree: jax.tree.map(lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), tree)
         joined = lambda tree: jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree)
         parts, carries = divided(program.views(batch, view_key, progress)), divided(state.carry)
         keys = jax.random.split(dropout_key, micro_batches)
 
         def loss_weights(part):
-            # Only the weights are used, and they depend on the views alone: the compiler drops the forward pass.
+            # Only the weights are used. They depend only on the views, so the compiler drops the forward pass.
             return {k: (0.0, w) for k, (_, w) in program.metrics(state.params, part).items() if k.endswith("/loss")}
 
         def loss(params, part, carry, key, denominators):
@@ -136,11 +136,11 @@ def build_train_step(
             (grads, metrics), carry = jax.lax.scan(accumulate, zeros, (parts, carries, keys))
             carry = joined(carry)
         metrics = {**metrics, "gradient_norm": (optax.tree.norm(grads), jnp.float32(1.0))}
-        # A stream of varying lengths says by how much this batch's rate differs; it is the same in all rows.
+        # A stream of varying lengths scales this batch's rate; the scale is the same in all rows.
         rate_scale = batch["rate_scale"].max() if "rate_scale" in batch else 1.0
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, rate_scale=rate_scale)
         params = optax.apply_updates(state.params, updates)
-        # Seen after the update: a state is good only if its own parameters are finite.
+        # Checked after the update: a state is good only if its own parameters are finite.
         metrics |= {"parameter_norm": (optax.tree.norm(params), jnp.float32(1.0))}
         tokens, positions = jnp.sum(batch["documents"] > 0), batch["documents"].size
         metrics |= {"padding": ((positions - tokens).astype(jnp.float32), jnp.float32(positions))}
@@ -157,16 +157,16 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
         optimizer: from `build_optimizer`.
         config: the whole config.
         weights: the phase's.
-        mesh: of devices that are here, or of a topology.
-        state, batch: arrays that are placed, or ShapeDtypeStructs with shardings.
+        mesh: of this machine's devices, or of a topology.
+        state, batch: placed arrays, or ShapeDtypeStructs with shardings.
 
     Returns:
-        A `jax.stages.Lowered`. Its executable takes a state, whose memory it reuses, a batch, and the seed as an int32, so
-        runs that differ only in the seed share one program in JAX's compilation cache.
+        A `jax.stages.Lowered`. Its executable takes a state (it reuses the memory), a batch, and the seed as an int32. So runs
+        that differ only in the seed share one program in JAX's compilation cache.
     """
     train, frozen = config.train, config.optimizer.frozen
     step = build_train_step(program, optimizer, weights, train.micro_batches, train.steps, frozen)
-    # What comes out goes in again: without a word on it the partitioner may place it elsewhere.
+    # The output is the next input: without a sharding the partitioner may place it elsewhere.
     placement = jax.tree.map(lambda x: x.sharding, state)
     with jax.set_mesh(mesh):
         return jax.jit(step, donate_argnums=0, out_shardings=(placement, replicated(mesh))).lower(
@@ -175,9 +175,9 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
 
 
 def compile_lowered(lowered, level: int = 1):
-    """The executable of a `jax.stages.Lowered`; on a CPU with so much of LLVM's optimisation (0 to 3).
+    """The executable of a `jax.stages.Lowered`; on a CPU with this level of LLVM's optimisation (0 to 3).
 
-    1 gives training steps that are as fast as 2, XLA's default, and compile in two thirds of the time.
+    Training steps at level 1 are as fast as at 2, XLA's default, and compile in two thirds of the time.
     """
     if jax.default_backend() != "cpu" or jax.config.read("jax_disable_most_optimizations"):
         return lowered.compile()
@@ -185,7 +185,7 @@ def compile_lowered(lowered, level: int = 1):
 
 
 def without_gradient(params, frozen: str):
-    """Parameters of which no gradient flows to those that the pattern names, so that none of it need be computed."""
+    """The parameters without gradients for those that the pattern matches, so these gradients are never computed."""
     if not frozen:
         return params
     is_frozen = lambda path: re.search(frozen, parameter_name(path))
@@ -195,7 +195,7 @@ def without_gradient(params, frozen: str):
 def build_eval_step(program: Program, seed: int = 0) -> Callable:
     """The pure function (params, batch, index, carry) -> (metrics, carry, outputs).
 
-    Corruption depends on the batch's index alone.
+    Corruption depends only on the batch's index.
     """
 
     def eval_step(params, batch, index, carry):
