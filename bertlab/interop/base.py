@@ -177,7 +177,7 @@ def body_shapes(config: ConfigDict, vocab_size: int, *, predicts: bool = True, p
     """Shapes of a body's parameters, computed without creating them.
 
     Args:
-        config: a whole config, of which `config.model` is read.
+        config: a whole config; only `config.model` is read.
         vocab_size: V.
         predicts: include the output layer (of the forward side if the body has several).
         pools: include the pooler.
@@ -244,7 +244,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def only(source: Path, found: Sequence[Path], expected: str) -> Path:
-    """The single file found in a source. Raises: UserError: none or several were found; it says what is expected."""
+    """The single file found in a source. Raises: UserError: none or several were found; names the expected file."""
     if len(found) != 1:
         names = " and ".join(path.name for path in sorted(found))
         raise UserError(f"{source}: expected {expected}, found {names or 'none'}")
@@ -264,7 +264,7 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
         imported: what to write.
         workdir: a new or empty directory.
         source_kind: a key of `IMPORTERS`.
-        source: where it was read from.
+        source: the path of the imported model.
 
     Returns:
         The contents of imported.json.

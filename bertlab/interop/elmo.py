@@ -166,7 +166,7 @@ def _tokenizer_of_ids(source: Path, rows: int, tensor: str) -> tuple[Tokenizer, 
 
 
 def _tokenizer_of_characters(source: Path) -> tuple[Tokenizer, Path | None]:
-    """The tokenizer of a model that reads characters (any words will do), and where it was read from."""
+    """The tokenizer of a model that reads characters (any words will do), and the path it was read from."""
     if (own := source / _TOKENIZER).is_dir():
         tokenizer = load_tokenizer(own)
         if not tokenizer.has_whole_words:
@@ -278,7 +278,7 @@ def _check_characters(char_cnn: Mapping[str, Any], path: Path) -> dict[str, Any]
         "embedding.dim": (char_cnn.get("embedding", {}).get("dim"), (expected["character_width"],)),
         "activation": (char_cnn.get("activation"), (expected["activation"],)),
         "max_characters_per_token": (char_cnn.get("max_characters_per_token"), (_WORD_LENGTH,)),
-        # 261 in training; readers add one for padding, which the weights do not include.
+        # 261 in training; readers add one for padding; the weights do not include it.
         "n_characters": (char_cnn.get("n_characters"), (ALPHABET, ALPHABET + 1)),
     }
     for key, (value, allowed) in found.items():
@@ -310,7 +310,7 @@ def _highway_layers_of(char_cnn: Mapping[str, Any]) -> int:
 
 
 def _with_specials(words: Sequence[str]) -> list[str]:
-    """A vocabulary for a model that reads characters, whose weights have no rows for words."""
+    """A vocabulary for a model that reads characters: its weights have no rows for words."""
     theirs = ("<S>", "</S>", "<UNK>")
     return [*SPECIALS, *(word for word in dict.fromkeys(words) if word not in (*SPECIALS, *theirs))]
 

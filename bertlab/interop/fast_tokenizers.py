@@ -70,7 +70,7 @@ def save_fast_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length:
     framed = bool(tokenizer.prefix_ids or tokenizer.suffix_ids)
     types = ["token_type_ids"] if segments and framed and 1 in backend.encode("a", "a").type_ids else []
     config = {
-        # This class uses tokenizer.json as it is; others build their own rules around its vocabulary.
+        # This class uses tokenizer.json unchanged; others build their own rules around its vocabulary.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", *types, "attention_mask"],
@@ -236,7 +236,7 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def _cut(parts: Sequence[str], pieces: Sequence[str]) -> str:
-    """Cuts a special name, the expressions of its characters, where it stands in text; if possible where no piece is cut."""
+    """Splits a special name (the expressions of its characters) in two in text, if possible without splitting a piece."""
     text = "\n".join(pieces)
     cuts = range(1, len(parts))
     cut = next((cut for cut in cuts if not re.search(parts[cut - 1] + parts[cut], text)), 1)

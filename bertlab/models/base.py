@@ -425,7 +425,7 @@ def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn
     Args:
         layer: the class.
         remat: "none"; "dots": all but the products of matrices without batch axes; "full": everything but the layer's input.
-        in_loop: the layer runs inside a scan, which needs no protection from common-subexpression elimination.
+        in_loop: the layer runs inside a scan, so it needs no protection from common-subexpression elimination.
     """
     if remat == "none":
         return layer

@@ -169,7 +169,7 @@ def build(config) -> dict[str, Objective]:
     """The objectives of `config.objectives`, by their keys.
 
     Raises:
-        UserError: there is none, or a setting is unknown.
+        UserError: the config has no objective, or a setting is unknown.
     """
     if not len(config):
         raise UserError("config.objectives is empty; name at least one, for example objectives=mlm after the config's colon")

@@ -80,10 +80,10 @@ class RightToLeft(OneDirection):
 
 
 def neighbours(view: View, side: str) -> Int[Array, "B L"]:
-    """The token to predict at each position, −1 if there is none.
+    """The token to predict at each position, or −1 for none.
 
     Args:
-        view: `tokens` and `documents`, or `next_tokens` of a stream, which reach across the ends of rows.
+        view: `tokens` and `documents`, or a stream's `next_tokens`; these reach across the ends of rows.
         side: "forward" for the token after each position, "backward" for the token before.
     """
     if "next_tokens" in view:

@@ -183,7 +183,7 @@ class Objective(abc.ABC):
     Class attributes:
         reads: the side of `Encoded` that the loss uses: "forward", "backward", "both", or "any" for the widest one.
         sees: "clean" (the batch as it is), "own" (its own `view`), "shared" (its own `view`, also for objectives that see
-            "any"), "any" (a shared view if there is one, otherwise the batch), or the name of the objective whose view it
+            "any"), "any" (a shared view if the run has one, otherwise the batch), or the name of the objective whose view it
             shares.
         asks: what each unit of the loss's weight is: "tokens" (a supervised position, with a row of logits), "positions" (a
             supervised position without one), "pairs" (a label of two segments, from the pooled vector), or "other".

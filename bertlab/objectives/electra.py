@@ -36,7 +36,7 @@ class ReplacedTokenDetection(Objective):
     from the body's states of x'; as in the original code, large z means "replaced". No gradient flows through the draw.
     Positions are chosen as in `mlm`. All become [MASK] for the generator, as in the paper (its code keeps 15 %).
 
-    `task` is what the body is asked about x' (section 3.4):
+    `task` is the body's question about x' (section 3.4):
         discriminate: L_Disc over all tokens except padding, [CLS] and [SEP] included.
         discriminate_masked: L_Disc over m (ELECTRA 15 %).
         replace_mlm: Σ_{t in m} −log p(x_t | x') (Replace MLM).
@@ -63,7 +63,7 @@ class ReplacedTokenDetection(Objective):
     generator: str = "small"
     generator_size: float = 0.25
     rate: float = 0.15
-    exact: bool = True  # a fixed number of positions a row, as `mlm`'s
+    exact: bool = True  # a fixed number of positions per row, like `mlm`'s
     discriminator_weight: float = 50.0
 
     def __post_init__(self):
@@ -125,7 +125,7 @@ class ReplacedTokenDetection(Objective):
         return {**view, "tokens": replaced(view, draw_words(draw_key, unigram_probabilities(vocabulary), chosen))}
 
     def head(self, body: nn.Module) -> nn.Module | None:
-        """The generator and the layers that read the body's states; None if there are neither."""
+        """The generator and the layers that read the body's states; None without both."""
         if self.task == "replace_mlm" and not self.trains_generator:
             return None
         return _Head(body, self)
@@ -181,7 +181,7 @@ class ReplacedTokenDetection(Objective):
         return {"loss": (total, weight), **metrics, **{f"generator_{name}": value for name, value in generator.items()}}
 
     def extra_flops(self, shape: TransformerConfig, length: int) -> float:
-        """The generator with its logits, and what is computed from the body's states."""
+        """The FLOPs of the generator with its logits, and of the layers that read the body's states."""
         chosen = self._masking.slots(length)
         asked = length if self._asks_all else chosen
         flops = 0.0
@@ -220,7 +220,7 @@ def draw_tokens(logits: Float[Array, "B P V"], uniforms: Float[Array, "B P"]) ->
 
 
 def replaced(view: View, drawn: Int[Array, "B P"]) -> Int[Array, "B L"]:
-    """The original tokens with what was drawn at the chosen positions."""
+    """The original tokens, replaced by the drawn ones at the chosen positions."""
     return put_at(view["original_tokens"], view["masked_positions"], view["masked_weights"], drawn)
 
 

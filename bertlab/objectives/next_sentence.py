@@ -22,7 +22,7 @@ class NextSentence(Objective):
     sees = "any"
     asks = "pairs"
     needs = ("pair_label",)
-    other = "random"  # what B is where the label is 1
+    other = "random"  # what B is if the label is 1
 
     def head(self, body: nn.Module) -> nn.Module:
         """Two classes from the pooled vector."""

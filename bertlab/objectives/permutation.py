@@ -67,7 +67,7 @@ class PermutationLanguageModel(Objective):
         tokens, documents = batch["tokens"], batch["documents"]
         candidates = (documents > 0) & ~vocabulary.is_special(tokens)
         of_candidates = jnp.where(candidates, ranks, -1)
-        # Not top_k, which would gather the rows of all devices on each.
+        # Not top_k: it would gather the rows of all devices on each.
         target = jnp.argsort(-of_candidates, axis=1)[:, : self.slots(tokens.shape[1])]
         rank = at_positions(of_candidates, target)
         wanted = jnp.maximum(1, jnp.sum(documents > 0, axis=1, keepdims=True) // self.predict_one_in)

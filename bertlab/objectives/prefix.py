@@ -19,7 +19,7 @@ class PrefixLanguageModel(Objective):
 
     For each document of n tokens in a row, a share is drawn uniformly between `min_share` and `max_share`, and
     m = min(⌊share · n⌋, n − 1), so at least the last token is predicted. The tokens of the prefix see each other. Later tokens
-    see the prefix and what is left of them. The state at t predicts the token at t + 1.
+    see the prefix and the tokens to their left. The state at t predicts the token at t + 1.
 
     With max_share=0 this is left-to-right modelling (`ltr`) on a bidirectional body: the same numbers from the same parameters.
     Curricula from left-to-right to masked modelling need that.
@@ -52,7 +52,7 @@ class PrefixLanguageModel(Objective):
         return 0.0  # `extra_flops` counts logits
 
     def extra_flops(self, shape, length: int) -> float:
-        """Logits at all positions of a row, since only the device knows which are predicted."""
+        """Logits at all positions of a row, because only the device knows which ones it predicts."""
         return length * shape.flops_per_prediction()
 
     def loss(self, model: Bound, view: View) -> Metrics:
@@ -61,7 +61,7 @@ class PrefixLanguageModel(Objective):
         return model.token_loss(model.encoded.output("both"), "both", jnp.maximum(targets, 0), targets >= 0)
 
     def scoring(self) -> Scoring:
-        """By the chain rule, with tokens shown in order, if training asks for the first tokens of a text."""
+        """By the chain rule, with tokens shown in order, if training also predicts the first tokens of a text."""
         if self.min_share:
             return Scoring(lacks=f"min_share={self.min_share} never asks for the first tokens of a text")
         return Scoring(("in order",))
@@ -72,7 +72,7 @@ class PrefixLanguageModel(Objective):
 
 
 def predicted(predicting: np.ndarray) -> np.ndarray:
-    """[R, L] where tokens are predicted, given where the states are that predict the next token."""
+    """[R, L] the predicted tokens' positions, from the positions of the states that predict the next token."""
     return np.pad(predicting[:, :-1], ((0, 0), (1, 0)))
 
 

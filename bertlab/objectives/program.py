@@ -211,7 +211,7 @@ class Program:
         return group_by_view(self.objectives, self.stream)
 
     def views(self, batch: View, key: Array, progress: Array | float = 1.0) -> dict[str, View]:
-        """The views by name. MLM masks the same positions whatever other objectives are trained.
+        """The views by name. MLM masks the same positions with any other objectives.
 
         Args:
             batch: of the data, NumPy or JAX arrays.

@@ -26,7 +26,7 @@ class _NegativeSampling(Objective):
 
     sees = "own"
     families = ("static",)
-    asks = "other"  # a few products a position, no row of logits
+    asks = "other"  # a few products per position, no row of logits
 
     window: int = 5  # most words on each side; each centre draws its own number from 1 to this
     negatives: int = 5
@@ -110,7 +110,7 @@ class SkipGram(_NegativeSampling):
     def loss(self, model: Bound, view: View) -> Metrics:
         """Sums over pairs of centre and context; accuracy: the right word's product is above those of its negatives."""
         vectors, tokens = model.encoded.both[0], view["tokens"]
-        # The first use of the output layer makes its parameters, which must not happen inside the loop.
+        # The first use of the output layer makes its parameters; this must not happen inside the loop.
         model.predict_tokens(vectors[:1, :1], "both", among=tokens[:1, :1, None])
 
         # One offset at a time, forward and backward: all candidates together would be [B, L, 2W, k + 1, D].
@@ -168,7 +168,7 @@ def word_counts(vocabulary: Vocabulary) -> np.ndarray:
     """[V] float64 counts of the words in the training text, 0 for special tokens.
 
     Raises:
-        UserError: the counts are not known, or there is no word.
+        UserError: the counts are unknown, or the vocabulary has no word.
     """
     if vocabulary.counts is None:
         raise UserError(
@@ -219,7 +219,7 @@ class Glove(Objective):
 
     needs = ("counts",)
     families = ("static",)
-    asks = "other"  # one product a pair, no row of logits
+    asks = "other"  # one product per pair, no row of logits
 
     x_max: float = 100.0
     power: float = 0.75

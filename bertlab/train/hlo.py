@@ -281,9 +281,9 @@ class _Reader:
             return made.traffic + (made.bytes if sources[0].traffic else 0.0)
         if operation == "dynamic-update-slice":
             return 2 * sources[1].bytes if instruction.traffic else sources[1].traffic
-        if operation == "scatter":  # in place: what is there, what is added, what is written
+        if operation == "scatter":  # in place: the old value, the added value, the result
             return 3 * sources[-1].bytes if instruction.traffic else sources[-1].traffic
-        if operation == "copy-start":  # (what is made, what it is of, a context)
+        if operation == "copy-start":  # (output, input, a context)
             return sources[0].traffic + instruction.arrays[0].traffic
         made = sum(array.traffic for array in instruction.arrays[len(sources) if operation == "all-gather-start" else 0 :])
         return made + sum(source.traffic for source in sources)

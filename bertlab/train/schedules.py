@@ -30,7 +30,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
 
     Args:
         optimizer: `config.optimizer`. Its `decay` is one of
-            linear, cosine: with `decay_from_start` it counts from step 0, as in google-research/bert optimization.py, so that
+            linear, cosine: with `decay_from_start` it counts from step 0, as in google-research/bert optimization.py, so
                 the rate drops a little where warm-up ends; otherwise from the end of warm-up.
             constant: the full rate to the end, or until the last `cooldown_steps`, in which it falls linearly to 0 (warm-up,
                 stable, decay: Hu et al. 2024, arXiv 2404.06395, section 4).

@@ -38,7 +38,7 @@ _MEANING = {
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A minimal pair (Warstadt et al. 2020): `good` is to be more likely than `bad`; `paradigm` is BLiMP's UID."""
+    """A minimal pair (Warstadt et al. 2020): `good` should be more likely than `bad`; `paradigm` is BLiMP's UID."""
 
     good: str
     bad: str
@@ -207,7 +207,7 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
 
 
 def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequence[str]) -> dict[str, Any]:
-    """Measures; prints a table with what each number means and what makes it wrong."""
+    """Measures; prints a table that explains each number and its biases."""
     found = {kind: dataclasses.asdict(model.bits_per_byte(texts, kind)) for kind in kinds}
     some, hashed = found[kinds[0]], text_hash(texts)
     print(

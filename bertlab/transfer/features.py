@@ -57,7 +57,7 @@ def extract(
         shard_bytes: a shard holds as many texts as fit, at least one.
 
     Raises:
-        UserError: as for `Pretrained.encode`; the directory holds another extraction; there are no texts; or a state is not
+        UserError: as for `Pretrained.encode`; the directory holds another extraction; `texts` is empty; or a state is not
             finite in `dtype`.
     """
     directory = Path(directory).expanduser()
@@ -189,7 +189,7 @@ class _Reader:
 
 
 def _open_directory(directory: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Makes the directory or compares its manifest with what is asked for now; its shards, if they were all made."""
+    """Makes the directory or compares its manifest with this call's; returns its shards if it is complete."""
     if not (directory / MANIFEST).exists():
         if any(directory.glob("shard-*")):
             raise UserError(f"{directory} has shards but no {MANIFEST}; delete it, or give another directory")
@@ -225,7 +225,7 @@ def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dt
 
 
 def _batches(lengths: Sequence[int], longest: int) -> Iterator[list[int]]:
-    """Numbers of texts, those of about one length together, so that a batch has at most BATCH_POSITIONS with its padding."""
+    """Numbers of texts in batches of similar length; a batch has at most BATCH_POSITIONS with its padding."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         positions = power_of_two(len(batch) + 1) * padded_length(lengths[index], longest)

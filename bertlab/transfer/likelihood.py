@@ -252,7 +252,7 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
 
 
 def _score_neighbours(program: Program, direction: str, side: str, params, view: View) -> Float[Array, "2 B"]:
-    """Σ log p of each row's neighbouring tokens in one direction, by the states of one side, and how many there are."""
+    """Σ log p of each row's neighbouring tokens in one direction, by the states of one side, and their number."""
     hidden = program.encode(params, view).output(side)
     labels = neighbours(view, direction)
     asked = labels >= 0

@@ -40,7 +40,7 @@ def _letters(text: str) -> str:
 
 
 def _ends(run: list[int], text: str, decode: Callable[[list[int]], str]) -> list[tuple[int, int]]:
-    """Where in `text`, which is what all of `run` decodes to, each piece begins and ends; at least one character each."""
+    """Where each piece begins and ends in `text`, the decoded `run`; each piece has at least one character."""
     places, before, base, at = [], 0, 0, 0  # run[base:] decodes to text[at:]
     for number in range(len(run)):
         part = decode(run[base : number + 1])
@@ -67,7 +67,7 @@ def _ends(run: list[int], text: str, decode: Callable[[list[int]], str]) -> list
 def _locate(word: str, ids: Sequence[int], tokenizer: Tokenizer, fold: Callable[[str], str]) -> list[tuple[int, int]] | None:
     """Characters of each piece of a word, found by decoding the pieces; None if they do not decode to the word after `fold`.
 
-    Unknown pieces are what lies between the known ones, together unless they are as many as the characters there.
+    Unknown pieces get the characters between the known ones: one each if the numbers match, otherwise all together.
     """
     folded = [fold(character) for character in word]
     whole = "".join(folded)
