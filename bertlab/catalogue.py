@@ -1,4 +1,4 @@
-"""What `bertlab models` and `bertlab keys` print: published sizes with exact parameter counts, and every config key."""
+"""The output of `bertlab models` and `bertlab keys`: published sizes with exact parameter counts, and every config key."""
 
 import dataclasses
 import fnmatch
@@ -16,7 +16,7 @@ from bertlab.keys import KEYS
 from bertlab.models.presets import FAMILIES, build_body, model_direction, model_shape
 from bertlab.objectives.program import Program
 
-# Vocabularies of the released models; what was never released is counted with BERT's.
+# Vocabularies of the released models; unreleased models are counted with BERT's.
 _BERT_UNCASED, _BERT_CASED, _GPT1, _GPT2, _MODERN, _ELMO = 30_522, 28_996, 40_478, 50_257, 50_368, 793_471
 _PTB, _WIKITEXT_2, _WIKITEXT_103 = 10_000, 33_278, 267_735
 _OBJECTIVES = {

@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def cache_directory(directory: str = "") -> Path:
-    """Where what can be made again lies: `directory`, or if that is "" $BERTLAB_CACHE, or else ~/.cache/bertlab."""
+    """The directory for data that can be rebuilt: `directory`, or if that is "" $BERTLAB_CACHE, or else ~/.cache/bertlab."""
     return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
 
 

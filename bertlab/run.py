@@ -147,11 +147,11 @@ class Run:
         result: The final metrics and costs. It is written last: a run that has it is finished.
         costs: Step of a checkpoint -> what training had cost up to it: tokens, supervised, flops, seconds.
         evaluation: What `bertlab evaluate` measured (`bertlab.transfer.evaluations`) at the last step.
-        measured: What could not be measured after pretraining; written when that has been tried.
+        measured: The measurements after pretraining that failed; written after the attempt.
         floor: Objective -> its exact floor on the synthetic language.
         imported: Where imported weights came from.
         most_frequent: Split -> the score of always predicting the most frequent answer, for a fine-tuning.
-        job: What a sweep told its worker about the run.
+        job: A sweep's instructions to its worker about the run.
         failed: Why the last sweep could not finish the run.
         diverged: Where its pretraining met a loss or a gradient that is not finite.
         task_text: The texts that an adaptation reads, a JSON object a line.

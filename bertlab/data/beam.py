@@ -59,7 +59,7 @@ def beam_backend(runner: str, pipeline_options: str) -> Callable[[Corpus, dict[s
     Raises:
       UserError: if Beam does not know the runner or cannot use it.
     """
-    # As TFDS, which makes one of the pipelines, reads them; nor does it have Beam check type hints.
+    # TFDS makes one of the pipelines: parse options as it does, and like it do not let Beam check type hints.
     options = [f"--{option}" for option in pipeline_options.split(",") if option]
 
     def pipeline() -> beam.Pipeline:
@@ -200,7 +200,7 @@ class BeamBackend:
 
     @staticmethod
     def _parts(pipeline: beam.Pipeline, elements: Iterable[Any]) -> beam.PCollection:
-        """One element a part, on whatever workers are free."""
+        """One element per part, on any free workers."""
         return pipeline | "Parts" >> beam.Create(list(elements)) | "SpreadParts" >> beam.Reshuffle()
 
 
@@ -288,7 +288,7 @@ def _chunks(part: tuple[int, int], corpus: PartedCorpus) -> Iterator[tuple[int, 
 
 
 class _Encode(beam.DoFn):
-    """Chunks to examples with their numbers, by split, and to what is added up."""
+    """Turns chunks into numbered examples by split, and into statistics to add up."""
 
     def __init__(self, tokenizer: Path, names: list[str], splits: Splits):
         self._path, self._names, self._splits = tokenizer, names, splits

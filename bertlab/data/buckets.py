@@ -1,7 +1,7 @@
 """Length buckets: a batch holds rows of similar length, cut to the length of their bucket.
 
 A row belongs to the smallest bucket that holds it without its padding, and a batch is of one bucket: [B, bucket]. Batches come
-in the order in which buckets fill up, so that rows of a rare length wait longer than others.
+in the order in which buckets fill up, so rows of a rare length wait longer than others.
 """
 
 from collections.abc import Sequence

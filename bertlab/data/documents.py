@@ -77,10 +77,10 @@ def make_document(document_id: str, text: str) -> Document | None:
 def make_documents(document_id: str, text: str) -> Iterator[Document]:
     """The document of a text, or its sections if it has more than `LONGEST_DOCUMENT` characters; none of white space only.
 
-    Sections follow each other, end where a sentence ends and have about `SECTION` characters. They are documents of their own,
-    `ID#1`, `ID#2`, ..., and may fall into different splits: so a corpus of a few books has all splits, and each has some of
-    every book. No sentence is in two of them, but held-out sections have the author and the people of those in train. To hold
-    out whole books, keep their files out of the corpus and evaluate on them.
+    Sections follow each other, end with a sentence and have about `SECTION` characters. Each is a document, `ID#1`, `ID#2`,
+    ..., and they may be in different splits: a corpus of a few books has all splits, and each split has a part of every book.
+    No sentence is in two sections, but held-out sections share author and characters with train. To hold out whole books, keep
+    their files out of the corpus and evaluate on them.
     """
     document = make_document(document_id, text)
     if document is None:

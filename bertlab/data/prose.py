@@ -46,7 +46,7 @@ def _paragraph_lines(docstring: str) -> list[list[str]]:
             in_example = True
             continue
         if _UNDERLINE.match(line):
-            # What is underlined is a heading.
+            # An underlined line is a heading.
             if len(block) == 1:
                 block = []
             close()

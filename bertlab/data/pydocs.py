@@ -5,8 +5,8 @@ are never read, and neither are modules that some distributions leave out (`_LEF
 version: 0.95 MB, 11,800 sentences, 155,000 words in 3.11. Files are parsed with `ast`, never imported. That takes some seconds,
 so the result is kept in the cache directory, under a digest of the source files.
 
-Most of the text is in a few long modules. So that each split gets some of every kind, modules are cut into sections of about
-200 words, and each section is a document. Held-out text is then of the same modules as train, but never the same paragraph.
+Most of the text is in a few long modules. Modules are cut into sections of about 200 words, and each section is a document, so
+each split gets some text of every kind. Held-out text comes from the same modules as train, but never has the same paragraph.
 """
 
 import ast
@@ -27,7 +27,7 @@ from bertlab.data.prose import paragraphs
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, write_text
 
-# Changed with every change of the code that changes the text.
+# Raise it with every change of the code that changes the text.
 EXTRACTION_VERSION = 3
 
 # Linux distributions put these into packages of their own, or change them.
@@ -153,7 +153,7 @@ def _extract(sources: dict[str, bytes]) -> list[tuple[str, list[list[Paragraph]]
 
 
 def _cut(docstrings: list[list[Paragraph]]) -> Iterator[list[list[Paragraph]]]:
-    """Cuts at the ends of paragraphs into stretches of `_SECTION_WORDS` or a few more; the last has what is left."""
+    """Cuts at the ends of paragraphs into stretches of `_SECTION_WORDS` or a few more; the last has the rest."""
     stretch, words = [], 0
     for docstring in docstrings:
         part = []
@@ -169,7 +169,7 @@ def _cut(docstrings: list[list[Paragraph]]) -> Iterator[list[list[Paragraph]]]:
 
 
 def _is_new(text: str, seen: set[str]) -> bool:
-    """Whether no text like it, but for white space, was seen; it is now."""
+    """Whether this text is new, except for white space; marks it as seen."""
     plain = " ".join(text.split())
     if plain in seen:
         return False

@@ -67,7 +67,7 @@ def splits_by_fraction(fractions: Mapping) -> Splits:
 
 
 class Positions:
-    """What the bounds depend on, gathered document by document; what parts of a corpus gathered can be merged.
+    """Collects the data for the bounds document by document; you can merge those of several parts of a corpus.
 
     Attributes:
       valid: whether a position is below `valid_fraction`.
@@ -112,9 +112,9 @@ def splits_of(document_ids: Iterable[str], fractions: Mapping) -> Splits:
 
 
 def read_in_splits(corpus: Corpus, fractions: Mapping, read: Callable[[Iterator[Document], Splits], Any]) -> tuple[Any, Splits]:
-    """What `read` makes of all documents and the splits, which are known only after them.
+    """The result of `read` on all documents, and the splits. The splits are known only after reading all documents.
 
-    So it is first given the splits by fraction. If they leave a split empty, which only a small corpus does, it reads again.
+    So `read` first gets the splits by fraction. If they leave a split empty (only in a small corpus), it reads again.
     """
     splits = splits_by_fraction(fractions)
     while True:

@@ -29,7 +29,7 @@ import numpy as np
 from bertlab.data.documents import Document
 from bertlab.errors import UserError
 
-# Changed with every change of the code that changes the text.
+# Raise it with every change of the code that changes the text.
 LANGUAGE_VERSION = 1
 
 _LANGUAGE_STREAM, _DOCUMENT_STREAM = 0, 1

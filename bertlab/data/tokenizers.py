@@ -118,8 +118,8 @@ class Tokenizer:
     def continues(self) -> tuple[bool, ...] | None:
         """By id, whether a piece continues the word of the piece before it; specials do not.
 
-        A word is what white space parts, with the punctuation at its end; in WordPiece and words each punctuation mark is a
-        word. None where pieces do not show it: GPT-1's show where a word ends.
+        White space separates words, and a word includes the punctuation at its end; in WordPiece and words each punctuation
+        mark is a word. None if pieces do not show it: GPT-1's show only where a word ends.
         """
         return None
 
@@ -165,9 +165,9 @@ def normalise(text: str, lowercase: bool) -> str:
 class SentencePieceTokenizer(Tokenizer):
     """Base of the two kinds of SentencePiece models.
 
-    Characters outside the vocabulary become bytes, so that decoding gives back the text (lower-cased if so chosen). The
-    character U+2581, by which SentencePiece marks a space, is read as a space. A model that was not trained here keeps its
-    own rules (after ours for white space), and is framed by the first and last pieces of a text that it names, if any.
+    Characters outside the vocabulary become bytes, so decoding restores the text (lower-cased if you set `lowercase`). The
+    character U+2581, SentencePiece's mark for a space, is read as a space. A model that was not trained here keeps its own
+    rules (after ours for white space). If it names pieces for the begin and end of a text, they frame each text.
     """
 
     def __init__(self, model: bytes, lowercase: bool):
@@ -231,7 +231,7 @@ class _VocabularyTokenizer(Tokenizer):
         return cls(_read_vocabulary(directory / "vocab.txt", as_google=False), metadata["lowercase"], **settings)
 
     def _save_vocabulary(self, directory: Path) -> None:
-        # In bytes, as it is read: a text file would lose a piece's carriage return.
+        # In bytes, like the reader: a text file would lose a piece's carriage return.
         (directory / "vocab.txt").write_bytes("".join(f"{piece}\n" for piece in self._pieces).encode())
 
 
@@ -275,9 +275,9 @@ class WordPieceTokenizer(_VocabularyTokenizer):
 class WordsTokenizer(_VocabularyTokenizer):
     """Words and single punctuation marks, unchanged; others are [UNK]. Decoding puts spaces between them.
 
-    A word that a caller gives is looked up whole, and split at punctuation only where the vocabulary lacks it. With
-    `split="whitespace"` so is what stands between white space in a text, for vocabularies that were made elsewhere: text
-    becomes the tokens that they count on ("n't", "10,000", "New-York") where spaces part these.
+    A word that a caller gives is looked up whole, and split at punctuation only if the vocabulary lacks it. With
+    `split="whitespace"` the same holds for the words between white space in a text. This is for vocabularies made elsewhere: if
+    spaces separate the tokens that they expect ("n't", "10,000", "New-York"), text becomes these tokens.
     """
 
     kind = "words"
@@ -326,10 +326,9 @@ class WordsTokenizer(_VocabularyTokenizer):
 class JsonTokenizer(Tokenizer):
     """A tokenizer of Hugging Face's `tokenizers` library with all its rules, from an imported model.
 
-    Only the names of its special pieces are not recognised in text; pieces that were added without being special are. A
-    model that has such a name among its pieces of text (as words and unigram models do) cannot see it as anything else;
-    it becomes the unknown piece. In a byte-level BPE, where "word" and " word" are different pieces, every word but the
-    first gets its space.
+    It does not recognise the names of its special pieces in text, but it recognises added pieces that are not special. If a
+    model has such a name among its text pieces (as words and unigram models do), the name becomes the unknown piece. In a
+    byte-level BPE "word" and " word" are different pieces, so every word but the first gets its space.
     """
 
     kind = "json"
@@ -468,7 +467,7 @@ def train_tokenizer(
       kind: one of `TRAINED_KINDS`.
       texts: sentences, read once as a stream.
       vocab_size: number of pieces, the five specials (and for SentencePiece 256 bytes) included.
-      seed: of the sample, where the texts are more than it may hold.
+      seed: of the sample, if the texts do not all fit into it.
       lowercase: lower-case the text (for WordPiece: strip accents too).
       sample_sentences: number of sentences to train on at most (and at most `SAMPLE_CHARACTERS` characters).
 
@@ -547,7 +546,7 @@ def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
         pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 ({error}); convert it, or restore the original file.") from None
-    if as_google:  # who strips each line; one that is white space only stays as it is, to be no second "".
+    if as_google:  # who strips each line; a line of only white space is kept, or it would become a second "".
         pieces = [line.strip() or line.removesuffix("\r") for line in pieces]
     missing = [special for special in SPECIALS if special not in pieces]
     if missing:
@@ -628,7 +627,7 @@ def _load_sentencepiece(path: Path, lowercase: bool) -> SentencePieceTokenizer:
     try:
         from sentencepiece import sentencepiece_model_pb2
     except Exception as error:
-        # What sentencepiece 0.2.3 says beside protobuf 6, the newest that Beam 2.77 goes with.
+        # A warning of sentencepiece 0.2.3 with protobuf 6, the newest that Beam 2.77 supports.
         raise UserError(
             f"{path} needs a newer protobuf than the installed one; load it in an environment without bertlab[beam] ({error})"
         ) from error

@@ -180,7 +180,7 @@ def bert_words(text: str, lowercase: bool) -> list[str]:
 
 def bert_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
     """WordPiece in the `tokenizers` library's pieces, for text of `bert_words` with spaces between them."""
-    # The specials are in the vocabulary but are not declared as special, which would make text "[MASK]" the mask.
+    # The specials are in the vocabulary but not declared as special: otherwise the text "[MASK]" would become the mask.
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
     )

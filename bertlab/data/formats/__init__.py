@@ -22,7 +22,7 @@ def format_of(data, prepared=None, split: str = "train") -> Format:
 
     Args:
         data: `config.data`.
-        prepared: the corpus (`Prepared`), without which the format makes no batches but says all about them.
+        prepared: the corpus (`Prepared`); without it the format only describes its batches.
         split: of the corpus.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Co-occurrences of words, weighted by their distance: what GloVe is trained on (Pennington et al. 2014).
+"""Co-occurrences of words, weighted by their distance: GloVe's training data (Pennington et al. 2014).
 
 An entry is (i, j, X_ij): X_ij is the sum of 1/distance over all pairs of an i and a j of one document that are at most `window`
 words apart, to both sides, so X is symmetric. As in GloVe's cooccur.c, words outside the vocabulary (and other specials) are
@@ -48,7 +48,7 @@ def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
         with temporary_folder(prepared.directory.parent, TEMPORARY) as folder:
             runs = _write_runs(_pairs(prepared, split, window), folder)
             _merge(runs, prepared.tokenizer.vocab_size, folder / "entries")
-            # Another process may have made the same file meanwhile; it is as good.
+            # Another process may have made the same file meanwhile; both are equal.
             os.replace(folder / "entries", path)
     if not path.stat().st_size:
         raise UserError(f"no two known words co-occur in the {split} split; use more text or a larger vocabulary")

@@ -55,7 +55,7 @@ class Pairs(RowFormat):
 
     @abc.abstractmethod
     def _chunk(self, bounds: np.ndarray, first: int, target: int, rng: np.random.Generator) -> tuple[int, int]:
-        """Where A, the sentences from `first` on, ends, and where the sentences that follow it end."""
+        """The ends of A (the sentences from `first` on) and of the sentences that follow it."""
 
     def cut(self, document: dict, rng: np.random.Generator) -> list[Row]:
         """All rows of one document."""

@@ -1,15 +1,15 @@
 """Streams: text for models that carry their state from batch to batch (truncated back-propagation through time).
 
-A batch has B lanes, its rows. A lane reads one document after the other, and its row goes on where its row of the batch before
-ended. A lane that ends a document draws the next of the shuffled order at once, so every document is read once an epoch, and a
-row's last token knows the token that follows.
+A batch has B lanes, its rows. A lane reads one document after the other, and its row continues its row of the previous batch. A
+lane that ends a document takes the next in the shuffled order at once, so every document is read once per epoch, and the token
+after a row's last one is known.
 
-Rows have `next_tokens`, the token to predict at each position (−1: none); `continues` (1: the row goes on with its lane's
+Rows have `next_tokens`, the token to predict at each position (−1: none); `continues` (1: the row continues with its lane's
 state, 0: states start from zero); and `rate_scale`. Nothing in them is random; `visit` is always 0. With
 `config.data.stream.backward`, models that read right to left get a second stream of other documents with the prefix
-`backward_`. Its rows lie in text order; read from the last position to the first, a row goes on in the next batch.
+`backward_`. Its rows are in text order; read from the last position to the first, a row continues in the next batch.
 
-How the documents of the text are put together (`config.data.stream.wrap`):
+How documents are joined (`config.data.stream.wrap`):
 
     document  w w w w [SEP]            predicted going forward: all but a lane's first
     sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training (bilm-tf, data.py): an end
@@ -57,7 +57,7 @@ class _Text(NamedTuple):
     document: int
     inputs: np.ndarray
     targets: np.ndarray
-    # Whether the last target, −1 so far, is what the lane reads next.
+    # Whether the last target, −1 so far, is the next token that the lane reads.
     is_open: bool
 
 
