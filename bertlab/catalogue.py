@@ -105,7 +105,7 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     The settings of each objective follow the table of keys; their meanings are in the docstrings of its class.
     """
     shown = lambda default: str(default) if isinstance(default, str) else repr(default)
-    only = lambda key: f"; only with {' and '.join(key.only_with)}" if key.only_with else ""
+    only = lambda key: f"; only with {' and '.join(key.conditions)}" if key.conditions else ""
     keys = [key for key in KEYS if key.name != "objectives"]
     rows = [(key.name, "" if key.unset else shown(key.default), key.values(), key.meaning + only(key)) for key in keys]
     rows += [("objectives.NAME.weight", "1.0", "number", "weight of the objective in the loss")]

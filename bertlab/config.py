@@ -17,8 +17,8 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_dict, config_flags
 
+from bertlab import keys
 from bertlab.errors import UserError
-from bertlab.keys import KEYS
 
 CHECKOUT = Path(__file__).parent.parent  # of an installed package it is no checkout, and has no experiments/
 
@@ -71,7 +71,7 @@ def split_arguments(text: str) -> list[str]:
 def base_config() -> ConfigDict:
     """A config with every key of `bertlab.keys.KEYS` at its default; recipes change some, `--config.KEY=VALUE` any."""
     config = {}
-    for key in KEYS:
+    for key in keys.KEYS:
         *groups, leaf = key.name.split(".")
         node = functools.reduce(lambda of, group: of.setdefault(group, {}), groups, config)
         node[leaf] = config_dict.placeholder(key.default) if key.unset else copy.copy(key.default)
@@ -151,19 +151,37 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     Args:
         spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path from the working directory, else from the
             repository's root.
-        overrides: dotted names to values, as in `{"train.steps": 200}`.
-        argv: command-line arguments; only those of the form `--config.KEY=VALUE` are applied.
+        overrides: dotted names to values, as in `{"train.steps": 200}`. If they replace a part (such as the format), the file's
+            settings of that part return to their defaults.
+        argv: command-line arguments; only those of the form `--config.KEY=VALUE` are applied, before `overrides`.
 
     Raises:
         UserError: the file does not exist, has no `get_config`, or an override names an unknown key.
     """
+    config = _read(spec)
+    mistakes = keys.without_effect(config)  # of the file itself: they stay, to be refused
+    given = {}
+    for argument in argv or ():
+        if argument.startswith("--config."):
+            name, equals, text = argument.removeprefix("--config.").partition("=")
+            if not equals:
+                raise UserError(f"{argument}: write it as {argument}=VALUE")
+            given[name] = parse_override(config, name, text)
+    given |= overrides or {}
+    for name, value in given.items():
+        set_key(config, name, value)
+    keys.drop_without_effect(config, {*mistakes, *flatten(given)})
+    return config
+
+
+def _read(spec: str) -> ConfigDict:
+    """Runs a config file with the arguments after its colon."""
     path, colon, own = spec.partition(":")
-    arguments = [f"--config={_found(path, spec)}{colon}{own}"] + [a for a in argv or [] if a.startswith("--config.")]
-    _check_paths(spec, arguments[1:])
+    arguments = ["bertlab", f"--config={_found(path, spec)}{colon}{own}"]
     values = flags.FlagValues()
-    holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["bertlab", *arguments])
+    holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
     try:
-        values(["bertlab", *arguments])
+        values(arguments)
     except flags.IllegalFlagValueError as error:
         # config_flags rewords what a config file raises, and adds a traceback.
         chain = [error]
@@ -172,10 +190,7 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
         if own := [link for link in chain if isinstance(link, UserError)]:
             raise own[-1] from None
         raise UserError(f"{error}".replace("flag --", "--", 1)) from None
-    config = holder.value
-    for key, value in (overrides or {}).items():
-        set_key(config, key, value)
-    return config
+    return holder.value
 
 
 def brought(spec: str, config: ConfigDict, argv: Sequence[str] = ()) -> dict[str, Any]:
@@ -202,9 +217,8 @@ def brought(spec: str, config: ConfigDict, argv: Sequence[str] = ()) -> dict[str
     for name, entry in config.objectives.items():
         without |= flatten(objectives.describe(entry.get("implementation", name))[1], f"objectives.{name}.")
     overridden = {argument.removeprefix("--config.").partition("=")[0] for argument in argv}
-    changed = {key for key, value in flatten(load_config(spec)).items() if key in without and without[key] != value}
-    final = flatten(config)
-    return {key: final[key] for key in final if key in changed - overridden and str(final[key]) not in named}
+    changed = {key: value for key, value in flatten(config).items() if key in without and without[key] != value}
+    return {key: value for key, value in changed.items() if key not in overridden and str(value) not in named}
 
 
 def _found(path: str, spec: str) -> str:
@@ -218,18 +232,6 @@ def _found(path: str, spec: str) -> str:
         f"--config={spec}: {path} is missing here, and this bertlab was installed without the repository's experiments/;"
         " run in a checkout of it, or give the path of a config file"
     )
-
-
-def _check_paths(spec: str, arguments: list[str]) -> None:
-    """Names the nearest known key before config_flags would fail with less help."""
-    if not arguments:
-        return
-    config = load_config(spec)
-    for argument in arguments:
-        name, equals, _ = argument.removeprefix("--config.").partition("=")
-        if not equals:
-            raise UserError(f"{argument}: write it as {argument}=VALUE")
-        _require_key(config, name, f"--config.{name}")
 
 
 def set_key(config: ConfigDict, name: str, value: Any) -> None:
@@ -257,8 +259,8 @@ def parse_override(config: ConfigDict, name: str, text: str) -> Any:
     try:
         if kind in (tuple, list):
             return kind(ast.literal_eval(text))
-        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError, TypeError, SyntaxError):
+        return flags.BooleanParser().parse(text) if kind is bool else kind(text)
+    except (ValueError, TypeError, SyntaxError):
         raise UserError(f"--config.{name}={text}: expected {kind.__name__}") from None
 
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 from ml_collections import ConfigDict
 
-from bertlab.config import add_objectives, base_config, flatten, load_config, parse_arguments, parse_override, set_key
+from bertlab.config import add_objectives, base_config, brought, flatten, load_config, parse_arguments, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import REGISTRY
@@ -97,6 +97,34 @@ def test_missing_config_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"experiments/pretrain/bert.py is missing here, .*experiments/; "):
         load_config("experiments/pretrain/bert.py:size=tiny")
+
+
+def test_an_override_takes_settings_of_what_it_replaces_with_it():
+    spec = str(ROOT / "experiments/pretrain/elmo.py:tokens=characters")
+    assert load_config(spec).data.stream.wrap == "sentence"
+    replaced = load_config(spec, {"data.format": "full_sentences"}, ["--config.optimizer.name=adam"])
+    assert (replaced.data.stream.wrap, replaced.data.stream.backward) == ("document", False)
+    assert replaced.optimizer.initial_accumulator == 1.0
+    with pytest.raises(UserError, match=r"config\.data\.stream\.wrap='sentence' has no effect"):
+        check_config(load_config(spec, {"data.format": "full_sentences", "data.stream.wrap": "sentence"}))
+
+
+def test_a_file_s_own_setting_without_effect_is_refused(tmp_path):
+    own = "from bertlab.config import base_config\n\n\ndef get_config(arguments=None):\n    config = base_config()\n"
+    (tmp_path / "mine.py").write_text(f"{own}    config.optimizer.muon_rate = 3.0\n    return config\n")
+    with pytest.raises(UserError, match=r"config\.optimizer\.muon_rate=3\.0 has no effect"):
+        check_config(load_config(str(tmp_path / "mine.py"), {"train.steps": 5}))
+
+
+def test_a_config_file_is_run_once(tmp_path, monkeypatch):
+    lines = ["from bertlab.config import base_config", "", "", "def get_config(arguments=None):", "    RAN.append(arguments)"]
+    (tmp_path / "mine.py").write_text("\n".join([*lines, "    return base_config()", ""]))
+    ran = []
+    monkeypatch.setattr("builtins.RAN", ran, raising=False)
+    config = load_config(f"{tmp_path}/mine.py:size=tiny", {"seed": 3}, ["--config.train.steps=5"])
+    assert (config.seed, config.train.steps, ran) == (3, 5, ["size=tiny"])
+    brought(f"{tmp_path}/mine.py:size=tiny", config, ["--config.train.steps=5"])
+    assert ran == ["size=tiny", None]  # once more without arguments, to see what they changed
 
 
 def test_set_key_and_parse_override():

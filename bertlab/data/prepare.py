@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow_datasets as tfds
 
+from bertlab import keys
 from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
@@ -31,11 +32,10 @@ from bertlab.data.encode import encode_documents
 from bertlab.data.parallel import grouped, ordered_map
 from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared
 from bertlab.data.splits import Splits, check_fractions, named_splits, read_in_splits, require_documents
-from bertlab.data.tokenizers import Tokenizer, check_training, load_tokenizer, normalise, train_on_sample
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer, normalise, train_on_sample
 from bertlab.data.vocabularies import sample_texts
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, temporary_folder
-from bertlab.keys import KEYS
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 """Totals over the documents of a split; see `Prepared.statistics`."""
@@ -120,9 +120,10 @@ def describe(prepared: Prepared) -> str:
 
 def _options(data_config: Mapping) -> dict[str, Any]:
     config = data_config.to_dict() if hasattr(data_config, "to_dict") else dict(data_config)
-    defaults = lambda group: {key.leaf: key.default for key in KEYS if key.group == group}
+    defaults = lambda group: {key.leaf: key.default for key in keys.KEYS if key.group == group}
     options = {**defaults("data"), **config}
     options["tokenizer"] = {**defaults("data.tokenizer"), **config.get("tokenizer", {})}
+    keys.check(options, "data")
     check_fractions(options)
     return options
 
@@ -176,8 +177,6 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
     with temporary_folder(directory.parent, TEMPORARY) as temporary:
         # What is wrong with the settings or the number of documents is known before a tokenizer is trained.
         tokenizer = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
-        if tokenizer is None:
-            check_training(settings["kind"], settings["vocab_size"])
         backend.find_splits()
         tokenizer = tokenizer or backend.train_tokenizer(temporary)
         tokenizer.save(temporary / "tokenizer")

@@ -46,12 +46,12 @@ def position_of(document_id: str) -> float:
 
 
 def check_fractions(fractions: Mapping) -> None:
-    """Raises: UserError: `valid_fraction` and `test_fraction` are negative or leave nothing for training."""
+    """Raises: UserError: `valid_fraction` and `test_fraction` leave nothing for training."""
     valid, test = fractions["valid_fraction"], fractions["test_fraction"]
-    if min(valid, test) < 0 or valid + test >= 1:
+    if valid + test >= 1:
         raise UserError(
-            f"config.data.valid_fraction={valid} and config.data.test_fraction={test} must not be negative "
-            "and their sum must be below 1 to leave documents for training."
+            f"config.data.valid_fraction={valid} and config.data.test_fraction={test} leave no documents for training; make"
+            " their sum less than 1"
         )
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertlab import keys
 from bertlab.data.documents import Document
 from bertlab.errors import UserError
 
@@ -107,8 +108,7 @@ def language(
     Raises:
       UserError: for numbers that make no language.
     """
-    for key, value, least in zip(("vocab_size", "topics", "states", "seed"), (vocab_size, topics, states, seed), (2, 1, 1, 0)):
-        _require_integer(key, value, least)
+    keys.check({"vocab_size": vocab_size, "topics": topics, "states": states, "seed": seed}, "data.synthetic")
     _require_range("sentence_words", sentence_words)
     _require_range("document_sentences", document_sentences)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,)))
@@ -160,7 +160,7 @@ class SyntheticCorpus:
         Raises:
           UserError: for numbers that make no corpus.
         """
-        _require_integer("documents", documents, 1)
+        keys.check({"documents": documents}, "data.synthetic")
         bound = inspect.signature(language).bind(**options)
         bound.apply_defaults()
         self.language = language(**options)
@@ -186,11 +186,6 @@ class SyntheticCorpus:
             words = iter([vocabulary[word] for word in sample.words.tolist()])
             sentences = tuple(" ".join(next(words) for _ in range(n)) for n in sample.sentence_lengths.tolist())
             yield Document(f"synthetic:{index}", sentences)
-
-
-def _require_integer(key: str, value, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"config.data.synthetic.{key}={value!r} must be a whole number of at least {least}; change it.")
 
 
 def _require_range(key: str, value) -> None:

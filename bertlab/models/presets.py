@@ -190,13 +190,12 @@ DIRECTIONS = _LEFT_TO_RIGHT_FIRST
 
 def family_of(model) -> Family:
     """The family that `config.model` names."""
-    return _look_up(model.family, FAMILIES, "config.model.family")
+    return FAMILIES[model.family]
 
 
 def model_direction(model) -> str:
     """The direction of a model config: its own, otherwise its family's."""
     family = family_of(model)
-    _look_up(model.direction or family.directions[0], dict.fromkeys(DIRECTIONS), "config.model.direction")
     if model.direction and model.direction not in family.directions:
         raise UserError(
             f"config.model.direction={model.direction!r}: {model.family} reads {' or '.join(family.directions)}; choose that"
@@ -215,12 +214,15 @@ def model_shape(model, vocab_size: int) -> Any:
     Raises:
         UserError: an unknown name, a key that the family does not have, or numbers that do not fit together.
     """
+    for leaf in model:
+        BY_NAME[f"model.{leaf}"].check(model[leaf], {})
     family, direction = family_of(model), model_direction(model)
-    values = {**family.values, **_look_up(model.size, family.sizes, "config.model.size")}
+    if model.size not in family.sizes:
+        raise UserError(f"config.model.size={model.size!r} is not known; choose one of {', '.join(family.sizes)}")
+    values = {**family.values, **family.sizes[model.size]}
     fields = {field.name for field in dataclasses.fields(family.shape)}
     for key in (BY_NAME[f"model.{leaf}"] for leaf in model):
         value, default = model[key.leaf], None if key.unset else key.default
-        key.check(value, {})
         # Keys for how to compute it are fields of the shape, not values of the family.
         known = key.leaf in (fields if key.on_resume else values)
         if key.of_shape and value != default and not known:
@@ -232,13 +234,12 @@ def model_shape(model, vocab_size: int) -> Any:
     output = OutputConfig(
         *(values.pop(key) for key in ("output_transform", "tied", "output_bias")), rows=model.get("output_rows")
     )
-    dtype = _look_up(model.dtype, {"float32": jnp.float32, "bfloat16": jnp.bfloat16}, "config.model.dtype")
-    shape = family.shape(**values, vocab_size=vocab_size, direction=direction, output=output, dtype=dtype)
+    shape = family.shape(**values, vocab_size=vocab_size, direction=direction, output=output, dtype=getattr(jnp, model.dtype))
     if isinstance(shape, TransformerConfig):
         _check_transformer(shape)
     if isinstance(shape, BilstmConfig):
         _check_bilstm(shape)
-    resolved = {name: getattr(shape, name) for name in fields}
+    resolved = {f"model.{name}": getattr(shape, name) for name in fields}
     for key in KEYS:
         if key.group == "model" and key.leaf in fields:
             key.check(model.get(key.leaf), resolved)
@@ -246,8 +247,6 @@ def model_shape(model, vocab_size: int) -> Any:
 
 
 def _check_bilstm(shape: BilstmConfig) -> None:
-    if not shape.clip > 0:
-        raise UserError(f"config.model.clip={shape.clip} would make all states 0; take a large one, such as 1e9, for none")
     if shape.output.tied and shape.token_encoder == "characters":
         raise UserError(
             "config.model.tied=True shares the token embeddings, and token_encoder='characters' has none; set tied=False"
@@ -264,19 +263,8 @@ def _check_transformer(shape: TransformerConfig) -> None:
             f"config.model.position_encoding='rotary' turns pairs of coordinates: config.model.width={shape.width} over"
             f" config.model.heads={shape.heads} must be even"
         )
-    if shape.global_every < 1 or shape.local_window < 0:
-        raise UserError(
-            f"config.model.global_every={shape.global_every} must be at least 1 and config.model.local_window="
-            f"{shape.local_window} at least 0"
-        )
 
 
 def build_body(shape: Any) -> nn.Module:
     """The Linen module of a shape."""
     return next(family.body for family in FAMILIES.values() if isinstance(shape, family.shape))(shape)
-
-
-def _look_up(name, known: Mapping[str, Any], key: str):
-    if name not in known:
-        raise UserError(f"{key}={name!r} is not known; choose one of {', '.join(known)}")
-    return known[name]

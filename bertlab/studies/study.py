@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+from bertlab.keys import BY_NAME
 from bertlab.studies.axes import Point, axis, product, settings
 
 REPORT_DIRECTORY = "report"
@@ -73,7 +74,7 @@ class Study:
             `"seed": [1, 2]` also sets `data.seed`, unless an override or another axis does: each seed reads the text in its own
             order, the same for all variants, so the spread over seeds includes the order. Or a grid made with the functions
             of `bertlab.studies.axes`.
-        overrides: Overrides of all runs; axes take precedence.
+        overrides: Overrides of all runs; axes take precedence, and what has no effect with theirs is left out.
         downstream: The tasks each run is fine-tuned on: names, or name -> settings of the fine-tuning's config, with the
             reserved keys "recipe" and "task" (default: the name; with "task" it only names a directory and a column). They take
             precedence over shared "finetune." overrides; axes take precedence over them.
@@ -174,7 +175,9 @@ class Study:
         config = own.pop("config", self.config)
         if (seed := point.get("seed")) and seed.is_value and not any(overlap("data.seed", key) for key in own | self.overrides):
             own["data.seed"] = own["seed"]
-        shared = {k: v for k, v in self.overrides.items() if not any(overlap(k, key) for key in own)}
+        # What the point sets replaces the same key, and what has no effect with it, such as a setting of another format.
+        idle = {key for key, value in self.overrides.items() if key in BY_NAME and BY_NAME[key].without_effect(value, own)}
+        shared = {k: v for k, v in self.overrides.items() if k not in idle and not any(overlap(k, key) for key in own)}
         both = shared | own
         finetune = (_of_stage("finetune", shared), _of_stage("finetune", own))
         spec = RunSpec(

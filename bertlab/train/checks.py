@@ -173,6 +173,7 @@ def _check_phases(config: ConfigDict) -> None:
                 " states from one batch to the next; set config.model.stateful=False"
             )
         of_phase.train.phases = ""
+        keys.drop_without_effect(of_phase, ())
         check_config(of_phase)
 
 

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
+from bertlab import keys
 from bertlab.errors import UserError
 from bertlab.train.layer_groups import STACKED, parameter_name
 
@@ -142,10 +143,7 @@ def build_adapter(settings) -> Lora | None:
     Raises:
         UserError: names the key and its allowed values.
     """
-    if settings.rank < 0:
-        raise UserError(f"config.lora.rank={settings.rank} must be at least 0; 0 is off")
-    if not 0 < settings.alpha < math.inf:
-        raise UserError(f"config.lora.alpha={settings.alpha} must be more than 0")
+    keys.check(settings, "lora")
     try:
         re.compile(settings.targets)
     except re.error as error:

@@ -378,11 +378,6 @@ def check_optimizer(optimizer) -> None:
         raise UserError(
             f"config.optimizer.bias_correction='rate' is GPT's, for name='adam'; set 'none' or 'moments' for {optimizer.name!r}"
         )
-    if optimizer.average_after and (optimizer.name, optimizer.decay) != ("sgd", "constant"):
-        raise UserError(
-            f"config.optimizer.average_after={optimizer.average_after} averages SGD at a constant rate, not"
-            f" name={optimizer.name!r} with decay={optimizer.decay!r}; set name='sgd' and decay='constant', or average_after=0"
-        )
     if optimizer.group_rates:
         layer_groups.parse_group_rates(optimizer.group_rates)
         if optimizer.layer_decay != 1:

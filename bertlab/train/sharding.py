@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from bertlab import keys
 from bertlab.errors import UserError
 from bertlab.models.base import BATCH_AXES
 
@@ -40,8 +41,9 @@ def build_mesh(mesh, devices=None) -> Mesh:
     devices = np.asarray(jax.devices() if devices is None else devices).ravel()
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
     shown = ", ".join(f"{a}={s}" for a, s in zip(MESH_AXES, sizes))
-    if any(s < 1 and s != -1 for s in sizes) or sizes.count(-1) > 1:
-        raise UserError(f"config.mesh ({shown}): sizes must be positive; one may be -1, for the remaining devices")
+    keys.check(mesh, "mesh")
+    if sizes.count(-1) > 1:
+        raise UserError(f"config.mesh ({shown}): only one size may be -1, for the remaining devices")
     fixed = math.prod(s for s in sizes if s != -1)
     if -1 in sizes and devices.size % fixed:
         raise UserError(f"config.mesh ({shown}) does not divide {devices.size} devices; change the sizes that are not -1")

@@ -11,7 +11,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertlab.config import base_config, parse_override, set_key
+from bertlab import keys
+from bertlab.config import base_config, flatten, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.train import loop
@@ -103,6 +104,7 @@ def adaptation_config(
     settings = {**RECIPES[recipe], **(overrides or {})}
     for name, value in settings.items():
         set_key(config, name, parse_override(config, name, value) if isinstance(value, str) else value)
+    keys.drop_without_effect(config, flatten(overrides or {}))
     check_model(config, ConfigDict(pretrained["model"]))
     examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
     if "train.steps" not in settings:

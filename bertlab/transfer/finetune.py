@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from bertlab import keys
-from bertlab.config import base_config, parse_override, set_key
+from bertlab.config import base_config, flatten, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.keys import Key
 from bertlab.run import Run
@@ -30,11 +30,11 @@ KEYS = (
         " last, because only there has it seen the whole word", choices=("auto", "first", "last")),
     Key("transfer.random", False, "start from random parameters instead of the run's"),
     Key("transfer.features", False, "train on stored states (bertlab/transfer/stored.py)"),
-    Key("transfer.layers", int, "layers that are transferred, from the embeddings up; unset: all"),
-    Key("transfer.doc_stride", 128, "span: pieces between the starts of two windows"),
-    Key("transfer.max_query", 64, "span: most pieces of a question"),
-    Key("transfer.n_best", 20, "span: starts and ends of a window that are compared"),
-    Key("transfer.max_answer_length", 30, "span: most pieces of an answer"),
+    Key("transfer.layers", int, "layers that are transferred, from the embeddings up; unset: all", least=0),
+    Key("transfer.doc_stride", 128, "span: pieces between the starts of two windows", least=1),
+    Key("transfer.max_query", 64, "span: most pieces of a question", least=1),
+    Key("transfer.n_best", 20, "span: starts and ends of a window that are compared", least=1),
+    Key("transfer.max_answer_length", 30, "span: most pieces of an answer", least=1),
     Key("transfer.null_threshold", float, "SQuAD 2.0: no answer if its score exceeds the best answer's by more; unset: the best"
         " threshold on valid"),
 )  # fmt: skip
@@ -74,6 +74,7 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
             raise UserError(f"{name}: the heads of {config.task} have no setting '{name.removeprefix('head.')}'")
         for key in keys_of:
             set_key(config, key, parse_override(config, key, value) if isinstance(value, str) else value)
+    keys.drop_without_effect(config, flatten(overrides))
     return config
 
 
@@ -149,7 +150,7 @@ def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> Con
     config = config.copy_and_resolve_references()
     keys.check(config)
     for key in KEYS:
-        key.check(config.transfer[key.leaf], config.transfer)
+        key.check(config.transfer[key.leaf], {})
     if config.transfer.random and config.init_step is not None:
         raise UserError(f"config.init_step={config.init_step} has no effect with config.transfer.random=True; leave it unset")
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())

@@ -477,7 +477,8 @@ CHARACTER_FORMATS = (*FORMATS, "stream")
 def with_characters(data, format_name):
     data = data.copy_and_resolve_references()
     data.update(format=format_name, characters=True)
-    data.stream.update(wrap="sentence", backward=True, vary_length=True)
+    if format_name == "stream":
+        data.stream.update(wrap="sentence", backward=True, vary_length=True)
     return data
 
 

@@ -40,6 +40,19 @@ def test_an_axis_overrides_the_shared_overrides():
     assert (full.overrides["train.steps"], none.overrides["train.steps"]) == (9, 0)
 
 
+def test_a_shared_override_without_effect_at_a_point_is_left_out_there():
+    formats = {"pairs": {}, "text": {"data.format": "doc_sentences"}}
+    optimizers = {"adam": {}, "sgd": {"optimizer.name": "sgd"}}
+    shared = {"data.segment_pair.short_probability": 0.0, "optimizer.b2": 0.98, "optimizer.clip_norm": 5.0}
+    runs = study({"format": formats, "optimizer": optimizers}, overrides=shared).runs()
+    assert [shared.keys() - run.overrides.keys() for run in runs] == [
+        set(),
+        {"optimizer.b2"},
+        {"data.segment_pair.short_probability"},
+        {"optimizer.b2", "data.segment_pair.short_probability"},
+    ]
+
+
 def test_study_without_axes_is_one_run():
     (run,) = study({}).runs()
     assert run.name == "s"

@@ -162,6 +162,6 @@ def test_settings():
         ("targets", "(", r"config.lora.targets='\(' is not a valid pattern"),
     ):
         wrong = base_config().lora
-        wrong[key] = value
+        wrong.update({"rank": 4, key: value})
         with pytest.raises(UserError, match=message):
             build_adapter(wrong)

@@ -95,8 +95,8 @@ def test_equals_numpy(scale):
 
 def test_all_else_is_trained_by_adam_bit_for_bit():
     adam, muon = (
-        followed(settings(name=name, bias_correction="moments", muon_rate=3.0), own_gradients(4))[-1]
-        for name in ("adam", "muon")
+        followed(settings(bias_correction="moments", **rule), own_gradients(4))[-1]
+        for rule in ({"name": "adam"}, {"name": "muon", "muon_rate": 3.0})
     )
     assert {name for name in adam if np.array_equal(adam[name], muon[name])} == adam.keys() - MATRICES.keys()
 

@@ -250,8 +250,8 @@ def test_moments_accumulators_and_averages_lie_beside_their_parameters(changes, 
         ({"name": "lamb", "bias_correction": "rate"}, "config.optimizer.bias_correction='rate' .*'lamb'"),
         ({"name": "muon", "bias_correction": "rate"}, "config.optimizer.bias_correction='rate' .*'muon'"),
         ({"muon_rate": 0.0}, r"config.optimizer.muon_rate=0.0"),  # as for every key, by its range
-        ({"average_after": 5}, "config.optimizer.average_after=5 .*name='sgd' and decay='constant'"),
-        ({"name": "sgd", "average_after": 5}, "decay='linear'; .*decay='constant'"),
+        ({"average_after": 5}, "config.optimizer.average_after=5 .*name=sgd"),
+        ({"name": "sgd", "average_after": 5}, "config.optimizer.average_after=5 .*decay=constant"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(changes, message):

@@ -190,8 +190,8 @@ def test_a_dimension_that_the_mesh_does_not_divide_stays_whole():
     [
         (dict(data=3, fsdp=-1, tensor=1), "does not divide 8 devices"),
         (dict(data=4, fsdp=4, tensor=1), "asks for 16 devices, but JAX has 8"),
-        (dict(data=-1, fsdp=-1, tensor=1), "one may be -1"),
-        (dict(data=1, fsdp=0, tensor=1), "fsdp=0.*positive"),
+        (dict(data=-1, fsdp=-1, tensor=1), "only one size may be -1"),
+        (dict(data=1, fsdp=0, tensor=1), "config.mesh.fsdp=0"),
     ],
 )
 def test_meshes_that_do_not_fit_are_refused(sizes, message):

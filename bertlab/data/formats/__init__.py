@@ -5,7 +5,6 @@ from bertlab.data.formats.cooccurrence import Cooccurrence
 from bertlab.data.formats.pairs import NEGATIVES, SegmentPair, SentencePair
 from bertlab.data.formats.sentences import DocSentences, FullSentences
 from bertlab.data.formats.stream import Stream
-from bertlab.errors import UserError
 
 __all__ = ["FIELDS", "FORMATS", "NEGATIVES", "Format", "format_of", "row_length"]
 
@@ -26,10 +25,8 @@ def format_of(data, prepared=None, split: str = "train") -> Format:
         split: of the corpus.
 
     Raises:
-        UserError: the name is unknown, or the corpus lacks the split.
+        UserError: the corpus lacks the split.
     """
-    if data.format not in FORMATS:
-        raise UserError(f"config.data.format={data.format!r} is not known; choose one of {', '.join(FORMATS)}")
     return FORMATS[data.format](data, prepared, split)
 
 

@@ -67,8 +67,6 @@ class Format(abc.ABC):
                     f"config.data.pack_length={data.pack_length} must be 0 (no packing) or at least"
                     f" config.data.seq_len={data.seq_len}, the length of the rows to pack"
                 )
-            if data.pack_examples < 1:
-                raise UserError(f"config.data.pack_examples={data.pack_examples} must be at least 1")
         if data.buckets:
             check_buckets(data)
             if data.pack_length or not has_padding:

@@ -157,11 +157,6 @@ class Cooccurrence(Format):
     is_word_pairs = True
     makes = ("counts",)
 
-    def check(self) -> None:
-        if self.settings.window < 1:
-            raise UserError(f"config.data.cooccurrence.window={self.settings.window} must be at least 1")
-        super().check()
-
     def train(self, index: int, count: int) -> grain.IterDataset:
         """See `Format`; all parts share one order of entries."""
         found = entries(self.prepared, self.split, self.settings.window)

@@ -6,7 +6,6 @@ import numpy as np
 
 from bertlab.data.formats.row_format import RowFormat, RowIterator
 from bertlab.data.rows import Row, make_row, sentence_bounds
-from bertlab.errors import UserError
 
 # Kinds of negative pairs, and the field that labels them.
 NEGATIVES = {"random": "pair_label", "swapped": "order_label"}
@@ -33,21 +32,8 @@ class Pairs(RowFormat):
 
     @property
     def label_field(self) -> str:
-        """See `Format`. Raises: UserError: `negatives` is unknown."""
-        if (negatives := self.settings.negatives) not in NEGATIVES:
-            raise UserError(
-                f"config.data.{self.name}.negatives={negatives!r} is not known; choose one of {', '.join(NEGATIVES)}"
-            )
-        return NEGATIVES[negatives]
-
-    def check(self) -> None:
-        _ = self.label_field  # refuses unknown negatives
-        for key in ("short_probability", "random_next_probability"):
-            if not 0 <= (probability := getattr(self.settings, key, 0)) <= 1:
-                raise UserError(f"config.data.{self.name}.{key}={probability} must be between 0 and 1")
-        if (retries := self.settings.own_document_retries) < 0:
-            raise UserError(f"config.data.{self.name}.own_document_retries={retries} must be 0 or more")
-        super().check()
+        """See `Format`."""
+        return NEGATIVES[self.settings.negatives]
 
     @abc.abstractmethod
     def _target(self, rng: np.random.Generator) -> int:

@@ -26,9 +26,6 @@ import numpy as np
 from bertlab.data.formats.base import Format
 from bertlab.data.iterators import IteratorDataset
 from bertlab.data.rows import sentence_bounds
-from bertlab.errors import UserError
-
-WRAPS = ("document", "sentence", "none")
 
 # AWD-LSTM's varied lengths (Merity et al. 2017, section 5; salesforce/awd-lstm-lm, main.py).
 _HALF_PROBABILITY = 0.05
@@ -201,11 +198,6 @@ class Stream(Format):
     def row_length(self) -> int:
         """See `Format`: more than `seq_len`, to leave room if lengths vary."""
         return self.data.seq_len + _MARGIN * self.settings.vary_length
-
-    def check(self) -> None:
-        if self.settings.wrap not in WRAPS:
-            raise UserError(f"config.data.stream.wrap={self.settings.wrap!r} is not known; choose one of {', '.join(WRAPS)}")
-        super().check()
 
     def train(self, index: int, count: int) -> grain.IterDataset:
         """See `Format`; each part reads documents of its own."""

@@ -140,7 +140,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     options = {**OPTIONS, **options}
     options["pretraining"] = {**OPTIONS["pretraining"], **options["pretraining"]}
     for key in KEYS:
-        key.check(options[key.leaf], options)
+        key.check(options[key.leaf], {})
     directory = None
     if options["directory"] not in ("", "tfds"):
         directory = Path(options["directory"]).expanduser()
