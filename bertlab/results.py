@@ -4,7 +4,7 @@
 
     study = results.load("runs/table5")
     study.runs                         # a row per run: labels, status
-    study.measurements                 # a row per number: run, stage, task, split, metric, value, weight, standard_error
+    study.measurements                 # a row per number: run, stage, task, split, metric, value, standard_error
     study.metrics                      # a row per number of every metrics.jsonl
     study.wide("tokens", "package/accuracy")   # `runs`, with a column for each of these
     results.summarise(study)           # mean, standard deviation and seeds by variant

@@ -246,6 +246,8 @@ class StudyDirectory:
         settled: Why a sweep stopped early (`bertlab.studies.ordering`).
         rule: Its stopping rule; fixed before its first look.
         lock: Held by the sweep at work.
+        page: The report as one HTML page; a single run has one too.
+        report: Folder of the report's tables and figures.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -254,6 +256,8 @@ class StudyDirectory:
         self.settled = JsonFile(at / "settled.json")
         self.rule = JsonFile(at / "until_decided.json")
         self.lock = at / "sweep.lock"
+        self.page = at / "report.html"
+        self.report = at / "report"
 
     def run(self, name: str) -> Run:
         """The directory of one of its runs."""

@@ -15,11 +15,11 @@ from bertlab.run import Run, StudyDirectory
 from bertlab.studies import leaks
 from bertlab.studies.study import COSTS
 from bertlab.studies.worker import NO_COSTS, common_step, from_scratch, result_at
-from bertlab.transfer.evaluations import TEST_SPLIT, biases_of, read_evaluations
+from bertlab.transfer.evaluations import MEASURES, TEST_SPLIT, biases_of, read_evaluations
 
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
 TRANSFER_COSTS = ("flops", "seconds")
-COLUMNS = ("run", "stage", "task", "split", "metric", "value", "weight", "standard_error")
+COLUMNS = ("run", "stage", "task", "split", "metric", "value", "standard_error")
 
 
 class Measure(NamedTuple):
@@ -28,7 +28,7 @@ class Measure(NamedTuple):
     Attributes:
         stage: "pretrain", "finetune", "evaluate" (of `bertlab evaluate`), "floor" (of `bertlab floor`), "transfer" (all
             adaptations and fine-tunings together) or "most_frequent" (what always giving the most frequent answer scores).
-        task: The fine-tuning's directory; of minimal pairs their file; else "".
+        task: The fine-tuning's directory; of `bertlab evaluate` the file, "" for the run's own test split; else "".
         split: "valid" or "test"; "" for costs.
         metric: Such as "accuracy", "mlm/loss" (nats), "bits_per_byte/pseudo", "mlm/floor" (nats), "tokens".
     """
@@ -65,14 +65,14 @@ class Results:
         runs: One row per run: `run` (its name), `variant` (its labels without the seed; the study's title if the runs differ
             only in seeds), a column per axis, `trained` (its objectives, "mlm+nsp"), `status` ("finished", "failed",
             "unfinished"), `error`, `data_hash`, `biases` (names from `BIASES`, separated by spaces).
-        measurements: One row per number: `run`, `stage`, `task`, `split`, `metric` (see `Measure`), `value`, `weight` (how many
-            tokens or pairs the value is a mean over; NaN if not recorded), `standard_error` (over those; NaN if not recorded).
+        measurements: One row per number: `run`, `stage`, `task`, `split`, `metric` (see `Measure`), `value`,
+            `standard_error` (over tokens or pairs; NaN if not recorded).
             A run whose fine-tunings all start from random values has no pretraining: only `parameters`, and costs of 0. A run
             whose fine-tunings begin with an earlier step has the costs of that step, and what was measured there.
         metrics: One row per number in metrics.jsonl: `run`, `variant`, a column per axis, `step`, `split`, `tokens`,
             `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
-        text_hashes: What evaluations were asked about: `run`, `measure`, `source`, `text_hash`.
+        text_hashes: What evaluations were asked about: `run`, `task` and `metric` (see `Measure`), `text_hash`.
         environments: Run name -> its environment.json.
         first_metrics: Downstream task -> the metric it is reported by.
         configs: Run name -> the config.json of its pretraining.
@@ -170,7 +170,19 @@ def load(path: str | os.PathLike) -> Results:
     """
     path = Path(path)
     study, directories = read_study(path)
-    single = not StudyDirectory(path).study.exists()  # its own pretraining counts, whatever its fine-tunings start from
+    return _read(path, study, directories, single=not StudyDirectory(path).study.exists())
+
+
+def load_run(path: Path) -> Results:
+    """As `load` for a single run, but one of a study is what it is there: with the pretraining that it shares or discards."""
+    job = Run(path).job.get()
+    if job is None:
+        return load(path)
+    return _read(path, _alone(job["run"]), {job["run"]["name"]: Run(path)}, single=False)
+
+
+def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], single: bool) -> Results:
+    """The results of runs; of a single one the pretraining counts, whatever its fine-tunings start from."""
     seeds = seed_axes(study["axes"])
     repetitions = bool(seeds) and len(seeds) == len(study["axes"])
     runs, measured, curves, data_hashes, text_hashes, environments, configs, asked = [], [], [], [], [], {}, {}, {}
@@ -210,7 +222,8 @@ def load(path: str | os.PathLike) -> Results:
         hashes = {line["step"]: line["data_hash"] for line in lines if "data_hash" in line}
         hashes |= {result["step"]: data_hash} if data_hash and result.get("step") is not None else {}
         data_hashes += [{"run": name, "step": step, "data_hash": value} for step, value in hashes.items()]
-        text_hashes += [{"run": name, **row} for row in _text_hashes(evaluations)]
+        asked_about = [(of.task, of.metric, entry["text_hash"]) for of, entry in _entries(evaluations)]
+        text_hashes += [{"run": name, **dict(zip(("task", "metric", "text_hash"), row))} for row in asked_about]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
             asked[name] = leaks.token_objectives(data.get("objectives", {}))
@@ -226,7 +239,7 @@ def load(path: str | os.PathLike) -> Results:
             curves, columns=["run", "variant", *study["axes"], "step", "split", *X_AXES[1:], "metric", "value"]
         ),
         data_hashes=pd.DataFrame(data_hashes, columns=["run", "step", "data_hash"]),
-        text_hashes=pd.DataFrame(text_hashes, columns=["run", "measure", "source", "text_hash"]),
+        text_hashes=pd.DataFrame(text_hashes, columns=["run", "task", "metric", "text_hash"]),
         environments=environments,
         first_metrics=read_first_metrics(directories.values(), study["downstream"]),
         configs=configs,
@@ -254,11 +267,15 @@ def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
             f"{path} holds neither a study (study.json) nor a run (config.json, metrics.jsonl); "
             "give the --workdir of a sweep or of a run"
         )
-    tasks = single.tasks("finetune")
     name = path.resolve().name
-    run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}
-    described = {"name": name, "title": f"Run {name}", "question": "", "command": "", "axes": {}}
-    return described | {"downstream": tasks, "runs": [run]}, {name: single}
+    run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": single.tasks("finetune")}
+    return _alone(run), {name: single}
+
+
+def _alone(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a study.json with one run."""
+    described = {"name": run["name"], "title": f"Run {run['name']}", "question": "", "command": "", "axes": {}}
+    return described | {"downstream": list(run["downstream"]), "runs": [run]}
 
 
 def pretraining_step(run: Mapping[str, Any]) -> int | None:
@@ -324,8 +341,8 @@ def bounds(metric: str) -> tuple[float, float]:
     return (-1.0, 1.0) if name.endswith(("correlation", "matthews", "mcc", "pearson", "spearman")) else (-np.inf, np.inf)
 
 
-def _number(value: float | None, weight: float | None = None, standard_error: float | None = None) -> dict[str, Any]:
-    return {"value": value, "weight": weight, "standard_error": standard_error}
+def _number(value: float | None, standard_error: float | None = None) -> dict[str, Any]:
+    return {"value": value, "standard_error": standard_error}
 
 
 Rows = list[tuple[Measure, dict[str, Any]]]
@@ -350,38 +367,28 @@ def _floors(floors: Mapping[str, Mapping[str, Any]]) -> Rows:
     rows = []
     for objective, floor in floors.items():
         kind = "floor" if floor["exact"] else "lower_bound"
-        best = _number(floor["value"], standard_error=floor.get("standard_error"))
-        rows.append((Measure("floor", "", "test", f"{objective}/{kind}"), best))
-        above = _number(floor["above"], standard_error=floor["above_standard_error"])
+        rows.append((Measure("floor", "", "test", f"{objective}/{kind}"), _number(floor["value"], floor.get("standard_error"))))
+        above = _number(floor["above"], floor["above_standard_error"])
         rows.append((Measure("floor", "", "test", f"{objective}/above"), above))
     return rows
 
 
 def _evaluations(evaluations: Mapping[str, Any]) -> Rows:
-    """Bits per byte of the test split and minimal pairs of every file, from evaluation.json."""
-    rows = [
-        (Measure("evaluate", "", "test", f"bits_per_byte/{kind}"), _number(of["value"], of["tokens"], of["standard_error"]))
-        for kind, of in evaluations.get("bits_per_byte", {}).get(TEST_SPLIT, {}).items()
-    ]
-    return rows + [
-        (
-            Measure("evaluate", source, "test", f"minimal_pairs/{kind}"),
-            _number(of["accuracy"], of["pairs"], of["standard_error"]),
-        )
-        for source, by_kind in evaluations.get("minimal_pairs", {}).items()
-        for kind, of in by_kind.items()
+    """Bits per byte and minimal pairs, from evaluation.json."""
+    return [
+        (measure, _number(entry[MEASURES[measure.metric.partition("/")[0]][0]], entry["standard_error"]))
+        for measure, entry in _entries(evaluations)
     ]
 
 
-def _text_hashes(evaluations: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = [
-        (measure, source, entry["text_hash"])
+def _entries(evaluations: Mapping[str, Any]) -> list[tuple[Measure, Mapping[str, Any]]]:
+    """The entries of evaluation.json; the file that was asked about is the task."""
+    return [
+        (Measure("evaluate", "" if source == TEST_SPLIT else source, "test", f"{measure}/{kind}"), entry)
         for measure, by_source in evaluations.items()
         for source, by_kind in by_source.items()
-        if measure == "minimal_pairs" or source == TEST_SPLIT
-        for entry in by_kind.values()
+        for kind, entry in by_kind.items()
     ]
-    return [dict(zip(("measure", "source", "text_hash"), row)) for row in dict.fromkeys(found)]
 
 
 def _finetunings(directory: Run, run: Mapping[str, Any]) -> Rows:

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from bertlab.run import StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
 from bertlab.studies.curves import curves, score_curves, shared_curves, untrained
@@ -25,7 +26,6 @@ from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, s
 from bertlab.studies.same_data import compare_data
 from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import rate_rows, selections
-from bertlab.studies.study import REPORT_DIRECTORY
 from bertlab.studies.tables import (
     COST,
     COST_NOTE,
@@ -69,7 +69,8 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     console = console or Console()
     results = load(path)
     compared = compare_all(results)
-    directory = results.path / REPORT_DIRECTORY
+    place = StudyDirectory(results.path)
+    directory = place.report
     (directory / "figures").mkdir(parents=True, exist_ok=True)
     for name, frame in csv_tables(results, compared).items():
         if frame.empty:
@@ -80,10 +81,9 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     for name, figure in figures(results).items():
         figure_svg(figure, directory / "figures" / f"{name}.svg")
         figure.savefig(directory / "figures" / f"{name}.png", dpi=160, facecolor="white")
-    html = results.path / "report.html"
-    html.write_text(html_page(results, compared), encoding="utf-8")
-    print_report(results, compared, html, console)
-    return html
+    place.page.write_text(html_page(results, compared), encoding="utf-8")
+    print_report(results, compared, place.page, console)
+    return place.page
 
 
 def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd.DataFrame]:
@@ -99,7 +99,7 @@ def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd
         for variant, values in published["rows"].items()
     ]
     columns = ("family", "variant", "other", "mean", "sd", "low", "high", "p", "corrections", "pairs")
-    differences = [{"metric": of.measure.name} | {name: getattr(of, name) for name in columns} for of in compared]
+    differences = [of.measure._asdict() | {name: getattr(of, name) for name in columns} for of in compared]
     return {
         "runs": results.runs,
         "measurements": results.measurements,

@@ -7,7 +7,6 @@ import pandas as pd
 
 from bertlab.studies.curves import trained_runs
 from bertlab.studies.measurements import Results
-from bertlab.transfer.evaluations import TEST_SPLIT
 
 BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that do not change what is read
 
@@ -44,16 +43,16 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
 
 
 def compare_texts(results: Results) -> list[str]:
-    """A sentence for each source of bits per byte or minimal pairs whose texts differ between finished runs."""
+    """A sentence for each text of bits per byte or minimal pairs that differs between finished runs."""
     problems = []
     table = results.text_hashes[results.text_hashes["run"].isin(results.finished["run"])]
-    for (measure, source), rows in table.groupby(["measure", "source"], sort=False):
+    measured = table["metric"].map(lambda metric: metric.partition("/")[0])  # the kinds are compared with each other
+    for (source, measure), rows in table.groupby(["task", measured], sort=False):
         if rows["text_hash"].nunique() > 1:
             what = {"bits_per_byte": "Bits per byte", "minimal_pairs": "Minimal pairs"}[measure]
-            of = "the test split" if source == TEST_SPLIT else source
-            listing = "; ".join(
-                f"{text_hash[:12]}… in {', '.join(group['run'])}" for text_hash, group in rows.groupby("text_hash", sort=False)
-            )
+            of = source or "the test split"
+            by_text = rows.groupby("text_hash", sort=False)["run"]
+            listing = "; ".join(f"{text_hash[:12]}… in {', '.join(runs.unique())}" for text_hash, runs in by_text)
             problems.append(f"{what} of {of} were measured on different texts and are not comparable: {listing}.")
     return problems
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.keys import BY_NAME
+from bertlab.run import StudyDirectory
 from bertlab.studies.axes import Point, axis, product, settings
 
-REPORT_DIRECTORY = "report"
 COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # in result.json
 # Columns of results.runs and results.metrics; each axis becomes one more.
 COLUMNS = ("run", "variant", "trained", "biases", "status", "error", "split", "metric", "value", "data_hash", *COSTS)
@@ -143,13 +143,13 @@ class Study:
         """
         if unknown := [name for name in self.select if name not in self.axis_names]:
             raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axis_names)}')
-        grid, specs = self.grid, {}
+        grid, specs, beside = self.grid, {}, StudyDirectory("")
         if not grid:
             raise UserError(f"study {self.name}: axes has no points, so the study has no runs; give at least one")
         for point in grid:
             spec = self._run(point)
             # Beside the runs' directories lie study.json, sweep.lock and the report.
-            if spec.name in specs or spec.name in ("", REPORT_DIRECTORY) or spec.name.endswith((".json", ".lock")):
+            if spec.name in {"", beside.report.name, beside.page.name, *specs} or spec.name.endswith((".json", ".lock")):
                 raise UserError(
                     f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
                     f'"{spec.name}", but that name is taken; rename a label'

@@ -149,7 +149,8 @@ def kind_labels(asked: Sequence[tuple[str, str]]) -> list[str]:
     """Heads of (kind, source): the kind, with the file's stem if there are several files, or its path if stems are alike."""
     stems = {source: Path(source).stem for _, source in asked}
     alike = len(set(stems.values())) < len(stems)
-    return [kind if len(stems) == 1 else f"{kind}, {source if alike else stems[source]}" for kind, source in asked]
+    alone = lambda source: len(stems) == 1 or not source  # "" is the test split
+    return [kind if alone(source) else f"{kind}, {source if alike else stems[source]}" for kind, source in asked]
 
 
 def floor_table(results: Results) -> pd.DataFrame:

@@ -15,14 +15,14 @@ from rich.table import Table
 from bertlab.config import flatten
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.measurements import discards_pretraining
+from bertlab.studies.measurements import Measure, Results, discards_pretraining, load_run
 from bertlab.studies.study import COSTS, RunSpec
 from bertlab.studies.text import MISSING, count_text, number, seconds_text
-from bertlab.studies.worker import NO_COSTS, pretrained
+from bertlab.studies.worker import existing_run, pretrained
 from bertlab.train.phases import weights_of
-from bertlab.transfer.evaluations import read_evaluations
 
 PRETRAINING = ""
+PRETRAINED = ("pretrain", "evaluate", "floor")  # stages of the long table that are about a pretraining
 
 
 def compare(first: Path, second: Path, console: Console | None = None) -> None:
@@ -120,27 +120,31 @@ def environment(first: Path, second: Path) -> list[tuple[str, str, str]]:
 
 
 def outcomes(first: Path, second: Path) -> pd.DataFrame:
-    """A row for each cost and metric: `first` and `second`, NaN for a run without it."""
-    found = [_numbers(path) for path in (first, second)]
-    frame = pd.DataFrame(found, index=["first", "second"], dtype=float).T
+    """A row for each cost and metric of the long table (`bertlab.results`): `first` and `second`, NaN for a run without it.
+
+    Rows have the table's names (`Measure.name`), with ", valid" if they are of that split; of fine-tunings only test is shown.
+    """
+    frame = pd.DataFrame([_numbers(path) for path in (first, second)], index=["first", "second"], dtype=float).T
     return frame.dropna(how="all")
 
 
 def other_totals(first: Path, second: Path) -> list[str]:
     """The names of the total losses that the two runs sum over different objectives or weights."""
-    names = []
-    for stage, *directories in _pairs(first, second):
-        ours, theirs = (_weights(Run(directory).config.read()) for directory in directories)
-        if ours != theirs:
-            task = stage.removeprefix("finetune.")
-            names += ["valid/loss", "test/loss"] if stage == PRETRAINING else [f"{task}: test/loss"]
-    return names
+    ours, theirs = (_weights(Run(stages(path)[PRETRAINING]).config.read()) for path in (first, second))
+    return [] if ours == theirs else ["loss, valid", "loss"]
 
 
 def other_texts(first: Path, second: Path) -> list[str]:
-    """A sentence for each number of evaluation.json that the two runs measured on different texts."""
-    ours, theirs = (_evaluations(stages(path)[PRETRAINING]) for path in (first, second))
-    other = [name for name in ours if name in theirs and ours[name]["text_hash"] != theirs[name]["text_hash"]]
+    """A sentence for each number of `bertlab evaluate` that the two runs measured on different texts."""
+    ours, theirs = (
+        {
+            _name(Measure("evaluate", row.task, "test", row.metric)): row.text_hash
+            for of in _results(path)
+            for row in of.text_hashes.itertuples()
+        }
+        for path in (first, second)
+    )
+    other = [name for name in ours if ours[name] != theirs.get(name, ours[name])]
     return [f"{name} was measured on different texts in the two runs, so it is not comparable." for name in other]
 
 
@@ -173,8 +177,9 @@ def print_table(
 
 def text(name: str, value: float) -> str:
     """A number as its row prints it."""
-    if name in COSTS and not math.isnan(value):
-        return ("-" if value < 0 else "") + (seconds_text if name == "seconds" else count_text)(abs(value))
+    metric = name.removeprefix("transfer/")
+    if metric in COSTS and not math.isnan(value):
+        return ("-" if value < 0 else "") + (seconds_text if metric == "seconds" else count_text)(abs(value))
     return number(value, 4)
 
 
@@ -184,44 +189,32 @@ def _pairs(first: Path, second: Path) -> list[tuple[str, Path, Path]]:
     return [(stage, ours[stage], theirs[stage]) for stage in ours if stage in theirs]
 
 
-def _numbers(path: Path) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _results(path: Path) -> list[Results]:
+    """A run's results; before them those of the run that it stands on, whose costs are in the run's own."""
     pretraining = stages(path)[PRETRAINING]
-    # A run on an existing pretraining has its own result, with the costs that count.
-    files = [Run(directory).result for directory in dict.fromkeys((pretraining, path))]
-    results = [file.read() for file in files if file.exists()]
-    for result in results:
-        found |= {key: result[key] for key in COSTS if result.get(key) is not None}
-    if from_random(path):
-        found |= NO_COSTS
-    else:
-        for result in results:
-            found |= {f"{split}/{metric}": v for split, metrics in result["metrics"].items() for metric, v in metrics.items()}
-        found |= {name: of.get("value", of.get("accuracy")) for name, of in _evaluations(pretraining).items()}
-        for objective, floor in Run(pretraining).floor.get({}).items():
-            found |= {f"floor/{objective}": floor["value"], f"above/{objective}": floor["above"]}
-    for task in Run(path).tasks("finetune"):
-        metrics = Run(path).stage("finetune", task).result.get({"metrics": {}})["metrics"].get("test", {})
-        found |= {f"{task}: test/{metric}": value for metric, value in metrics.items()}
-    return found
+    job = Run(path).job.get()
+    stands_on = job is not None and existing_run(job["run"]["config"]) == pretraining and not from_random(path)
+    return [*([load_run(pretraining)] if stands_on else []), load_run(path)]
+
+
+def _numbers(path: Path) -> dict[str, float]:
+    found = {}
+    *standing, own = _results(path)
+    for results in standing:
+        found |= {measure: results.values(measure).iloc[0] for measure in results.measures() if measure.stage in PRETRAINED}
+    found |= {measure: own.values(measure).iloc[0] for measure in own.measures()}
+    shown = lambda of: of.stage in PRETRAINED or of.is_cost or (of.stage == "finetune" and of.split == "test")
+    return {_name(measure): value for measure, value in found.items() if shown(measure)}
+
+
+def _name(measure: Measure) -> str:
+    return f"{measure.name}, {measure.split}" if measure.split == "valid" else measure.name
 
 
 def _weights(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Objective -> its first and last weight in the total loss, if it is ever in it."""
     weights = {name: weights_of(ConfigDict(entry)) for name, entry in config.get("objectives", {}).items()}
     return {name: of for name, of in weights.items() if any(of)}
-
-
-def _evaluations(pretraining: Path) -> dict[str, Mapping[str, Any]]:
-    """ "bits_per_byte/pseudo, test split" -> its entry in evaluation.json."""
-    file = Run(pretraining).evaluation
-    measures = read_evaluations(file.path) if file.exists() else {}
-    return {
-        f"{measure}/{kind}, {source}": entry
-        for measure, by_source in measures.items()
-        for source, by_kind in by_source.items()
-        for kind, entry in by_kind.items()
-    }
 
 
 def _same_batches(stage: str, first: Path, second: Path) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.run import Run
+from bertlab.run import Run, StudyDirectory
 from bertlab.studies.locks import alone
 from bertlab.studies.study import COSTS, RunSpec, data_of, unseeded
 
@@ -63,24 +63,21 @@ class Stage:
 
 def stages(run: RunSpec, directory: Path) -> list[Stage]:
     """The stages that a run executes itself, in order, without those it takes from another run."""
-    finetunings = [
-        Stage("average" if run.averages else "finetune", task, directory / "finetune" / task) for task in run.downstream
-    ]
+    place = lambda kind, task: Run(directory).stage(kind, task).directory
+    finetunings = [Stage("average" if run.averages else "finetune", task, place("finetune", task)) for task in run.downstream]
     if run.averages:
         return finetunings
     pretraining = [] if "pretrain" in run.shares else [Stage("pretrain", "", directory)]
     adapting = run.downstream if run.adapt and "adapt" not in run.shares else ()
-    return pretraining + [Stage("adapt", task, directory / "adapt" / task) for task in adapting] + finetunings
+    return pretraining + [Stage("adapt", task, place("adapt", task)) for task in adapting] + finetunings
 
 
 def awaited(run: RunSpec, workdir: Path) -> list[tuple[str, Stage]]:
     """(run name, stage) of the other runs' stages that must be finished before a run can start."""
-    found = [
-        (name, Stage("finetune", task, workdir / name / "finetune" / task)) for name in run.averages for task in run.downstream
-    ]
+    of = lambda name, kind, task: (name, Stage(kind, task, StudyDirectory(workdir).run(name).stage(kind, task).directory))
+    found = [of(name, "finetune", task) for name in run.averages for task in run.downstream]
     for kind, name in run.shares.items():
-        tasks = run.downstream if kind == "adapt" else [""]
-        found += [(name, Stage(kind, task, workdir / name / ("adapt" if task else "") / task)) for task in tasks]
+        found += [of(name, kind, task) for task in (run.downstream if kind == "adapt" else [""])]
     return found
 
 
@@ -135,7 +132,8 @@ def execute(run: RunSpec, directory: Path) -> None:
         elif stage.kind == "finetune":
             finetune(pretrained(run, directory, stage.task), workdir=stage.directory, **finetuning(run, stage.task))
         else:
-            average_predictions([directory.parent / name / "finetune" / stage.task for name in run.averages], stage.directory)
+            fellows = [Run(directory).beside(name).stage("finetune", stage.task).directory for name in run.averages]
+            average_predictions(fellows, stage.directory)
         if not stage.finished:
             return  # stopped by SIGTERM after saving; the next sweep resumes here
 
@@ -148,8 +146,8 @@ def existing_run(config: str) -> Path | None:
 def pretrained(run: RunSpec, directory: Path, task: str = "") -> Path:
     """The directory of the model that a run's adaptations start from; with a task, that its fine-tuning starts from."""
     if task and run.adapt:
-        return directory.parent / run.shares.get("adapt", directory.name) / "adapt" / task
-    return existing_run(run.config) or directory.parent / run.shares.get("pretrain", directory.name)
+        return Run(directory).beside(run.shares.get("adapt", directory.name)).stage("adapt", task).directory
+    return existing_run(run.config) or Run(directory).beside(run.shares.get("pretrain", directory.name)).directory
 
 
 def finetuning(run: RunSpec, task: str) -> dict[str, Any]:

@@ -358,7 +358,8 @@ def finished(config, workdir: Path) -> dict | None:
     """The result of a finished run, otherwise None.
 
     Raises:
-        UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`).
+        UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`), or
+            one that is done and would evaluate something else.
     """
     directory = Run(workdir)
     if not directory.config.exists():
@@ -373,4 +374,11 @@ def finished(config, workdir: Path) -> dict | None:
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
         raise UserError(f"{workdir} holds a run with a different config ({shown}); give another --workdir or the same config")
-    return directory.result.get()
+    result = directory.result.get()
+    for name in new if result is not None else ():
+        if name.startswith("evaluate.") and old[name] != new[name]:
+            raise UserError(
+                f"{workdir} is finished, so config.{name}={new[name]!r} has no effect ({old[name]!r} there); leave it, and"
+                f" measure more with: bertlab evaluate --run={workdir}"
+            )
+    return result

@@ -17,6 +17,7 @@ from conftest import objectives_study, write_run, write_study
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from bertlab.run import Run
 from bertlab.studies import report as module
 from bertlab.studies.comparisons import compare_all
 from bertlab.studies.curves import curves
@@ -315,8 +316,8 @@ def write_likelihoods(directory, bits=None, pairs=None, text_hash="a" * 32, **bi
     of_split = {kind: unbiased | {"value": value} | bias for kind, value in (bits or {}).items()}
     judged = {"standard_error": 0.0123, "text_hash": text_hash, "pairs": 7}
     by_file = {source: {k: judged | {"accuracy": a} for k, a in of.items()} for source, of in (pairs or {}).items()}
-    evaluations = {"bits_per_byte": {"test split": of_split, "other.txt": {"pseudo": unbiased | {"value": 9.99}}}}
-    (directory / "evaluation.json").write_text(json.dumps(evaluations | {"minimal_pairs": by_file}))
+    evaluations = {"bits_per_byte": {"test split": of_split}, "minimal_pairs": by_file}
+    (directory / "evaluation.json").write_text(json.dumps(evaluations))
 
 
 def columns_of(results, group):
@@ -338,7 +339,7 @@ def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_s
     said = notes(results)[SCALES]
     assert "For one seed, s.e." in said
     assert "[UNK]" not in said and "capitals" not in said and "free" not in said
-    assert notices(results) == [] and "9.99" not in html_page(results)
+    assert notices(results) == []
     write_likelihoods(directory / "ltr-seed=2", {"left-to-right": 2.2}, text_hash="1" * 32)
     assert "s.e." not in notes(load(directory))[SCALES]
 
@@ -358,6 +359,16 @@ def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):
         "minimal pairs (%), pseudo, x/blimp.jsonl",
         "minimal pairs (%), pseudo, y/blimp.jsonl",
     ]
+
+
+def test_bits_per_byte_of_a_file_stand_beside_those_of_the_test_split(tmp_path, no_figures):
+    directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM",)))
+    write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5})
+    file = Run(directory / "mlm-seed=1").evaluation
+    own = file.read()["bits_per_byte"]["test split"]
+    file.write({"bits_per_byte": {"test split": own, "texts/b.txt": {"pseudo": own["pseudo"] | {"value": 1.25}}}})
+    found = columns_of(load(directory), SCALES)
+    assert [found[f"bits/byte, pseudo{of}"]["MLM"].split()[0] for of in ("", ", b")] == ["1.500", "1.250"]
 
 
 def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
@@ -630,7 +641,8 @@ def test_everything_is_a_csv_too_in_raw_units(tmp_path):
     written = {name: pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str) for name, frame in written.items()}
     seeds = written["table"].query("task == 'code_spans' and split == 'test' and metric == 'f1'").set_index("variant")["seeds"]
     assert seeds.to_dict() == {"MLM": "3", "LTR": "2", "biLM": "3"}
-    table = written["differences"].query("metric == 'code_spans/f1'").set_index(["family", "variant", "other"])
+    table = written["differences"].set_index(["family", "variant", "other"])
+    table = table.query("stage == 'finetune' and task == 'code_spans' and split == 'test' and metric == 'f1'")
     pairs = [("MLM", "LTR"), ("MLM", "biLM"), ("LTR", "biLM")]
     assert list(table.index) == [*(("all pairs", *pair) for pair in pairs), *(("first variant", *of[::-1]) for of in pairs[:2])]
     test = scipy.stats.ttest_rel(scores["MLM"], scores["biLM"])

@@ -9,6 +9,7 @@ from rich.console import Console
 from bertlab.cli import main
 from bertlab.errors import UserError
 from bertlab.run import Run
+from bertlab.studies.measurements import Measure, load
 from bertlab.studies.two_runs import compare, differences, environment, other_texts, outcomes, same_data
 
 
@@ -34,8 +35,8 @@ def test_only_what_differs_is_named_and_results_stand_side_by_side(runs):
     assert differences(*runs) == [("optimizer.learning_rate", "0.001", "0.0005"), ("lora.rank", "–", "4")]
     assert differences(runs[0], runs[0]) == []
     frame = outcomes(*runs)
-    assert frame.loc["valid/mlm/loss"].tolist() == [5.0, 4.75]
-    assert frame.loc["sst2: test/sst2/accuracy"].isna().tolist() == [True, False]
+    assert frame.loc["mlm/loss, valid"].tolist() == [5.0, 4.75]
+    assert frame.loc["sst2/accuracy"].isna().tolist() == [True, False]
 
 
 def test_the_same_text_is_told_from_another(runs, tmp_path):
@@ -99,8 +100,8 @@ def test_a_run_that_shares_its_pretraining_is_compared_with_it(runs, tmp_path):
     assert differences(shared, runs[1]) == [*differences(*runs)]
     assert differences(shared, runs[1])[-1] == ("adapt.package: optimizer.learning_rate", "1", "2")
     frame = outcomes(shared, runs[0])
-    assert frame.loc["valid/mlm/loss"].tolist() == [5.0, 5.0]
-    assert frame.loc["package: test/package/accuracy"].tolist() == [0.75, 0.5]
+    assert frame.loc["mlm/loss, valid"].tolist() == [5.0, 5.0]
+    assert frame.loc["package/accuracy"].tolist() == [0.75, 0.5]
     out = io.StringIO()
     compare(shared, runs[1], console=Console(file=out, width=300))
     assert f"{shared} uses the pretraining of {runs[0]}." in out.getvalue()
@@ -114,8 +115,8 @@ def test_a_run_from_random_values_has_nothing_of_the_pretraining_that_it_shares(
     (scratch / "finetune" / "package" / "config.json").write_text(json.dumps({"transfer": {"random": True}}))
     frame = outcomes(scratch, runs[0])
     assert frame.loc["seconds"].tolist() == [0.0, 10.0]
-    assert frame.loc["valid/mlm/loss"].isna().tolist() == [True, False]
-    assert frame.loc["package: test/package/accuracy", "first"] == 0.75
+    assert frame.loc["mlm/loss, valid"].isna().tolist() == [True, False]
+    assert frame.loc["package/accuracy", "first"] == 0.75
     assert same_data(scratch, runs[0]) == []
     out = io.StringIO()
     compare(scratch, runs[0], console=Console(file=out, width=300))
@@ -128,7 +129,7 @@ def test_a_run_on_a_model_that_was_there_already_is_compared_with_that(runs, tmp
     costs = {"step": 0, "seconds": 0, "data_hash": "00", "metrics": {}}
     (standing / "result.json").write_text(json.dumps(costs))
     assert differences(standing, runs[1]) == differences(*runs)
-    assert outcomes(standing, runs[0]).loc["valid/mlm/loss"].tolist() == [5.0, 5.0]
+    assert outcomes(standing, runs[0]).loc["mlm/loss, valid"].tolist() == [5.0, 5.0]
     assert outcomes(standing, runs[0]).loc["seconds"].tolist() == [0.0, 10.0], "nothing of it counts"
 
 
@@ -151,12 +152,12 @@ def test_evaluations_and_floors_are_results(runs):
         floor = {"value": 1.5, "above": bits - 1.5, "above_standard_error": 0.1, "exact": True, "note": ""}
         Run(run).floor.write({"mlm": floor})
     frame = outcomes(*runs)
-    assert frame.loc["bits_per_byte/pseudo, test split"].tolist() == [2.5, 2.25]
-    assert frame.loc["bits_per_byte/pseudo, b.txt"].tolist() == [2.5, 2.25]
-    assert frame.loc["minimal_pairs/pseudo, blimp.jsonl"].tolist() == [0.75, 0.5]
-    assert frame.loc["floor/mlm"].tolist() == [1.5, 1.5] and frame.loc["above/mlm"].tolist() == [1.0, 0.75]
+    assert frame.loc["bits_per_byte/pseudo"].tolist() == [2.5, 2.25]
+    assert frame.loc["b.txt/bits_per_byte/pseudo"].tolist() == [2.5, 2.25]
+    assert frame.loc["blimp.jsonl/minimal_pairs/pseudo"].tolist() == [0.75, 0.5]
+    assert frame.loc["mlm/floor"].tolist() == [1.5, 1.5] and frame.loc["mlm/above"].tolist() == [1.0, 0.75]
     [different] = other_texts(*runs)
-    assert different.startswith("minimal_pairs/pseudo, blimp.jsonl was measured on different texts")
+    assert different.startswith("blimp.jsonl/minimal_pairs/pseudo was measured on different texts")
     out = io.StringIO()
     compare(*runs, console=Console(file=out, width=200))
     assert "measured on different texts" in out.getvalue()
@@ -168,7 +169,7 @@ def test_it_is_printed(runs, capsys):
     printed = out.getvalue()
     assert "optimizer.learning_rate" in printed and "data.seq_len" not in printed
     assert "environments are the same" in printed, "the command is no difference"
-    assert any(line.split()[-4:] == ["valid/mlm/loss", "5.0000", "4.7500", "-0.2500"] for line in printed.splitlines())
+    assert any(line.split()[-5:] == ["mlm/loss,", "valid", "5.0000", "4.7500", "-0.2500"] for line in printed.splitlines())
     assert main(["compare", *map(str, runs)]) == 0
     assert "lora.rank" in capsys.readouterr().out
 
@@ -201,20 +202,28 @@ def test_total_losses_of_other_objectives_are_not_subtracted(runs, first, second
         Run(run).result.write(Run(run).result.read() | {"metrics": metrics})
         write_objectives(run, **weights)
     printed = printed_results(*runs)
-    assert printed["valid/loss"] == printed["test/loss"] == ["6.1300", "3.8300", shown]
-    assert printed["valid/mlm/loss"] == ["6.1300", "3.8300", "-2.3000"], "an objective's own loss is one question"
+    assert printed["loss, valid"] == printed["loss"] == ["6.1300", "3.8300", shown]
+    assert printed["mlm/loss, valid"] == ["6.1300", "3.8300", "-2.3000"], "an objective's own loss is one question"
 
 
-def test_total_losses_of_fine_tunings_with_another_objective_are_not_subtracted(tmp_path):
+def test_a_task_s_own_loss_is_compared_and_not_its_total(tmp_path):
     runs = [write_run(tmp_path / name, 100, 1e-3, 5.0, "f0") for name in "ab"]
-    for run, loss, weight in zip(runs, (2.5, 0.5), (0.5, 0.0), strict=True):
-        for task, auxiliary in (("package", weight), ("sst2", 0.5)):
-            write_stage(run, f"finetune/{task}", 1, 0.7)
-            Run(run).stage("finetune", task).result.write({"metrics": {"test": {"loss": loss, f"{task}/loss": loss}}})
-            write_objectives(run / "finetune" / task, language_model=auxiliary)
-    printed = printed_results(*runs)
-    assert printed["package: test/loss"] == ["2.5000", "0.5000", "–"]
-    assert printed["package: test/package/loss"] == printed["sst2: test/loss"] == ["2.5000", "0.5000", "-2.0000"]
+    for run, loss, auxiliary in zip(runs, (2.5, 0.5), (0.5, 0.0), strict=True):
+        write_stage(run, "finetune/package", 1, 0.7)
+        metrics = {"test": {"loss": loss + 1, "package/loss": loss}}
+        Run(run).stage("finetune", "package").result.write({"metrics": metrics})
+        write_objectives(run / "finetune" / "package", language_model=auxiliary)
+    assert printed_results(*runs)["package/loss"] == ["2.5000", "0.5000", "-2.0000"]
+
+
+def test_names_are_those_of_the_long_table(runs):
+    Run(runs[1]).stage("finetune", "sst2").most_frequent.write({"test": {"sst2/accuracy": 0.5}})
+    table = load(runs[1]).measurements
+    named = {
+        Measure(*row).name + (", valid" if row.split == "valid" else "")
+        for row in table[list(Measure._fields)].itertuples(index=False)
+    }
+    assert set(outcomes(*runs)["second"].dropna().index) == named - {"most_frequent/sst2/accuracy"}
 
 
 def test_a_directory_that_is_no_run_is_refused(runs, tmp_path):

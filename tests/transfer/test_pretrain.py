@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies.measurements import load
 from bertlab.studies.report import report
@@ -52,6 +53,11 @@ def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(sy
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert pretrain(config, run) == result
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    config.evaluate.sentences = 5
+    with pytest.raises(UserError, match=r"config\.evaluate\.sentences=5 .*bertlab evaluate --run="):
+        pretrain(config, run)
+    config.evaluate.sentences, config.mesh.fsdp = 3, 2  # how it is computed may differ
+    assert pretrain(config, run) == result
 
     (run / "floor.json").unlink()
     (run / "measured.json").unlink()  # as after a kill between the two
