@@ -64,8 +64,9 @@ class Key:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """`only_with` and the condition of its group: the settings of a format or a corpus have no effect with another."""
-        return self.only_with + ((_OF_GROUP[self.group],) if self.group in _OF_GROUP else ())
+        """`only_with`; and the settings of a format, in the group of its name, have no effect with another one."""
+        own = self.group.removeprefix("data.")
+        return self.only_with + ((f"data.format={own}",) if own in BY_NAME["data.format"].choices else ())
 
     @property
     def unset(self) -> bool:
@@ -113,7 +114,7 @@ class Key:
             raise UserError(f"{shown} must be a {self.values()}")
         within = all(bound is None or holds(value, bound) for bound, holds in self._bounds().values())
         if not within and value not in self.besides:
-            raise UserError(f"{shown} must be a {self.values()}")
+            raise UserError(f"{shown} must be {self.bounds()}")
         if missing := self.without_effect(value, values):
             default = "unset" if self.unset else repr(self.default)
             raise UserError(f"{shown} has no effect without config.{missing}; leave it {default}")
@@ -137,9 +138,7 @@ _CHARACTERS, _STAGES = "model.token_encoder=characters", "optimizer.thaw=gradual
 _ADAM, _MUON = dict(only_with=("optimizer.name=adam or lamb or muon",)), dict(only_with=("optimizer.name=muon",))
 _SLANTED, _LORA = dict(only_with=("optimizer.decay=slanted_triangular",)), dict(only_with=("lora.rank",))
 _SHARE, _PROBABILITY = dict(least=0, below=1), dict(least=0, most=1)
-_FORMATS = ("segment_pair", "full_sentences", "sentence_pair", "doc_sentences", "stream", "cooccurrence")
-_OF_GROUP = {f"data.{name}": f"data.format={name}" for name in _FORMATS}
-_OF_GROUP |= {"data.synthetic": "data.corpus=synthetic", "data.tfds": "data.corpus=tfds:*"}
+_SYNTHETIC, _TFDS = dict(only_with=("data.corpus=synthetic",)), dict(only_with=("data.corpus=tfds:*",))
 _NEGATIVES = ("random", "swapped")
 
 KEYS = (
@@ -147,7 +146,8 @@ KEYS = (
     # data
     Key("data.corpus", "pydocs", "pydocs, text:GLOB, tfds:NAME or synthetic"),
     Key("data.format", "segment_pair",
-        "how documents become rows (bertlab/data/formats)", _FORMATS),
+        "how documents become rows (bertlab/data/formats)",
+        ("segment_pair", "full_sentences", "sentence_pair", "doc_sentences", "stream", "cooccurrence")),
     Key("data.seq_len", 128, "tokens per row", least=8, in_phases=True),
     Key("data.batch_size", 32, "rows per batch", least=1, in_phases=True),
     Key("data.seed", 0, "seed of the order of documents, apart from `seed`: a study's seeds can read the same tokens", least=0),
@@ -190,15 +190,15 @@ KEYS = (
     Key("data.stream.vary_length", False, "rows of about seq_len, sometimes half, with the rate in proportion (AWD-LSTM)"),
     Key("data.cooccurrence.window", 15, "words on each side that count as context (GloVe)", least=1),
     Key("data.characters", False, "also the characters of each word; needs tokenizer.kind=words"),
-    Key("data.tfds.split", "train", "split of the TFDS dataset"),
-    Key("data.tfds.field", "text", "field of the TFDS dataset that contains the text"),
-    Key("data.synthetic.documents", 2000, "number of documents in the synthetic language", least=1),
-    Key("data.synthetic.vocab_size", 64, "number of words in its vocabulary", least=2),
-    Key("data.synthetic.topics", 4, "number of topics", least=1),
-    Key("data.synthetic.states", 8, "number of hidden states", least=1),
-    Key("data.synthetic.seed", 0, "seed of the language", least=0),
-    Key("data.synthetic.sentence_words", (4, 12), "shortest and longest sentence, in words"),
-    Key("data.synthetic.document_sentences", (4, 40), "shortest and longest document, in sentences"),
+    Key("data.tfds.split", "train", "split of the TFDS dataset", **_TFDS),
+    Key("data.tfds.field", "text", "field of the TFDS dataset that contains the text", **_TFDS),
+    Key("data.synthetic.documents", 2000, "number of documents in the synthetic language", least=1, **_SYNTHETIC),
+    Key("data.synthetic.vocab_size", 64, "number of words in its vocabulary", least=2, **_SYNTHETIC),
+    Key("data.synthetic.topics", 4, "number of topics", least=1, **_SYNTHETIC),
+    Key("data.synthetic.states", 8, "number of hidden states", least=1, **_SYNTHETIC),
+    Key("data.synthetic.seed", 0, "seed of the language", least=0, **_SYNTHETIC),
+    Key("data.synthetic.sentence_words", (4, 12), "shortest and longest sentence, in words", **_SYNTHETIC),
+    Key("data.synthetic.document_sentences", (4, 40), "shortest and longest document, in sentences", **_SYNTHETIC),
     Key("init_from", "", "a run or imported directory to start from: its parameters, model shape and tokenizer"),
     Key("init_step", int, "the step of its checkpoint (train.keep); unset: the last", least=0, only_with=("init_from",)),
     # model

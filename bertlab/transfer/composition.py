@@ -230,7 +230,7 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
         check_family(config, ConfigDict(pretrained["model"]))
     if transfer.layout == "delimited" and config.model.token_encoder == "characters":
         raise UserError("config.transfer.layout='delimited' adds tokens, but this model reads characters; set it to 'pair'")
-    if transfer.layers is not None and not 0 <= transfer.layers <= shape.layers:
+    if transfer.layers is not None and transfer.layers > shape.layers:
         raise UserError(f"config.transfer.layers={transfer.layers} must be 0 (only the embeddings) to {shape.layers}")
     for name, (task, _) in tasks.items():
         if config.metrics.get(name) not in task.metrics:

@@ -386,7 +386,7 @@ def test_a_recipe_s_settings_reach_the_heads_that_have_them(runs):
     [
         ("bert", "half", {"transfer.layout": "gpt"}, r"config.transfer.layout='gpt' .*pair, delimited"),
         ("bert", "half", {"transfer.layers": 3}, r"config.transfer.layers=3 must be 0 .* to 2"),
-        ("bert", "half", {"transfer.layers": -1}, r"config.transfer.layers=-1 must be 0"),
+        ("bert", "half", {"transfer.layers": -1}, r"config.transfer.layers=-1 must be at least 0"),
         ("bert", "half", {"head.chunk": 4}, r"config.objectives.half.chunk=4 .*family='bert'"),
         ("bert", "half", {"recipe": "best"}, r"recipe 'best' is not known; choose one of small, bert, gpt, ulmfit"),
         ("bert", "half", {"head.crf": "true"}, r"head.crf: the heads of half have no setting 'crf'"),
