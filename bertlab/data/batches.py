@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import grain
 import numpy as np
 
-from bertlab import keys
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.formats import Format, format_of
 from bertlab.data.iterators import IteratorDataset
@@ -144,7 +143,6 @@ def check_data(data, tokenizer_kind: str | None = None) -> None:
     Raises:
         UserError: names the key to change.
     """
-    keys.check(data, "data")
     format_of(data).check()
     if data.characters and tokenizer_kind is not None and not has_whole_words(tokenizer_kind):
         raise UserError(

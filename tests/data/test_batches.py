@@ -397,7 +397,6 @@ def test_padding_keeps_the_rows():
         ({"format": "cooccurrence", "pack_length": 64}, ("pack_length=64", "format='cooccurrence'")),
         ({"pack_length": 31}, ("pack_length=31", "seq_len=32")),
         ({"pack_length": -64}, ("pack_length=-64",)),
-        ({"pack_length": 64, "pack_examples": 0}, ("pack_examples=0",)),
         ({"buckets": (16, 12)}, ("buckets=(16, 12)", "seq_len=32")),
         ({"buckets": (16, 16)}, ("buckets=(16, 16)",)),
         ({"buckets": (16, 64)}, ("buckets=(16, 64)", "seq_len=32")),
@@ -407,15 +406,6 @@ def test_padding_keeps_the_rows():
         ({"buckets": (16,), "shards": 2}, ("buckets=(16,)", "shards=1")),
         ({"shards": 3}, ("shards=3", "batch_size=4")),
         ({"shards": 24, "batch_size": 24}, ("23 documents for 24 shards", "shards")),
-        ({"segment_pair": {"negatives": "nsp"}}, ("segment_pair.negatives='nsp'", "random, swapped")),
-        ({"segment_pair": {"short_probability": -0.5}}, ("segment_pair.short_probability=-0.5",)),
-        ({"segment_pair": {"own_document_retries": -1}}, ("segment_pair.own_document_retries=-1",)),
-        (
-            {"format": "sentence_pair", "sentence_pair": {"random_next_probability": 1.5}},
-            ("sentence_pair.random_next_probability=1.5",),
-        ),
-        ({"format": "stream", "stream": {"wrap": "paragraph"}}, ("stream.wrap='paragraph'", "document, sentence, none")),
-        ({"format": "cooccurrence", "cooccurrence": {"window": 0}}, ("cooccurrence.window=0",)),
         ({"format": "cooccurrence", "characters": True}, ("characters=True", "format='cooccurrence'")),
     ],
 )
