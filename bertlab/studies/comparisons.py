@@ -14,6 +14,7 @@ from bertlab.studies import statistics
 from bertlab.studies.curves import at_last_steps
 from bertlab.studies.measurements import Measure, Results, bounds, scores
 from bertlab.studies.seeds import mean_scores, seed_tables
+from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.statistics import TTest
 
 # Families of comparisons, each corrected for its own number.
@@ -65,10 +66,9 @@ class Comparison(TTest):
 def compare_all(results: Results) -> list[Comparison]:
     """The comparisons that a study's seeds allow, in all families, score by score; steps of a pretraining only at the last.
 
-    Empty for a study that selects: its test scores are those of the selected labels.
+    In a study that selects labels, each variant has its selected ones.
     """
-    if results.study.get("select"):
-        return []
+    results = at_selected_labels(results)
     return [found for measure in scores(results) for found in _of_measure(at_last_steps(results), measure)]
 
 

@@ -11,7 +11,7 @@ from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, cost, scores
 from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts
-from bertlab.studies.selection import searches_of
+from bertlab.studies.selection import at_selected_labels, searches_of
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 
 
@@ -22,7 +22,7 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
     if not results.axes:
         return [run_finding(results)]
     along = ", compared at the last step of pretraining" if trajectory_axis(results) else ""
-    results = at_last_steps(results)
+    results = at_last_steps(at_selected_labels(results))
     counts = {variant: seeds for variant, (seeds, _) in seed_counts(results).items() if seeds}
     least, most = min(counts.values()), max(counts.values())
     variants = f"{len(counts)} variants were run" if len(counts) > 1 else "One variant was run"
@@ -39,10 +39,8 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
             " Parentheses hold the interval of a difference, paired by seed; the intervals of all pairs of variants hold"
             " together with 95 % (Bonferroni)."
         )
-    if results.study.get("select"):
-        return [head]  # nobody may know which of the selected is best on test
     said = [said for measure in scores(results) for said in of_score(results, compared, measure) if said]
-    return [head, *claimed(results, compared), *said]
+    return [*claimed(results, compared), *said, head] if results.study.get("claims") else [head, *said]
 
 
 def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
@@ -85,7 +83,8 @@ def of_score(results: Results, compared: Sequence[Comparison], measure: Measure)
     others = [second, *(v for v in untrained(results) if v in means.index and v not in (best, second))]
     gaps = [gap(compared, measure, best, other) for other in others]
     highest = f"{measure.task} ({measure.metric}, test): {best} has the highest mean, {score_text(means[best], measure.metric)}"
-    pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if a in means.index and b in means.index]
+    claimed = [{claim["higher"], claim["lower"]} for claim in results.study.get("claims", ())]  # said already
+    pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if {a, b} <= set(means.index) and {a, b} not in claimed]
     return [
         f"{highest}, {'; '.join(gaps)}.",
         most_frequent(results, compared, measure),

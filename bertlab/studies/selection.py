@@ -28,6 +28,8 @@ from bertlab.studies.seeds import by_seed
 from bertlab.studies.statistics import mean_interval, multi_bootstrap
 from bertlab.studies.study import RATE, RunSpec, Study, unseeded
 
+TASK_STAGES = ("finetune", "most_frequent")  # of `Measure`, of which each task has its own selected label
+
 
 @dataclass(frozen=True)
 class Search:
@@ -189,19 +191,14 @@ def selections(results: Results) -> pd.DataFrame:
         1), `best` (highest test score of a run), `seeds` and `runs` (of the chosen label, with a score), `failed` (all failed
         runs of the variant). Unfinished runs are left out.
     """
-    select = [axis for axis in results.axes if axis in results.study.get("select", ())]
+    select, rows = selected_axes(results), []
     kept = [axis for axis in results.axes if axis not in select and axis not in results.seed_axes]
-    rows = []
     for labels, runs in _groups(results.runs, kept):
-        finished = runs["status"] == "finished"
         for measure in scores(results):
             on_test, on_valid = results.values(measure), results.values(measure._replace(split="valid"))
-            valid = pd.Series(on_valid.loc[runs["run"]].to_numpy(), index=runs.index).where(finished)
-            choices = {chosen: of for chosen, of in _groups(runs, select) if valid[of.index].notna().any()}
-            if not choices:
+            choices, chosen = _choose(runs, select, on_valid)
+            if chosen is None:
                 continue
-            values = {chosen: valid[of.index] for chosen, of in choices.items()}
-            chosen = max(choices, key=lambda label: (-values[label].isna().sum(), values[label].mean()))
             scored = by_seed(choices[chosen], on_test).dropna(how="all")
             over_seeds = scored.mean(axis=1)
             low, high = _interval(scored, bounds(measure.metric))
@@ -223,6 +220,61 @@ def selections(results: Results) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def at_selected_labels(results: Results) -> Results:
+    """The results as if each variant had run each task at its selected label only; the same results without `select`.
+
+    Runs that differ only in the axes of `select` become one, with the first one's name, pretraining and costs, and each task's
+    scores at the label that `valid` selects for the variant.
+    """
+    if not (select := selected_axes(results)):
+        return results
+    kept = [axis for axis in results.axes if axis not in select]
+    names = [axis for axis in kept if axis not in results.seed_axes]
+    one = {run: of["run"].iloc[0] for _, of in _groups(results.runs, kept) for run in of["run"]}  # run -> the first like it
+    own = results.measurements["run"].isin(set(one.values())) & ~results.measurements["stage"].isin(TASK_STAGES)
+    parts = [results.measurements[own]]
+    for _, runs in _groups(results.runs, names):
+        for measure in scores(results):
+            choices, chosen = _choose(runs, select, results.values(measure._replace(split="valid")))
+            if chosen is not None:
+                of_task = results.measurements["task"].eq(measure.task) & results.measurements["stage"].isin(TASK_STAGES)
+                parts.append(results.measurements[of_task & results.measurements["run"].isin(choices[chosen]["run"])])
+    measurements = pd.concat(parts, ignore_index=True)
+    measurements["run"] = measurements["run"].map(one)
+    runs = results.runs.assign(
+        status=results.runs["status"].eq("finished").groupby(results.runs["run"].map(one)).transform("max")
+    )
+    runs["status"] = runs["status"].map({True: "finished", False: "unfinished"})
+    runs = runs[runs["run"].isin(set(one.values()))].drop(columns=select).reset_index(drop=True)
+    if names:
+        runs["variant"] = [", ".join(filter(None, labels)) for labels in runs[names].itertuples(index=False)]
+    study = {**results.study, "axes": {axis: results.study["axes"][axis] for axis in kept}, "select": []}
+    study["runs"] = [run for run in results.study["runs"] if run["name"] in set(one.values())]
+    return replace(results, study=study, runs=runs, measurements=measurements)
+
+
+def selected_axes(results: Results) -> list[str]:
+    """The axes of which `valid` selects a label."""
+    return [axis for axis in results.axes if axis in results.study.get("select", ())]
+
+
+def _choose(
+    runs: pd.DataFrame, select: Sequence[str], on_valid: pd.Series
+) -> tuple[dict[tuple[str, ...], pd.DataFrame], tuple[str, ...] | None]:
+    """The runs of a variant by their labels of `select`, and the labels of the best; None if no run has a score.
+
+    Args:
+        runs: The variant's.
+        select: The axes.
+        on_valid: Run -> score.
+    """
+    valid = pd.Series(on_valid.loc[runs["run"]].to_numpy(), index=runs.index).where(runs["status"] == "finished")
+    choices = {label: of for label, of in _groups(runs, list(select)) if valid[of.index].notna().any()}
+    values = {label: valid[of.index] for label, of in choices.items()}
+    best = max(choices, key=lambda label: (-values[label].isna().sum(), values[label].mean()), default=None)
+    return choices, best
 
 
 def _interval(scores: pd.DataFrame, within: tuple[float, float]) -> tuple[float, float]:

@@ -28,7 +28,7 @@ CLAIMS = (
 
 def demo_logging(steps):
     """How often a demo of so many steps logs and evaluates."""
-    return {"train.eval_every": min(50, steps), "train.log_every": min(25, steps), "train.checkpoint_every": steps}
+    return {"train.eval_every": min(125, steps), "train.log_every": min(25, steps), "train.checkpoint_every": steps}
 
 
 def get_study(arguments=None):

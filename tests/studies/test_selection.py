@@ -1,5 +1,6 @@
 """What tables and sentences say of scores: selected on `valid` alone, by seeds that are independent, as certain as they are."""
 
+import dataclasses
 import json
 import math
 
@@ -8,12 +9,12 @@ import pytest
 import scipy.stats
 
 from bertlab.run import Run, StudyDirectory
-from bertlab.studies.comparisons import compare_all, difference
+from bertlab.studies.comparisons import compare_all, difference, find
 from bertlab.studies.findings import findings
 from bertlab.studies.measurements import load, score_of_task
 from bertlab.studies.report import report
 from bertlab.studies.seeds import summarise
-from bertlab.studies.selection import selections
+from bertlab.studies.selection import at_selected_labels, selections
 from bertlab.studies.tables import DIFFERENCES, SEEDS, SELECTED_NOTE, difference_table, notes, selection_table, table
 
 # (model, rate, seed) -> valid, test. The rate that is best on test is not best on valid; one that is better still there failed.
@@ -66,6 +67,27 @@ def test_the_best_on_valid_is_reported_on_test(tmp_path):
     assert (big["low"], big["high"]) == (pytest.approx(low), pytest.approx(high))
     assert list(selection_table(results).index) == ["words accuracy (%): big", "words accuracy (%): small"]
     assert SELECTED_NOTE in notes(results)[SEEDS]
+
+
+def test_variants_are_compared_at_the_labels_that_valid_selects(tmp_path):
+    """Of each task its own; the label that is best on test is not asked."""
+    scores = SCORES | {
+        ("small", "low", "2"): (0.52, 0.55),
+        ("small", "low", "3"): (0.51, 0.55),
+        ("big", "high", "3"): (0.81, 0.61),
+        ("big", "low", "3"): (0.7, 0.9),
+    }
+    results = write_scores(tmp_path, scores, ("model", "rate", "seed"), select=["rate"])
+    study = {**results.study, "claims": [{"higher": "small", "lower": "big", "published": "1 and 0", "source": "P"}]}
+    results = dataclasses.replace(results, study=study)
+    at = at_selected_labels(results)
+    assert at.variants == ["big", "small"] and at.axes == ("model", "seed") and len(at.runs) == 6
+    measure = score_of_task(at, "words")
+    assert at.values(measure).round(2).tolist() == [0.60, 0.64, 0.55, 0.55, 0.55, 0.61]
+    found = find(compare_all(results), measure, "big", "small")
+    assert found.pairs == 3 and found.mean == pytest.approx(np.mean([0.05, 0.09, 0.06])) and found.low > 0
+    assert "disagrees" in findings(results, compare_all(results))[0]
+    assert at_selected_labels(at) is at
 
 
 def test_one_seed_has_no_interval_and_equal_scores_have_none(tmp_path):
