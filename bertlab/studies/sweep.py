@@ -117,21 +117,22 @@ def sweep(
             fix_rule(workdir, study, until_decided)
         running: list[Job] = []
         failures: dict[str, str] = {}
-        run_those = functools.partial(run_all, running=running, workdir=workdir, launcher=launcher, runner=runner)
-        run_those = functools.partial(run_those, lock=descriptor, console=console)
+
+        def work_on(runs, ended, what, settled=None) -> tuple[dict[str, str], int]:
+            """Prepares the text of the runs that have not ended and executes them; returns what `run_all` does."""
+            pending = [run for run in runs if not ended(run)]
+            counts = f"{what}, {len(runs) - len(pending)} already finished, {len(pending)} to do"
+            print_line(console, f"{study.name}: {counts}, in {workdir}")
+            if pending:
+                prepare_data([configs[run.name] for run in pending], console)
+            return run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled)
+
         try:
             if searches:
                 clear_changed(workdir, tried)
                 StudyDirectory(workdir).study.write(description)
-                begun = [run for run in tried if not has_ended(Run(workdir / run.name))]
-                print_line(
-                    console,
-                    f"{study.name}: {len(tried)} candidates for {len(searches)} pretraining rates,"
-                    f" {len(tried) - len(begun)} already finished, {len(begun)} to do, in {workdir}",
-                )
-                if begun:
-                    prepare_data([configs[run.name] for run in begun], console)
-                failed, _ = run_those(begun, total=len(tried))
+                what = f"{len(tried)} candidates for {len(searches)} pretraining rates"
+                failed, _ = work_on(tried, lambda run: has_ended(Run(workdir / run.name)), what)
                 failures |= {name: error for name, error in failed.items() if not Run(workdir / name).diverged.exists()}
                 for search in searches:
                     print_line(console, search.result(workdir))
@@ -140,20 +141,12 @@ def sweep(
             StudyDirectory(workdir).study.write(description)
             held = undecided(searches, workdir)
             failures |= {run.name: held[run.name] for run in runs if run.name in held}
-            ready_ones = [run for run in runs if run.name not in held]
-            if published and (cleared := clear_needed(Path(published), workdir, ready_ones)):
+            free = [run for run in runs if run.name not in held]
+            if published and (cleared := clear_needed(Path(published), workdir, free)):
                 print_line(console, f"pretrained again, because new tasks begin with them: {', '.join(cleared)}")
-            pending = [run for run in ready_ones if not is_finished(run, workdir / run.name)]
-            print_line(
-                console,
-                f"{study.name}: {len(runs)} runs, {len(ready_ones) - len(pending)} already finished, {len(pending)} to do,"
-                f" in {workdir}",
-            )
-            if pending:
-                prepare_data([configs[run.name] for run in pending], console)
             settled = functools.partial(look, workdir, study, until_decided) if until_decided else None
             StudyDirectory(workdir).settled.delete()
-            failed, unbegun = run_those(pending, total=len(ready_ones), settled=settled)
+            failed, unbegun = work_on(free, lambda run: is_finished(run, workdir / run.name), f"{len(runs)} runs", settled)
             failures |= failed
         except KeyboardInterrupt:
             print_line(console, f"interrupted: waiting for {len(running)} runs to save; press Ctrl-C again to kill them")
@@ -165,6 +158,11 @@ def sweep(
             raise
         finally:
             launcher.close()
+    return conclude(runs, failures, unbegun, workdir, console)
+
+
+def conclude(runs: Sequence[RunSpec], failures: Mapping[str, str], unbegun: int, workdir: Path, console: Console) -> int:
+    """Prints how a sweep ended; returns its exit status."""
     for name, error in failures.items():
         log = Run(workdir / name).log
         print_line(console, f"failed: {name}: {error}" + (f" (log: {log})" if log.exists() else ""), style="bold red")
