@@ -339,45 +339,67 @@ def read_setting(
             task lacks `data`.
     """
     defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0, "tasks": "+".join(tasks), "data": ""}
-    defaults |= {
-        "task_steps": 0,
-        "task_rates": "",
-        "select": "",
-        "labels": "",
-        "use": "study",
-        "body": body,
-        "dtype": "float32",
-        **others,
-    }
+    defaults |= {"task_steps": 0, "task_rates": "", "select": "", "labels": "", "use": "study", "body": body}
+    defaults |= {"dtype": "float32", **others}
     presets, values = presets or {}, parse_arguments(arguments, **defaults)
     preset = values["scale"] if values["scale"] in presets else ""
     if preset:  # arguments given explicitly take precedence
         values = parse_arguments(arguments, **defaults | presets[preset]) | {"scale": presets[preset]["scale"]}
-    scale, names = values["scale"], [name for name in values["tasks"].split("+") if name]
+    scale = values["scale"]
     if scale not in SCALES:
         raise UserError(f"scale={scale}: choose one of {', '.join((*presets, *SCALES))}")
+    values["select"] = values["select"] or ("on" if scale in SELECTING else "off")
+    _check_arguments(values, {"steps": 1, "task_steps": 1} | dict(least or {}))
+    pretraining, adam, finetune = _of_scale(values, paper or {})
+    small = scale in ("tiny", "mini")
+    return Setting(
+        scale=scale,
+        preset=preset,
+        corpus=values["corpus"],
+        seeds=list(range(1, values["seeds"] + 1)),
+        tasks=_named(values["tasks"]),
+        data=values["data"],
+        pretraining=pretraining,
+        adam=adam,
+        transformer=BODIES[values["body"]] if small else {},
+        mask_rate=MASK_RATE if small and values["body"] == "today" else 0.0,
+        finetune=finetune,
+        task_steps=values["task_steps"],
+        rates=RATES if values["select"] == "on" else (),
+        task_rates=_task_rates(values["task_rates"]),
+        labels=_label_counts(values["labels"]),
+        uses=values["use"].split("+"),
+        others={key: values[key] for key in others},
+    )
+
+
+def _check_arguments(values: Mapping[str, Any], least: Mapping[str, int]) -> None:
+    """Refuses values that no study can have."""
     if values["seeds"] < 1:
         raise UserError(f"seeds={values['seeds']}: give at least 1")
-    for name, fewest in ({"steps": 1, "task_steps": 1} | dict(least or {})).items():
+    for name, fewest in least.items():
         if values[name] and values[name] < fewest:
             raise UserError(f"{name}={values[name]}: give at least {fewest} for this study, or 0 to use the scale's own")
+    names, uses = _named(values["tasks"]), values["use"].split("+")
     if unknown := [name for name in names if name not in (*OWN_TASKS, *TASKS)]:
         raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is not one of {', '.join((*OWN_TASKS, *TASKS))}")
     if not values["data"] and (published := [name for name in names if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR with its folder")
-    select = values["select"] or ("on" if scale in SELECTING else "off")
-    if select not in ("on", "off"):
-        raise UserError(f"select={select}: give on or off, or omit it to use the scale's own")
+    if values["select"] not in ("on", "off"):
+        raise UserError(f"select={values['select']}: give on or off, or omit it to use the scale's own")
     if values["body"] not in BODIES:
         raise UserError(f"body={values['body']}: choose one of {', '.join(BODIES)}")
-    small, today = scale in ("tiny", "mini"), scale in ("tiny", "mini") and values["body"] == "today"
-    uses = values["use"].split("+")
     if not set(uses) <= {"study", "probe"} or len(set(uses)) < len(uses):
         raise UserError(f"use={values['use']}: give study, probe or study+probe")
-    pretraining = {**PRETRAINING[scale], **((paper or {}) if scale == "paper" else {})}
+
+
+def _of_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The overrides of the scale for pretraining, for Adam and for fine-tuning, with the arguments' own steps and dtype."""
+    scale = values["scale"]
+    pretraining = {**PRETRAINING[scale], **(paper if scale == "paper" else {})}
+    adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
     if values["dtype"] != "float32":
         pretraining["model.dtype"] = values["dtype"]
-    adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
     if steps := values["steps"]:  # a short trial evaluates and warms up once
         every = {key: min(pretraining[key], steps) for key in ("train.eval_every", "train.log_every")}
         pretraining |= {"train.steps": steps, **every}
@@ -388,25 +410,12 @@ def read_setting(
             pretraining.pop("train.phases", None)
     if values["task_steps"]:
         finetune["finetune.train.steps"] = values["task_steps"]
-    return Setting(
-        scale=scale,
-        preset=preset,
-        corpus=values["corpus"],
-        seeds=list(range(1, values["seeds"] + 1)),
-        tasks=names,
-        data=values["data"],
-        pretraining=pretraining,
-        adam=adam,
-        transformer=BODIES[values["body"]] if small else {},
-        mask_rate=MASK_RATE if today else 0.0,
-        finetune=finetune,
-        task_steps=values["task_steps"],
-        rates=RATES if select == "on" else (),
-        task_rates=_task_rates(values["task_rates"]),
-        labels=_label_counts(values["labels"]),
-        uses=uses,
-        others={key: values[key] for key in others},
-    )
+    return pretraining, adam, finetune
+
+
+def _named(tasks: str) -> list[str]:
+    """The names in "sst2+ner"."""
+    return [name for name in tasks.split("+") if name]
 
 
 def _label_counts(text: str) -> list[int]:
