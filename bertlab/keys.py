@@ -121,7 +121,8 @@ class Key:
 
     def without_effect(self, value: Any, values: Mapping[str, Any]) -> str:
         """The condition without which this value has no effect; "" if it has one or is the default."""
-        if value is None or (not self.unset and value == self.default):
+        same = tuple(value) == self.default if isinstance(self.default, tuple) else value == self.default  # JSON has lists
+        if value is None or (not self.unset and same):
             return ""
         return next((condition for condition in self.conditions if not _holds(condition, values)), "")
 

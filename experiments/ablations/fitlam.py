@@ -31,6 +31,8 @@ def get_study(arguments=None):
         "finetune.optimizer.decay": "reverse_cosine",
         "finetune.optimizer.thaw_restarts": False,
         "finetune.transfer.warmup": 0.1,
+        "adapt.optimizer.cut_fraction": 0.1,  # the default again: only the triangle has it
+        "finetune.optimizer.cut_fraction": 0.1,
     }
     thawing = {**ulmfit.thawing(setting, "gradual", "adapt"), **ulmfit.thawing(setting, "all")}
     return Study(

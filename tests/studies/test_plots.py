@@ -55,7 +55,7 @@ def results_of(variants, **scores):
     runs = runs_of(variants)
     measured = {cost("step"): [10.0] * len(runs)}
     measured |= {Measure("finetune", *name.split("/", 1)[:1], "test", name.split("/", 1)[1]): of for name, of in scores.items()}
-    rows = [(run, *measure, value, np.nan, np.nan) for measure, of in measured.items() for run, value in zip(runs["run"], of)]
+    rows = [(run, *measure, value, np.nan) for measure, of in measured.items() for run, value in zip(runs["run"], of)]
     study = {"axes": {}, "downstream": [name.split("/")[0] for name in scores]}
     return Results(ROOT, study, runs, pd.DataFrame(rows, columns=COLUMNS))
 
