@@ -302,4 +302,18 @@ BUGS = (
         "(config.optimizer.warmup_steps / theirs)",
         ("tests/transfer/test_adapt.py", "-k", "warm_up"),
     ),
+    Bug(
+        "evaluation-masks-as-at-the-start",
+        "bertlab/train/state.py",
+        "program.views(batch, key), carry)",
+        "program.views(batch, key, 0.0), carry)",
+        ("tests/train/test_state.py",),
+    ),
+    Bug(
+        "padding-counted-as-tokens",
+        "bertlab/train/state.py",
+        'jnp.sum(batch["documents"] > 0)',
+        'jnp.sum(batch["documents"] >= 0)',
+        ("tests/train/test_state.py",),
+    ),
 )

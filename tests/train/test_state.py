@@ -9,9 +9,11 @@ import numpy as np
 import optax
 import pytest
 
+from bertlab import objectives
 from bertlab.train.build import build_pretraining
 from bertlab.train.loop import Session
 from bertlab.train.state import TrainState, build_eval_step, build_train_step
+from tests.references import initial, program_with
 
 BATCH = {"documents": np.ones((4, 3), np.int32)}
 
@@ -34,11 +36,16 @@ class Drawing:
         return {"o/view": (views["drawn"][0], jnp.float32(1))}, carry, {}
 
 
-def sums_at(step: int, seed: int = 5, micro_batches: int = 1) -> dict[str, float]:
-    """Sums over the micro-batches of a step."""
+def metrics_at(step: int, seed: int = 5, micro_batches: int = 1, batch=BATCH):
+    """The metrics of a step."""
     optimizer, params = optax.with_extra_args_support(optax.sgd(0.0)), jnp.float32(1)
     train_step = build_train_step(Drawing(), optimizer, {"o": (1.0, 1.0)}, micro_batches, 10)
-    _, metrics = train_step(TrainState(jnp.int32(step), params, optimizer.init(params), {}), BATCH, seed)
+    return train_step(TrainState(jnp.int32(step), params, optimizer.init(params), {}), batch, seed)[1]
+
+
+def sums_at(*args, **options) -> dict[str, float]:
+    """Sums over the micro-batches of a step."""
+    metrics = metrics_at(*args, **options)
     return {name: float(metrics[name][0]) for name in ("o/loss", "o/square", "o/view")}
 
 
@@ -47,6 +54,22 @@ def test_each_micro_batch_has_its_own_dropout_and_its_share_of_one_view():
     assert four["o/view"] == pytest.approx(4 * one["o/view"])
     mean = four["o/loss"] / 4
     assert four["o/square"] / 4 - mean**2 > 1e-3, "the variance of what four micro-batches drew"
+
+
+def test_a_step_counts_tokens_without_padding():
+    documents = np.int32([[1, 1, 2], [1, 0, 0], [1, 1, 0], [0, 0, 0]])
+    for micro_batches in (1, 2):
+        metrics = metrics_at(0, micro_batches=micro_batches, batch={"documents": documents})
+        assert metrics["tokens"] == 6
+        assert [float(value) for value in metrics["padding"]] == [6, 12]
+
+
+def test_an_evaluation_masks_as_at_the_end_of_training(packed_batch):
+    program = program_with(objectives.find("mlm")(rate=0.1, final_rate=0.6), "bert")
+    batch = packed_batch(rows=64, length=32)
+    metrics, _, _ = build_eval_step(program)(initial(program, batch), batch, np.int32(0), {})
+    _, asked = metrics["it/loss"]
+    assert 0.5 < asked / np.sum(batch["documents"] > 0) < 0.7
 
 
 def test_each_step_and_each_seed_draws_something_else_and_the_same_again():
