@@ -149,7 +149,9 @@ def sweep(
             failed, unbegun = work_on(free, lambda run: is_finished(run, workdir / run.name), f"{len(runs)} runs", settled)
             failures |= failed
         except KeyboardInterrupt:
-            print_line(console, f"interrupted: waiting until running runs have saved ({len(running)}); press Ctrl-C again to kill them")
+            print_line(
+                console, f"interrupted: waiting until running runs have saved ({len(running)}); press Ctrl-C again to kill them"
+            )
             stop(running)
             print_line(console, "run the same command again to resume")
             return 130
