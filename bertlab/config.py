@@ -89,7 +89,7 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
         config: changed in place.
         corpus: for `config.data.corpus`.
         objectives: for `add_objectives`.
-        mask_rate: the `rate` of every objective that has one; 0: their own.
+        mask_rate: the `rate` of every objective that `masks`; 0: their own.
 
     Raises:
         UserError: an objective is unknown.
@@ -105,10 +105,10 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
         data.tokenizer.kind = "words"
         data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + len(SPECIALS)
     add_objectives(config, objectives)
-    for entry in config.objectives.values():
-        if mask_rate and "rate" in entry:
-            entry.rate = mask_rate
     kinds = [find(entry.get("implementation", name)) for name, entry in config.objectives.items()]
+    for kind, entry in zip(kinds, config.objectives.values()):
+        if mask_rate and kind.masks:
+            entry.rate = mask_rate
     directions = directions_with({kind.reads for kind in kinds} - {"any"}, config.model.family)
     if directions and model_direction(config.model) not in directions:
         config.model.direction = directions[0]

@@ -492,6 +492,43 @@ def test_what_has_no_floor_says_why(asked):
     assert weights.sum() == 8
 
 
+HALF = np.full(4, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"draws": HALF}, "sum to 1, not to 0.5"),
+        ({"draws": 2 * HALF, "keep_share": 0.1}, "sum to 1, not to 1.1"),
+        ({"draws": np.array([1.5, -0.5])}, "draws .* -0.5 to 1.5"),
+        ({"draws": np.array([1.0, np.nan])}, "draws"),
+        ({"draws": 2 * HALF, "rate": 1.5}, "rate .* 1.5"),
+        ({"draws": 2 * HALF, "rate": np.array([0.1, -0.1])}, "rate .* -0.1"),
+        ({"draws": 2 * HALF, "count": np.array([-1])}, "count .* -1"),
+    ],
+)
+def test_a_corruption_that_is_none_is_refused(given, named):
+    with pytest.raises(ValueError, match=named):
+        Corruption(**given)
+
+
+def test_questions_that_do_not_fit_the_rows_are_refused(asked):
+    _, batch, views = asked
+    oracle, shown, right = oracle_of(batch), views["mlm"]["tokens"], masking(1.0, 0.0, rate=0.5)
+    with pytest.raises(ValueError, match="ask='words'"):
+        oracle.corrupted(shown, right, ask="words")
+    for part, given in (
+        ("shown", (shown[:1], right)),
+        ("draws", (shown, Corruption(2 * HALF))),
+        ("count", (shown, dataclasses.replace(right, count=np.array([1, 1])))),
+        ("rate", (shown, dataclasses.replace(right, rate=np.array([0.1, 0.1])))),
+    ):
+        with pytest.raises(ValueError, match=part):
+            oracle.corrupted(*given)
+    with pytest.raises(ValueError, match="seen"):
+        oracle.visible(shown, shown > 0)
+
+
 def data_config(**changes) -> ConfigDict:
     data = base_config().data
     for key, value in changes.items():

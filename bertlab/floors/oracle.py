@@ -88,6 +88,12 @@ class ExactOracle:
         return np.where(self._words, mixed_nats(parts), 0.0)
 
     def visible(self, target: Int[np.ndarray, "R P"], seen: Bool[np.ndarray, "R P L"]) -> Float[np.ndarray, "R P"]:
+        rows, length = self.batch["tokens"].shape
+        if np.shape(target)[:1] != (rows,) or np.shape(seen) != (*np.shape(target), length):
+            raise ValueError(
+                f"visible() asks about target [{rows}, P] and seen [{rows}, P, {length}], got {np.shape(target)} and"
+                f" {np.shape(seen)}"
+            )
         nats = np.empty(target.size)
         for first in range(0, target.size, _ROWS):
             flat = np.arange(first, min(first + _ROWS, target.size))
@@ -105,6 +111,9 @@ class ExactOracle:
     def corrupted(
         self, shown: Int[np.ndarray, "R L"], corruption: Corruption, ask: str = "word", known: bool = True
     ) -> Float[np.ndarray, "R L"]:
+        if ask not in ("word", "original"):
+            raise ValueError(f"ask={ask!r} must be 'word' or 'original'")
+        self._check(shown, corruption)
         parts = [self._words]
         if corruption.count is not None:
             if corruption.draws[self.vocabulary.mask_id] < 1:
@@ -112,6 +121,15 @@ class ExactOracle:
             documents = self.batch["documents"]
             parts = [self._words & (documents == number) for number in range(1, documents.max(initial=1) + 1)]
         return sum(self._corrupted(shown, corruption, ask, known, visible) for visible in parts)
+
+    def _check(self, shown, corruption: Corruption) -> None:
+        """Refuses a corruption, or corrupted rows, that do not fit the batch or the vocabulary."""
+        rows, length = self.batch["tokens"].shape
+        shapes = {"shown": (rows, length), "draws": (self.vocabulary.size,), "count": (rows,), "rate": (rows,)}
+        for name, of in {"shown": shown, **vars(corruption)}.items():
+            one_for_all = name in ("count", "rate") and not np.ndim(of)
+            if name in shapes and np.shape(of) != shapes[name] and not one_for_all:
+                raise ValueError(f"{name} of corrupted rows must have shape {shapes[name]}, got {np.shape(of)}")
 
     def _corrupted(self, shown, corruption: Corruption, ask: str, known: bool, visible: Bool[np.ndarray, "R L"]):
         """`corrupted` at the visible words, given only these."""
@@ -143,7 +161,8 @@ class ExactOracle:
         if self.shared is None:
             evidence = (evidence_of(self.chain, shown, self._words),)
         else:
-            seen = _observe(self.chain, self._words, shown, self.shared, self._words)
+            self._check(shown, corruption := self.shared)
+            seen = _observe(self.chain, self._words, shown, corruption, self._words)
             evidence = (seen.evidence, seen.chosen, seen.counts)
         totals = {
             name: np.log(reading.prior) + reading.infer(self.chain, *evidence).total
@@ -194,12 +213,17 @@ def floor(objective: Objective, oracle: ExactOracle) -> tuple[Float[np.ndarray, 
     Raises:
         NoFloor: the objective has no floor here.
         TypeError: it gives no nats and weights of these rows.
-        ValueError: the language cannot have made these rows.
+        ValueError: a weight is negative or not finite, or the language cannot have made these rows.
     """
-    nats, weights = (np.asarray(of, np.float64) for of in objective.floor(oracle, oracle.view, oracle.batch))
+    found = objective.floor(oracle, oracle.view, oracle.batch)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError(f"floor() must return (nats, weights), got {type(found).__name__}")
+    nats, weights = (np.asarray(of, np.float64) for of in found)
     if nats.ndim != 2 or nats.shape != weights.shape or len(nats) != len(oracle.batch["tokens"]):
         rows = len(oracle.batch["tokens"])
         raise TypeError(f"floor() must give nats and weights [{rows}, P] of {rows} rows, got {nats.shape} and {weights.shape}")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise ValueError("floor() must return finite weights of 0 or more")
     nats = np.where(weights > 0, nats, 0.0)
     if not np.isfinite(nats).all():
         raise ValueError(

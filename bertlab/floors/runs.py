@@ -108,10 +108,14 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None
     documents = np.concatenate([batch["example_id"][:, 0] for batch in batches])
     alike, packed = _alike(batches, program.vocabulary), any((batch["documents"] > 1).any() for batch in batches)
     for name, of_one in rows.items():
-        if name not in found:
+        if name in found:
+            continue
+        if not (together := np.concatenate(of_one))[:, 1].any():
+            found[name] = f"floor() gives no position of the {split} split a weight above 0"
+        else:
             reasons = [] if alike else [SPECIAL_TOKENS, *[COUNT] * packed]
             note = next((reason for reason in reasons if reason in caveats[name]), "")
-            found[name] = _summary(np.concatenate(of_one), documents, note)
+            found[name] = _summary(together, documents, note)
     return {name: found[name] for name in names}
 
 

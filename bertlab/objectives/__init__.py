@@ -144,6 +144,8 @@ def _check_class(name: str, found) -> None:
         raise UserError(f"objective '{name}': asks={found.asks!r} must be one of {', '.join(ASKS)}")
     if not isinstance(found.needs, tuple):
         raise UserError(f"objective '{name}': needs={found.needs!r} must be a tuple of batch fields, as in ('pair_label',)")
+    if found.masks and "rate" not in found.__dataclass_fields__:
+        raise UserError(f"objective '{name}': masks={found.masks!r} says that it has a setting `rate`, and it has none; add it")
     if found.loss is Objective.loss:
         raise UserError(f"objective '{name}' has no method loss(self, model, view)")
     for field in dataclasses.fields(found):

@@ -98,9 +98,10 @@ class Bound:
         return self.shown()
 
 
-WAYS = ("forward", "backward", "in order", "at the mask", "before the mask")
+WAYS = {"forward": "forward", "backward": "backward", "in order": "both", "at the mask": "both", "before the mask": "both"}
 """How a trained model can predict a token of a text: from the states of one side; from states of both sides, with the tokens
-shown in order; from the state of the [MASK] in its place; or from the state one position before that [MASK]."""
+shown in order; from the state of the [MASK] in its place; or from the state one position before that [MASK]. The values are
+the sides that the ways read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +119,11 @@ class Scoring:
     def __post_init__(self):
         if not isinstance(self.ways, tuple) or not set(self.ways) <= set(WAYS):
             raise ValueError(f"ways={self.ways!r} must be a tuple of some of {', '.join(map(repr, WAYS))}")
+        if not isinstance(self.lacks, str):
+            raise ValueError(f"lacks={self.lacks!r} must be a text that says why a way is ruled out, or ''")
+
+
+_ROUNDING = 1e-5  # of probabilities in float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,6 +141,16 @@ class Corruption:
     keep_share: float = 0.0
     count: np.ndarray | None = None
     rate: float | np.ndarray = 0.0
+
+    def __post_init__(self):
+        for name in ("draws", "keep_share", "rate"):
+            least, most = np.min(getattr(self, name)), np.max(getattr(self, name))
+            if not -_ROUNDING <= least <= most <= 1 + _ROUNDING:
+                raise ValueError(f"{name} of a Corruption must be between 0 and 1, not from {least:.6g} to {most:.6g}")
+        if abs((total := np.sum(self.draws) + self.keep_share) - 1) > _ROUNDING:
+            raise ValueError(f"draws and keep_share of a Corruption must sum to 1, not to {total:.6g}")
+        if self.count is not None and np.min(self.count) < 0:
+            raise ValueError(f"count of a Corruption must be 0 or more, not {np.min(self.count)}")
 
 
 class NoFloor(Exception):
@@ -191,6 +207,7 @@ class Objective(abc.ABC):
             pairs of words).
         shows: settings that the objective whose view it shares must have, by name.
         families: the model families it works with; () for all.
+        masks: its setting `rate` is the share of tokens that it corrupts, so a recipe's `mask_rate` sets it.
     """
 
     reads: ClassVar[str] = "both"
@@ -199,6 +216,7 @@ class Objective(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shows: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     families: ClassVar[tuple[str, ...]] = ()
+    masks: ClassVar[bool] = False
 
     @property
     def has_view(self) -> bool:

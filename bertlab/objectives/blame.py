@@ -24,10 +24,13 @@ def blamed(name: str, objective: Objective | type[Objective], method: str):
 
 
 def whereabouts(objective: Objective | type[Objective], method: str, error: BaseException | None = None) -> str:
-    """File and line of an objective's method, or of the line in its file that raised the error."""
+    """File and line of an objective's method (of its class if that is no function), or of the line that raised the error."""
     kind = objective if isinstance(objective, type) else type(objective)
-    code = inspect.unwrap(getattr(kind, method)).__code__
-    return f"{code.co_filename}, line {line_in(code.co_filename, error) or code.co_firstlineno}"
+    if code := getattr(inspect.unwrap(getattr(kind, method)), "__code__", None):
+        file, first = code.co_filename, code.co_firstlineno
+    else:
+        file, first = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
+    return f"{file}, line {line_in(file, error) or first}"
 
 
 def line_in(file: str, error: BaseException | None) -> int | None:

@@ -56,6 +56,7 @@ class ReplacedTokenDetection(Objective):
     """
 
     sees = "own"
+    masks = True
     families = ("bert", "modern")
     asks = "positions"  # rows of logits are in `extra_flops`: how many depends on task and generator
 

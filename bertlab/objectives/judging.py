@@ -1,18 +1,26 @@
 """Calls an objective's methods for judging a model. Mistakes in outside objectives are reported as in training."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from bertlab.models.base import View
-from bertlab.objectives.base import Corruption, Objective, Scoring, Vocabulary
+from bertlab.models.base import SIDES, View
+from bertlab.objectives.base import WAYS, Corruption, Objective, Scoring, Vocabulary
 from bertlab.objectives.blame import blamed
 
 
-def scoring_of(name: str, objective: Objective) -> Scoring:
-    """`Objective.scoring`."""
+def scoring_of(name: str, objective: Objective, sides: Collection[str] = SIDES) -> Scoring:
+    """`Objective.scoring`; `sides` are those that the model's body gives."""
     with blamed(name, objective, "scoring"):
-        return _require("scoring", objective.scoring(), Scoring)
+        scoring = _require("scoring", objective.scoring(), Scoring)
+        trained = sides if objective.reads == "any" else (objective.reads,)
+        for way in scoring.ways:
+            if WAYS[way] not in trained:
+                raise ValueError(
+                    f"the way {way!r} needs states of {WAYS[way]!r}, but reads={objective.reads!r} trains only"
+                    f" {', '.join(map(repr, trained))}; drop the way or change reads"
+                )
+        return scoring
 
 
 def corruption_of(name: str, objective: Objective, view: View, vocabulary: Vocabulary) -> Corruption:

@@ -59,6 +59,7 @@ class MaskedLanguageModel(Objective):
     """
 
     sees = "shared"
+    masks = True
 
     rate: float = 0.15
     final_rate: float = 0.0

@@ -30,6 +30,7 @@ class MaskedNextToken(Objective):
     """
 
     sees = "own"
+    masks = True
     families = ("bert", "gpt", "modern")
 
     causal_share: float = 0.5

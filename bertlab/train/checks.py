@@ -18,7 +18,7 @@ from bertlab.data.formats import FIELDS, FORMATS, NEGATIVES, format_of, row_leng
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
-from bertlab.models.presets import directions_with, family_of, model_direction, model_shape
+from bertlab.models.presets import FAMILIES, directions_with, family_of, model_direction, model_shape
 from bertlab.objectives.blame import blamed
 from bertlab.objectives.judging import scoring_of
 from bertlab.run import Run
@@ -33,15 +33,9 @@ from bertlab.train.schedules import learning_rate
 from bertlab.train.sharding import build_mesh, check_batch, check_rows_have_one_process
 
 _SIDES = {
-    "forward": (
-        "states that have only seen earlier tokens",
-        "set config.model.direction='left-to-right', or use a family that reads both ways separately (elmo)",
-    ),
-    "backward": (
-        "states that have only seen later tokens",
-        "set config.model.direction='right-to-left', or use a family that reads both ways separately (elmo)",
-    ),
-    "both": ("states that have seen both sides", "set config.model.direction='bidirectional'"),
+    "forward": "states that have only seen earlier tokens",
+    "backward": "states that have only seen later tokens",
+    "both": "states that have seen both sides",
 }
 
 
@@ -60,7 +54,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
         _check_model_of(name, objective, config.model, built)
         _check_needs(name, objective, config.data)
         _check_shared_view(name, objective, built)
-        scoring_of(name, objective)
+        scoring_of(name, objective, sides_of(config.model.family, model_direction(config.model)))
     _check_weights(config)
     _check_phases(config)
     if config.train.budget:
@@ -86,18 +80,30 @@ def _has_order(name: str, objective: objectives.Objective) -> bool:
 def _check_model_of(name: str, objective: objectives.Objective, model, built: Mapping[str, objectives.Objective]) -> None:
     """Refuses an objective on a model of another family, or on one that lacks the side it reads."""
     direction = model_direction(model)
+    if unknown := {*objective.families} - {*FAMILIES}:
+        raise UserError(
+            f"objective {name}: families={objective.families!r} names no family {', '.join(map(repr, sorted(unknown)))};"
+            f" it is a tuple of some of {', '.join(FAMILIES)}"
+        )
     if objective.families and model.family not in objective.families:
         raise UserError(
             f"objective {name} works with {', '.join(objective.families)} models, not with {model.family}; set"
             f" config.model.family={objective.families[0]!r}"
         )
     if objective.reads != "any" and objective.reads not in sides_of(model.family, direction):
-        states, todo = _SIDES[objective.reads]
-        other = next((other for other, of in built.items() if of.reads not in ("any", objective.reads)), None)
-        if other and not directions_with({objective.reads, built[other].reads}, model.family):
-            todo = f"{other} reads another side, so no direction suits both: use a family that reads both ways (elmo)"
+        wanted = {of.reads for of in built.values()} - {"any"}
+        directions = directions_with(wanted, model.family)
+        suits = lambda family: all(not of.families or family in of.families for of in built.values())
+        families = [family for family in FAMILIES if suits(family) and directions_with(wanted, family)]
+        if directions:
+            todo = f"set config.model.direction={directions[0]!r}"
+        elif families:
+            todo = f"no direction of {model.family} suits {', '.join(built)}: use the recipe of {' or '.join(families)}"
+        else:
+            todo = f"no model suits {', '.join(built)} together: train them in different runs"
         raise UserError(
-            f"objective {name} reads {states}, but a {model.family} with config.model.direction={direction!r} has none; {todo}"
+            f"objective {name} reads {_SIDES[objective.reads]}, but family {model.family} with"
+            f" config.model.direction={direction!r} has none; {todo}"
         )
 
 
@@ -137,9 +143,15 @@ def _check_shared_view(name: str, objective: objectives.Objective, built: Mappin
         return
     shown = built.get(objective.sees)
     if shown is None or not shown.has_view:
+        providing = [key for key, kind in objectives.REGISTRY.items() if kind.sees in ("own", "shared")]
+        if objective.sees in providing:
+            raise UserError(
+                f"objective {name} shares the view of {objective.sees}; add it: objectives={objective.sees}+{name} after the"
+                " config's colon"
+            )
         raise UserError(
-            f"objective {name} shares the view of {objective.sees}; add it: objectives={objective.sees}+{name} after the"
-            " config's colon"
+            f"objective {name}: sees={objective.sees!r} names no objective of this run that has a view of its own; `sees` is"
+            f" clean, own, shared, any, or such an objective: {', '.join(providing)}, or a class that you add to the run"
         )
     for setting, value in objective.shows.items():
         if getattr(shown, setting, None) != value:

@@ -111,10 +111,15 @@ def check_attention(config: ConfigDict, shape) -> None:
             f"config.model.attention={backend!r} cannot drop weights of the attention; set config.model.dropout=0.0, or"
             " attention='auto'"
         )
-    if backend == "pallas" and (shape.local_window or not tiles(row_length(config.data))):
+    if backend == "pallas" and shape.local_window:
         raise UserError(
-            f"config.model.attention='pallas' needs rows of a multiple of 128 positions, not {row_length(config.data)}, and"
-            f" config.model.local_window={shape.local_window} to be 0; set attention='auto'"
+            f"config.model.attention='pallas' needs config.model.local_window=0, not {shape.local_window}; set it, or"
+            " attention='auto'"
+        )
+    if backend == "pallas" and not tiles(row_length(config.data)):
+        raise UserError(
+            f"config.model.attention='pallas' needs rows of a multiple of 128 positions, not {row_length(config.data)}; set"
+            " attention='auto'"
         )
 
 

@@ -144,18 +144,19 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
     return chosen
 
 
-def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
+def read_pairs(path: Path, limit: int = 0, key: str = "--minimal_pairs") -> list[Pair]:
     """Reads minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`; other keys are ignored.
 
     Args:
         path: .jsonl, plain or compressed (.gz, .xz).
         limit: read only the first so many pairs of each paradigm; 0: all.
+        key: the flag or config key that names the file.
 
     Raises:
         UserError: the file cannot be read, or a line is not such a record; names file and line.
     """
     pairs, taken = [], {}
-    for number, line in enumerate(read_lines(path, "--minimal_pairs"), start=1):
+    for number, line in enumerate(read_lines(path, key), start=1):
         if not line.strip():
             continue
         try:
@@ -172,7 +173,7 @@ def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
         if not limit or taken[record["UID"]] <= limit:
             pairs.append(Pair(record["sentence_good"], record["sentence_bad"], record["UID"]))
     if not pairs:
-        raise UserError(f"--minimal_pairs={path} has no pairs; give JSON lines like BLiMP's")
+        raise UserError(f"{key}={path} has no pairs; give JSON lines like BLiMP's")
     return pairs
 
 

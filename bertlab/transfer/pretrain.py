@@ -13,7 +13,7 @@ from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import train
 from bertlab.train.processes import is_first
 from bertlab.train.record import Diverged
-from bertlab.transfer.evaluate import evaluate
+from bertlab.transfer.evaluate import evaluate, read_pairs
 from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
 
 
@@ -28,8 +28,10 @@ def pretrain(config, workdir) -> dict:
         The result of the training.
 
     Raises:
-        UserError: as `train`; diverged.txt is written where training diverged.
+        UserError: as `train`, or the minimal pairs cannot be read; diverged.txt is written where training diverged.
     """
+    if config.evaluate.minimal_pairs and not Run(workdir).measured.exists():
+        read_pairs(Path(config.evaluate.minimal_pairs), key="config.evaluate.minimal_pairs")
     try:
         result = train(config, workdir)
     except Diverged as error:

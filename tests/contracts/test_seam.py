@@ -132,7 +132,8 @@ class Finder:
                 attributes = [side for side in sides if isinstance(side, ast.Attribute)]
                 constant = any(isinstance(part, ast.Constant) for side in sides for part in ast.walk(side))
                 return (
-                    any(self._says(side) or self._is_table(side) or self._is_class(side) for side in sides)
+                    (isinstance(left, ast.Constant) and isinstance(node.ops[0], ast.In | ast.NotIn) and self._holds(others[0]))
+                    or any(self._says(side) or self._is_table(side) or self._is_class(side) for side in sides)
                     or any(side.attr == "name" and self._holds(side) for side in attributes)
                     or (constant and any(side.attr in _STANDS_FOR_ONE and self._holds(side.value) for side in attributes))
                 )
@@ -290,6 +291,8 @@ PLANTED = {
         "re.fullmatch('mlm|ltr', text)",
         "[fnmatch.fnmatch(name, 'm*') for name in built]",
         "[hasattr(o, 'rate') for o in built.values()]",
+        "['rate' in entry for entry in config.objectives.values()]",
+        "'rate' not in config.objectives[x]",
         "(o := program.objectives['x']) and hasattr(o, 'rate')",
         "x in MASKED",
         "x not in FROZEN",
@@ -375,5 +378,5 @@ def test_what_is_no_question_is_left_alone(word, text):
 def test_attributes_are_few_and_known():
     """What an objective declares; everything else that tells it from others is a method."""
     declared = {name for name in vars(Objective)["__annotations__"]}
-    assert declared == {"reads", "sees", "asks", "needs", "shows", "families"}
+    assert declared == {"reads", "sees", "asks", "needs", "shows", "families", "masks"}
     assert all(kind.asks in objectives.ASKS for kind in REGISTRY.values())

@@ -18,6 +18,7 @@ class Cloze(Objective):
 
     reads = "both"
     sees = "shared"
+    masks = True
 
     rate: float = 0.3
 

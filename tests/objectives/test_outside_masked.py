@@ -114,6 +114,8 @@ def test_its_floor_weighs_each_position_as_its_loss_does(own, monkeypatch):
     value = floors.floors(experiment)[own.name].value
     nats, weights = map(np.concatenate, zip(*kept))
     assert value == pytest.approx((nats * weights).sum() / weights.sum())
+    monkeypatch.setattr(kind, "floor", lambda self, oracle, view, batch: (0.0 * view["chosen"], 0.0 * view["chosen"]))
+    assert isinstance(floors.floors(experiment)[own.name], str)
 
 
 def test_it_is_examined(own):
@@ -129,6 +131,8 @@ MISTAKES = {
     "floor": lambda self, oracle, view, batch: view["nowhere"],
     "floor of other rows": lambda self, oracle, view, batch: (np.zeros((1, 19)), np.ones((1, 19))),
     "floor without weights": lambda self, oracle, view, batch: None,
+    "floor with one value": lambda self, oracle, view, batch: np.zeros((2, *view["chosen"].shape)),
+    "floor with negative weights": lambda self, oracle, view, batch: (view["chosen"], -1.0 * view["chosen"]),
     "corruption": lambda self, view, vocabulary: view["nowhere"],
     "corruption of another type": lambda self, view, vocabulary: 0.3,
     "scoring": lambda self: self.nowhere,

@@ -6,6 +6,7 @@ import importlib
 import jax
 import pytest
 
+from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.objectives import MaskedLanguageModel, find
 from bertlab.train import loop
@@ -144,6 +145,19 @@ UNBUILT = [
         "objectives.Scoring",
         r"ways=\('forwards',\) .* 'forward', .* \(ValueError in scoring\(\)\)",
     ),
+    (
+        METHOD,
+        f"    def scoring(self):\n        import bertlab\n        return bertlab.objectives.Scoring(('forward',))\n\n{METHOD}",
+        "def scoring",
+        r"'forward' .* reads='both' .* \(ValueError in scoring\(\)\)",
+    ),
+    (
+        METHOD,
+        f"    def scoring(self):\n        import bertlab\n        return bertlab.objectives.Scoring(lacks=3)\n\n{METHOD}",
+        "Scoring(lacks",
+        r"lacks=3 .* \(ValueError in scoring\(\)\)",
+    ),
+    (METHOD, f"    scoring = property(lambda self: None)\n\n{METHOD}", "@dataclasses", r"\(TypeError in scoring\(\)\)"),
 ]
 
 
@@ -170,6 +184,37 @@ def test_needs_that_no_batch_can_meet_are_refused(needs, message, small_config, 
     path, _ = written('    sees = "own"', f'    sees = "own"\n    needs = {needs}')
     with pytest.raises(UserError, match=message):
         check_config(small_config(RECIPE.format(path.stem)))
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ('sees = "owns"', r"sees='owns' .* mlm, electra"),
+        ('sees = "ltr"', r"sees='ltr' names no"),
+        ('sees = "own"\n    families = ("brt",)', r"no family 'brt'; .* bert, gpt"),
+        ('sees = "own"\n    masks = True', r"masks=True .*`rate`"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(declared, message, small_config, written):
+    path, _ = written('sees = "own"', declared)
+    with pytest.raises(UserError, match=message):
+        check_config(small_config(RECIPE.format(path.stem)))
+
+
+def test_a_way_needs_a_side_that_the_model_gives(small_config, written):
+    scoring = "import bertlab\n        return bertlab.objectives.Scoring(('forward',))"
+    path, line = written('    reads = "both"', f'    def scoring(self):\n        {scoring}\n\n    reads = "any"', "def scoring")
+    config = small_config(RECIPE.format(path.stem))
+    with pytest.raises(UserError, match=f"{path}, line {line}: .*'forward'"):
+        check_config(config)
+    config.model.direction = "left-to-right"
+    check_config(config)
+
+
+@pytest.mark.parametrize(("masks", "rate"), [(True, 0.4), (False, 3.0)])
+def test_only_a_masked_objective_takes_the_recipe_s_mask_rate(masks, rate, small_config, written):
+    path, _ = written('    asks = "positions"', f'    asks = "positions"\n    masks = {masks}\n    rate: float = 3.0')
+    assert load_config(f"{RECIPE.format(path.stem)},mask_rate=0.4").objectives.Own.rate == rate
 
 
 @pytest.mark.parametrize("weight", ['jnp.log(1.0 * (view["documents"] == 0))', '-1.0 * (view["documents"] > 0)'])

@@ -22,13 +22,18 @@ from tests.interop.published import write_tokenizer
 FAMILIES = ("bert", "gpt", "modern", "elmo", "awd_lstm", "static")
 BERT, GPT, MODERN, ELMO, AWD, STATIC = (str(ROOT / f"experiments/pretrain/{family}.py") for family in FAMILIES)
 STATEFUL = {"model.stateful": True, "data.format": "stream"}
+PALLAS = {"model.attention": "pallas", "model.dropout": 0.0}
 CHARACTERS = {"model.token_encoder": "characters"}
 
 # Recipe, overrides, and what the message must name. Every objective on every model and format is in
 # contracts/test_models_and_objectives.py, the range of every key in test_keys.py; the first cases show that these come first.
 CASES = [
     (f"{BERT}:objectives=ltr", {"model.direction": "bidirectional"}, "objective ltr .*config.model.direction='left-to-right'"),
-    (f"{BERT}:objectives=ltr+mlm", {}, r"objective ltr .*mlm reads another side, .*\(elmo\)"),
+    (f"{BERT}:objectives=ltr+mlm", {}, "objective ltr .*ltr, mlm.* elmo or static"),
+    (f"{BERT}:objectives=mlm", {"model.family": "awd_lstm"}, "objective mlm .*awd_lstm.* bert or .*modern"),
+    (f"{BERT}:objectives=ltr+electra", {}, "objective ltr .*no model suits electra, ltr"),
+    (MODERN, PALLAS | {"data.seq_len": 128}, "attention='pallas' needs config.model.local_window=0, not 128;"),
+    (MODERN, PALLAS | {"data.seq_len": 100, "model.local_window": 0}, "attention='pallas' needs rows .*128 .*, not 100;"),
     (f"{STATIC}:objectives=skip_gram+glove", {}, "objective skip_gram .*config.data.format='cooccurrence' .*'segment_pair'"),
     (f"{BERT}:objectives=skip_gram", {}, "objective skip_gram .*config.model.family='static'"),
     (f"{BERT}:objectives=mlm+nsp", {"data.format": "full_sentences"}, "objective nsp .*config.data.format='segment_pair'"),

@@ -129,6 +129,13 @@ def test_what_was_evaluated_of_another_text_does_not_stand_for_the_test_split(sy
     assert asked == [{"limit": 3}]
 
 
+def test_minimal_pairs_that_cannot_be_read_are_refused_before_the_first_step(synthetic_config, tmp_path):
+    config, run = synthetic_config(evaluate__minimal_pairs=str(tmp_path / "none.jsonl")), tmp_path / "run"
+    with pytest.raises(UserError, match=r"^config.evaluate.minimal_pairs=.*none.jsonl"):
+        pretrain(config, run)
+    assert not run.exists()
+
+
 def test_a_training_that_diverges_says_so_in_a_file(small_config, tmp_path):
     """So that a search for rates neither tries it again nor takes it for a failure of the machine."""
     overflow = {"optimizer__learning_rate": 1e38, "optimizer__decay": "constant", "optimizer__clip_norm": 0.0}
