@@ -1,6 +1,5 @@
 """The output of `bertlab models` and `bertlab keys`: published sizes with exact parameter counts, and every config key."""
 
-import dataclasses
 import fnmatch
 
 import jax
@@ -12,9 +11,13 @@ from rich.table import Table
 from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.errors import UserError
-from bertlab.keys import KEYS
+from bertlab.keys import KEYS, settings_of
 from bertlab.models.presets import FAMILIES, build_body, model_direction, model_shape
 from bertlab.objectives.program import Program
+from bertlab.transfer.finetune import KEYS as TRANSFER
+from bertlab.transfer.heads import DERIVED
+from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.tasks.base import KEYS as TASK_DATA
 
 # Vocabularies of the released models; unreleased models are counted with BERT's.
 _BERT_UNCASED, _BERT_CASED, _GPT1, _GPT2, _MODERN, _ELMO = 30_522, 28_996, 40_478, 50_257, 50_368, 793_471
@@ -102,18 +105,27 @@ def print_models() -> None:
 def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     """(name, default, values, meaning) of every config key whose name or meaning contains the pattern or matches it as a glob.
 
-    The settings of each objective follow the table of keys; their meanings are in the docstrings of its class.
+    The settings of each objective follow the table of keys, then the keys of fine-tuning and the settings of task heads.
     """
     shown = lambda default: str(default) if isinstance(default, str) else repr(default)
     only = lambda key: f"; only with {' and '.join(key.conditions)}" if key.conditions else ""
-    keys = [key for key in KEYS if key.name != "objectives"]
-    rows = [(key.name, "" if key.unset else shown(key.default), key.values(), key.meaning + only(key)) for key in keys]
-    rows += [("objectives.NAME.weight", "1.0", "number", "weight of the objective in the loss")]
-    rows += [("objectives.NAME.final_weight", "", "number", "its weight at the last step, reached linearly; unset: weight")]
+    row = lambda key, prefix="": (
+        prefix + key.name, "" if key.unset else shown(key.default), key.values(), key.meaning + only(key)
+    )  # fmt: skip
+    rows = [row(key) for key in KEYS if key.name != "objectives"]
+    rows += [("objectives.NAME.weight", "1.0", "number at least 0", "weight of the objective in the loss")]
+    final = "its weight at the last step, reached linearly; unset: weight"
+    rows += [("objectives.NAME.final_weight", "", "number at least 0", final)]
     for name, kind in objectives.REGISTRY.items():
-        summary = f"setting of {name}; see {kind.__module__.replace('.', '/')}.py"
-        for field in dataclasses.fields(kind):
-            rows.append((f"objectives.{name}.{field.name}", shown(field.default), type(field.default).__name__, summary))
+        rows += [row(key, f"objectives.{name}.") for key in settings_of(kind)]
+    rows += [row(key) for key in (*TASK_DATA, *TRANSFER)]
+    heads = {}
+    for kind in KINDS.values():
+        for key in settings_of(kind.head):
+            if key.name not in DERIVED:
+                heads.setdefault(row(key, "objectives.TASK."), []).append(kind.name)
+    for (*columns, meaning), kinds in heads.items():
+        rows.append((*columns, meaning if len(kinds) == len(KINDS) else f"{', '.join(kinds)}: {meaning}"))
     asked = pattern.removeprefix("--").removeprefix("config.").lower()
     fits = lambda text: asked in text.lower() or fnmatch.fnmatchcase(text.lower(), asked)
     return [row for row in rows if fits(row[0]) or fits(row[3])]

@@ -1,14 +1,17 @@
 """Every key of a config in one table: default, meaning, range, and when it may change.
 
 `base_config` (bertlab/config.py), the checks of single keys, `bertlab keys` and docs/keys.md are all made from it. Keys that
-depend on each other are checked in `bertlab.train.checks`; an objective's own settings are the fields of its class.
+depend on each other are checked in `bertlab.train.checks`; an objective's own settings are the fields of its class (`setting`).
+`bertlab.transfer.finetune` and `bertlab.transfer.tasks.base` have the keys that only fine-tuning has.
 """
 
 import dataclasses
 import fnmatch
 import functools
+import inspect
 import math
 import operator
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -28,6 +31,7 @@ class Key:
         most: largest value; None for no bound.
         above: value that it must exceed; None for no bound.
         below: value that it must stay below; None for no bound.
+        several: its text is some of `choices`, joined by commas.
         besides: values outside these bounds that it can have too.
         only_with: conditions on other keys: "optimizer.name=adam or lamb", "data.corpus=tfds:*", or "lora.rank" (not 0 and not
             empty). If one does not hold, the key has no effect, and any value but the default is refused.
@@ -41,6 +45,7 @@ class Key:
     default: Any
     meaning: str
     choices: tuple[str, ...] = ()
+    several: bool = False
     least: float | None = None
     most: float | None = None
     above: float | None = None
@@ -76,7 +81,7 @@ class Key:
     def values(self) -> str:
         """The values that it can have, in words."""
         if self.choices:
-            return ", ".join(self.choices)
+            return ", ".join(self.choices) + "; or several, joined by commas" * self.several
         kind = self.default if self.unset else type(self.default)
         word = {int: "whole number", float: "number", bool: "True or False", str: "text"}.get(kind, kind.__name__)
         return f"{word} {self.bounds()}".strip()
@@ -89,27 +94,29 @@ class Key:
     def _bounds(self) -> dict[str, tuple[float | None, Callable[[Any, Any], bool]]]:
         return {
             "at least": (self.least, operator.ge),
-            "at most": (self.most, operator.le),
             "above": (self.above, operator.gt),
+            "at most": (self.most, operator.le),
             "below": (self.below, operator.lt),
         }
 
-    def check(self, value: Any, values: Mapping[str, Any]) -> None:
+    def check(self, value: Any, values: Mapping[str, Any], prefix: str = "config.") -> None:
         """Refuses a value that the key cannot have, or that has no effect.
 
         Args:
             value: None if it is not set.
             values: of other keys, by name, for `conditions`; a condition on a key that is not among them holds.
+            prefix: of names in messages.
 
         Raises:
             UserError: names the key, the value and the values that it can have.
         """
-        shown = f"config.{self.name}={value!r}"
+        shown = f"{prefix}{self.name}={value!r}"
         kind = self.default if self.unset else type(self.default)
         if value is None:
             return
-        if self.choices and value not in self.choices:
-            raise UserError(f"{shown} is not known; choose one of {', '.join(self.choices)}")
+        chosen = filter(None, value.split(",")) if self.several else [value]
+        if self.choices and any(one not in self.choices for one in chosen):
+            raise UserError(f"{shown} is not known; choose {'from' if self.several else 'one of'} {', '.join(self.choices)}")
         if kind is int and type(value) is not int:
             raise UserError(f"{shown} must be a {self.values()}")
         within = all(bound is None or holds(value, bound) for bound, holds in self._bounds().values())
@@ -117,7 +124,7 @@ class Key:
             raise UserError(f"{shown} must be {self.bounds()}")
         if missing := self.without_effect(value, values):
             default = "unset" if self.unset else repr(self.default)
-            raise UserError(f"{shown} has no effect without config.{missing}; leave it {default}")
+            raise UserError(f"{shown} has no effect without {prefix}{missing}; leave it {default}")
 
     def without_effect(self, value: Any, values: Mapping[str, Any]) -> str:
         """The condition without which this value has no effect; "" if it has one or is the default."""
@@ -171,15 +178,17 @@ KEYS = (
     Key("data.tokenizer.seed", 0, "seed of that sample", least=0),
     Key("data.segment_pair.short_probability", 0.1, "share of rows with a shorter target length (BERT)", **_PROBABILITY),
     Key("data.segment_pair.random_next_probability", 0.5, "share of negative pairs", **_PROBABILITY),
-    Key("data.segment_pair.force_random_if_single", True, "a chunk of one sentence always gets a random next segment (BERT)"),
+    Key("data.segment_pair.force_random_if_single", True, "a chunk of one sentence always gets a random next segment (BERT)",
+        only_with=("data.segment_pair.negatives=random",)),
     Key("data.segment_pair.own_document_retries", 10, "draws to find another document; after that it may be the same (BERT)",
-        least=0),
+        least=0, only_with=("data.segment_pair.negatives=random",)),
     Key("data.segment_pair.negatives", "random", "random: B from another document (nsp); swapped: B before A (sop)",
         _NEGATIVES),
     Key("data.sentence_pair.random_next_probability", 0.5, "share of negative pairs", **_PROBABILITY),
-    Key("data.sentence_pair.force_random_if_single", False, "a document of one sentence always gets a random next sentence"),
+    Key("data.sentence_pair.force_random_if_single", False, "a document of one sentence always gets a random next sentence",
+        only_with=("data.sentence_pair.negatives=random",)),
     Key("data.sentence_pair.own_document_retries", 10, "draws to find another document; after that it may be the same",
-        least=0),
+        least=0, only_with=("data.sentence_pair.negatives=random",)),
     Key("data.sentence_pair.negatives", "random", "random: B from another document (nsp); swapped: B before A (sop)",
         _NEGATIVES),
     Key("data.full_sentences.attend_across_documents", False, "attention crosses document boundaries in a row"),
@@ -267,7 +276,8 @@ KEYS = (
         ("linear", "cosine", "constant", "slanted_triangular", "warmup_linear", "warmup_cosine", "reverse_cosine")),
     Key("optimizer.cooldown_steps", 0, "last steps, in which the rate falls linearly to 0",
         least=0, only_with=("optimizer.decay=constant",)),
-    Key("optimizer.decay_from_start", True, "the decay counts from step 0, with a drop at the end of warm-up (BERT)"),
+    Key("optimizer.decay_from_start", True, "the decay counts from step 0, with a drop at the end of warm-up (BERT)",
+        only_with=("optimizer.decay=linear or cosine",)),
     Key("optimizer.cut_fraction", 0.1, "slanted_triangular: share of the steps in which the rate rises",
         above=0, below=1, **_SLANTED),
     Key("optimizer.ratio", 32.0, "slanted_triangular: highest rate over lowest rate", least=1, **_SLANTED),
@@ -321,10 +331,28 @@ KEYS = (
     Key("mesh.data", -1, "devices on the data axis; -1: all remaining devices", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.fsdp", 1, "devices that share parameters and optimizer state", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.tensor", 1, "devices that share each matrix product", on_resume=True, least=1, besides=(-1,)),
-    Key("writers", "jsonl", "jsonl or jsonl,tensorboard", on_resume=True),
+    Key("writers", "jsonl", "formats of the log; jsonl is always written", ("jsonl", "tensorboard"), several=True,
+        on_resume=True),
     Key("profile", 0, "steps to trace into WORKDIR/profile for TensorBoard and Perfetto; 0: none", least=0, on_resume=True),
 )  # fmt: skip
 BY_NAME = {key.name: key for key in KEYS}
+
+
+def setting(default: Any, **limits: Any) -> Any:
+    """A field of an objective's class with limits: attributes of `Key` such as `least`, `choices` or `only_with`."""
+    return dataclasses.field(default=default, metadata=limits)
+
+
+@functools.cache
+def settings_of(kind: type) -> tuple[Key, ...]:
+    """A record for each field of an objective's class; its meaning is in the class's docstring, under `Attributes:`."""
+    meanings = {}
+    for of in reversed(kind.__mro__):
+        section = inspect.cleandoc(of.__doc__ or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
+        entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+        meanings |= {name: " ".join(text.split()).rstrip(".") for name, text in entries}
+    fields = dataclasses.fields(kind)
+    return tuple(Key(field.name, field.default, meanings.get(field.name, ""), **field.metadata) for field in fields)
 
 
 def check(config: Mapping[str, Any], group: str = "") -> None:

@@ -6,17 +6,21 @@ import re
 
 import pytest
 
+from bertlab.catalogue import key_table
 from bertlab.cli import main
 from bertlab.config import add_objectives, base_config, flatten, set_key
 from bertlab.data.formats import FORMATS, NEGATIVES
 from bertlab.data.tokenizers import TRAINED_KINDS
 from bertlab.errors import UserError
-from bertlab.keys import BY_NAME, KEYS, check, drop_without_effect, has
+from bertlab.keys import BY_NAME, KEYS, check, drop_without_effect, has, settings_of
 from bertlab.models.attention import BACKENDS
 from bertlab.models.base import ACTIVATIONS
 from bertlab.models.presets import FAMILIES
+from bertlab.objectives import REGISTRY
 from bertlab.train.checks import check_config
 from bertlab.transfer.finetune import KEYS as FINETUNING
+from bertlab.transfer.heads import DERIVED, POOLINGS
+from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.tasks.base import KEYS as TASK_DATA
 from tests.conftest import ROOT
 
@@ -38,9 +42,9 @@ def test_choices_are_those_of_the_code():
 
 
 def test_every_key_says_what_it_means_and_its_default_is_allowed():
-    for key in KEYS:
-        assert key.meaning and key.values(), key.name
-        assert not re.search(r"[.;,]$", key.meaning), key.name
+    for name, _, values, meaning in key_table():
+        assert values and meaning, name
+        assert not re.search(r"[.;,]$|: $|\n", meaning), name
 
 
 def outside(key):
@@ -53,10 +57,13 @@ def outside(key):
 
 
 TABLE = [*KEYS, *FINETUNING, *TASK_DATA]
+CLASSES = [*REGISTRY.values(), *(kind.head for kind in KINDS.values())]
+SETTINGS = [(kind, key) for kind in CLASSES for key in settings_of(kind) if key.name not in DERIVED]
 
 
 def test_every_number_has_a_least_value():
-    numbers = [key for key in TABLE if (key.default if key.unset else type(key.default)) in (int, float)]
+    table = TABLE + [key for _, key in SETTINGS]
+    numbers = [key for key in table if (key.default if key.unset else type(key.default)) in (int, float)]
     unbounded = {key.name for key in numbers if key.least is None and key.above is None}
     assert unbounded == {"transfer.null_threshold"}  # a difference of scores
 
@@ -72,6 +79,12 @@ def test_a_value_that_a_key_cannot_have_is_refused_by_name(key, value):
         with pytest.raises(UserError, match=rf"config\.{re.escape(key.name)}=") as refusal:
             check_config(config)
         assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), [(kind, key, value) for kind, key in SETTINGS for value in outside(key)])
+def test_a_value_that_a_setting_cannot_have_is_refused_by_name(kind, key, value):
+    with pytest.raises(UserError, match=rf"^{key.name}="):
+        kind(**{key.name: value})
 
 
 def test_values_besides_the_range_are_allowed():
@@ -122,6 +135,29 @@ def test_a_value_without_effect_is_refused_and_the_condition_is_named(name, valu
         check(config)
     for other, of in needed.items():
         set_key(config, other, of)
+    check(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "other", "without", "needed"),
+    [
+        ("optimizer.decay_from_start", False, "optimizer.decay", "constant", "cosine"),
+        ("optimizer.decay_from_start", False, "optimizer.decay", "warmup_linear", "linear"),
+        ("data.segment_pair.own_document_retries", 3, "data.segment_pair.negatives", "swapped", "random"),
+        ("data.segment_pair.force_random_if_single", False, "data.segment_pair.negatives", "swapped", "random"),
+        ("data.sentence_pair.own_document_retries", 3, "data.sentence_pair.negatives", "swapped", "random"),
+        ("data.sentence_pair.force_random_if_single", True, "data.sentence_pair.negatives", "swapped", "random"),
+    ],
+)
+def test_a_value_is_refused_where_another_key_takes_its_effect(name, value, other, without, needed):
+    config = base_config()
+    config.data.format = name.split(".")[1] if name.startswith("data.") else config.data.format
+    set_key(config, other, without)
+    check(config)
+    set_key(config, name, value)
+    with pytest.raises(UserError, match=rf"config\.{re.escape(name)}=.*config\.{re.escape(other)}="):
+        check(config)
+    set_key(config, other, needed)
     check(config)
 
 
@@ -176,9 +212,16 @@ def test_keys_by_name_by_glob_and_by_meaning(capsys):
         return [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
 
     assert names("optimizer.thaw*") == [f"optimizer.{leaf}" for leaf in ("thaw", "thaw_steps", "thaw_stages", "thaw_restarts")]
-    assert names("config.train.steps") == ["train.steps"]
+    assert names("config.optimizer.ratio") == ["optimizer.ratio"]
     assert "optimizer.average_after" in names("NT-ASGD")
     assert "objectives.mlm.rate" in names("mlm")
+    assert names("task_data.*") == [key.name for key in TASK_DATA]
+    assert names("transfer.*") == [key.name for key in FINETUNING]
+    assert names("objectives.TASK.crf") == ["objectives.TASK.crf"]
+    assert "transfer.epochs" in names("epochs")
+    (pooling,) = [row for row in key_table("pooling") if row[0] == "objectives.TASK.pooling"]
+    assert pooling[1:3] == ("mean", ", ".join(POOLINGS))
+    assert len({name for name, *_ in key_table()}) == len(key_table()) - 1  # `dropout` has two defaults
     assert len(names()) > len(KEYS)
     assert main(["keys", "no such key"]) == 2
     assert "'no such key'" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Vocabulary, cross_entropy
 
@@ -18,16 +19,16 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Vocabular
 class OneDirection(Objective):
     """Base of both directions: the labels, and the full or sampled softmax.
 
-    `negatives`: in training the softmax is over the correct token and this many others (Jean et al. 2015; bilm-tf: 8,192). They
-    are drawn once per (micro-)batch without replacement from a log-uniform distribution, so ids must be in order of frequency.
-    0: the full softmax, as in evaluation.
+    Attributes:
+        negatives: in training the softmax is over the correct token and this many others (Jean et al. 2015; bilm-tf: 8,192).
+            They are drawn once per (micro-)batch without replacement from a log-uniform distribution, so ids must be in order
+            of frequency. 0: the full softmax, as in evaluation.
     """
 
-    negatives: int = 0
+    negatives: int = setting(0, least=0)
 
     def __post_init__(self):
-        if self.negatives < 0:
-            raise UserError(f"negatives={self.negatives} must be 0 (full softmax) or more")
+        self.check_settings()
 
     def check(self, vocabulary: Vocabulary) -> None:
         if self.negatives >= vocabulary.size:

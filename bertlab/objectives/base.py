@@ -20,6 +20,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.keys import settings_of
 from bertlab.models.base import Encoded, View
 
 Metrics = Mapping[str, tuple[Array, Array]]
@@ -239,6 +240,17 @@ class Objective(abc.ABC):
         del key, vocabulary, progress
         return batch
 
+    def check_settings(self) -> None:
+        """Refuses values beyond the limits that `bertlab.keys.setting` gives the fields, and values that have no effect.
+
+        Raises:
+            UserError: from `bertlab.keys.Key.check`.
+        """
+        records = settings_of(type(self))
+        values = {key.name: getattr(self, key.name) for key in records}
+        for key in records:
+            key.check(values[key.name], values, prefix="")
+
     def check(self, vocabulary: Vocabulary) -> None:  # noqa: B027 (most objectives work with any)
         """Refuses, with a UserError, a vocabulary that the objective cannot work with. Its `counts` may be None here."""
 
@@ -334,12 +346,6 @@ def entropy(counts: np.ndarray) -> float:
     """−Σ p log p in nats, with p in proportion to `counts` [n]."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
-
-
-def check_share(name: str, value: float) -> None:
-    """Refuses a setting that is not between 0 and 1."""
-    if not 0 <= value <= 1:
-        raise UserError(f"{name}={value} must be between 0 and 1")
 
 
 def cross_entropy(logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]) -> Metrics:

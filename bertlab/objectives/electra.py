@@ -14,6 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import ACTIVATIONS, Dense, Norm, OutputConfig, TokenPrediction, View, rows_apart
 from bertlab.models.transformer import Transformer, TransformerConfig
 from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Vocabulary, cross_entropy
@@ -36,23 +37,26 @@ class ReplacedTokenDetection(Objective):
     from the body's states of x'; as in the original code, large z means "replaced". No gradient flows through the draw.
     Positions are chosen as in `mlm`. All become [MASK] for the generator, as in the paper (its code keeps 15 %).
 
-    `task` is the body's question about x' (section 3.4):
-        discriminate: L_Disc over all tokens except padding, [CLS] and [SEP] included.
-        discriminate_masked: L_Disc over m (ELECTRA 15 %).
-        replace_mlm: Σ_{t in m} −log p(x_t | x') (Replace MLM).
-        all_tokens: Σ_t −log p(x_t | x'), with a copy mechanism: p(x_t) = D_t · 1[x_t = x'_t] + (1 − D_t) · softmax_t(x_t).
-
-    `generator` is the source of the draws:
-        small: a transformer in the head, trained by L_MLM. It has as many layers as the body and `generator_size` times its
-            width, heads and hidden units. It reads the body's embeddings, projected, and its output is tied to them
-            (section 3.2).
-        unigram: the counts of the training text (`unigram_probabilities`), fixed. Only the body is trained, and the
-            Bayes-optimal loss can be computed.
-
     The loss is a sum over the positions that the body is asked about. With a small generator it is λ · L_Disc + L_MLM / rate
     over all tokens, or λ · L_Disc + L_MLM over m. Divided by its weight, this is the original code's λ · mean L_Disc + mean
     L_MLM, up to rounding of the number of chosen tokens. λ = `discriminator_weight` with a small generator that discriminates,
     and 1 otherwise.
+
+    Attributes:
+        task: the body's question about x' (section 3.4).
+            discriminate: L_Disc over all tokens except padding, [CLS] and [SEP] included;
+            discriminate_masked: L_Disc over m (ELECTRA 15 %);
+            replace_mlm: Σ_{t in m} −log p(x_t | x') (Replace MLM);
+            all_tokens: Σ_t −log p(x_t | x') with a copy mechanism, p(x_t) = D_t · 1[x_t = x'_t] + (1 − D_t) · softmax_t(x_t).
+        generator: the source of the draws.
+            small: a transformer in the head, trained by L_MLM, with as many layers as the body. It reads the body's
+            embeddings, projected, and its output is tied to them (section 3.2);
+            unigram: the counts of the training text (`unigram_probabilities`), fixed. Only the body is trained, and the
+            Bayes-optimal loss can be computed.
+        generator_size: the small generator's width, heads and hidden units over the body's.
+        rate: share of the positions that are chosen.
+        exact: a fixed number of positions per row, like `mlm`'s.
+        discriminator_weight: λ, the weight of L_Disc.
     """
 
     sees = "own"
@@ -60,29 +64,15 @@ class ReplacedTokenDetection(Objective):
     families = ("bert", "modern")
     asks = "positions"  # rows of logits are in `extra_flops`: how many depends on task and generator
 
-    task: str = "discriminate"
-    generator: str = "small"
-    generator_size: float = 0.25
-    rate: float = 0.15
-    exact: bool = True  # a fixed number of positions per row, like `mlm`'s
-    discriminator_weight: float = 50.0
+    task: str = setting("discriminate", choices=TASKS)
+    generator: str = setting("small", choices=GENERATORS)
+    generator_size: float = setting(0.25, above=0, most=1, only_with=("generator=small",))
+    rate: float = setting(0.15, above=0, most=1)
+    exact: bool = True
+    discriminator_weight: float = setting(50.0, above=0, only_with=("generator=small", "task=discriminate*"))
 
     def __post_init__(self):
-        for name, known in (("task", TASKS), ("generator", GENERATORS)):
-            if getattr(self, name) not in known:
-                raise UserError(f"{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
-        for name in ("rate", "generator_size"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"{name}={getattr(self, name)} must be more than 0 and at most 1")
-        if not self.discriminator_weight > 0:
-            raise UserError(f"discriminator_weight={self.discriminator_weight} must be more than 0")
-        for name, used in (("generator_size", self.trains_generator), ("discriminator_weight", self._is_weighted)):
-            default = getattr(ReplacedTokenDetection, name)
-            if not used and getattr(self, name) != default:
-                raise UserError(
-                    f"{name}={getattr(self, name)} has no effect with task={self.task!r} and generator={self.generator!r};"
-                    f" leave it at {default}"
-                )
+        self.check_settings()
 
     @property
     def trains_generator(self) -> bool:

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Scoring, Vocabulary, check_share
+from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Scoring, Vocabulary
 from bertlab.objectives.choosing import (
     at_positions,
     choose_spans,
@@ -40,53 +41,48 @@ class MaskedLanguageModel(Objective):
     [MASK] with `mask_share`, a uniform draw from the whole vocabulary with `random_share`, and stays otherwise. Logits are
     computed at the chosen positions only: [B, P, V], P = `slots(L)`.
 
-    Settings:
+    Attributes:
         rate: share of the positions that are chosen.
         final_rate: the rate changes linearly to this value during training; evaluation uses this value. 0: constant rate.
         exact: True: n positions, as in BERT's code. False: each position independently with probability `rate`, as in Hugging
             Face's collator; P is so large that fewer than one row in 10⁶ loses predictions.
-        unit: "token": positions uniformly, without replacement. "whole_word": words (BERT's whole-word masking); words that
-            would exceed n are skipped, and each piece becomes [MASK], random or neither independently. "span": spans of
-            whole words (Joshi et al. 2020, section 3.1) with uniform starts and geometric lengths, until n positions are
-            chosen; the last span is cut, if necessary within a word. [MASK], random or kept is drawn once per span. The
-            first and last position of a document are not chosen.
-        span_p, longest_span: parameter of the geometric distribution, and the longest span in words.
-        mask_share, random_share: what a chosen token becomes.
+        unit: what is chosen. "token": positions uniformly, without replacement. "whole_word": words (BERT's whole-word
+            masking); words that would exceed n are skipped, and each piece becomes [MASK], random or neither independently.
+            "span": spans of whole words (Joshi et al. 2020, section 3.1) with uniform starts and geometric lengths, until n
+            positions are chosen; the last span is cut, if necessary within a word. [MASK], random or kept is drawn once per
+            span. The first and last position of a document are not chosen.
+        span_p: parameter of the geometric distribution of a span's length.
+        longest_span: the longest span, in words.
+        mask_share: share of the chosen tokens that become [MASK].
+        random_share: share of the chosen tokens that become a random one.
         static: masks depend only on `static_seed`, `example_id` and `visit`, so with config.data.dupe_factor=10 they repeat
             like those of BERT's ten copies. Masks of a packed row depend on all its examples. False: new masks at each step
             (RoBERTa).
-        max_predictions: P; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
+        static_seed: seed of static masks (create_pretraining_data.py's random_seed).
+        max_predictions: P, the most in a row; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
     """
 
     sees = "shared"
     masks = True
 
-    rate: float = 0.15
-    final_rate: float = 0.0
+    rate: float = setting(0.15, least=0, most=1)
+    final_rate: float = setting(0.0, least=0, most=1)
     exact: bool = True
-    unit: str = "token"
-    span_p: float = 0.2
-    longest_span: int = 10
-    mask_share: float = 0.8
-    random_share: float = 0.1
+    unit: str = setting("token", choices=UNITS)
+    span_p: float = setting(0.2, above=0, most=1, only_with=("unit=span",))
+    longest_span: int = setting(10, least=1, only_with=("unit=span",))
+    mask_share: float = setting(0.8, least=0, most=1)
+    random_share: float = setting(0.1, least=0, most=1)
     static: bool = False
-    static_seed: int = 12345  # create_pretraining_data.py's random_seed
-    max_predictions: int = 0
+    static_seed: int = setting(12345, least=0, only_with=("static",))
+    max_predictions: int = setting(0, least=0)
 
     def __post_init__(self):
-        for name in ("rate", "final_rate", "mask_share", "random_share"):
-            check_share(name, getattr(self, name))
+        self.check_settings()
         if not max(self.rate, self.final_rate):
             raise UserError(f"rate={self.rate} must be more than 0: without masked tokens the model has nothing to predict")
-        check_share("mask_share + random_share", self.mask_share + self.random_share)
-        if self.max_predictions < 0:
-            raise UserError(f"max_predictions={self.max_predictions} must be 0 (rate · L) or more")
-        if self.unit not in UNITS:
-            raise UserError(f"unit={self.unit!r} must be one of {', '.join(UNITS)}")
-        if not 0 < self.span_p <= 1:
-            raise UserError(f"span_p={self.span_p} must be more than 0 and at most 1")
-        if self.longest_span < 1:
-            raise UserError(f"longest_span={self.longest_span} must be 1 or more")
+        if self.mask_share + self.random_share > 1:
+            raise UserError(f"mask_share + random_share={self.mask_share + self.random_share} must be at most 1; lower one")
         if not self.exact and self.unit != "token":
             raise UserError(
                 f"exact={self.exact} chooses each token independently: set unit=token, or exact=True for {self.unit}"

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary, check_share, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary, cross_entropy
 from bertlab.objectives.choosing import from_slots
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.prefix import predicted
@@ -27,21 +28,28 @@ class MaskedNextToken(Objective):
     Both kinds share all parameters and one forward pass. The loss is summed over all predictions, so causal rows, with more of
     them, weigh more. `causal_loss` and `masked_loss` are the losses of each kind. Only the device knows which rows are causal,
     so logits are computed at all positions of all rows, [B, L, V].
+
+    Attributes:
+        causal_share: probability that a row is causal.
+        rate: share of the positions of a masked row that are chosen.
+        final_rate: the rate changes linearly to this value during training; 0: constant rate.
+        mask_share: share of the chosen tokens that become [MASK].
+        random_share: share of the chosen tokens that become a random one.
     """
 
     sees = "own"
     masks = True
     families = ("bert", "gpt", "modern")
 
-    causal_share: float = 0.5
-    rate: float = 0.15
-    final_rate: float = 0.0
-    mask_share: float = 0.8
-    random_share: float = 0.1
+    causal_share: float = setting(0.5, least=0, most=1)
+    rate: float = setting(0.15, least=0, most=1)
+    final_rate: float = setting(0.0, least=0, most=1)
+    mask_share: float = setting(0.8, least=0, most=1)
+    random_share: float = setting(0.1, least=0, most=1)
 
     def __post_init__(self):
-        check_share("causal_share", self.causal_share)
-        _ = self.masking  # checks the others
+        self.check_settings()
+        _ = self.masking  # checks what its settings are together
 
     @property
     def masking(self) -> MaskedLanguageModel:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary
 from bertlab.objectives.choosing import at_positions, from_slots
@@ -32,17 +32,20 @@ class PermutationLanguageModel(Objective):
 
     With `context_in_order` the tokens that are not targets see each other in the order (equation 4). Without it they all see
     each other and no target, as in XLNet's released code (data_utils.py, _local_perm, except [CLS] and [SEP]).
+
+    Attributes:
+        predict_one_in: K; one of so many tokens is predicted. 1: every token.
+        context_in_order: tokens that are not targets see each other in the order; False: they all see each other.
     """
 
     sees = "own"
     families = ("bert", "gpt", "modern")
 
-    predict_one_in: int = 6
+    predict_one_in: int = setting(6, least=1)
     context_in_order: bool = True
 
     def __post_init__(self):
-        if self.predict_one_in < 1:
-            raise UserError(f"predict_one_in={self.predict_one_in} must be 1 (every token) or more")
+        self.check_settings()
 
     def check(self, vocabulary: Vocabulary) -> None:
         vocabulary.require_mask("it asks for tokens with [MASK]")

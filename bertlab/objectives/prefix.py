@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary, check_share
+from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,17 +24,20 @@ class PrefixLanguageModel(Objective):
 
     With max_share=0 this is left-to-right modelling (`ltr`) on a bidirectional body: the same numbers from the same parameters.
     Curricula from left-to-right to masked modelling need that.
+
+    Attributes:
+        min_share: smallest share of a document that is its prefix.
+        max_share: largest share of a document that is its prefix.
     """
 
     sees = "own"
     families = ("bert", "gpt", "modern")
 
-    min_share: float = 0.0
-    max_share: float = 1.0
+    min_share: float = setting(0.0, least=0, most=1)
+    max_share: float = setting(1.0, least=0, most=1)
 
     def __post_init__(self):
-        check_share("min_share", self.min_share)
-        check_share("max_share", self.max_share)
+        self.check_settings()
         if self.min_share > self.max_share:
             raise UserError(f"min_share={self.min_share} must not be above max_share={self.max_share}")
 

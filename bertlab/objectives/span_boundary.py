@@ -9,7 +9,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import Dense, Norm, View, param, truncated_normal
 from bertlab.objectives.base import Bound, Metrics, Objective, Oracle
 from bertlab.objectives.choosing import at_positions
@@ -25,21 +25,19 @@ class SpanBoundary(Objective):
     tokens "exactly like the MLM objective", with its transform (BERT's) and bias. In SpanBERT's code y_i is multiplied by the
     embeddings directly and has its own bias.
 
-    Settings:
+    Attributes:
         places: relative positions p_1 … p_places; later positions of a span are not predicted (SpanBERT's code: 20).
-        place_width: width of their embeddings (SpanBERT's code: 200).
+        place_width: width of the embeddings of these positions (SpanBERT's code: 200).
     """
 
     sees = "mlm"
     shows = MappingProxyType({"unit": "span"})
 
-    places: int = 20
-    place_width: int = 200
+    places: int = setting(20, least=1)
+    place_width: int = setting(200, least=1)
 
     def __post_init__(self):
-        for name in ("places", "place_width"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be 1 or more")
+        self.check_settings()
 
     def head(self, body: nn.Module) -> nn.Module:
         """f: y from the two states and the place."""

@@ -16,29 +16,33 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import View, param
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class _NegativeSampling(Objective):
-    """Shared by skip-gram and CBOW: the view, and the loss of one correct word against a few drawn ones."""
+    """Shared by skip-gram and CBOW: the view, and the loss of one correct word against a few drawn ones.
+
+    Attributes:
+        window: most words on each side; each centre draws its own number from 1 to this.
+        negatives: k, the drawn words for each correct one.
+        subsample: words above this frequency are dropped at random; 0: none are.
+        power: exponent of a word's count in the distribution of negatives.
+    """
 
     sees = "own"
     families = ("static",)
     asks = "other"  # a few products per position, no row of logits
 
-    window: int = 5  # most words on each side; each centre draws its own number from 1 to this
-    negatives: int = 5
-    subsample: float = 1e-3  # words above this frequency are dropped at random; 0: none are
-    power: float = 0.75  # of a word's count in the distribution of negatives
+    window: int = setting(5, least=1)
+    negatives: int = setting(5, least=1)
+    subsample: float = setting(1e-3, least=0)
+    power: float = setting(0.75, least=0)
 
     def __post_init__(self):
-        for name in ("window", "negatives"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
-        if not self.subsample >= 0:
-            raise UserError(f"subsample={self.subsample} must be 0 (no word is dropped) or more")
+        self.check_settings()
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """The kept words at the front of each row, and the draws for each of them.
@@ -215,18 +219,21 @@ class Glove(Objective):
 
     X is how often the two occur near each other, w is the body's vector and w̃ a row of its output matrix. The exported
     vector of a word is w + w̃ (`bertlab.interop.glove.save`).
+
+    Attributes:
+        x_max: a pair that occurs so often has the full weight.
+        power: exponent of X / x_max in the weight of a rarer pair.
     """
 
     needs = ("counts",)
     families = ("static",)
     asks = "other"  # one product per pair, no row of logits
 
-    x_max: float = 100.0
-    power: float = 0.75
+    x_max: float = setting(100.0, above=0)
+    power: float = setting(0.75, least=0)
 
     def __post_init__(self):
-        if not self.x_max > 0:
-            raise UserError(f"x_max={self.x_max} must be more than 0")
+        self.check_settings()
 
     def head(self, body: nn.Module) -> nn.Module:
         """The two biases."""

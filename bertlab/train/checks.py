@@ -26,7 +26,6 @@ from bertlab.train.budget import parse_budget
 from bertlab.train.choice import check_attention
 from bertlab.train.keep import check_keep
 from bertlab.train.lora import build_adapter
-from bertlab.train.metrics import writer_names
 from bertlab.train.optimizers import check_optimizer
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.schedules import learning_rate
@@ -255,7 +254,6 @@ def check_shape(config: ConfigDict, shape) -> None:
         )
     learning_rate(config.optimizer, config.train.steps)
     check_keep(config.train)
-    writer_names(config.writers)
 
 
 def check_devices(config: ConfigDict) -> None:

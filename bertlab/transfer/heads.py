@@ -19,9 +19,10 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import Dense, Dropout, View, inside_documents, mean_state, summary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
-from bertlab.objectives.base import Bound, Metrics, Objective, check_share, cross_entropy
+from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
 from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures
 
 NO_LABEL = -1
@@ -83,22 +84,31 @@ class TaskModel(nn.Module):
 class TaskHead(Objective):
     """The settings that all heads share.
 
-    `layers`: which layers of the body are mixed, and how (`LayerMix`, with `mix_penalty`, `mix_norm` and `mix_dropout`).
-    `bilstm`: layers of a new biLSTM, `hidden` wide per direction; the mix joins it at `place`. `dropout`: before the
-    classifier, and on the biLSTM's inputs. `number`: the task's number, if several are trained together.
+    Attributes:
+        layers: which layers of the body are mixed, and how: last, layer:K, sum_last_N, concat_last_N, weighted_sum,
+            weighted_sum_last_N, scalar_mix or hypercolumns (`LayerMix`).
+        mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
+        mix_norm: normalises each layer first.
+        mix_dropout: dropout of the mix.
+        bilstm: layers of a new biLSTM; 0: none.
+        hidden: width of the biLSTM per direction.
+        place: where the mix joins the biLSTM: "input"; "after_first", joined to its first layer's output; "output";
+            "input_output", both.
+        dropout: before the classifier, and on the biLSTM's inputs.
+        number: the task's number, if several are trained together.
     """
 
     reads: ClassVar[str] = "any"
     asks: ClassVar[str] = "other"
 
     layers: str = "last"
-    mix_penalty: float = 0.0
+    mix_penalty: float = setting(0.0, least=0)
     mix_norm: bool = False
-    mix_dropout: float = 0.0
-    bilstm: int = 0
-    hidden: int = 128
-    place: str = "input"
-    dropout: float = 0.1
+    mix_dropout: float = setting(0.0, least=0, most=1)
+    bilstm: int = setting(0, least=0)
+    hidden: int = setting(128, least=1)
+    place: str = setting("input", choices=PLACES)
+    dropout: float = setting(0.1, least=0, most=1)
     number: int = 0
 
     # Settings that some heads have; these stand for "off".
@@ -114,13 +124,7 @@ class TaskHead(Objective):
 
     def __post_init__(self):
         """Refuses settings that make no sense."""
-        check_share("dropout", self.dropout)
-        check_share("mix_dropout", self.mix_dropout)
-        for name, least in (("mix_penalty", 0), ("bilstm", 0), ("hidden", 1), ("blocks", 0), ("chunk", 0), ("word_width", 0)):
-            if not getattr(self, name) >= least:
-                raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
-        if self.place not in PLACES:
-            raise UserError(f"place={self.place!r} is not known; choose {', '.join(PLACES)}")
+        self.check_settings()
         if self.place not in ("input", "input_output") and not self.has_features:
             raise UserError(f"place={self.place!r} gives the biLSTM no input; set spelling=True (tagging), or place=input")
         least = {"input": 0, "after_first": 2}.get(self.place, 1)
@@ -150,22 +154,23 @@ class TaskHead(Objective):
 class TextHead(TaskHead):
     """One vector per text, chosen by `pooling`.
 
-    "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the body's dense
-    layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3). `blocks`: width of a ReLU
-    layer before the classifier (ULMFiT: 50). `chunk`: gradients flow back through so many positions of a recurrent model (BPTT
-    for classification, the same section); 0: all. `texts`: n.
+    Attributes:
+        pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the
+            body's dense layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
+        blocks: width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
+        chunk: gradients flow back through so many positions of a recurrent model (BPTT for classification: Howard
+            and Ruder 2018, section 3.3); 0: all.
+        texts: n.
     """
 
-    pooling: str = "mean"
-    blocks: int = 0
-    chunk: int = 0
+    pooling: str = setting("mean", choices=POOLINGS)
+    blocks: int = setting(0, least=0)
+    chunk: int = setting(0, least=0)
     texts: int = 1
 
     def __post_init__(self):
-        """Refuses an unknown pooling, and settings that the pooler would ignore."""
+        """Refuses settings that the pooler would ignore."""
         super().__post_init__()
-        if self.pooling not in POOLINGS:
-            raise UserError(f"pooling={self.pooling!r} is not known; choose {', '.join(POOLINGS)}")
         if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
             raise UserError(
                 "pooling='pooler' reads the body's last layer and nothing else; choose another pooling beside layers, bilstm"

@@ -18,10 +18,10 @@ LAYERS = (
     ("objectives",),
     ("config",),
     ("train",),
-    ("catalogue", "floors", "interop"),
+    ("floors", "interop"),
     ("transfer",),
     ("studies",),
-    ("results", "bench"),
+    ("catalogue", "results", "bench"),
     ("cli",),
 )
 ONLY_IN = {

@@ -363,13 +363,17 @@ def test_dropout_is_of_training_alone():
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("classification", {"pooling": "most"}, r"pooling='most' is not known; choose mean, pooler, first, last, max, concat"),
+        (
+            "classification",
+            {"pooling": "most"},
+            r"pooling='most' is not known; choose one of mean, pooler, first",
+        ),
         ("choice", {"pooling": "pooler", "layers": "sum_last_2"}, r"pooling='pooler' reads the body's last layer and nothing"),
         ("regression", {"pooling": "pooler", "chunk": 4}, r"pooling='pooler' reads"),
         ("word_pair", {"pooling": "pooler", "bilstm": 1}, r"pooling='pooler' reads"),
-        ("span", {"dropout": 1.5}, r"dropout=1.5 must be between 0 and 1"),
-        ("span", {"mix_dropout": -1}, r"mix_dropout=-1 must be between 0 and 1"),
-        ("tagging", {"place": "top"}, r"place='top' is not known; choose input, after_first"),
+        ("span", {"dropout": 1.5}, r"dropout=1.5 must be at least 0 and at most 1"),
+        ("span", {"mix_dropout": -1}, r"mix_dropout=-1 must be at least 0 and at most 1"),
+        ("tagging", {"place": "top"}, r"place='top' is not known; choose one of input, after_first"),
         ("tagging", {"place": "output", "bilstm": 2}, r"place='output' gives the biLSTM no input; set spelling=True"),
         ("tagging", {"place": "input_output"}, r"place='input_output' .* set bilstm=1"),
         ("tagging", {"place": "after_first", "bilstm": 1, "spelling": True}, r"place='after_first' .* set bilstm=2"),

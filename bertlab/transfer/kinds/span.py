@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from bertlab.data.rows import Row
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy
 from bertlab.transfer.examples import Example
@@ -28,7 +29,7 @@ class SpanHead(TaskHead):
     """
 
     classes: ClassVar[int] = 2
-    dropout: float = 0.0
+    dropout: float = setting(0.0, least=0, most=1)
 
     def _logits(self, model, view):
         x, penalty = model.head.states(self.layers_of(model, view), view["documents"], model.deterministic, view)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int
 from bertlab.data.characters import PADDING, WORD_LENGTH, character_ids
 from bertlab.data.rows import Row
 from bertlab.errors import UserError
+from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy
 from bertlab.transfer.examples import Example
@@ -26,14 +27,19 @@ class TaggingHead(TaskHead):
     """Σ −log p(tag | word) over the words with `labels` [B, W] ≥ 0; a word is read at one of its pieces (`word_at` [B, W]).
 
     This is the first piece, as in Devlin et al. 2018, section 5.3, or, in a model that reads left to right, the last: only
-    there has the model seen the whole word. `crf`: one probability for all tags of a sentence (TagLM). `spelling`: a
-    convolution over the word's characters, joined to the states. `word_width`: width of a table of trained word vectors for the
-    biLSTM.
+    there has the model seen the whole word.
+
+    Attributes:
+        crf: one probability for all tags of a sentence (TagLM).
+        spelling: a convolution over the word's characters, joined to the biLSTM's states.
+        word_width: width of a table of trained word vectors for the biLSTM; 0: none.
+        classes: C.
+        word_types: size of that table.
     """
 
     crf: bool = False
     spelling: bool = False
-    word_width: int = 0
+    word_width: int = setting(0, least=0)
     classes: int = 2
     word_types: int = 0
 
