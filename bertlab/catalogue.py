@@ -119,6 +119,7 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     for name, kind in objectives.REGISTRY.items():
         rows += [row(key, f"objectives.{name}.") for key in settings_of(kind)]
     rows += [row(key) for key in (*TASK_DATA, *TRANSFER)]
+    rows += [("metrics.TASK", "", "text", "metric by which fine-tuning reports a task; unset: the task's first")]
     heads = {}
     for kind in KINDS.values():
         for key in settings_of(kind.head):
@@ -163,5 +164,7 @@ KEYS_PAGE = """# Config keys
 
 Every key of a config, made by `bertlab keys --markdown`. Set one with `--config.KEY=VALUE`. A key without a default takes the
 value of the model's family and size (`bertlab/models/presets.py`), or the one its meaning names.
+Only fine-tuning has `task_data`, `transfer`, `metrics` and `objectives.TASK`; `head.SETTING` sets `objectives.TASK.SETTING` of
+each task.
 
 """

@@ -19,6 +19,7 @@ from bertlab.models.presets import FAMILIES
 from bertlab.objectives import REGISTRY
 from bertlab.train.checks import check_config
 from bertlab.transfer.finetune import KEYS as FINETUNING
+from bertlab.transfer.finetune import finetune_config
 from bertlab.transfer.heads import DERIVED, POOLINGS
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.tasks.base import KEYS as TASK_DATA
@@ -29,6 +30,15 @@ def test_a_config_has_exactly_the_tables_keys():
     assert set(flatten(base_config())) == {key.name for key in KEYS}
     assert len(BY_NAME) == len(KEYS)
     check(base_config())
+
+
+def test_every_key_of_a_fine_tuning_is_listed():
+    config = base_config()
+    add_objectives(config, "mlm")
+    listed = {name for name, *_ in key_table()} | {"objectives.TASK.weight", "objectives.TASK.final_weight", "task", "recipe"}
+    for task in ("sst2", "ner", "squad1", "swag", "stsb", "wic"):
+        keys = {key.replace(f".{task}", ".TASK") for key in flatten(finetune_config(ROOT, task, pretrained=config.to_dict()))}
+        assert {key for key in keys - listed if not key.startswith("task_data.pretraining.")} == set(), task
 
 
 def test_choices_are_those_of_the_code():
