@@ -89,7 +89,7 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
         config: changed in place.
         corpus: for `config.data.corpus`.
         objectives: for `add_objectives`.
-        mask_rate: the `rate` of every objective that `masks`; 0: their own.
+        mask_rate: the `rate` of every objective that has a mask rate; 0: their own.
 
     Raises:
         UserError: an objective is unknown.
@@ -97,7 +97,7 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
     from bertlab.data.formats import FORMATS, NEGATIVES, format_of
     from bertlab.data.vocabularies import SPECIALS
     from bertlab.models.presets import directions_with, model_direction
-    from bertlab.objectives import find
+    from bertlab.objectives import find, has_mask_rate
 
     data = config.data
     data.corpus = corpus
@@ -107,7 +107,7 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
     add_objectives(config, objectives)
     kinds = [find(entry.get("implementation", name)) for name, entry in config.objectives.items()]
     for kind, entry in zip(kinds, config.objectives.values()):
-        if mask_rate and kind.masks:
+        if mask_rate and has_mask_rate(kind):
             entry.rate = mask_rate
     directions = directions_with({kind.reads for kind in kinds} - {"any"}, config.model.family)
     if directions and model_direction(config.model) not in directions:

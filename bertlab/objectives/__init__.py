@@ -144,8 +144,6 @@ def _check_class(name: str, found) -> None:
         raise UserError(f"objective '{name}': asks={found.asks!r} must be one of {', '.join(ASKS)}")
     if not isinstance(found.needs, tuple):
         raise UserError(f"objective '{name}': needs={found.needs!r} must be a tuple of batch fields, as in ('pair_label',)")
-    if found.masks and "rate" not in found.__dataclass_fields__:
-        raise UserError(f"objective '{name}': masks={found.masks!r} says that it has a setting `rate`, and it has none; add it")
     if found.loss is Objective.loss:
         raise UserError(f"objective '{name}' has no method loss(self, model, view)")
     for field in dataclasses.fields(found):
@@ -191,3 +189,8 @@ def build(config) -> dict[str, Objective]:
             except UserError as error:
                 raise UserError(f"config.objectives.{key}: {error}") from None
     return built
+
+
+def has_mask_rate(kind: type[Objective]) -> bool:
+    """Whether an objective's setting `rate` is a share of corrupted tokens: it has one, and says what its corruption is."""
+    return kind.corruption is not Objective.corruption and "rate" in kind.__dataclass_fields__

@@ -208,7 +208,6 @@ class Objective(abc.ABC):
             pairs of words).
         shows: settings that the objective whose view it shares must have, by name.
         families: the model families it works with; () for all.
-        masks: its setting `rate` is the share of tokens that it corrupts, so a recipe's `mask_rate` sets it.
     """
 
     reads: ClassVar[str] = "both"
@@ -217,7 +216,6 @@ class Objective(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shows: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     families: ClassVar[tuple[str, ...]] = ()
-    masks: ClassVar[bool] = False
 
     @property
     def has_view(self) -> bool:

@@ -60,7 +60,6 @@ class ReplacedTokenDetection(Objective):
     """
 
     sees = "own"
-    masks = True
     families = ("bert", "modern")
     asks = "positions"  # rows of logits are in `extra_flops`: how many depends on task and generator
 

@@ -63,7 +63,6 @@ class MaskedLanguageModel(Objective):
     """
 
     sees = "shared"
-    masks = True
 
     rate: float = setting(0.15, least=0, most=1)
     final_rate: float = setting(0.0, least=0, most=1)

@@ -38,7 +38,6 @@ class MaskedNextToken(Objective):
     """
 
     sees = "own"
-    masks = True
     families = ("bert", "gpt", "modern")
 
     causal_share: float = setting(0.5, least=0, most=1)

@@ -18,7 +18,6 @@ class Cloze(Objective):
 
     reads = "both"
     sees = "shared"
-    masks = True
 
     rate: float = 0.3
 

@@ -192,7 +192,6 @@ def test_needs_that_no_batch_can_meet_are_refused(needs, message, small_config, 
         ('sees = "owns"', r"sees='owns' .* mlm, electra"),
         ('sees = "ltr"', r"sees='ltr' names no"),
         ('sees = "own"\n    families = ("brt",)', r"no family 'brt'; .* bert, gpt"),
-        ('sees = "own"\n    masks = True', r"masks=True .*`rate`"),
     ],
 )
 def test_a_name_that_is_none_is_refused(declared, message, small_config, written):
@@ -211,9 +210,10 @@ def test_a_way_needs_a_side_that_the_model_gives(small_config, written):
     check_config(config)
 
 
-@pytest.mark.parametrize(("masks", "rate"), [(True, 0.4), (False, 3.0)])
-def test_only_a_masked_objective_takes_the_recipe_s_mask_rate(masks, rate, small_config, written):
-    path, _ = written('    asks = "positions"', f'    asks = "positions"\n    masks = {masks}\n    rate: float = 3.0')
+@pytest.mark.parametrize(("corrupts", "rate"), [(True, 0.4), (False, 3.0)])
+def test_only_an_objective_with_a_corruption_takes_the_recipe_s_mask_rate(corrupts, rate, small_config, written):
+    corruption = "\n\n    def corruption(self, view, vocabulary): ..." if corrupts else ""
+    path, _ = written('    asks = "positions"', f'    asks = "positions"\n    rate: float = 3.0{corruption}')
     assert load_config(f"{RECIPE.format(path.stem)},mask_rate=0.4").objectives.Own.rate == rate
 
 

@@ -263,8 +263,8 @@ BUGS = (
     Bug(
         "selected-on-test",
         "bertlab/studies/selection.py",
-        'measure._replace(split="valid")',
-        "measure",
+        'results.values(measure), results.values(measure._replace(split="valid"))',
+        "results.values(measure), results.values(measure)",
         ("tests/studies/test_selection.py",),
     ),
     Bug(
