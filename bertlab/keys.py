@@ -123,7 +123,7 @@ class Key:
         if not within and value not in self.besides:
             raise UserError(f"{shown} must be {self.bounds()}")
         if missing := self.without_effect(value, values):
-            default = "unset" if self.unset else repr(self.default)
+            default = "unset" if self.unset else f"at {self.default!r}"
             raise UserError(f"{shown} has no effect without {prefix}{missing}; leave it {default}")
 
     def without_effect(self, value: Any, values: Mapping[str, Any]) -> str:

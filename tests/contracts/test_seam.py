@@ -378,5 +378,5 @@ def test_what_is_no_question_is_left_alone(word, text):
 def test_attributes_are_few_and_known():
     """What an objective declares; everything else that tells it from others is a method."""
     declared = {name for name in vars(Objective)["__annotations__"]}
-    assert declared == {"reads", "sees", "asks", "needs", "shows", "families", "masks"}
+    assert declared == {"reads", "sees", "asks", "needs", "shows", "families"}
     assert all(kind.asks in objectives.ASKS for kind in REGISTRY.values())

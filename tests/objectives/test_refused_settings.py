@@ -23,7 +23,7 @@ from tests.references import VOCABULARY, view_of
         ("mlm", {"rate": 0.0}, "rate=0.0 must be more than 0"),
         ("mlm", {"unit": "span", "span_p": 0.0}, "span_p=0.0 must be above 0"),
         ("mlm", {"longest_span": 0}, "longest_span=0 must be at least 1"),
-        ("mlm", {"span_p": 0.5}, "span_p=0.5 has no effect without unit=span; leave it 0.2"),
+        ("mlm", {"span_p": 0.5}, "span_p=0.5 has no effect without unit=span; leave it at 0.2"),
         ("mlm", {"unit": "whole_word", "longest_span": 5}, "longest_span=5 has no effect without unit=span"),
         ("mlm", {"static_seed": 1}, "static_seed=1 has no effect without static;"),
         ("mlm", {"max_predictions": -1}, "max_predictions=-1 must be at least 0"),
