@@ -174,6 +174,25 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     return config
 
 
+def saved_config(saved: Mapping[str, Any]) -> ConfigDict:
+    """A run's config from its config.json, with settings without effect at their defaults.
+
+    A new run is refused for such a setting; a run from before the refusal did what the default does.
+
+    Raises:
+        UserError: one of its objectives is unknown.
+    """
+    from bertlab.objectives import find
+
+    config = ConfigDict(saved)
+    keys.drop_without_effect(config, ())
+    for name, entry in config.objectives.items() if "task" not in config and "objectives" in config else ():
+        for key in keys.settings_of(find(entry.get("implementation") or name)):
+            if key.without_effect(entry.get(key.name), entry):
+                entry[key.name] = key.default
+    return config
+
+
 def _read(spec: str) -> ConfigDict:
     """Runs a config file with the arguments after its colon."""
     path, colon, own = spec.partition(":")

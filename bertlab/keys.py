@@ -351,8 +351,11 @@ def settings_of(kind: type) -> tuple[Key, ...]:
         section = inspect.cleandoc(of.__doc__ or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
         entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
         meanings |= {name: " ".join(text.split()).rstrip(".") for name, text in entries}
-    fields = dataclasses.fields(kind)
-    return tuple(Key(field.name, field.default, meanings.get(field.name, ""), **field.metadata) for field in fields)
+    limits = {field.name for field in dataclasses.fields(Key)}  # a class from outside may have other metadata
+    return tuple(
+        Key(of.name, of.default, meanings.get(of.name, ""), **{k: v for k, v in of.metadata.items() if k in limits})
+        for of in dataclasses.fields(kind)
+    )
 
 
 def check(config: Mapping[str, Any], group: str = "") -> None:

@@ -6,7 +6,17 @@ import itertools
 import pytest
 from ml_collections import ConfigDict
 
-from bertlab.config import add_objectives, base_config, brought, flatten, load_config, parse_arguments, parse_override, set_key
+from bertlab.config import (
+    add_objectives,
+    base_config,
+    brought,
+    flatten,
+    load_config,
+    parse_arguments,
+    parse_override,
+    saved_config,
+    set_key,
+)
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import REGISTRY
@@ -175,3 +185,18 @@ def test_every_recipe_loads_with_every_size_of_its_family(path):
         assert (config.model.size, config.data.corpus, config.train.steps) == (size, "text:x", steps)
         check_config(config)
     assert {path.stem for path in RECIPES} >= {"bert", "gpt", "elmo"}
+
+
+def test_a_run_from_before_a_refusal_did_what_the_defaults_do():
+    saved = load_config("experiments/pretrain/bert.py:objectives=mlm").to_dict()
+    saved["optimizer"] |= {"decay": "constant", "decay_from_start": False}
+    saved["objectives"]["mlm"]["static_seed"] = 7
+    config = saved_config(saved)
+    assert config.optimizer.decay_from_start is True and config.objectives.mlm.static_seed == 12345
+    check_config(config)
+
+
+@pytest.mark.parametrize("name", ["mlm", "electra", "masked_next_token"])
+def test_mask_rate_is_that_of_every_masked_objective(name):
+    config = load_config(f"experiments/pretrain/bert.py:objectives={name},mask_rate=0.4")
+    assert config.objectives[name].rate == 0.4

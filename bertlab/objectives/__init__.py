@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 
 from bertlab.errors import UserError
+from bertlab.keys import settings_of
 from bertlab.models.base import SIDES
 from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
@@ -192,5 +193,9 @@ def build(config) -> dict[str, Objective]:
 
 
 def has_mask_rate(kind: type[Objective]) -> bool:
-    """Whether an objective's setting `rate` is a share of corrupted tokens: it has one, and says what its corruption is."""
-    return kind.corruption is not Objective.corruption and "rate" in kind.__dataclass_fields__
+    """Whether an objective's setting `rate` is a share of corrupted tokens.
+
+    It is if the class limits it to at most 1 (`bertlab.keys.setting`), or says what its corruption is.
+    """
+    [rate] = [key for key in settings_of(kind) if key.name == "rate"] or [None]
+    return rate is not None and (rate.most == 1 or kind.corruption is not Objective.corruption)

@@ -240,7 +240,9 @@ def at_selected_labels(results: Results) -> Results:
             choices, chosen = _choose(runs, select, results.values(measure._replace(split="valid")))
             if chosen is not None:
                 of_task = results.measurements["task"].eq(measure.task) & results.measurements["stage"].isin(TASK_STAGES)
-                parts.append(results.measurements[of_task & results.measurements["run"].isin(choices[chosen]["run"])])
+                of = choices[chosen]
+                scored = of["run"][of["status"] == "finished"]
+                parts.append(results.measurements[of_task & results.measurements["run"].isin(scored)])
     measurements = pd.concat(parts, ignore_index=True)
     measurements["run"] = measurements["run"].map(one)
     runs = results.runs.assign(
@@ -248,8 +250,10 @@ def at_selected_labels(results: Results) -> Results:
     )
     runs["status"] = runs["status"].map({True: "finished", False: "unfinished"})
     runs = runs[runs["run"].isin(set(one.values()))].drop(columns=select).reset_index(drop=True)
-    if names:
-        runs["variant"] = [", ".join(filter(None, labels)) for labels in runs[names].itertuples(index=False)]
+    labels = runs[names].itertuples(index=False)
+    runs["variant"] = (
+        [", ".join(filter(None, of)) or results.study["title"] for of in labels] if names else results.study["title"]
+    )
     study = {**results.study, "axes": {axis: results.study["axes"][axis] for axis in kept}, "select": []}
     study["runs"] = [run for run in results.study["runs"] if run["name"] in set(one.values())]
     return replace(results, study=study, runs=runs, measurements=measurements)

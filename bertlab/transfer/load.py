@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.config import base_config
+from bertlab.config import base_config, saved_config
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
@@ -330,7 +330,7 @@ def load(path: str | os.PathLike, step: int | None = None) -> Pretrained:
         UserError: the path is neither, or has no checkpoint of that step.
     """
     run = Path(path).expanduser()
-    saved = Run(run).config.read()
+    saved = saved_config(Run(run).config.read()).to_dict()
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from bertlab.config import saved_config
 from bertlab.errors import UserError
 from bertlab.floors import Floor, floors
 from bertlab.run import Run
@@ -55,7 +56,7 @@ def measure(run: Path) -> None:
     directory = Run(run)
     if directory.measured.exists():
         return
-    config = ConfigDict(directory.config.read())
+    config = saved_config(directory.config.read())
     wanting = {"evaluation": _evaluate(config, run), "floor": _find_floors(config, run)}
     directory.measured.write(wanting)
     for part, reason in wanting.items():

@@ -90,6 +90,16 @@ def test_variants_are_compared_at_the_labels_that_valid_selects(tmp_path):
     assert at_selected_labels(at) is at
 
 
+def test_a_failed_run_has_no_score_at_the_selected_label_and_one_variant_has_the_study_s_name(tmp_path):
+    scores = {("high", "1"): (0.5, 0.5), ("high", "2"): (0.5, 0.6), ("low", "1"): (0.6, 0.4), ("low", "2"): (0.6, 0.3)}
+    at = at_selected_labels(write_scores(tmp_path, scores, ("rate", "seed"), select=["rate"]))
+    assert at.variants == ["S"] and at.values(score_of_task(at, "words")).tolist() == [0.4, 0.3]
+    results = load(tmp_path)
+    failed = results.runs.assign(status=["finished", "failed", "finished", "failed"])
+    at = at_selected_labels(dataclasses.replace(results, runs=failed))
+    assert at.values(score_of_task(at, "words")).dropna().tolist() == [0.4]
+
+
 def test_one_seed_has_no_interval_and_equal_scores_have_none(tmp_path):
     scores = {("one", "1"): 0.5, ("equal", "1"): 0.5, ("equal", "2"): 0.5}
     results = write_scores(tmp_path, scores, ("model", "seed"))
