@@ -197,5 +197,5 @@ def has_mask_rate(kind: type[Objective]) -> bool:
 
     It is if the class limits it to at most 1 (`bertlab.keys.setting`), or says what its corruption is.
     """
-    [rate] = [key for key in settings_of(kind) if key.name == "rate"] or [None]
-    return rate is not None and (rate.most == 1 or kind.corruption is not Objective.corruption)
+    corrupts = kind.corruption is not Objective.corruption
+    return any(key.name == "rate" and (key.most == 1 or corrupts) for key in settings_of(kind))

@@ -83,8 +83,8 @@ def of_score(results: Results, compared: Sequence[Comparison], measure: Measure)
     others = [second, *(v for v in untrained(results) if v in means.index and v not in (best, second))]
     gaps = [gap(compared, measure, best, other) for other in others]
     highest = f"{measure.task} ({measure.metric}, test): {best} has the highest mean, {score_text(means[best], measure.metric)}"
-    claimed = [{claim["higher"], claim["lower"]} for claim in results.study.get("claims", ())]  # said already
-    pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if {a, b} <= set(means.index) and {a, b} not in claimed]
+    held = [{claim["higher"], claim["lower"]} for claim in results.study.get("claims", ())]  # `claimed` says these
+    pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if {a, b} <= set(means.index) and {a, b} not in held]
     return [
         f"{highest}, {'; '.join(gaps)}.",
         most_frequent(results, compared, measure),

@@ -42,7 +42,7 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         places = [stage.directory.relative_to(workdir) for stage in _stages(workdir / name)]
         added += [str(place) for place in places if _copy(Run(workdir / place), Run(folder / place))]
         if places:
-            _write(Run(workdir / name).job, Run(folder / name).job)
+            _write(source.run(name).job, target.run(name).job)
     study["command"] = study["command"].replace(str(workdir.absolute()), workdir.name)
     target.study.write(study)
     return added
@@ -59,8 +59,7 @@ def adopt(folder: Path, workdir: Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     if not target.study.exists():
         shutil.copyfile(published.study.path, target.study.path)
-    for run in [Run(folder / name) for name in names if (folder / name).is_dir()]:
-        there = Run(workdir / run.directory.name)
+    for run, there in [(published.run(name), target.run(name)) for name in names if published.run(name).directory.is_dir()]:
         if not there.job.exists():
             shutil.copytree(
                 run.directory, there.directory, ignore=shutil.ignore_patterns("adapt", "finetune"), dirs_exist_ok=True

@@ -233,29 +233,23 @@ def at_selected_labels(results: Results) -> Results:
     kept = [axis for axis in results.axes if axis not in select]
     names = [axis for axis in kept if axis not in results.seed_axes]
     one = {run: of["run"].iloc[0] for _, of in _groups(results.runs, kept) for run in of["run"]}  # run -> the first like it
-    own = results.measurements["run"].isin(set(one.values())) & ~results.measurements["stage"].isin(TASK_STAGES)
-    parts = [results.measurements[own]]
+    firsts, of_tasks = set(one.values()), results.measurements["stage"].isin(TASK_STAGES)
+    parts = [results.measurements[results.measurements["run"].isin(firsts) & ~of_tasks]]
     for _, runs in _groups(results.runs, names):
         for measure in scores(results):
             choices, chosen = _choose(runs, select, results.values(measure._replace(split="valid")))
             if chosen is not None:
-                of_task = results.measurements["task"].eq(measure.task) & results.measurements["stage"].isin(TASK_STAGES)
-                of = choices[chosen]
-                scored = of["run"][of["status"] == "finished"]
+                scored = choices[chosen].query("status == 'finished'")["run"]
+                of_task = of_tasks & results.measurements["task"].eq(measure.task)
                 parts.append(results.measurements[of_task & results.measurements["run"].isin(scored)])
     measurements = pd.concat(parts, ignore_index=True)
     measurements["run"] = measurements["run"].map(one)
-    runs = results.runs.assign(
-        status=results.runs["status"].eq("finished").groupby(results.runs["run"].map(one)).transform("max")
-    )
-    runs["status"] = runs["status"].map({True: "finished", False: "unfinished"})
-    runs = runs[runs["run"].isin(set(one.values()))].drop(columns=select).reset_index(drop=True)
-    labels = runs[names].itertuples(index=False)
-    runs["variant"] = (
-        [", ".join(filter(None, of)) or results.study["title"] for of in labels] if names else results.study["title"]
-    )
+    finished = results.runs["status"].eq("finished").groupby(results.runs["run"].map(one)).transform("max")
+    runs = results.runs.assign(status=finished.map({True: "finished", False: "unfinished"}))
+    runs = runs[runs["run"].isin(firsts)].drop(columns=select).reset_index(drop=True)
+    runs["variant"] = [", ".join(filter(None, labels)) or results.study["title"] for labels in runs[names].to_numpy()]
     study = {**results.study, "axes": {axis: results.study["axes"][axis] for axis in kept}, "select": []}
-    study["runs"] = [run for run in results.study["runs"] if run["name"] in set(one.values())]
+    study["runs"] = [run for run in results.study["runs"] if run["name"] in firsts]
     return replace(results, study=study, runs=runs, measurements=measurements)
 
 

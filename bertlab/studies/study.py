@@ -292,15 +292,13 @@ def sharing(runs: Sequence[RunSpec], claim: Callable[[str, RunSpec], int] = lamb
         claim: ("pretrain" or "adapt", run) -> how good the run's claim to the stage is. The run with the best one owns the
             stage, the first of several.
     """
-    fellows: dict[str, list[RunSpec]] = {}
-    for run in runs:
-        for key in _shareable(run).values():
-            fellows.setdefault(key, []).append(run)
-    shared = []
-    for run in runs:
-        owners = {stage: max(fellows[key], key=functools.partial(claim, stage)).name for stage, key in _shareable(run).items()}
-        shared.append(replace(run, shares={stage: owner for stage, owner in owners.items() if owner != run.name}))
-    return shared
+    stages = [(run, _shareable(run).items()) for run in runs]
+    fellows: dict[tuple[str, str], list[RunSpec]] = {}
+    for run, shareable in stages:
+        for stage_and_key in shareable:
+            fellows.setdefault(stage_and_key, []).append(run)
+    owners = {of: max(alike, key=functools.partial(claim, of[0])).name for of, alike in fellows.items()}
+    return [replace(run, shares={of[0]: owners[of] for of in shareable if owners[of] != run.name}) for run, shareable in stages]
 
 
 def _shareable(run: RunSpec) -> dict[str, str]:
