@@ -38,9 +38,10 @@ _VALUES = {
     "base": (128, 256, 30_522, 250_000, 10_000, 1000, 10_000),
     "paper": (None, None, None, None, 10_000, 1000, 10_000),
 }
-_SPLITS = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1}
+# Small checkpoints are kept along the way, so that trajectories and studies of single tables begin with the same pretrainings.
+_SMALL = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1, "train.keep": "log"}
 PRETRAINING: Mapping[str, Mapping[str, Any]] = {
-    scale: (_SPLITS if scale in ("tiny", "mini") else {})
+    scale: (_SMALL if scale in ("tiny", "mini") else {})
     | {key: value for key, value in zip(_KEYS, values, strict=True) if value is not None}
     for scale, values in _VALUES.items()
 }

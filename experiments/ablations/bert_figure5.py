@@ -4,8 +4,8 @@
       --workdir=runs/bert_figure5 --jobs=2
     bertlab report runs/bert_figure5
 
-MLM and LTR share one body; each seed pretrains each of them once. The study keeps checkpoints after a thirty-second, a
-sixteenth, ... and all of the steps, and fine-tunes each, as in the paper. The learning rate has not yet fallen at the early
+MLM and LTR share one body; each seed pretrains each of them once. The study keeps checkpoints at the last steps of a logarithmic
+grid (200, 500, 1,000, 2,000, 5,000 and 6,000 at scale=tiny) and fine-tunes each, as in the paper. The learning rate has not yet fallen at the early
 checkpoints, so a point shows what the run has learned so far, not what a full schedule of that length would give. The report
 plots scores against steps, tokens, supervised positions and FLOPs. Neither model has NSP (the paper's masked model has it).
 Both are fine-tuned in the same way, as in `bert_table5.py`. All rows read a word at its last piece: only there has a
@@ -20,6 +20,7 @@ Cost at scale=tiny with seeds=1,select=off: 207 TFLOP, as `--dry_run` counts the
 
 from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
 from bertlab.studies.study import Published, Study
+from bertlab.train.keep import kept_steps
 
 PUBLISHED = Published(
     source="Devlin et al. 2019, figure 5 (its end points, from table 5)",
@@ -33,8 +34,7 @@ PUBLISHED = Published(
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=BERT_PAPER)
     mlm = setting.recipe("bert", objectives="mlm")
-    last = setting.steps(mlm)
-    points = sorted({max(1, last // part) for part in (32, 16, 8, 4, 2, 1)})
+    points = kept_steps("log", setting.steps(mlm))[-6:]
     return Study(
         name="bert_figure5",
         title="Pretraining steps",
