@@ -233,11 +233,26 @@ def test_tasks_have_few_labels_and_probes_of_them_in_every_study():
 
 
 def test_rates_of_fine_tuning_are_an_axis_that_valid_selects_and_share_the_pretraining():
-    study = study_of("bert_table5", "seeds=1,select=off,tasks=package,task_rates=3e-4+1e-3")
-    assert study.select == ["finetune.rate"] and study_of("bert_table5", "seeds=1").select == []
-    runs = [run for run in study.runs() if run.labels["pretraining"] in ("LTR & No NSP", "+ BiLSTM")]
+    study = study_of("bert_table5", "seeds=2,select=off,tasks=package,task_rates=3e-4+1e-3")
+    assert study.selected == ["finetune.rate"] and study_of("bert_table5", "seeds=1").selected == []
+    assert study.axis_names == ["pretraining", "finetune.rate", "seed"]
+    of = lambda run: (run.labels["pretraining"] in ("LTR & No NSP", "+ BiLSTM")) and run.labels["seed"] == "1"
+    runs = [run for run in study.runs() if of(run)]
     assert [run.downstream["package"]["optimizer.learning_rate"] for run in runs] == [3e-4, 1e-3] * 2
     assert [run.shares.get("pretrain") for run in runs] == [None, *[runs[0].name] * 3]
+    trajectory = study_of("bert_figure5", "seeds=1,task_rates=3e-4+1e-3")
+    assert trajectory.axis_names == ["pretraining", "steps", "finetune.rate", "seed"] and len(trajectory.runs()) == 26
+
+
+@pytest.mark.parametrize("path", [path for path in STUDIES if path.stem != "floors"], ids=lambda path: path.stem)
+def test_every_study_with_tasks_takes_rates_of_fine_tuning_or_says_which_axis_sets_them(path):
+    study = load_study(f"{path}:seeds=1,task_rates=3e-4+1e-3")
+    try:
+        runs = study.runs()
+    except UserError as error:
+        assert "finetune.optimizer.learning_rate" in str(error)
+        return
+    assert {run.labels["finetune.rate"] for run in runs} == {"0.0003", "0.001"}
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ def check_until_decided(study: Study, task: str) -> None:
         )
     if not study.tasks:
         raise UserError(f"--until_decided: study {study.name} has no downstream task to order its variants by")
-    if study.select:
+    if study.selected:
         raise UserError(
-            f"--until_decided: study {study.name} selects among {', '.join(study.select)} after all runs; omit the option"
+            f"--until_decided: study {study.name} selects among {', '.join(study.selected)} after all runs; omit the option"
         )
     counts = len(_seeds(study.runs(), study))
     if counts < FIRST_LOOK:

@@ -188,7 +188,7 @@ class Setting:
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         rates: For `Study.rates`: factors of the pretraining rate, of which one is selected; empty with select=off.
-        task_rates: Rates of fine-tuning from the arguments, of which `valid` selects one; empty: the scale's.
+        task_rates: For `Study.task_rates`: rates of fine-tuning from the arguments; empty: the scale's.
         labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the task's name.
         uses: How tasks use the pretrained model: "study" (as the study says), "probe" (a linear layer on frozen states).
         others: The study's own arguments.
@@ -221,12 +221,6 @@ class Setting:
     def own_optimizer(self) -> dict[str, Any]:
         """`overrides` for recipes with their own optimiser and dropouts, unlike the transformers'."""
         return {**self.pretraining, **self.finetune}
-
-    @property
-    def rate_axis(self) -> dict[str, dict[str, dict[str, float]]]:
-        """The axis of `task_rates`, for `Study.axes` and `Study.select`; empty without them."""
-        points = {f"{rate:g}": {"finetune.optimizer.learning_rate": rate} for rate in self.task_rates}
-        return {"finetune.rate": points} if points else {}
 
     def steps(self, recipe: str) -> int:
         """Steps of pretraining with a recipe (from `recipe`): the arguments', the scale's or the study's, else the recipe's."""

@@ -24,6 +24,7 @@ COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # in
 COLUMNS = ("run", "variant", "trained", "biases", "status", "error", "split", "metric", "value", "data_hash", *COSTS)
 STAGES = ("finetune", "adapt")  # prefixes of their config names; names without a prefix are pretraining's
 RATE = "optimizer.learning_rate"
+TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Study:
         select: Axes whose best label is selected by the score on `valid`, for each variant and task.
         rates: Factors of each variant's own pretraining rate. Its validation loss selects one of them before the seeds are run
             (`bertlab.studies.selection`); empty: all keep their own.
+        task_rates: Rates of fine-tuning. They are one more axis, "finetune.rate", of which `valid` selects a label as in
+            `select`; empty: the recipe's rate.
         published: A published table to show next to the study's own, see `Published`.
         claims: Published findings that the report holds against the study's own, see `Claim`.
     """
@@ -94,6 +97,7 @@ class Study:
     downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
     select: Sequence[str] = ()
     rates: Sequence[float] = ()
+    task_rates: Sequence[float] = ()
     published: "Published | None" = None
     claims: "Sequence[Claim]" = ()
 
@@ -127,7 +131,18 @@ class Study:
                 f'study {self.name}: "{taken[0]}" cannot name an axis because results already have a column with that name;'
                 " rename the axis"
             )
-        return grid
+        if not self.task_rates:
+            return grid
+        if any(TASK_RATES in point for point in grid):
+            raise UserError(f'study {self.name}: it has task_rates and an axis "{TASK_RATES}"; keep one of them')
+        rates = axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in self.task_rates})
+        before_seed = lambda point: {name: choice for name, choice in point.items() if name != "seed"}
+        return [{**before_seed(point), **rate, **point} for point in grid for rate in rates]
+
+    @property
+    def selected(self) -> list[str]:
+        """The axes of which `valid` selects a label: those of `select`, and that of `task_rates`."""
+        return [*self.select, *([TASK_RATES] if self.task_rates else [])]
 
     @property
     def axis_names(self) -> list[str]:

@@ -333,7 +333,7 @@ def describe(study: Study, runs: Sequence[RunSpec], searches: Sequence[Search] =
         "command": shlex.join([Path(sys.argv[0]).name.replace("cli.py", "bertlab"), *sys.argv[1:]]),
         "axes": axes,
         "downstream": list(study.tasks),
-        "select": list(study.select),
+        "select": study.selected,
         "rates": list(study.rates),
         "searches": [dataclasses.asdict(search) for search in searches],
         "published": dataclasses.asdict(study.published) if study.published else None,

@@ -69,6 +69,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.transformer, "data.format": "segment_pair"},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream={**tasks, **asked},
         published=PUBLISHED,
     )

@@ -55,6 +55,7 @@ def get_study(arguments=None):
         ),
         overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "data.format": "segment_pair"},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
         claims=[

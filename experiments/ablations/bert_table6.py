@@ -57,6 +57,7 @@ def get_study(arguments=None):
         axes={"layers/width/heads": {size: shape(size) for size in SIZES[setting.scale]}, "seed": setting.seeds},
         overrides={**setting.overrides, **setting.transformer},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

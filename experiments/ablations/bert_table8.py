@@ -60,6 +60,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.transformer},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -72,5 +72,6 @@ def get_study(arguments=None):
             "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
         },
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
     )

@@ -55,6 +55,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("elmo")},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

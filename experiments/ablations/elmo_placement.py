@@ -45,6 +45,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("elmo"), "finetune.head.word_width": 100},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(lambda kind: kind.of_words),
         published=PUBLISHED,
     )

@@ -47,5 +47,6 @@ def get_study(arguments=None):
         },
         overrides=overrides,
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=dataclasses.replace(setting, labels=()).downstream(),
     )

@@ -52,5 +52,6 @@ def get_study(arguments=None):
         },
         overrides=ulmfit.stages(setting),
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(ulmfit.classifies),
     )

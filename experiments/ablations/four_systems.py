@@ -118,6 +118,7 @@ def get_study(arguments=None):
         },
         overrides=LAST_PIECE,
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -40,5 +40,6 @@ def get_study(arguments=None):
             "finetune.optimizer.learning_rate": rate,
         },
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
     )

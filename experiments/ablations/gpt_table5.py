@@ -64,6 +64,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("gpt"), "finetune.optimizer.learning_rate": rate},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -48,5 +48,6 @@ def get_study(arguments=None):
             "data.format": "segment_pair",
         },
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
     )

@@ -68,5 +68,6 @@ def get_study(arguments=None):
         axes={"body": {"BERT": {}, **steps, "the rest of modern.py": modern}, "seed": setting.seeds},
         overrides={**setting.overrides, **setting.transformer, "data.format": "full_sentences"},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
     )

@@ -54,6 +54,7 @@ def get_study(arguments=None):
         axes={"objective": objectives, "seed": setting.seeds},
         overrides={**setting.overrides, **demo, **LAST_PIECE, "data.format": "segment_pair"},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         claims=CLAIMS,
         downstream=setting.downstream(),
     )

@@ -41,6 +41,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.transformer, "data.dupe_factor": copies},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
     )

@@ -58,5 +58,6 @@ def get_study(arguments=None):
         ),
         overrides={"data.tokenizer.kind": "unigram", **setting.pretraining, **setting.finetuning("elmo"), **LAST_PIECE},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(),
     )

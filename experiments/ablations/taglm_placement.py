@@ -54,6 +54,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("taglm"), **LAST_PIECE},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(lambda kind: kind.of_words),
         published=PUBLISHED,
     )

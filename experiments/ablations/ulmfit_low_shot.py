@@ -50,5 +50,6 @@ def get_study(arguments=None):
         },
         overrides=ulmfit.stages(setting, steps=STEPS),
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies),
     )

@@ -47,6 +47,7 @@ def get_study(arguments=None):
         },
         overrides=ulmfit.stages(setting),
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(ulmfit.classifies),
         published=PUBLISHED,
     )

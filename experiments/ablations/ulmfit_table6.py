@@ -52,6 +52,7 @@ def get_study(arguments=None):
         },
         overrides={**setting.pretraining, **ulmfit.classifier(setting)},
         rates=setting.rates,
+        task_rates=setting.task_rates,
         downstream=setting.downstream(ulmfit.classifies),
         published=PUBLISHED,
     )
