@@ -154,6 +154,7 @@ def _add_studies(add) -> None:
         help="stop adding seeds once the variants' order on TASK is settled (without TASK: on all tasks)",
     )  # fmt: skip
     sweep("--published", type=Path, help="folder that `bertlab publish` wrote; its runs count as finished")
+    sweep("--store", type=Path, help="folder of finished pretrainings: those of the same config and text are not trained again")
     sweep("--launcher", default="local", choices=("local", "slurm", "ray"), help="where the runs start (default local)")
     sweep(
         "--launcher_options", default="",
@@ -429,7 +430,15 @@ def _sweep(given, _) -> int:
     from bertlab.studies.sweep import sweep
 
     started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-    return sweep(load_study(given.study), given.workdir, started_by, given.dry_run, given.until_decided, given.published)
+    return sweep(
+        load_study(given.study),
+        given.workdir,
+        started_by,
+        given.dry_run,
+        given.until_decided,
+        given.published,
+        given.store,
+    )
 
 
 def _evaluate(given, _) -> None:

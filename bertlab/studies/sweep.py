@@ -33,6 +33,7 @@ from bertlab.studies.published import adopt, clear_needed
 from bertlab.studies.records import check_same_study, check_steps, clear_changed, with_owners
 from bertlab.studies.selection import Search, at_selected_rates, candidates, find_searches, has_ended, undecided
 from bertlab.studies.statistics import Settlement
+from bertlab.studies.store import Store
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.views import Job, LineView, TerminalView, print_line
 from bertlab.studies.worker import RUNNER, awaited, is_finished, write_job
@@ -48,6 +49,7 @@ def sweep(
     dry_run: bool = False,
     until_decided: str = "",
     published: str | os.PathLike | None = None,
+    store: str | os.PathLike | None = None,
     *,
     runner: str = RUNNER,
     console: Console | None = None,
@@ -66,6 +68,7 @@ def sweep(
         until_decided: A task, or "all": start no further seed once that task settles the order of the variants
             (`bertlab.studies.ordering`).
         published: A folder that `bertlab publish` wrote; its runs are copied to the workdir and count as finished.
+        store: A folder of finished pretrainings (`bertlab.studies.store`); the sweep takes what is there, and adds its own.
         runner: "module:function" called in each worker process with a RunSpec and its directory.
         console: Where to print; default the terminal.
 
@@ -77,7 +80,7 @@ def sweep(
             Raised before any run starts.
     """
     console = console or Console()
-    workdir = Path(workdir)
+    workdir, shelf = Path(workdir), Store(store) if store else None
     launcher = launcher or Local(1)
     own = study.runs()  # at the rates that they have without a search
     if until_decided:
@@ -125,7 +128,10 @@ def sweep(
             print_line(console, f"{study.name}: {counts}, in {workdir}")
             if pending:
                 prepare_data([configs[run.name] for run in pending], console)
-            return run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled)
+            if shelf:
+                for run in runs:
+                    shelf.put(run, workdir / run.name)
+            return run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled, shelf)
 
         try:
             if searches:
@@ -187,6 +193,7 @@ def run_all(
     console: Console,
     total: int,
     settled: Callable[[Mapping[str, str]], Settlement | None] | None = None,
+    store: Store | None = None,
 ) -> tuple[dict[str, str], int]:
     """Executes the pending runs, `launcher.jobs` at a time.
 
@@ -212,6 +219,8 @@ def run_all(
                         print_line(console, f"undecided after {found.seeds} seeds: {open_pairs(found)}")
                 for run in [run for run in waiting if ready(run, workdir)][: launcher.jobs - len(running)]:
                     waiting.remove(run)
+                    if store and store.take(run, workdir / run.name):
+                        print_line(console, f"{run.name}: its pretraining is in {store.folder}")
                     running.append(start(run, workdir, launcher, runner, lock))
                     view.started(running[-1])
                 if not running:
@@ -224,6 +233,8 @@ def run_all(
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
                 ended = True
+                if store:
+                    store.put(job.run, job.directory)
                 error = failure(job)
                 if error:
                     failures[job.run.name] = error

@@ -1,0 +1,92 @@
+"""A pretraining that one study made is used by another; it is known by its config and its text."""
+
+import dataclasses
+
+import pytest
+from conftest import InThisProcess
+from rich.console import Console
+
+from bertlab.run import Run
+from bertlab.studies import store as store_module
+from bertlab.studies.store import Store
+from bertlab.studies.study import Study
+from bertlab.studies.sweep import sweep
+from tests.conftest import RECIPES, ROOT
+
+
+@pytest.fixture
+def study(small_overrides, words_task):
+    """A study of one pretraining of four steps, with a task."""
+    small = {"model.width": 16, "model.layers": 1, "train.steps": 4, "train.eval_batches": 1, "evaluate.sentences": 0}
+    small |= {"model.hidden": 24, "optimizer.warmup_steps": 0, "train.keep": "2"}
+    tuning = {"train.steps": 2, "data.batch_size": 8, "data.seq_len": 16, "mesh.data": 1, "optimizer.warmup_steps": 0}
+    overrides = small_overrides | small | {f"finetune.{key}": value for key, value in tuning.items()}
+    axes, downstream = {"seed": [1]}, {"words": {"task": words_task}}
+    return Study("first", "", "?", str(ROOT / RECIPES["gpt"]), axes, overrides=overrides, downstream=downstream)
+
+
+def changed(study, name="second", axes=None, **overrides):
+    return dataclasses.replace(study, name=name, axes=axes or study.axes, overrides=study.overrides | overrides)
+
+
+def swept(study, workdir, store):
+    assert sweep(study, workdir, InThisProcess(), store=store, console=Console(quiet=True)) == 0
+    return Run(workdir / study.runs()[0].name)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_study_takes_the_pretraining_of_another_and_fine_tunes_to_the_same_scores(study, tmp_path, monkeypatch):
+    shelf = tmp_path / "store"
+    trained = swept(study, tmp_path / "first", shelf)
+    assert trained.steps() == [2, 4] and len(list(shelf.iterdir())) == 1
+    monkeypatch.setattr("bertlab.transfer.pretrain.pretrain", lambda *_: pytest.fail("trained again"))
+    other = changed(study, axes={"use": {"it": {}}, "seed": [1]}, **{"train.keep": ""})  # what is kept decides nothing
+    taken = swept(other, tmp_path / "second", shelf)
+    assert taken.result.read() == trained.result.read() and taken.steps() == [2, 4]
+    scores = [run.stage("finetune", "words").result.read()["metrics"] for run in (taken, trained)]
+    assert scores[0] == scores[1]
+    inode = lambda run: next((run.checkpoints / "4" / "state").rglob("manifest.ocdbt")).stat().st_ino
+    assert inode(taken) == inode(trained), "checkpoints take no more room"
+    assert not list((tmp_path / "second").rglob("taken*")) and len(list(shelf.iterdir())) == 1
+
+
+def of(study):
+    [run] = study.runs()
+    return run
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_only_the_same_config_and_text_with_the_wanted_checkpoints_are_taken(study, tmp_path, monkeypatch):
+    store, trained = Store(tmp_path / "store"), swept(study, tmp_path / "first", tmp_path / "store")
+    run, place = of(study), tmp_path / "run"
+    for other in ({"optimizer.learning_rate": 1e-4}, {"seed": 7}, {"evaluate.sentences": 3}, {"train.keep": "3"}):
+        assert not store.take(of(changed(study, axes={"which": {"it": {}}}, **{"seed": 1, "data.seed": 1} | other)), place)
+    assert not store.take(dataclasses.replace(run, shares={"pretrain": "other"}), place)
+    monkeypatch.setattr(store_module, "prepare", lambda data: pytest.fail("a fingerprint is computed once a text"))
+    assert not place.exists() and store.take(run, place)
+    assert not store.take(run, place), "something has begun there"
+    assert Run(place).result.read() == trained.result.read()
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_store_keeps_the_run_with_more_checkpoints_and_survives_a_kill_between_two_files(study, tmp_path, monkeypatch):
+    store, run = Store(tmp_path / "store"), of(study)
+    trained = swept(study, tmp_path / "first", None)
+    assert store.put(run, trained.directory) and not store.put(run, trained.directory)
+    [stored] = map(Run, store.folder.iterdir())
+    (trained.checkpoints / "3").mkdir()
+    assert store.put(run, trained.directory) and stored.steps() == [2, 3, 4]
+    (trained.checkpoints / "3").rmdir()
+    assert not store.put(run, trained.directory) and stored.steps() == [2, 3, 4]
+
+    def killed(source, target, replace=store_module.os.replace):
+        if target.name == "checkpoints":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(store_module.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.take(run, tmp_path / "again" / "seed=1")
+    monkeypatch.undo()
+    again = swept(study, tmp_path / "again", None)
+    assert again.result.read()["metrics"] == trained.result.read()["metrics"] and again.steps() == [2, 4]
