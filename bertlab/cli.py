@@ -169,6 +169,13 @@ def _add_studies(add) -> None:
     publish("path", type=Path, help="study directory")
     publish("folder", type=Path, help="where to; what was published before stays as it is")
 
+    evidence = add(
+        "evidence", _evidence, "write the pages of published studies, and one of all published findings against ours",
+        "bertlab evidence experiments/results --studies=experiments/ablations",
+    )  # fmt: skip
+    evidence("folder", type=Path, help="it holds a folder for each study, from `bertlab publish`")
+    evidence("--studies", type=Path, required=True, help="folder of the study files; those not published are listed as not run")
+
     report = add(
         "report", _report, "write tables, curves and an HTML page for a study or a run", "bertlab report runs/objectives"
     )
@@ -484,6 +491,13 @@ def _publish(given, _) -> None:
 
     added = publish(given.path, given.folder)
     print(f"{given.folder}: {len(added)} added" + "".join(f"\n  {name}" for name in added))
+
+
+def _evidence(given, _) -> None:
+    from bertlab.studies.evidence import write_pages
+
+    for page in write_pages(given.folder, given.studies):
+        print(page)
 
 
 def _report(given, _) -> None:

@@ -1,7 +1,8 @@
 """The findings of a study, and the notices to read first, as plain sentences computed from the results."""
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import scipy.stats
 
@@ -43,26 +44,50 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
     return [*claimed(results, compared), *said, head] if results.study.get("claims") else [head, *said]
 
 
-def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
-    """Each published finding beside the study's own difference, and whether they agree; the decided ones first.
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """A published finding beside the study's own difference in one score.
 
-    They agree or disagree if the interval of the difference excludes zero, and are undecided otherwise.
+    Attributes:
+        claim: As in study.json: `higher`, `lower`, `published`, `source`.
+        measure: The score.
+        found: The difference, higher minus lower; None if the two have too few seeds in common.
     """
+
+    claim: Mapping[str, str]
+    measure: Measure
+    found: Comparison | None
+
+    @property
+    def word(self) -> str:
+        """ "agrees" or "disagrees" if the interval of the difference excludes zero, else "undecided"; or "unfinished"."""
+        if self.found is None:
+            return "unfinished"
+        return "agrees" if self.found.low > 0 else "disagrees" if self.found.high < 0 else "undecided"
+
+
+def verdicts(results: Results, compared: Sequence[Comparison]) -> list[Verdict]:
+    """Every published finding of a study in every score."""
+    return [
+        Verdict(claim, measure, find(compared, measure, claim["higher"], claim["lower"]))
+        for claim in results.study.get("claims", ())
+        for measure in scores(results)
+    ]
+
+
+def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
+    """Each published finding beside the study's own difference, and whether they agree; the decided ones first."""
     decided, undecided = [], {}
-    for claim in results.study.get("claims", ()):
-        finding = f"{claim['higher']} is above {claim['lower']}"
-        source = f"{claim['published']}; {claim['source']}"
-        for measure in scores(results):
-            found = find(compared, measure, claim["higher"], claim["lower"])
-            if not found:
-                continue
-            if not (found.low > 0 or found.high < 0):
-                undecided.setdefault(f"{finding} ({source})", []).append(measure.task)
-                continue
-            says, direction = ("agrees", "above") if found.low > 0 else ("disagrees", "below")
+    for verdict in verdicts(results, compared):
+        claim, task = verdict.claim, verdict.measure.task
+        finding, source = f"{claim['higher']} is above {claim['lower']}", f"{claim['published']}; {claim['source']}"
+        if verdict.word == "undecided":
+            undecided.setdefault(f"{finding} ({source})", []).append(task)
+        elif verdict.found:
+            direction = "above" if verdict.found.mean > 0 else "below"
             decided.append(
-                f"On {measure.task}, {claim['higher']} is {size(found)} {direction} {claim['lower']}. This {says} with the"
-                f" published finding that {finding} ({source})."
+                f"On {task}, {claim['higher']} is {size(verdict.found)} {direction} {claim['lower']}. This {verdict.word} with"
+                f" the published finding that {finding} ({source})."
             )
     return decided + [f"Published: {finding}. Undecided here on {', '.join(tasks)}." for finding, tasks in undecided.items()]
 

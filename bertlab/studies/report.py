@@ -156,10 +156,10 @@ def score_maps(results: Results) -> list[Figure]:
     return [plots.heat_map(results, measures)] if enough else []
 
 
-def figure_svg(figure: Figure, file: Path | io.StringIO) -> None:
+def figure_svg(figure: Figure, file: Path | io.StringIO, background: str = "none") -> None:
     """Saves a figure as SVG with text as text, the same bytes each time."""
     with matplotlib.rc_context(plots.STYLE):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(file, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
 
 
 def inline_svg(figure: Figure, prefix: str, description: str) -> str:

@@ -1,0 +1,76 @@
+"""The pages of published studies are made from the committed files, and a finding's verdict follows from its interval."""
+
+import dataclasses
+import re
+
+import pandas as pd
+import pytest
+from conftest import objectives_study, write_study
+
+from bertlab.errors import UserError
+from bertlab.studies.evidence import PAGE, WORDS, markdown_table, write_pages
+from bertlab.studies.published import publish
+from bertlab.studies.study import Claim
+from tests.conftest import ROOT
+
+STUDIES = ROOT / "experiments/ablations"
+
+
+def rows_of(page):
+    """The rows of a page's first table: dicts by head."""
+    table = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    heads, _, *rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+    return [dict(zip(heads, row, strict=False)) for row in rows if len(row) == len(heads)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A published study with three claims; LTR scores 10 points above MLM in every seed, and MLM+NSP scores as MLM."""
+    claims = [Claim(*pair, "1 and 2", "A, table 1") for pair in (("LTR", "MLM"), ("MLM", "LTR"), ("MLM+NSP", "MLM"))]
+    claims.append(Claim("LTR", "biLM", "2 and 1", "A, table 2"))
+    names = ("MLM", "MLM+NSP", "LTR", "biLM")
+    study = dataclasses.replace(objectives_study((1, 2, 3), names), claims=claims)
+    score = {"MLM": 0.5, "MLM+NSP": 0.5, "LTR": 0.6, "biLM": 0.7}
+    noise = {"1": 0.0, "2": 0.01, "3": -0.01}
+    follows = {"MLM": 1.0, "MLM+NSP": -1.0, "LTR": 1.1, "biLM": 1.0}
+    per_run = {}
+    for run in study.runs():
+        variant, seed = run.labels["objective"], run.labels["seed"]
+        value = score[variant] + noise[seed] * follows[variant]
+        per_run[run.name] = {"package": value, "code_spans": value, "finished": variant != "biLM"}
+    write_study(tmp_path / "run", study, per_run=per_run)
+    for run in study.runs():  # as a sweep leaves them
+        (tmp_path / "run" / run.name / "job.json").write_text("{}")
+        if per_run[run.name]["finished"]:
+            (tmp_path / "run" / run.name / "measured.json").write_text("{}")
+    publish(tmp_path / "run", tmp_path / "results" / "ours")
+    return tmp_path / "results"
+
+
+def test_verdicts_follow_from_intervals_and_are_counted(folder):
+    (folder / "ours" / "notes.md").write_text("Too few tokens.")
+    assert write_pages(folder, STUDIES) == [folder / "ours" / PAGE, folder / PAGE]
+    rows = rows_of(folder / PAGE)
+    ours = [(row["Finding"], row["Task"], row["Verdict"], row["Seeds"]) for row in rows if "ours/" in row["Study"]]
+    expected = {"LTR above MLM": "agrees", "MLM above LTR": "disagrees", "MLM+NSP above MLM": "undecided"}
+    of_tasks = lambda finding, *rest: [(finding, task, *rest) for task in ("package", "code_spans")]
+    wanted = [row for finding, word in expected.items() for row in of_tasks(finding, word, "3")]
+    assert ours == [*wanted, *of_tasks("LTR above biLM", "unfinished", "")]
+    assert {row["Study"] for row in rows if row["Verdict"] == "not run"} >= {"bert_table5", "bert_figure5"}
+    counts = dict(re.findall(r"([a-z ]+): (\d+)", (folder / PAGE).read_text().split(" rows. ")[1].split("\n")[0]))
+    counts = {word.strip(): int(count) for word, count in counts.items()}
+    assert counts == {word: sum(row["Verdict"] == word for row in rows) for word in WORDS}
+    assert [row["Verdict"] for row in rows] == sorted((row["Verdict"] for row in rows), key=WORDS.index)
+    page = (folder / "ours" / PAGE).read_text()
+    assert "9 of 12 runs are finished" in page and page.count("Too few tokens.") == 1
+    assert {path.stem for path in (folder / "ours" / "figures").iterdir()} == set(re.findall(r"figures/(\w+)\.svg", page))
+
+
+def test_a_table_keeps_its_columns_whatever_the_cells_hold():
+    lines = markdown_table(pd.DataFrame({"a": ["x|y", "two\nlines"], "b": [1, 2]})).splitlines()
+    assert lines == ["| a | b |", "|---|---|", r"| x\|y | 1 |", "| two lines | 2 |"]
+
+
+def test_a_folder_without_a_published_study_is_refused(tmp_path):
+    with pytest.raises(UserError, match=re.escape(str(tmp_path))):
+        write_pages(tmp_path, STUDIES)
