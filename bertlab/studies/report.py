@@ -25,7 +25,7 @@ from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
 from bertlab.studies.seeds import seed_counts, summarise
-from bertlab.studies.selection import rate_rows, selections
+from bertlab.studies.selection import at_selected_labels, rate_rows, selections
 from bertlab.studies.tables import (
     COST,
     COST_NOTE,
@@ -133,6 +133,7 @@ def latex(results: Results, compared: Sequence[Comparison]) -> str:
 
 def figures(results: Results) -> dict[str, Figure]:
     """The figures that are written as files: name -> figure."""
+    results = at_selected_labels(results)
     styles = plots.styles_of(results)
     drawn = {}
     losses = plots.loss_metrics(curves(results))
@@ -253,8 +254,9 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
 
 def html_page(results: Results, compared: Sequence[Comparison]) -> str:
     """The report as one HTML page that loads nothing."""
+    everything, results = results, at_selected_labels(results)
     styles = plots.styles_of(results)
-    same, problems = compare_data(results)
+    same, problems = compare_data(everything)
     summary = summarise(results)
     metrics = curves(results)
     losses, valid = plots.loss_metrics(metrics), metrics[(metrics["split"] == "valid") & (metrics["step"] > 0)]
@@ -277,9 +279,9 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
     return template.render(
         study=results.study,
         findings=findings(results, compared),
-        notices=notices(results),
+        notices=notices(everything),
         data_differ=bool(problems),
-        tables=html_tables(results, compared),
+        tables=html_tables(everything, compared),
         losses_note=LOSSES_NOTE,
         cost_note=COST_NOTE,
         curves=html_curves(plots.learning_curves, metrics, losses, valid, styles, "loss"),
@@ -294,7 +296,7 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
         single=not results.axes,
         all_metrics=all_metrics(results, summary),
         variants=results.variants,
-        runs=run_rows(results),
+        runs=run_rows(everything),
         same_data=same,
         environment=environment_rows(results.environments),
     )
@@ -342,7 +344,8 @@ def legend_sample(style: plots.LineStyle) -> Figure:
 
 def html_tables(results: Results, compared: Sequence[Comparison]) -> list[dict[str, Any]]:
     """The tables of the page, with a mark on the score that is the highest of its column by more than chance."""
-    best = {score_label(measure): highest_beyond_chance(results, compared, measure) for measure in scores(results)}
+    chosen = at_selected_labels(results)
+    best = {score_label(measure): highest_beyond_chance(chosen, compared, measure) for measure in scores(chosen)}
     tables, said = [], notes(results)
     for frame in grouped_tables(results, compared):
         groups = [group for group, _ in frame.columns]

@@ -225,14 +225,17 @@ def selections(results: Results) -> pd.DataFrame:
 def at_selected_labels(results: Results) -> Results:
     """The results as if each variant had run each task at its selected label only; the same results without `select`.
 
-    Runs that differ only in the axes of `select` become one, with the first one's name, pretraining and costs, and each task's
-    scores at the label that `valid` selects for the variant.
+    Runs that differ only in the axes of `select` become one, with the pretraining and costs of the first that is finished, and
+    each task's scores at the label that `valid` selects for the variant.
     """
     if not (select := selected_axes(results)):
         return results
     kept = [axis for axis in results.axes if axis not in select]
     names = [axis for axis in kept if axis not in results.seed_axes]
-    one = {run: of["run"].iloc[0] for _, of in _groups(results.runs, kept) for run in of["run"]}  # run -> the first like it
+    one = {}  # run -> the one that stands for it
+    for _, of in _groups(results.runs, kept):
+        done = of.loc[of["status"] == "finished", "run"]
+        one |= dict.fromkeys(of["run"], [*done, *of["run"]][0])
     firsts, of_tasks = set(one.values()), results.measurements["stage"].isin(TASK_STAGES)
     parts = [results.measurements[results.measurements["run"].isin(firsts) & ~of_tasks]]
     for _, runs in _groups(results.runs, names):
@@ -248,9 +251,11 @@ def at_selected_labels(results: Results) -> Results:
     runs = results.runs.assign(status=finished.map({True: "finished", False: "unfinished"}))
     runs = runs[runs["run"].isin(firsts)].drop(columns=select).reset_index(drop=True)
     runs["variant"] = [", ".join(filter(None, labels)) or results.study["title"] for labels in runs[names].to_numpy()]
+    metrics = results.metrics[results.metrics["run"].isin(firsts)].drop(columns=select)
+    metrics["variant"] = metrics["run"].map(dict(zip(runs["run"], runs["variant"], strict=True)))
     study = {**results.study, "axes": {axis: results.study["axes"][axis] for axis in kept}, "select": []}
     study["runs"] = [run for run in results.study["runs"] if run["name"] in firsts]
-    return replace(results, study=study, runs=runs, measurements=measurements)
+    return replace(results, study=study, runs=runs, measurements=measurements, metrics=metrics)
 
 
 def selected_axes(results: Results) -> list[str]:

@@ -11,7 +11,7 @@ from bertlab.studies import plots, statistics
 from bertlab.studies.comparisons import FIRST_VARIANT, Comparison, looks_of, of_family
 from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, cost, scores
 from bertlab.studies.seeds import seed_counts, summarise
-from bertlab.studies.selection import loss_text, searches_of, selections
+from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
 from bertlab.studies.study import COSTS
 from bertlab.studies.text import MISSING, count_text, interval, number, p_text, seconds_text, spread
 from bertlab.transfer.evaluations import BIASES
@@ -275,9 +275,10 @@ def published_table(results: Results) -> pd.DataFrame:
 
 def grouped_tables(results: Results, compared: Sequence[Comparison]) -> list[pd.DataFrame]:
     """All tables in parts that fit on a page, each with the seeds: scores and losses, the published ones, and so on to cost."""
-    frame = table(results)
-    apart = (published_table(results), difference_table(compared), selection_table(results), rate_table(results))
-    apart += (floor_table(results),)
+    chosen = at_selected_labels(results)
+    frame = table(chosen)
+    apart = (published_table(chosen), difference_table(compared), selection_table(results), rate_table(results))
+    apart += (floor_table(chosen),)
     whole = lambda wanted: [frame[[("", "seeds"), *columns]] for columns in side_by_side(frame, wanted)]
     return [*whole((SCORES, LOSSES)), *(part for part in apart if not part.empty), *whole((SCALES,)), *whole((COST,))]
 
@@ -293,9 +294,10 @@ def side_by_side(frame: pd.DataFrame, groups: Sequence[str]) -> list[list[tuple[
 
 def notes(results: Results) -> dict[str, str]:
     """The notes below a group of columns: how to read them, and what biases their numbers in which variants."""
-    finished, floors = results.finished, floor_table(results)
+    chosen = at_selected_labels(results)
+    finished, floors = chosen.finished, floor_table(chosen)
     of_scales, of_floors = [SCALES_NOTE], [FLOORS_NOTE]
-    summary = summarise(results)
+    summary = summarise(chosen)
     if ((summary["stage"] == "evaluate") & (summary["seeds"] == 1)).any():
         of_scales.append(ONE_SEED_NOTE)
     for name, sentence in BIASES.items():

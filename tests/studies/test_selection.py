@@ -12,10 +12,19 @@ from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import compare_all, difference, find
 from bertlab.studies.findings import findings
 from bertlab.studies.measurements import load, score_of_task
-from bertlab.studies.report import report
+from bertlab.studies.report import html_tables, report, run_rows
 from bertlab.studies.seeds import summarise
 from bertlab.studies.selection import at_selected_labels, selections
-from bertlab.studies.tables import DIFFERENCES, SEEDS, SELECTED_NOTE, difference_table, notes, selection_table, table
+from bertlab.studies.tables import (
+    DIFFERENCES,
+    SEEDS,
+    SELECTED_NOTE,
+    difference_table,
+    grouped_tables,
+    notes,
+    selection_table,
+    table,
+)
 
 # (model, rate, seed) -> valid, test. The rate that is best on test is not best on valid; one that is better still there failed.
 SCORES = {
@@ -88,6 +97,23 @@ def test_variants_are_compared_at_the_labels_that_valid_selects(tmp_path):
     assert found.pairs == 3 and found.mean == pytest.approx(np.mean([0.05, 0.09, 0.06])) and found.low > 0
     assert "disagrees" in findings(results, compare_all(results))[0]
     assert at_selected_labels(at) is at
+    compared = compare_all(results)
+    frame = grouped_tables(results, compared)[0]
+    assert list(frame.index) == ["big", "small"], "the tables are of what is compared"
+    marked = [(variant, best) for variant, cells in html_tables(results, compared)[0]["rows"] for _, best in cells]
+    assert ("big", True) in marked and ("small", True) not in marked
+    assert len(run_rows(results)) > len(at.runs), "the list of runs has all of them"
+
+
+def test_a_seed_keeps_its_pretraining_where_the_run_at_another_label_failed(tmp_path):
+    write_scores(tmp_path, SCORES | {("big", "low", "1"): None}, ("model", "rate", "seed"), select=["rate"])
+    lines = [{"step": 1, "split": "valid", "loss": 2.0, "tokens": 1, "supervised": 1, "flops": 1, "seconds": 1}]
+    for name in ("big-low-1", "big-high-1"):
+        Run(tmp_path / name).metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+    at = at_selected_labels(load(tmp_path))
+    of_big = at.runs[(at.runs["model"] == "big") & (at.runs["seed"] == "1")]
+    assert list(of_big["run"]) == ["big-high-1"]
+    assert list(at.metrics.loc[at.metrics["run"] == "big-high-1", "variant"]) == ["big"] and "rate" not in at.metrics
 
 
 def test_a_failed_run_has_no_score_at_the_selected_label_and_one_variant_has_the_study_s_name(tmp_path):
