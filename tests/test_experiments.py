@@ -108,6 +108,36 @@ def test_a_study_says_what_it_stands_on_and_how_to_run_it(study):
         assert [row for row in published.rows if row not in ours and row not in published.note] == []
 
 
+# Studies without claims, and why.
+UNCLAIMED = {
+    "awd_lstm_table4": "perplexities; claims are about scores of tasks",
+    "fitlam": "nothing published compares the two versions",
+    "floors": "synthetic language",
+    "modern_body": "no published table at equal data",
+}
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
+def test_claims_are_about_a_study_s_variants_and_have_the_table_s_numbers(study):
+    for scale in {"tiny", "paper"} & set(scales(study.stem)):
+        of = load_study(f"{study}:scale={scale},seeds=1")
+        assert bool(of.claims) != (study.stem in UNCLAIMED)
+        pairs = [(claim.higher, claim.lower) for claim in of.claims]
+        assert {name for pair in pairs for name in pair} <= {label(run) for run in runs_of(study, scale)}
+        assert len({frozenset(pair) for pair in pairs}) == len(pairs) and all(a != b for a, b in pairs)
+        rows = of.published.rows if of.published else {}
+        for claim in (claim for claim in of.claims if {claim.higher, claim.lower} <= set(rows)):
+            cells = zip(rows[claim.higher], rows[claim.lower], strict=True)
+            printed = {pair for higher, lower in cells for pair in zip(numbers(higher), numbers(lower))}
+            said = re.findall(r"([\d.]+) and ([\d.]+)", claim.published)
+            assert said and {(float(a), float(b)) for a, b in said} <= printed, claim
+
+
+def numbers(cell):
+    """The numbers of a table's cell: "89.3/82.3"."""
+    return [float(number) for number in re.findall(r"[\d.]+", str(cell))]
+
+
 def test_steps_are_those_given_or_the_studys_or_the_recipes():
     given, published, unpublished = (
         read_setting(arguments, paper=paper)

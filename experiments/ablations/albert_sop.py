@@ -23,7 +23,7 @@ Cost at scale=tiny with seeds=1,select=off: 250 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {
     **BERT_PAPER,
@@ -46,6 +46,10 @@ PUBLISHED = Published(
         "SOP": (54.0, 78.9, 86.5, "89.3/82.3", "80.0/77.1", 82.0, 90.3, 64.0, 80.1),
     },
     note="MLM, NSP and SOP: accuracies on held-out text, the latter two of every model",
+)
+CLAIMS = (
+    Claim("SOP", "NSP", "SQuAD 2.0 80.0 and 77.2, RACE 64.0 and 62.3; on NSP's own question 78.9 and 90.5", PUBLISHED.source),
+    Claim("SOP", "None", "SQuAD 2.0 80.0 and 78.1, RACE 64.0 and 61.7", PUBLISHED.source),
 )
 
 
@@ -72,4 +76,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream={**tasks, **asked},
         published=PUBLISHED,
+        claims=CLAIMS,
     )

@@ -17,7 +17,7 @@ Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts t
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
     source="Devlin et al. 2019, table 6 (development sets)",
@@ -39,6 +39,14 @@ SIZES = {
     "base": AS_PUBLISHED,
     "paper": AS_PUBLISHED,
 }
+# Two sizes, by their places in SIZES, and the published finding.
+CLAIMS = (
+    (5, 0, "MNLI 86.6 and 77.9, MRPC 87.8 and 79.8, largest and smallest"),
+    (2, 1, "MNLI 81.9 and 80.6, 12 heads and 3"),
+    (3, 2, "MNLI 84.4 and 81.9, 12 layers and 6"),
+    (4, 3, "MNLI 85.7 and 84.4, 1,024 wide and 768"),
+    (5, 4, "MNLI 86.6 and 85.7, 24 layers and 12"),
+)
 
 
 def shape(size):
@@ -49,15 +57,17 @@ def shape(size):
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=BERT_PAPER)
+    sizes = SIZES[setting.scale]
     return Study(
         name="bert_table6",
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and downstream?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={"layers/width/heads": {size: shape(size) for size in SIZES[setting.scale]}, "seed": setting.seeds},
+        axes={"layers/width/heads": {size: shape(size) for size in sizes}, "seed": setting.seeds},
         overrides={**setting.overrides, **setting.transformer},
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
+        claims=[Claim(sizes[a], sizes[b], published, PUBLISHED.source) for a, b, published in CLAIMS],
     )

@@ -21,7 +21,7 @@ Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts th
 """
 
 from bertlab.studies.settings import BERT_PAPER, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 # A model that keeps the case of letters.
 PAPER = {**BERT_PAPER, "data.tokenizer.lowercase": False, "data.tokenizer.vocab_size": 28_996}
@@ -38,6 +38,14 @@ PUBLISHED = Published(
         "Weighted sum of all 12": (95.5, None),
     },
     note="mean of five restarts; a model of fewer layers has other labels, as its last 2 for the last 4",
+)
+# {last}: how many layers the scale has for the last four.
+CLAIMS = (
+    ("Fine-tuning", "Concatenation of last {last}", "NER 96.4 and 96.1"),
+    ("Concatenation of last {last}", "Last", "NER 96.1 and 94.9"),
+    ("Weighted sum of last {last}", "Last", "NER 95.9 and 94.9"),
+    ("Second-to-last", "Last", "NER 95.6 and 94.9"),
+    ("Last", "Embeddings", "NER 94.9 and 91.0"),
 )
 
 
@@ -70,4 +78,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
+        claims=[Claim(a.format(last=last), b.format(last=last), of, PUBLISHED.source) for a, b, of in CLAIMS],
     )

@@ -21,7 +21,7 @@ Cost at scale=tiny with seeds=1,select=off: 489 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 TASKS = {
     "Replace MLM": "replace_mlm",
@@ -39,6 +39,12 @@ PUBLISHED = Published(
     source="Clark et al. 2020, table 5",
     columns=("GLUE",),
     rows={"BERT": (82.2,), "Replace MLM": (82.4,), "ELECTRA 15 %": (82.4,), "All-Tokens MLM": (84.3,), "ELECTRA": (85.0,)},
+)
+CLAIMS = (
+    Claim("ELECTRA", "BERT", "GLUE 85.0 and 82.2", PUBLISHED.source),
+    Claim("ELECTRA", "ELECTRA 15 %", "GLUE 85.0 and 82.4", PUBLISHED.source),
+    Claim("ELECTRA", "All-Tokens MLM", "GLUE 85.0 and 84.3", PUBLISHED.source),
+    Claim("All-Tokens MLM", "Replace MLM", "GLUE 84.3 and 82.4", PUBLISHED.source),
 )
 
 
@@ -63,4 +69,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

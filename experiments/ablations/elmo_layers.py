@@ -20,7 +20,7 @@ Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
     source="Peters et al. 2018, table 2 (development sets)",
@@ -32,6 +32,12 @@ PUBLISHED = Published(
         "all layers, λ=0.001": (85.2, 89.5, 84.8),
     },
     note="The first version of the paper had other numbers for SQuAD: 80.8, 82.5, 83.6, 84.8.",
+)
+CLAIMS = (
+    Claim("last only", "baseline", "SQuAD 84.7 and 80.8, SRL 84.1 and 81.6", PUBLISHED.source),
+    Claim("all layers, λ=1", "last only", "SQuAD 85.0 and 84.7, SRL 84.6 and 84.1", PUBLISHED.source),
+    Claim("all layers, λ=0.001", "last only", "SQuAD 85.2 and 84.7, SRL 84.8 and 84.1", PUBLISHED.source),
+    Claim("all layers, λ=0.001", "all layers, λ=1", "SQuAD 85.2 and 85.0, SRL 84.8 and 84.6", PUBLISHED.source),
 )
 
 
@@ -58,4 +64,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

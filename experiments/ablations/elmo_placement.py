@@ -18,12 +18,17 @@ Cost at scale=tiny with seeds=1,select=off: 165 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab.studies.settings import ELMO_PAPER, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
     source="Peters et al. 2018, table 3 (development sets)",
     columns=("SQuAD F1", "SNLI", "SRL F1"),
     rows={"input": (85.1, 88.9, 84.7), "input and output": (85.6, 89.5, 84.3), "output": (84.8, 88.7, 80.9)},
+)
+CLAIMS = (
+    Claim("input", "output", "SRL 84.7 and 80.9, SQuAD 85.1 and 84.8", PUBLISHED.source),
+    Claim("input and output", "output", "SRL 84.3 and 80.9, SQuAD 85.6 and 84.8", PUBLISHED.source),
+    Claim("input and output", "input", "SQuAD 85.6 and 85.1, SNLI 89.5 and 88.9, but SRL 84.3 and 84.7", PUBLISHED.source),
 )
 
 
@@ -48,4 +53,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(lambda kind: kind.of_words),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

@@ -36,7 +36,7 @@ from bertlab.errors import UserError
 from bertlab.studies import ulmfit
 from bertlab.studies.equal import flops, parameters, sized, tokens
 from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 EQUAL = ("tokens", "parameters", "flops")
 STATIC = ("skip_gram", "cbow", "glove")
@@ -49,6 +49,18 @@ PUBLISHED = Published(
         "ELMo": (*[None] * 9, 92.2),
     },
     note="BERT-Base. ULMFiT's paper has other tasks (IMDb, TREC-6, AG News), so it is not among these rows.",
+)
+CLAIMS = (
+    Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", PUBLISHED.source),
+    Claim("BERT", "ELMo", "NER 92.4 and 92.2", PUBLISHED.source),
+    Claim(
+        "ELMo",
+        "static",
+        "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without",
+        "Peters et al. 2018, table 1",
+    ),
+    Claim("GPT", "no pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"),
+    Claim("BERT", "no pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5, for GPT"),
 )
 
 
@@ -121,4 +133,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

@@ -18,7 +18,14 @@ Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab.studies.settings import GPT_PAPER, read_setting
-from bertlab.studies.study import Study
+from bertlab.studies.study import Claim, Study
+
+# {all}: the label of all layers at the scale.
+CLAIMS = (
+    ("embeddings", "none", "no number is given", "Radford et al. 2018, section 5"),
+    ("{all}", "embeddings", "each layer helps, all of them by up to 9 % on MultiNLI", "Radford et al. 2018, section 5"),
+    ("{all}", "none", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"),
+)
 
 
 def get_study(arguments=None):
@@ -42,4 +49,5 @@ def get_study(arguments=None):
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
+        claims=[Claim(higher.format(all=f"{layers} of {layers}"), *of) for higher, *of in CLAIMS],
     )

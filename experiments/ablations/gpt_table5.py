@@ -20,7 +20,7 @@ Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab.studies.settings import GPT_PAPER, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 # V·W + 8·W² weights equal GPT's at the scale: V·D + 512·D + 12·D² per layer.
 LSTM_WIDTHS = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
@@ -35,6 +35,11 @@ PUBLISHED = Published(
         "LSTM with auxiliary LM": (69.1, 30.3, 90.5, 83.2, 71.8, 68.1, 73.7, 81.1, 54.6),
     },
     note="12 layers, 768 wide, BooksCorpus.",
+)
+CLAIMS = (
+    Claim("full", "no pre-training", "74.7 and 59.9, on average", PUBLISHED.source),
+    Claim("full", "LSTM with auxiliary LM", "74.7 and 69.1, on average; MRPC 82.3 and 83.2", PUBLISHED.source),
+    Claim("full", "no auxiliary LM", "MNLI 81.8 and 81.1, QQP 70.3 and 69.8, but 74.7 and 75.0 on average", PUBLISHED.source),
 )
 
 
@@ -67,4 +72,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

@@ -26,7 +26,24 @@ Cost at scale=tiny with seeds=1,select=off: 357 TFLOP, as `--dry_run` counts the
 
 from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
-from bertlab.studies.study import Study
+from bertlab.studies.study import Claim, Study
+
+CLAIMS = (
+    Claim(
+        "ELMo, features",
+        "GloVe, features",
+        "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without",
+        "Peters et al. 2018, table 1",
+    ),
+    Claim("BERT, fine-tuned", "GPT, fine-tuned", "GLUE 79.6 and 75.1, on average", "Devlin et al. 2019, table 1"),
+    Claim(
+        "BERT, fine-tuned",
+        "BERT, features",
+        "NER 96.4, and 95.5 with a weighted sum of all layers",
+        "Devlin et al. 2019, table 7",
+    ),
+    Claim("BERT, fine-tuned", "ELMo, features", "NER 92.4 and 92.2", "Devlin et al. 2019, table 7"),
+)
 
 
 def get_study(arguments=None):
@@ -60,4 +77,5 @@ def get_study(arguments=None):
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
+        claims=CLAIMS,
     )

@@ -21,7 +21,7 @@ Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, LAST_PIECE, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {**ELMO_PAPER, "model.hidden": 2048, "model.width": 512}
 PUBLISHED = Published(
@@ -30,6 +30,12 @@ PUBLISHED = Published(
     rows={"no language model": (90.87,), "after the first layer": (91.93,)},
     note="The published language model is larger than scale=paper's in the forward direction. No language model is there the"
     " tagger alone; here it has embeddings of its own in the language model's place.",
+)
+CLAIMS = (
+    Claim("after the first layer", "no language model", "NER 91.93 and 90.87", PUBLISHED.source),
+    Claim("after the first layer", "input", "numbers not verified", "Peters et al. 2017"),
+    Claim("after the first layer", "after the second layer", "numbers not verified", "Peters et al. 2017"),
+    Claim("after the first layer", "after the first layer, forward alone", "numbers not verified", "Peters et al. 2017"),
 )
 
 
@@ -57,4 +63,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(lambda kind: kind.of_words),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

@@ -23,10 +23,16 @@ import dataclasses
 
 from bertlab.studies import ulmfit
 from bertlab.studies.settings import read_setting
-from bertlab.studies.study import Study
+from bertlab.studies.study import Claim, Study
 
 COUNTS, FEWER = (100, 500, 2000, 10_000), (100, 300, 1000)
 STEPS = 3000
+# Held against the study's smallest number of examples.
+CLAIMS = (
+    ("supervised", "from scratch", "100 labels are worth 1,000 (IMDb) and 2,000 (AG News) from scratch"),
+    ("semi-supervised", "supervised", "100 labels are worth 10,000 and 1,000 from scratch on IMDb, 5,000 and 2,000 on AG News"),
+    ("semi-supervised", "from scratch", "100 labels are worth 10,000 (IMDb) and 5,000 (AG News) from scratch"),
+)
 
 
 def get_study(arguments=None):
@@ -34,6 +40,7 @@ def get_study(arguments=None):
     counts = setting.labels or (*(FEWER if setting.scale in ("tiny", "mini") else COUNTS), 0)
     examples = {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
     scratch = {**ulmfit.thawing(setting, "all"), "finetune.optimizer.layer_decay": 1.0, "finetune.transfer.random": True}
+    few = str(min(filter(None, counts), default=""))
     return Study(
         name="ulmfit_low_shot",
         title="ULMFiT with few labelled examples",
@@ -52,4 +59,5 @@ def get_study(arguments=None):
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies),
+        claims=[Claim(f"{few}, {a}", f"{few}, {b}", of, "Howard and Ruder 2018, section 5") for a, b, of in CLAIMS if few],
     )

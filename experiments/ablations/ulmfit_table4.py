@@ -24,13 +24,21 @@ Cost at scale=tiny with seeds=1,select=off: 145 TFLOP, as `--dry_run` counts the
 
 from bertlab.studies import ulmfit
 from bertlab.studies.settings import read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
     source="Howard and Ruder 2018, table 4 (validation error, %)",
     columns=("IMDb", "TREC-6", "AG"),
     rows={"without pretraining": (5.63, 10.67, 5.52), "with pretraining": (5.00, 5.69, 5.38)},
     note="Errors: lower is better.",
+)
+CLAIMS = (
+    Claim(
+        "with pretraining",
+        "without pretraining",
+        "errors of 5.69 and 10.67 % on TREC-6, 5.00 and 5.63 % on IMDb",
+        PUBLISHED.source,
+    ),
 )
 
 
@@ -50,4 +58,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(ulmfit.classifies),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

@@ -14,7 +14,7 @@ Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts the
 
 from bertlab.studies import ulmfit
 from bertlab.studies.settings import read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
 PUBLISHED = Published(
@@ -23,6 +23,7 @@ PUBLISHED = Published(
     rows={"vanilla": (5.98, 7.41, 5.76), "AWD-LSTM": (5.00, 5.69, 5.38)},
     note="Errors: lower is better.",
 )
+CLAIMS = (Claim("AWD-LSTM", "vanilla", "errors of 5.69 and 7.41 % on TREC-6, 5.00 and 5.98 % on IMDb", PUBLISHED.source),)
 
 
 def get_study(arguments=None):
@@ -41,4 +42,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(ulmfit.classifies),
         published=PUBLISHED,
+        claims=CLAIMS,
     )

@@ -19,7 +19,7 @@ Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts the
 
 from bertlab.studies import ulmfit
 from bertlab.studies.settings import read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
     source="Howard and Ruder 2018, table 7 (validation error, %)",
@@ -37,6 +37,20 @@ PUBLISHED = Published(
         "freez + discr + stlr": (5.00, 5.69, 5.38),
     },
     note="Errors: lower is better.",
+)
+CLAIMS = (
+    Claim(
+        "freez + discr + stlr",
+        "from scratch",
+        "errors of 5.69 and 13.36 % on TREC-6, 5.00 and 9.93 % on IMDb",
+        PUBLISHED.source,
+    ),
+    Claim("freez + discr + stlr", "full", "errors of 5.69 and 6.86 % on TREC-6, 5.00 and 6.87 % on IMDb", PUBLISHED.source),
+    Claim("freez + discr + stlr", "last", "errors of 5.69 and 16.09 % on TREC-6, 5.00 and 6.49 % on IMDb", PUBLISHED.source),
+    Claim(
+        "freez + discr + stlr", "chain-thaw", "errors of 5.69 and 6.71 % on TREC-6, 5.00 and 5.39 % on IMDb", PUBLISHED.source
+    ),
+    Claim("full + discr", "full", "errors of 6.21 and 6.86 % on TREC-6, 5.57 and 6.87 % on IMDb", PUBLISHED.source),
 )
 
 
@@ -77,4 +91,5 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.downstream(ulmfit.classifies),
         published=PUBLISHED,
+        claims=CLAIMS,
     )
