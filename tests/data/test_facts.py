@@ -1,12 +1,15 @@
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bertlab import objectives
 from bertlab.data.batches import eval_batches
 from bertlab.data.facts import batch_facts, data_facts, length_rule_accuracy, unigram_entropy
 from bertlab.data.prepare import prepare
+from bertlab.train.build import objective_facts
 
 
 def test_unigram_entropy():
@@ -85,3 +88,9 @@ def test_facts_of_a_run_are_json(small_config):
     assert held_out["tokens"] == sum(int((batch["documents"] > 0).sum()) for batch in batches["valid"])
     assert held_out["rows"] * config.data.seq_len == held_out["positions"]
     assert 0 < facts["corpus"]["unigram_entropy"] < math.log(prepared.tokenizer.vocab_size)
+
+
+def test_the_loss_of_guessing_is_that_of_the_validation_rows():
+    rows = {"valid": [{"pair_label": np.array([0, 1])}], "test": [{"pair_label": np.array([0, 0, 0, 1])}]}
+    facts = objective_facts({"nsp": objectives.find("nsp")()}, SimpleNamespace(counts=None), rows)
+    assert facts["nsp"] == {"asks": "pairs", "labels": "pair_label", "guessing": pytest.approx(np.log(2))}

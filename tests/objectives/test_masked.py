@@ -411,3 +411,10 @@ def test_loss_and_accuracy_equal_numpy(family, packed_batch):
     positions = view["masked_positions"][rows, slots]
     assert len(rows) >= 6
     assert_metrics(metrics, "mlm", sums_of(logits, zip(rows, positions, batch["tokens"][rows, positions])))
+
+
+@pytest.mark.parametrize(("final_rate", "expected"), [(0.15, 0.15), (0.0, 0.3)])
+def test_the_floor_is_that_of_the_rate_that_evaluation_masks_with(final_rate, expected):
+    objective = MaskedLanguageModel(rate=0.3, final_rate=final_rate, max_predictions=0, exact=False)
+    view = view_of(objective, rows_of([20, 20], 24), progress=1.0)
+    assert objective.corruption(view, VOCABULARY).rate == expected

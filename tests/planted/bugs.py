@@ -316,4 +316,25 @@ BUGS = (
         'jnp.sum(batch["documents"] >= 0)',
         ("tests/train/test_state.py",),
     ),
+    Bug(
+        "phases-of-a-budget-priced-alike",
+        "bertlab/train/budget.py",
+        "total += (share[1] - share[0]) *",
+        "total += 1 / len(experiment.phases) *",
+        ("tests/train/test_budget.py", "-k", "priced_by_their_shares"),
+    ),
+    Bug(
+        "floor-of-the-first-mask-rate",
+        "bertlab/objectives/masked.py",
+        "rate=self.final_rate or self.rate)",
+        "rate=self.rate)",
+        ("tests/objectives/test_masked.py", "-k", "floor_is_that_of_the_rate"),
+    ),
+    Bug(
+        "guessing-of-the-test-split",
+        "bertlab/train/build.py",
+        'batches = evaluations["valid"]',
+        'batches = evaluations["test"]',
+        ("tests/data/test_facts.py",),
+    ),
 )

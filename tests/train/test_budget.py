@@ -51,6 +51,17 @@ def test_equal_tokens_are_equal_steps_and_equal_predictions_are_not(small_config
     assert steps("mlm", "supervised=1500") > 4 * steps(ltr[0], "supervised=1500", ltr[1]), "MLM predicts 15 % of the tokens"
 
 
+def test_phases_are_priced_by_their_shares_of_the_steps(small_config, tmp_path):
+    def steps(phases="", **changes):
+        config = small_config(MLM, train__budget="tokens=8000", train__phases=phases, **changes)
+        return loop.within_budget(build_pretraining(config), tmp_path).config.train.steps
+
+    short, long = (steps(data__seq_len=length) for length in (8, 32))
+    expected = 1 / (0.75 / short + 0.25 / long)
+    assert short > 2 * long, "the phases cost differently"
+    assert steps("0.75 data.seq_len=8; 0.25 data.seq_len=32", data__seq_len=32) == pytest.approx(expected, abs=1)
+
+
 @pytest.mark.slow
 def test_a_budget_of_seconds_is_kept_by_the_run_that_goes_on(small_config, tmp_path, monkeypatch):
     config = small_config(MLM, train__budget="seconds=5")
