@@ -5,9 +5,11 @@ A config file is Python with `get_config(arguments: str | None) -> ConfigDict`. 
 """
 
 import ast
+import contextlib
 import copy
 import difflib
 import functools
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -174,23 +176,26 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     return config
 
 
-def saved_config(saved: Mapping[str, Any]) -> ConfigDict:
-    """A run's config from its config.json, with settings without effect at their defaults.
+def as_saved(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as JSON values, with settings without effect at their defaults; `Run.config` reads every config.json so.
 
     A new run is refused for such a setting; a run from before the refusal did what the default does.
-
-    Raises:
-        UserError: one of its objectives is unknown.
     """
     from bertlab.objectives import find
 
-    config = ConfigDict(saved)
+    config = copy.deepcopy(config)
     keys.drop_without_effect(config, ())
-    for name, entry in config.objectives.items() if "task" not in config and "objectives" in config else ():
-        for key in keys.settings_of(find(entry.get("implementation") or name)):
-            if key.without_effect(entry.get(key.name), entry):
-                entry[key.name] = key.default
-    return config
+    for name, entry in config.get("objectives", {}).items() if not is_finetuning(config) else ():
+        with contextlib.suppress(UserError):  # an unknown objective is refused where it is built
+            for key in keys.settings_of(find(entry.get("implementation") or name)):
+                if key.without_effect(entry.get(key.name), entry):
+                    entry[key.name] = key.default
+    return json.loads(json.dumps(config))
+
+
+def is_finetuning(config: Mapping[str, Any]) -> bool:
+    """Whether it is a fine-tuning's config, whose `objectives` are the heads of its tasks; an adaptation's is not."""
+    return "transfer" in config
 
 
 def _read(spec: str) -> ConfigDict:

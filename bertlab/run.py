@@ -17,6 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from bertlab.config import as_saved
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json, write_text
 
@@ -87,6 +88,14 @@ class JsonFile(TextFile):
             ValueError: A number is not finite.
         """
         write_json(self.path, value)
+
+
+class ConfigFile(JsonFile):
+    """A run's config.json, read by `bertlab.config.as_saved`."""
+
+    def read(self) -> dict[str, Any]:
+        """The config; raises as `JsonFile.read`."""
+        return as_saved(super().read())
 
 
 class MetricsFile(TextFile):
@@ -164,7 +173,7 @@ class Run:
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = at = Path(directory)
-        self.config = JsonFile(at / "config.json", "give the --workdir of a `bertlab train` or `bertlab import`")
+        self.config = ConfigFile(at / "config.json", "give the --workdir of a `bertlab train` or `bertlab import`")
         self.environment = JsonFile(at / "environment.json")
         self.data = JsonFile(at / "data.json")
         self.metrics = MetricsFile(at / "metrics.jsonl")

@@ -14,12 +14,12 @@ from bertlab.config import (
     load_config,
     parse_arguments,
     parse_override,
-    saved_config,
     set_key,
 )
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import REGISTRY
+from bertlab.run import Run
 from bertlab.train.checks import check_config
 from tests.conftest import ROOT
 
@@ -187,13 +187,20 @@ def test_every_recipe_loads_with_every_size_of_its_family(path):
     assert {path.stem for path in RECIPES} >= {"bert", "gpt", "elmo"}
 
 
-def test_a_run_from_before_a_refusal_did_what_the_defaults_do():
-    saved = load_config("experiments/pretrain/bert.py:objectives=mlm").to_dict()
-    saved["optimizer"] |= {"decay": "constant", "decay_from_start": False}
+@pytest.mark.parametrize("more", [{}, {"task": "next_sentence"}, {"task": "next_sentence", "transfer": {}}])
+def test_a_run_from_before_a_refusal_did_what_the_defaults_do(more, tmp_path):
+    """A whole number stands for a float too; an adaptation has a task and keeps its objectives, a fine-tuning has heads."""
+    saved = load_config("experiments/pretrain/bert.py:objectives=mlm").to_dict() | more
+    saved["optimizer"] |= {"decay": "constant", "decay_from_start": False, "ratio": 20}
     saved["objectives"]["mlm"]["static_seed"] = 7
-    config = saved_config(saved)
-    assert config.optimizer.decay_from_start is True and config.objectives.mlm.static_seed == 12345
-    check_config(config)
+    saved["objectives"]["package"] = {"weight": 1.0}  # a head, or what an objective is no longer called
+    Run(tmp_path).config.write(saved)
+    config = Run(tmp_path).config.read()
+    assert (config["optimizer"]["decay_from_start"], config["optimizer"]["ratio"]) == (True, 32.0)
+    assert config["objectives"]["mlm"]["static_seed"] == (7 if "transfer" in more else 12345)
+    del config["objectives"]["package"]
+    if not more:
+        check_config(ConfigDict(config))
 
 
 @pytest.mark.parametrize("name", ["mlm", "electra", "masked_next_token"])

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bertlab.config import flatten, saved_config
+from bertlab.config import flatten
 from bertlab.data.synthetic import language
 from bertlab.data.tokenizers import has_whole_words
 from bertlab.errors import UserError
@@ -175,7 +175,7 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
         UserError: neither a config nor a run is given, the config differs from the run's, or the text is not synthetic.
     """
     if run is not None:
-        theirs = saved_config(Run(run).config.read())
+        theirs = ConfigDict(Run(run).config.read())
         given = {} if config is None else flatten(json.loads(json.dumps(config.to_dict())))
         known = flatten(theirs)
         differ = [k for k, v in given.items() if k.startswith(("data.", "model.", "objectives.")) and known.get(k) != v]

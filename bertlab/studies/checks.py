@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bertlab.config import UnknownKey, base_config, load_config
+from bertlab.config import UnknownKey, as_saved, base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.run import Run
@@ -103,7 +103,7 @@ class _Checker:
     def transfers(self, run: RunSpec, config: ConfigDict) -> Transfers:
         """The configs of one run's adaptations and fine-tunings."""
         given = existing_run(run.config)
-        pretrained = Run(given).config.read() if given else _as_saved(config)
+        pretrained = Run(given).config.read() if given else as_saved(config.to_dict())
         path = Run(given).tokenizer if given else config.data.tokenizer.path
         tokenizer = self._tokenizer(Path(path)) if path else None
         found = {}
@@ -112,7 +112,7 @@ class _Checker:
             if run.adapt:
                 with _of_stage("adapt", task):
                     found["adapt", task] = adapted = self._adapted(run, task, pretrained)
-                begun = _as_saved(adapted)
+                begun = as_saved(adapted.to_dict())
             with _of_stage("finetune", task):
                 found["finetune", task] = self._finetuned(run, task, begun, tokenizer)
         return found
@@ -160,8 +160,3 @@ def _check_reached(config: ConfigDict, before: Mapping[str, Any]) -> None:
     """Raises: UserError: The config begins with a step that the stage before it, of which this is `train`, does not reach."""
     if config.init_step is not None and config.init_step > before["steps"] and not before["budget"]:
         raise UserError(f"init_step={config.init_step} is beyond the {before['steps']} steps that are trained before; lower it")
-
-
-def _as_saved(config: ConfigDict) -> dict[str, Any]:
-    """A config as it reads in a run's config.json."""
-    return json.loads(json.dumps(config.to_dict()))

@@ -184,9 +184,9 @@ class Facts:
     @property
     def all_token_losses(self) -> dict[str, float]:
         """Held-out loss by objective, of those that predict tokens."""
-        losses = leaks.token_losses(self.held_out, leaks.token_objectives(self.objectives))
+        losses = leaks.token_losses(self.held_out, leaks.token_objectives(self.recorded))
         if not losses:
-            raise CannotTell("no objective of this run predicts tokens")
+            raise CannotTell("data.json names no objective that predicts tokens")
         return losses
 
     @functools.cached_property

@@ -23,9 +23,11 @@ def below_floor(above: Mapping[str, tuple[float, float]]) -> dict[str, tuple[flo
     return {name: (-nats, error) for name, (nats, error) in above.items() if -nats > max(STANDARD_ERRORS * error, ROUNDING)}
 
 
-def token_objectives(objectives: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Those of data.json's objectives that predict tokens; only of these is a loss of almost nothing a leak."""
-    return [name for name, objective in objectives.items() if objective["asks"] == "tokens"]
+def token_objectives(data: Mapping[str, Any]) -> list[str]:
+    """The objectives that predict tokens, by data.json; only of these is a loss of almost nothing a leak."""
+    if "objectives" not in data:  # an older version listed them by themselves
+        return data.get("token_objectives", [])
+    return [name for name, objective in data["objectives"].items() if objective["asks"] == "tokens"]
 
 
 def token_losses(metrics: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:

@@ -226,7 +226,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         text_hashes += [{"run": name, **dict(zip(("task", "metric", "text_hash"), row))} for row in asked_about]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
-            asked[name] = leaks.token_objectives(data.get("objectives", {}))
+            asked[name] = leaks.token_objectives(data)
         environments |= {name: found} if (found := pretraining.environment.get()) else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import signal
 import tempfile
 import time
@@ -13,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertlab import keys
-from bertlab.config import base_config, flatten, saved_config
+from bertlab.config import as_saved, base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
 from bertlab.run import Run
@@ -364,8 +363,8 @@ def finished(config, workdir: Path) -> dict | None:
     directory = Run(workdir)
     if not directory.config.exists():
         return None
-    as_read = lambda value: flatten(json.loads(json.dumps(value.to_dict())))
-    old, new, default = as_read(saved_config(directory.config.read())), as_read(config), as_read(base_config())
+    old = flatten(directory.config.read())
+    new, default = (flatten(as_saved(value.to_dict())) for value in (config, base_config()))
     # A run from before a key existed did what the key's default does.
     old = {key: value for key, value in default.items() if key in new} | old
     found = {"train.steps": new["train.budget"], "optimizer.warmup_steps": new["optimizer.warmup_steps"] is None}

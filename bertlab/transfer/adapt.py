@@ -12,7 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertlab import keys
-from bertlab.config import base_config, flatten, parse_override, set_key
+from bertlab.config import base_config, flatten, is_finetuning, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.train import loop
@@ -92,7 +92,7 @@ def adaptation_config(
     """
     if recipe not in RECIPES:
         raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
-    if "transfer" in pretrained:
+    if is_finetuning(pretrained):
         raise UserError(f"{run} is a fine-tuning and has no pretraining objective; give its pretraining run")
     if "+" in task:
         raise UserError(f"--task={task}: a language model is adapted to one task; give one")

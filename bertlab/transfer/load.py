@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.config import base_config, saved_config
+from bertlab.config import base_config, is_finetuning
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
@@ -330,14 +330,13 @@ def load(path: str | os.PathLike, step: int | None = None) -> Pretrained:
         UserError: the path is neither, or has no checkpoint of that step.
     """
     run = Path(path).expanduser()
-    saved = saved_config(Run(run).config.read()).to_dict()
+    saved = Run(run).config.read()
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))
     config.seed = saved["seed"]
     tokenizer = load_tokenizer(Run(run).tokenizer)
-    # A fine-tuned run's objective is its task's head, so no pretraining objective needs a check here.
-    asked = {} if "task" in saved or not config.objectives else objectives.build(config.objectives)
+    asked = {} if is_finetuning(saved) or not config.objectives else objectives.build(config.objectives)
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
     body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
     program = Program(body, asked, vocabulary_of(tokenizer))

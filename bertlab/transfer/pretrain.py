@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.config import saved_config
 from bertlab.errors import UserError
 from bertlab.floors import Floor, floors
 from bertlab.run import Run
@@ -56,7 +55,7 @@ def measure(run: Path) -> None:
     directory = Run(run)
     if directory.measured.exists():
         return
-    config = saved_config(directory.config.read())
+    config = ConfigDict(directory.config.read())
     wanting = {"evaluation": _evaluate(config, run), "floor": _find_floors(config, run)}
     directory.measured.write(wanting)
     for part, reason in wanting.items():

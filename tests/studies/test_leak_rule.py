@@ -20,7 +20,9 @@ def found(tmp_path):
 
     def find(floor, losses, asks):
         write_json(run / "floor.json", {"mlm": {"value": 1.0, "exact": True, "note": "", **floor}})
-        write_json(run / "data.json", {"objectives": {name: {"asks": of} for name, of in asks.items()}})
+        older = isinstance(asks, list)  # the objectives that predict tokens
+        data = {"token_objectives": asks} if older else {"objectives": {name: {"asks": of} for name, of in asks.items()}}
+        write_json(run / "data.json", data)
         result, lines = json.loads((run / "result.json").read_text()), (run / "metrics.jsonl").read_text().splitlines()
         result["metrics"]["valid"] |= losses
         write_json(run / "result.json", result)
@@ -68,6 +70,8 @@ def test_a_loss_below_its_floor_is_found_by_both_with_whatever_standard_error_is
         ({"extra/loss": 0.009}, ASKS | {"extra": "tokens"}, True),
         ({"extra/loss": 0.009}, ASKS | {"extra": "positions"}, False),
         ({"extra/loss": 0.009}, ASKS, False),
+        ({"mlm/loss": 0.009}, ["mlm"], True),
+        ({"nsp/loss": 0.009}, ["mlm"], False),
     ],
 )
 def test_a_token_loss_next_to_nothing_is_found_by_both(found, losses, asks, is_leak):

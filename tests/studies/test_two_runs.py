@@ -34,6 +34,11 @@ def runs(tmp_path):
 def test_only_what_differs_is_named_and_results_stand_side_by_side(runs):
     assert differences(*runs) == [("optimizer.learning_rate", "0.001", "0.0005"), ("lora.rank", "–", "4")]
     assert differences(runs[0], runs[0]) == []
+    older = [
+        write_run(runs[0].parent / f"ratio{ratio}", 9, 0, 0, "", optimizer={"decay": "linear", "ratio": ratio})
+        for ratio in (9, 20)
+    ]
+    assert differences(*older) == [], "a linear decay has no ratio"
     frame = outcomes(*runs)
     assert frame.loc["mlm/loss, valid"].tolist() == [5.0, 4.75]
     assert frame.loc["sst2/accuracy"].isna().tolist() == [True, False]

@@ -213,8 +213,13 @@ def test_warm_up_that_is_left_open_is_a_number_in_the_run_and_stays_that_of_the_
 
 def test_a_finished_run_is_left_alone_and_another_config_refused(of_gpt, small_config):
     config, straight = of_gpt
+    recorded = json.loads((straight / "config.json").read_text())
+    recorded["optimizer"]["ratio"] = 20  # from before such a setting without effect was refused
+    (straight / "config.json").write_text(json.dumps(recorded))
+    older = config.copy_and_resolve_references()
+    older.optimizer.ratio = 20.0
     before = {path: path.stat().st_mtime_ns for path in straight.rglob("*")}
-    assert loop.train(config, straight) == json.loads((straight / "result.json").read_text())
+    assert loop.train(older, straight) == loop.train(config, straight) == json.loads((straight / "result.json").read_text())
     with pytest.raises(UserError, match=r"seed \(0 there, 5 given\).*another --workdir"):
         loop.train(small_config("gpt", seed=5), straight)
     assert before == {path: path.stat().st_mtime_ns for path in straight.rglob("*")}

@@ -10,6 +10,8 @@ import pytest
 from bertlab.errors import UserError
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer.adapt import adapt, adaptation_config
+from bertlab.transfer.evaluate import evaluate
+from bertlab.transfer.evaluations import TEST_SPLIT
 from bertlab.transfer.finetune import finetune
 from tests.transfer.runs import fresh_run
 
@@ -38,6 +40,8 @@ def test_language_model_then_classifier(run, words_task, tmp_path, capsys):
     moved = {name: np.abs(ours[name]["input_kernel"] - theirs[name]["input_kernel"]).max() for name in ("layer_0", "layer_1")}
     assert 0 < moved["layer_0"] < moved["layer_1"], "the lower layer goes by 1/2.6 of the rate above"
     assert adapt(run, words_task, tmp_path / "adapted", overrides, recipe="ulmfit") == result
+    [(kind, bits)] = evaluate(tmp_path / "adapted", limit=2)["bits_per_byte"][TEST_SPLIT].items()
+    assert kind == "left-to-right" and bits["value"] > 0, "its objectives are those of the run, not of its task"
 
     capsys.readouterr()
     overrides = {"data.seq_len": 16, "data.batch_size": 16, "train.steps": 40, "mesh.data": 1, "head.chunk": 8}
