@@ -14,6 +14,7 @@ from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts
 from bertlab.studies.selection import at_selected_labels, searches_of
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
+from bertlab.transfer.tasks import find_task
 
 
 def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
@@ -67,11 +68,16 @@ class Verdict:
 
 
 def verdicts(results: Results, compared: Sequence[Comparison]) -> list[Verdict]:
-    """Every published finding of a study in every score."""
+    """Every published finding of a study in every score for which it was found."""
+    if not (claims := results.study.get("claims")):
+        return []
+    given = {task: of.get("task", task) for run in results.study["runs"] for task, of in run["downstream"].items()}
+    suits = lambda claim, task: not claim.get("kinds") or find_task(given[task]).kind.name in claim["kinds"]
     return [
         Verdict(claim, measure, find(compared, measure, claim["higher"], claim["lower"]))
-        for claim in results.study.get("claims", ())
+        for claim in claims
         for measure in scores(results)
+        if suits(claim, measure.task)
     ]
 
 

@@ -256,12 +256,14 @@ class Claim:
         higher, lower: Variants of the study.
         published: What was published, with its numbers: "59.9 without pre-training, 74.7 with it (mean of nine tasks)".
         source: Paper and table.
+        kinds: The kinds of task for which it was found, such as "span" (`bertlab.transfer.kinds`); empty: all.
     """
 
     higher: str
     lower: str
     published: str
     source: str
+    kinds: Sequence[str] = ()
 
 
 def _of_stage(stage: str, given: Mapping[str, Any]) -> dict[str, Any]:

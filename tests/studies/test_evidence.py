@@ -27,7 +27,7 @@ def rows_of(page):
 def folder(tmp_path):
     """A published study with three claims; LTR scores 10 points above MLM in every seed, and MLM+NSP scores as MLM."""
     claims = [Claim(*pair, "1 and 2", "A, table 1") for pair in (("LTR", "MLM"), ("MLM", "LTR"), ("MLM+NSP", "MLM"))]
-    claims.append(Claim("LTR", "biLM", "2 and 1", "A, table 2"))
+    claims += [Claim("LTR", "biLM", "2 and 1", "A, table 2"), Claim("LTR", "MLM+NSP", "2 and 1", "B", kinds=("tagging",))]
     names = ("MLM", "MLM+NSP", "LTR", "biLM")
     study = dataclasses.replace(objectives_study((1, 2, 3), names), claims=claims)
     score = {"MLM": 0.5, "MLM+NSP": 0.5, "LTR": 0.6, "biLM": 0.7}
@@ -55,6 +55,7 @@ def test_verdicts_follow_from_intervals_and_are_counted(folder):
     expected = {"LTR above MLM": "agrees", "MLM above LTR": "disagrees", "MLM+NSP above MLM": "undecided"}
     of_tasks = lambda finding, *rest: [(finding, task, *rest) for task in ("package", "code_spans")]
     wanted = [row for finding, word in expected.items() for row in of_tasks(finding, word, "3")]
+    wanted.insert(2, ("LTR above MLM+NSP", "code_spans", "agrees", "3"))  # `package` is no tagging
     assert ours == [*wanted, *of_tasks("LTR above biLM", "unfinished", "")]
     assert {row["Study"] for row in rows if row["Verdict"] == "not run"} >= {"bert_table5", "bert_figure5"}
     counts = dict(re.findall(r"([a-z ]+): (\d+)", (folder / PAGE).read_text().split(" rows. ")[1].split("\n")[0]))
