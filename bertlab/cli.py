@@ -167,14 +167,19 @@ def _add_studies(add) -> None:
         "bertlab publish runs/table5 experiments/results/table5",
     )  # fmt: skip
     publish("path", type=Path, help="study directory")
-    publish("folder", type=Path, help="where to; what was published before stays as it is")
+    publish("folder", type=Path, help="target directory; results already there stay unchanged")
 
     evidence = add(
         "evidence", _evidence, "write the pages of published studies, and one of all published findings against ours",
         "bertlab evidence experiments/results --studies=experiments/ablations",
     )  # fmt: skip
-    evidence("folder", type=Path, help="it holds a folder for each study, from `bertlab publish`")
-    evidence("--studies", type=Path, required=True, help="folder of the study files; those not published are listed as not run")
+    evidence("folder", type=Path, help="directory with a folder per study, written by `bertlab publish`")
+    evidence(
+        "--studies",
+        type=Path,
+        required=True,
+        help="directory of the study files; studies without results are listed as not run",
+    )
 
     report = add(
         "report", _report, "write tables, curves and an HTML page for a study or a run", "bertlab report runs/objectives"

@@ -311,7 +311,7 @@ KEYS = (
     Key("optimizer.frozen", "", 'pattern of parameter paths that are never trained, such as "^body/"'),
     Key("lora.rank", 0, "rank of low-rank updates of kernels (Hu et al. 2021); 0: none", least=0),
     Key("lora.alpha", 8.0, "low-rank updates are multiplied by alpha / rank", above=0, **_LORA),
-    Key("lora.targets", r"qkv_kernel/(query|value)$", "pattern of the paths of adapted kernels", **_LORA),
+    Key("lora.targets", r"qkv_kernel/(query|value)$", "pattern; kernels with a matching path get low-rank updates", **_LORA),
     # train
     Key("train.steps", 1000, "number of updates", least=0),
     Key("train.budget", "", "instead of steps: tokens=2e6, supervised=, flops= or seconds="),

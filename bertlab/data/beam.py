@@ -222,7 +222,7 @@ class _Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return self._examples(pipeline)
 
     def _generate_examples(self):
-        raise NotImplementedError("examples come from the pipeline")
+        raise NotImplementedError("_split_generators makes the examples; this method is unused")
 
 
 def _fingerprint(_, corpus: Corpus) -> str:

@@ -157,7 +157,7 @@ class ExactOracle:
 
     def relation(self, other: str, labels: Int[np.ndarray, "R"], shown: Int[np.ndarray, "R L"]) -> Float[np.ndarray, "R"]:
         if other not in self.relations:
-            raise NoFloor(f"it asks whether a segment is {other}, and the format makes no such pairs")
+            raise NoFloor(f"its label is whether a pair is {other}, but config.data.format makes no {other} pairs")
         if self.shared is None:
             evidence = (evidence_of(self.chain, shown, self._words),)
         else:
@@ -202,7 +202,7 @@ def _observe(chain: Chain, words, shown, corruption: Corruption, visible: Bool[n
         return _Corrupted(own, drawn, certain, np.where(tells, mixed, 1.0), None, None)
     counts = corruption.count - certain.sum(axis=1)
     if (counts < 0).any():
-        raise ValueError("more words were replaced than chosen")
+        raise ValueError("the corruption's `count` is below the number of replaced words in a row; correct `count`")
     chosen = np.where(tells, corruption.keep_share * own + drawn, unseen[..., None].astype(float))
     return _Corrupted(own, drawn, certain, np.where(tells, own, 1.0), chosen, counts)
 

@@ -118,7 +118,7 @@ def _vocabulary_file(directory: Path) -> Path:
     if (found := find_vocabulary(directory, _VOCABULARIES)) is not None:
         return found
     pickles = [path.name for path in sorted(directory.glob("*.pkl"))]
-    refused = f" ({pickles[0]} is a pickle, which can run code, so it is not read)" if pickles else ""
+    refused = f" ({pickles[0]} is a pickle; bertlab reads none because they can run code)" if pickles else ""
     raise UserError(
         f"{directory} has no {', '.join(_VOCABULARIES)}{refused}; write the model's words there, one per line, in order of ids"
     )

@@ -25,7 +25,7 @@ def publish(workdir: Path, folder: Path) -> list[str]:
 
     Args:
         workdir: The study's directory.
-        folder: Where to; it is made, or holds what was published of the same study before.
+        folder: The copy's directory. If it exists, it must hold earlier results of the same study.
 
     Returns:
         The directories that were added, such as "mlm-seed=1" and "mlm-seed=1/finetune/sst2".

@@ -13,10 +13,11 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("errors",),
     ("files",),
-    ("keys", "run"),
+    ("keys",),
     ("models", "data"),
     ("objectives",),
     ("config",),
+    ("run",),
     ("train",),
     ("floors", "interop"),
     ("transfer",),
