@@ -40,11 +40,10 @@ def publish(workdir: Path, folder: Path) -> list[str]:
     added = []
     for name in names_of(study):
         places = [stage.directory.relative_to(workdir) for stage in _stages(workdir / name)]
-        added += [str(place) for place in places if _copy(Run(workdir / place), Run(folder / place))]
+        added += [str(place) for place in places if _copy(Run(workdir / place), Run(folder / place), workdir)]
         if places:
-            _write(source.run(name).job, target.run(name).job)
-    study["command"] = study["command"].replace(str(workdir.absolute()), workdir.name)
-    target.study.write(study)
+            _write(source.run(name).job, target.run(name).job, workdir)
+    target.study.write(_elsewhere(study, workdir))
     return added
 
 
@@ -106,19 +105,19 @@ def _stages(directory: Path) -> Iterator[Run]:
             yield from (stage for kind in ("adapt", "finetune") if (stage := run.stage(kind, task)).result.exists())
 
 
-def _copy(run: Run, copy: Run) -> bool:
+def _copy(run: Run, copy: Run, workdir: Path) -> bool:
     """Copies the small files of a run or a stage, unless it is there; whether it did."""
     if copy.result.exists() or copy.diverged.exists():
         return False
     for file in sorted(run.directory.glob("*.json")):
         if file.name not in (run.job.path.name, run.result.path.name):
-            _write(JsonFile(file), JsonFile(copy.directory / file.name))
+            _write(JsonFile(file), JsonFile(copy.directory / file.name), workdir)
     if lines := run.metrics.read():
         copy.metrics.write("".join(json.dumps(line) + "\n" for line in thinned(lines)))
     if run.diverged.exists():
         copy.diverged.write(run.diverged.read())
     if run.result.exists():
-        _write(run.result, copy.result)
+        _write(run.result, copy.result, workdir)
     return True
 
 
@@ -134,8 +133,14 @@ def thinned(lines: Sequence[dict]) -> list[dict]:
     return sorted(kept, key=lambda line: line["step"])
 
 
-def _write(source: JsonFile, target: JsonFile) -> None:
+def _write(source: JsonFile, target: JsonFile, workdir: Path) -> None:
     """Copies a file, without the command of this machine's worker; study.json has the study's."""
     content = source.read()
     content.pop("command", None)
-    target.write(content)
+    target.write(_elsewhere(content, workdir))
+
+
+def _elsewhere(content: dict, workdir: Path) -> dict:
+    """The content of a file with paths below the workdir as another machine has them."""
+    quoted = lambda path: json.dumps(path)[1:-1]
+    return json.loads(json.dumps(content).replace(quoted(str(workdir.absolute())), quoted(workdir.name)))

@@ -36,7 +36,7 @@ class Search:
     """The search for the rate of one pretraining.
 
     Attributes:
-        variant: The labels of the runs that use it, without the seeds'.
+        variant: The labels of the runs that use it, without the seeds' and the selected axes'.
         own: The rate without a search.
         candidates: Name of a candidate's run -> its rate, from low to high.
         runs: Names of the runs that pretrain at the selected rate.
@@ -105,7 +105,7 @@ def find_searches(study: Study, runs: Sequence[RunSpec], configs: Mapping[str, A
         first, own = group[0], float(configs[group[0].name].optimizer.learning_rate)
         rates = sorted(own if factor == 1 else float(f"{factor * own:.3g}") for factor in study.rates)
         candidates = {f"{first.name}-rate={rate:g}": rate for rate in rates}
-        variant = "; ".join(dict.fromkeys(_variant(run) or study.title for run in group))
+        variant = "; ".join(dict.fromkeys(_variant(run, study.selected) or study.title for run in group))
         searches.append(Search(variant, own, candidates, [run.name for run in group]))
     if taken := {run.name for run in runs} & {name for search in searches for name in search.candidates}:
         raise UserError(f"study {study.name}: run {min(taken)} has the name of a candidate for a rate; rename its label")
@@ -176,9 +176,9 @@ def _at(run: RunSpec, search: Search, rate: float) -> RunSpec:
     return run if rate == search.own else replace(run, overrides={**run.overrides, RATE: rate})
 
 
-def _variant(run: RunSpec) -> str:
-    seeds = seed_axes(run.labels)
-    return ", ".join(label for axis, label in run.labels.items() if label and axis not in seeds)
+def _variant(run: RunSpec, selected: Sequence[str]) -> str:
+    """A run's labels but the seeds' and those that are selected after all runs."""
+    return ", ".join(label for axis, label in run.labels.items() if axis not in (*seed_axes(run.labels), *selected) and label)
 
 
 def selections(results: Results) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from bertlab.studies.published import publish
 from bertlab.studies.study import Claim
 from tests.conftest import ROOT
 
-STUDIES = ROOT / "experiments/ablations"
+RESULTS, STUDIES = ROOT / "experiments/results", ROOT / "experiments/ablations"
 
 
 def rows_of(page):
@@ -65,6 +66,13 @@ def test_verdicts_follow_from_intervals_and_are_counted(folder):
     page = (folder / "ours" / PAGE).read_text()
     assert "9 of 12 runs are finished" in page and page.count("Too few tokens.") == 1
     assert {path.stem for path in (folder / "ours" / "figures").iterdir()} == set(re.findall(r"figures/(\w+)\.svg", page))
+
+
+def test_the_committed_pages_are_those_of_the_committed_results(tmp_path):
+    """If this fails: bertlab evidence experiments/results --studies=experiments/ablations."""
+    shutil.copytree(RESULTS, tmp_path / "results")
+    for page in write_pages(tmp_path / "results", STUDIES):
+        assert page.read_text() == (RESULTS / page.relative_to(tmp_path / "results")).read_text(), page
 
 
 def test_a_table_keeps_its_columns_whatever_the_cells_hold():

@@ -30,6 +30,7 @@ def called(workdir):
 def test_a_sweep_elsewhere_takes_published_runs_as_finished_and_trains_only_new_ones(tmp_path):
     here, folder, there = tmp_path / "here", tmp_path / "folder", tmp_path / "there"
     assert run_sweep(study(), here)[0] == 0
+    (here / "top-seed=1" / "finetune" / "x" / "config.json").write_text(json.dumps({"init_from": str(here / "top-seed=1")}))
     added = publish(here, folder)
     assert set(added) == {f"{run}-seed=1{part}" for run in ("top", "all", "other") for part in ("", "/finetune/x")} - {
         "all-seed=1"

@@ -55,6 +55,9 @@ def test_each_variant_s_seeds_run_at_the_rate_of_its_lowest_validation_loss(tmp_
 
 def test_variants_that_pretrain_alike_share_a_search_and_those_that_do_not_pretrain_have_none(tmp_path):
     variants = {"LTR": {}, "+ BiLSTM": {"finetune.head.bilstm": 2}, "none": {"train.steps": 0}}
+    assert run_sweep(study(variants, seeds=(1,), task_rates=[1e-3, 1e-4]), tmp_path / "rates")[0] == 0
+    [of_rates] = searches_of(load(tmp_path / "rates"))
+    assert (of_rates.variant, len(of_rates.runs)) == ("LTR; + BiLSTM", 4), "rates of fine-tuning are selected later"
     assert run_sweep(study(variants, seeds=(1,)), tmp_path)[0] == 0
     [search] = searches_of(load(tmp_path))
     assert (search.variant, list(search.runs)) == ("LTR; + BiLSTM", ["ltr-seed=1", "+-bilstm-seed=1"])
