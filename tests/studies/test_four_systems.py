@@ -16,7 +16,8 @@ from bertlab.train.budget import parse_budget
 from tests.conftest import ROOT
 from tests.studies.golden import label
 
-STUDY = ROOT / "experiments/ablations/four_systems.py"
+ABLATIONS = ROOT / "experiments/ablations"
+STUDY = ABLATIONS / "four_systems.py"
 SLOW_SCALES = [pytest.param(scale, marks=pytest.mark.slow) for scale in ("mini", "small", "base", "paper")]
 SCALES = ["tiny", *SLOW_SCALES]
 
@@ -38,12 +39,18 @@ def test_all_read_as_many_tokens(scale):
     assert list(found) == ["BERT", "GPT", "ELMo", "ULMFiT", "static"]
     assert {name: count / found["BERT"] for name, count in found.items()} == pytest.approx(dict.fromkeys(found, 1.0), rel=1e-3)
     pretrained, nothing = systems(f"scale={scale}")
-    [(unit, amount)] = {parse_budget(run.overrides["train.budget"]) for run in pretrained.values()}
+    [(unit, amount)] = {parse_budget(run.overrides["train.budget"]) for name, run in pretrained.items() if name != "BERT"}
     assert unit == "tokens" and amount == pytest.approx(found["BERT"], rel=1e-5), "the loop counts tokens without padding"
     config = load_config(nothing.config, nothing.overrides)
     assert (config.train.steps, config.train.budget) == (0, "")
-    pieces = {name: load_config(run.config, run.overrides).data.tokenizer.to_dict() for name, run in pretrained.items()}
-    assert len(set(map(str, pieces.values()))) == 1
+    pieces = [load_config(run.config, run.overrides).data.tokenizer.to_dict() for run in pretrained.values()]
+    assert len(set(map(str, pieces))) == 1
+
+
+def test_bert_is_pretrained_as_in_its_table_5():
+    [other] = [run for run in load_study(f"{ABLATIONS}/bert_table5.py:seeds=1").runs() if run.labels["pretraining"] == "BERT"]
+    ours = systems("scale=tiny")[0]["BERT"]
+    assert load_config(ours.config, ours.overrides) == load_config(other.config, other.overrides)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -64,8 +71,9 @@ def test_models_compute_as_much_as_bert(scale):
     found = {name: flops(run.config, run.overrides) for name, run in pretrained.items() if name != "static"}
     # Steps are whole, and made-up masks are drawn for one batch.
     assert {name: count / found["BERT"] for name, count in found.items()} == pytest.approx(dict.fromkeys(found, 1.0), rel=0.01)
-    units = {name: parse_budget(run.overrides["train.budget"])[0] for name, run in pretrained.items()}
-    assert units == dict.fromkeys(found, "flops") | {"static": "tokens"}
+    budgets = {name: run.overrides.get("train.budget") for name, run in pretrained.items()}
+    units = {name: budget and parse_budget(budget)[0] for name, budget in budgets.items()}
+    assert units == dict.fromkeys(found, "flops") | {"BERT": None, "static": "tokens"}
     own, read = (of_each(tokens, of) for of in (f"scale={scale}", arguments))
     assert read["BERT"] == own["BERT"] and abs(read["ELMo"] / own["ELMo"] - 1) > 0.05
 
