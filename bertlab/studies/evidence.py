@@ -15,7 +15,7 @@ import pandas as pd
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import Comparison, compare_all
-from bertlab.studies.findings import Verdict, findings, notices, size, verdicts
+from bertlab.studies.findings import Verdict, claimed, findings, notices, size, verdicts
 from bertlab.studies.measurements import Results, load
 from bertlab.studies.published import names_of
 from bertlab.studies.report import environment_rows, figure_svg, figures
@@ -128,7 +128,9 @@ def study_page(results: Results, compared: Sequence[Comparison], drawn: Sequence
     if claims := verdicts(results, compared):
         rows = [finding_row(verdict, place.directory.name) for verdict in claims]
         parts += ["## Published findings", RULE, markdown_table(pd.DataFrame(rows).drop(columns="Study"))]
-    parts += ["## Results", *(f"- {sentence}" for sentence in findings(results, compared))]
+    in_table = claimed(results, compared)
+    sentences = [f"- {sentence}" for sentence in findings(results, compared) if sentence not in in_table]
+    parts += ["## Results", "\n".join(sentences)]
     for frame in grouped_tables(results, compared) if finished else ():
         groups = [group for group in dict.fromkeys(group for group, _ in frame.columns) if group]
         plain = frame.copy()
