@@ -338,8 +338,13 @@ KEYS = (
 BY_NAME = {key.name: key for key in KEYS}
 
 
+_LIMITS = ("choices", "several", "least", "most", "above", "below", "besides", "only_with")
+
+
 def setting(default: Any, **limits: Any) -> Any:
     """A field of an objective's class with limits: attributes of `Key` such as `least`, `choices` or `only_with`."""
+    if unknown := limits.keys() - {*_LIMITS}:
+        raise TypeError(f"setting() has no limit {', '.join(sorted(unknown))}; it has {', '.join(_LIMITS)}")
     return dataclasses.field(default=default, metadata=limits)
 
 
@@ -351,9 +356,8 @@ def settings_of(kind: type) -> tuple[Key, ...]:
         section = inspect.cleandoc(of.__doc__ or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
         entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
         meanings |= {name: " ".join(text.split()).rstrip(".") for name, text in entries}
-    limits = {field.name for field in dataclasses.fields(Key)}  # a class from outside may have other metadata
-    return tuple(
-        Key(of.name, of.default, meanings.get(of.name, ""), **{k: v for k, v in of.metadata.items() if k in limits})
+    return tuple(  # a class from outside may have other metadata
+        Key(of.name, of.default, meanings.get(of.name, ""), **{k: v for k, v in of.metadata.items() if k in _LIMITS})
         for of in dataclasses.fields(kind)
     )
 

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 
 from bertlab.errors import UserError
-from bertlab.keys import settings_of
 from bertlab.models.base import SIDES
 from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
@@ -141,6 +140,8 @@ def _check_class(name: str, found) -> None:
             f"objective '{name}': reads={found.reads!r}, sees={found.sees!r}; reads is one of {', '.join(SIDES)} or any,"
             " and sees one of clean, own, shared, any, or the name of another objective to share its view"
         )
+    if found.view is not Objective.view and found.sees in ("clean", "any"):
+        raise UserError(f"objective '{name}': sees={found.sees!r} never calls its view(); set sees to 'own' or 'shared'")
     if found.asks not in ASKS:
         raise UserError(f"objective '{name}': asks={found.asks!r} must be one of {', '.join(ASKS)}")
     if not isinstance(found.needs, tuple):
@@ -184,18 +185,15 @@ def build(config) -> dict[str, Objective]:
                 raise UserError(
                     f"config.objectives.{key}.{name} is not a setting of {kind.__name__}; known: {', '.join(known)}"
                 )
-        with blamed(key, kind, "__post_init__" if hasattr(kind, "__post_init__") else "loss"):
+        with blamed(key, kind, "loss" if kind.__post_init__ is Objective.__post_init__ else "__post_init__"):
             try:
                 built[key] = kind(**settings)
+                built[key].check_settings()  # its own __post_init__ may not
             except UserError as error:
                 raise UserError(f"config.objectives.{key}: {error}") from None
     return built
 
 
 def has_mask_rate(kind: type[Objective]) -> bool:
-    """Whether an objective's setting `rate` is a share of corrupted tokens.
-
-    It is if the class limits it to at most 1 (`bertlab.keys.setting`), or says what its corruption is.
-    """
-    corrupts = kind.corruption is not Objective.corruption
-    return any(key.name == "rate" and (key.most == 1 or corrupts) for key in settings_of(kind))
+    """Whether an objective's setting `rate` is a share of corrupted tokens: it is if the class says what its corruption is."""
+    return kind.corruption is not Objective.corruption and any(field.name == "rate" for field in dataclasses.fields(kind))

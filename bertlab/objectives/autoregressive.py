@@ -27,9 +27,6 @@ class OneDirection(Objective):
 
     negatives: int = setting(0, least=0)
 
-    def __post_init__(self):
-        self.check_settings()
-
     def check(self, vocabulary: Vocabulary) -> None:
         if self.negatives >= vocabulary.size:
             raise UserError(

@@ -217,6 +217,9 @@ class Objective(abc.ABC):
     shows: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     families: ClassVar[tuple[str, ...]] = ()
 
+    def __post_init__(self):
+        self.check_settings()
+
     @property
     def has_view(self) -> bool:
         return self.sees in ("own", "shared")
@@ -280,6 +283,18 @@ class Objective(abc.ABC):
         del model, view
         return {}
 
+    def token_logits(self, model: Bound, hidden: Float[Array, "... D"], side: str) -> Float[Array, "... V"]:
+        """The logits with which it predicts tokens; the default is the model's output layer.
+
+        Override it if the loss trains another layer (`head`). `scoring` asks it.
+
+        Args:
+            model: without dropout; `model.encoded` are the states of the text that is scored.
+            hidden: states that predict a token each, [B, L, D] or [B, D].
+            side: the side of `Encoded` that they are from.
+        """
+        return model.predict_tokens(hidden, side)
+
     def scoring(self) -> Scoring:
         """How a trained model can score a text; the default is the chain rule if the loss predicts tokens from one side."""
         one_sided = self.asks == "tokens" and not self.has_view and self.reads in ("forward", "backward")
@@ -292,6 +307,8 @@ class Objective(abc.ABC):
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
         """How the view changes the words that it chooses, for floors; `view` has NumPy arrays.
+
+        If a class has this, its setting `rate` is the share of words that are chosen, and a recipe's `mask_rate` sets it.
 
         Raises:
             NoFloor: the corruption has no such form.

@@ -70,9 +70,6 @@ class ReplacedTokenDetection(Objective):
     exact: bool = True
     discriminator_weight: float = setting(50.0, above=0, only_with=("generator=small", "task=discriminate*"))
 
-    def __post_init__(self):
-        self.check_settings()
-
     @property
     def trains_generator(self) -> bool:
         """Whether the generator is a network."""

@@ -23,6 +23,19 @@ def scoring_of(name: str, objective: Objective, sides: Collection[str] = SIDES) 
         return scoring
 
 
+def check_token_logits(name: str, objective: Objective) -> None:
+    """Refuses an objective that is scored by the model's output layer; its loss does not train that layer.
+
+    Raises:
+        TypeError: says what to define.
+    """
+    if type(objective).token_logits is Objective.token_logits and scoring_of(name, objective).ways:
+        raise TypeError(
+            "loss() does not use the model's output layer (model.token_loss, model.predict_tokens), which scoring() needs;"
+            " define token_logits() with the layer that it trains, or return Scoring() from scoring()"
+        )
+
+
 def corruption_of(name: str, objective: Objective, view: View, vocabulary: Vocabulary) -> Corruption:
     """`Objective.corruption`."""
     with blamed(name, objective, "corruption"):

@@ -77,7 +77,7 @@ class MaskedLanguageModel(Objective):
     max_predictions: int = setting(0, least=0)
 
     def __post_init__(self):
-        self.check_settings()
+        super().__post_init__()
         if not max(self.rate, self.final_rate):
             raise UserError(f"rate={self.rate} must be more than 0: without masked tokens the model has nothing to predict")
         if self.mask_share + self.random_share > 1:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary, cross_entropy
+from bertlab.objectives.base import Bound, Corruption, Metrics, Objective, Oracle, Scoring, Vocabulary, cross_entropy
 from bertlab.objectives.choosing import from_slots
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.prefix import predicted
@@ -47,7 +47,7 @@ class MaskedNextToken(Objective):
     random_share: float = setting(0.1, least=0, most=1)
 
     def __post_init__(self):
-        self.check_settings()
+        super().__post_init__()
         _ = self.masking  # checks what its settings are together
 
     @property
@@ -106,8 +106,12 @@ class MaskedNextToken(Objective):
         lacks = "" if self.mask_share else "mask_share=0 never shows the model a [MASK], but pseudo scores insert it"
         return Scoring(("in order",) * in_order + ("before the mask",) * masked, lacks)
 
+    def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
+        """As `mlm`'s, in masked rows."""
+        return self.masking.corruption({"masked_weights": view["masked"]}, vocabulary)
+
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
         """By the chain rule in causal rows, as `mlm`'s in masked rows."""
-        corruption = self.masking.corruption({"masked_weights": view["masked"]}, oracle.vocabulary)
-        masked, in_order = oracle.corrupted(view["tokens"], corruption), oracle.chain_rule()
+        masked = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary))
+        in_order = oracle.chain_rule()
         return np.where(view["causal"][:, None], in_order, masked), predicted(view["next_token_targets"] >= 0)

@@ -44,9 +44,6 @@ class PermutationLanguageModel(Objective):
     predict_one_in: int = setting(6, least=1)
     context_in_order: bool = True
 
-    def __post_init__(self):
-        self.check_settings()
-
     def check(self, vocabulary: Vocabulary) -> None:
         vocabulary.require_mask("it asks for tokens with [MASK]")
 

@@ -37,7 +37,7 @@ class PrefixLanguageModel(Objective):
     max_share: float = setting(1.0, least=0, most=1)
 
     def __post_init__(self):
-        self.check_settings()
+        super().__post_init__()
         if self.min_share > self.max_share:
             raise UserError(f"min_share={self.min_share} must not be above max_share={self.max_share}")
 

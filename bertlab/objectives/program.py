@@ -7,7 +7,7 @@ one view and one carried state per direction: left-to-right and right-to-left mo
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +19,8 @@ from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 from bertlab.objectives.blame import blamed
+from bertlab.objectives.choosing import at_positions
+from bertlab.objectives.judging import check_token_logits
 from bertlab.objectives.linear_cross_entropy import linear_cross_entropy
 
 
@@ -87,25 +89,33 @@ class _Composite(nn.Module):
         shown = functools.cache(lambda: self.body.encode(view, still, carry))
         objectives, losses, outputs = dict(self.objectives), {}, {}
         for name in names:
-            model = Bound(
-                shown=lambda: shown()[0],
-                encode=lambda view: self.body.encode(view, still, {})[0],
-                encode_chunks=lambda view, length: _in_chunks(self.body, view, length, still),
-                predict_tokens=self.body.predict_tokens,
-                token_loss=self._token_loss,
-                pool=lambda documents=None: self.body.pool(shown()[0], view, documents),
-                head=self.heads.get(name),
-                body_config=getattr(self.body, "config", None),
-                vocabulary=self.vocabulary,
-                deterministic=deterministic,
-                key=None if key is None else _own_key(key, name),
-            )
+            model = self._bound(name, view, lambda: shown()[0], deterministic, key)
+            called = []  # the functions of the model's output layer, each time the loss uses one
+            noting = {of: _noting(getattr(model, of), called) for of in ("predict_tokens", "token_loss")}
             with blamed(name, objectives[name], "loss"):
-                losses[name] = _checked(objectives[name].loss(model, view))
+                losses[name] = _checked(objectives[name].loss(dataclasses.replace(model, **noting), view))
+                if not called:
+                    check_token_logits(name, objectives[name])
             with blamed(name, objectives[name], "outputs"):
                 if keep_outputs and (kept := objectives[name].outputs(model, view)):
                     outputs[name] = kept
         return losses, shown()[1] if carry else {}, outputs
+
+    def _bound(self, name: str, view: View, shown: Callable[[], Encoded], deterministic: bool, key: Array | None) -> Bound:
+        still = deterministic or self.fixed_body
+        return Bound(
+            shown=shown,
+            encode=lambda view: self.body.encode(view, still, {})[0],
+            encode_chunks=lambda view, length: _in_chunks(self.body, view, length, still),
+            predict_tokens=self.body.predict_tokens,
+            token_loss=self._token_loss,
+            pool=lambda documents=None: self.body.pool(shown(), view, documents),
+            head=self.heads.get(name),
+            body_config=getattr(self.body, "config", None),
+            vocabulary=self.vocabulary,
+            deterministic=deterministic,
+            key=None if key is None else _own_key(key, name),
+        )
 
     def _token_loss(self, hidden: Array, side: str, labels: Array, weights: Array) -> Metrics:
         rows = self.body.config.output.rows
@@ -114,8 +124,19 @@ class _Composite(nn.Module):
     def encode(self, view: View) -> Encoded:
         return self.body.encode(view, True, {})[0]
 
-    def predict_tokens(self, hidden, side: str):
-        return self.body.predict_tokens(hidden, side)
+    def token_logits(self, view: View, name: str, side: str, places: Array | None = None) -> Array:
+        encoded, objective = self.encode(view), dict(self.objectives)[name]
+        hidden = encoded.output(side) if places is None else at_positions(encoded.output(side), places[:, None])[:, 0]
+        with blamed(name, objective, "token_logits"):
+            logits = objective.token_logits(self._bound(name, view, lambda: encoded, True, None), hidden, side)
+            if jnp.shape(logits) != (expected := (*hidden.shape[:-1], self.body.config.vocab_size)):
+                raise TypeError(f"token_logits() must return logits of shape {expected}, got {_in_short(logits)}")
+            return logits
+
+
+def _noting(function: Callable, called: list) -> Callable:
+    """The function; it also adds itself to `called` at each call."""
+    return lambda *args, **settings: called.append(function) or function(*args, **settings)
 
 
 def _own_key(key: Array, name: str) -> Array:
@@ -289,9 +310,17 @@ class Program:
         """Hidden states without dropout; recurrent states begin at zero."""
         return self._module.apply({"params": self.plain(params)}, view, method="encode")
 
-    def predict_tokens(self, params, hidden: Array, side: str) -> Array:
-        """Logits over the vocabulary from states of one side, without dropout."""
-        return self._module.apply({"params": self.plain(params)}, hidden, side, method="predict_tokens")
+    def token_logits(self, params, view: View, name: str, side: str, places: Array | None = None) -> Array:
+        """`Objective.token_logits` of one objective from the states of a view, without dropout.
+
+        Args:
+            params: from `init`.
+            view: what the body reads.
+            name: of the objective.
+            side: of the states.
+            places: [B] one position of each row; None: all.
+        """
+        return self._module.apply({"params": self.plain(params)}, view, name, side, places, method="token_logits")
 
 
 def _one_stream(batch: View, view_name: str) -> View:

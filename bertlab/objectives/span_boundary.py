@@ -36,9 +36,6 @@ class SpanBoundary(Objective):
     places: int = setting(20, least=1)
     place_width: int = setting(200, least=1)
 
-    def __post_init__(self):
-        self.check_settings()
-
     def head(self, body: nn.Module) -> nn.Module:
         """f: y from the two states and the place."""
         return _FromBoundaries(self.places, self.place_width, body.config.dtype)

@@ -41,9 +41,6 @@ class _NegativeSampling(Objective):
     subsample: float = setting(1e-3, least=0)
     power: float = setting(0.75, least=0)
 
-    def __post_init__(self):
-        self.check_settings()
-
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """The kept words at the front of each row, and the draws for each of them.
 
@@ -231,9 +228,6 @@ class Glove(Objective):
 
     x_max: float = setting(100.0, above=0)
     power: float = setting(0.75, least=0)
-
-    def __post_init__(self):
-        self.check_settings()
 
     def head(self, body: nn.Module) -> nn.Module:
         """The two biases."""

@@ -124,7 +124,7 @@ class TaskHead(Objective):
 
     def __post_init__(self):
         """Refuses settings that make no sense."""
-        self.check_settings()
+        super().__post_init__()
         if self.place not in ("input", "input_output") and not self.has_features:
             raise UserError(f"place={self.place!r} gives the biLSTM no input; set spelling=True (tagging), or place=input")
         least = {"input": 0, "after_first": 2}.get(self.place, 1)

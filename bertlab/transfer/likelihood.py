@@ -36,7 +36,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives import scoring_objectives
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Objective
+from bertlab.objectives.base import WAYS, Objective
 from bertlab.objectives.judging import scoring_of
 from bertlab.objectives.program import Program
 from bertlab.transfer.rows import Inference, batches, padded_length, power_of_two, stacked
@@ -92,14 +92,14 @@ class BitsPerByte:
     lowercase: bool
 
 
-def ways_of(objectives: Mapping[str, Objective]) -> frozenset[str]:
-    """The ways in which a model with these objectives can predict a token of a text: some of `bertlab.objectives.base.WAYS`."""
-    return frozenset(way for item in objectives.items() for way in scoring_of(*item).ways)
+def ways_of(objectives: Mapping[str, Objective]) -> dict[str, str]:
+    """Each way of `bertlab.objectives.base.WAYS` in which these objectives predict a token, and the first that does so."""
+    return {way: item[0] for item in reversed(objectives.items()) for way in scoring_of(*item).ways}
 
 
 def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
     """The kinds of score that trained objectives allow, the default first; () if they allow none."""
-    learned = ways_of(objectives)
+    learned = ways_of(objectives).keys()
     pseudo = learned & {"at the mask", "before the mask"}
     both, forward = learned >= {"forward", "backward"}, learned & {"forward", "in order"}
     allowed = (both, forward, "backward" in learned, pseudo, pseudo)
@@ -154,27 +154,27 @@ class Scorer:
     inference: Inference
     tokenizer: Tokenizer
     longest: int
-    learned: frozenset[str]
+    learned: Mapping[str, str]
 
     def score(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
         """The score of each row; `kind` is one of `kinds_of` the trained objectives."""
         if kind.startswith("pseudo"):
             return self._masked(rows, kind)
-        directions = {"left-to-right": ["forward"], "right-to-left": ["backward"]}.get(kind, ["forward", "backward"])
         # Without ltr the body sees both sides, so it is shown the tokens in order.
-        ordered = kind == "left-to-right" and "forward" not in self.learned
+        forward = "forward" if "forward" in self.learned else "in order"
+        ways = {"left-to-right": [forward], "right-to-left": ["backward"]}.get(kind, ["forward", "backward"])
         scores = {}
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
-            view = view | {"order": view["positions"]} if ordered else view
-            asked = [(direction, "both" if ordered else direction) for direction in directions]
-            sums = np.mean([self.inference(_score_neighbours, view, *settings) for settings in asked], axis=0)
+            view = view | {"order": view["positions"]} if "in order" in ways else view
+            sums = np.mean([self.inference(_score_neighbours, view, self.learned[way], way) for way in ways], axis=0)
             scores |= {index: Score(float(total), round(float(n)), kind) for index, total, n in zip(indices, *sums)}
         return [scores[index] for index in range(len(rows))]
 
     def _masked(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
         """Scores one masked copy for each piece of each row; copies of about the same length share a batch."""
         # Masked-next-token prediction predicts a masked token from the position before it: without [CLS] the first is free.
-        shift = 0 if "at the mask" in self.learned else 1
+        way = "at the mask" if "at the mask" in self.learned else "before the mask"
+        shift = 0 if way == "at the mask" else 1
         continues = self.tokenizer.continues() if kind == "pseudo-within-word" else None
         copies = [
             (index, place, end)
@@ -190,11 +190,13 @@ class Scorer:
             for start in range(0, len(alike), size):
                 owners, places, ends = alike[start : start + size].T
                 view = stacked([rows[owner] for owner in owners], length, self.tokenizer.pad_id, size)
-                np.add.at(totals, owners, self._at(view, places, ends, shift))
+                np.add.at(totals, owners, self._at(view, places, ends, shift, self.learned[way]))
                 np.add.at(counts, owners, 1)
         return [Score(float(total), int(count), kind) for total, count in zip(totals, counts)]
 
-    def _at(self, view: View, places: Int[np.ndarray, "C"], ends: Int[np.ndarray, "C"], shift: int) -> Float[np.ndarray, "C"]:
+    def _at(
+        self, view: View, places: Int[np.ndarray, "C"], ends: Int[np.ndarray, "C"], shift: int, name: str
+    ) -> Float[np.ndarray, "C"]:
         """log p of the token at one place of each of the first C rows, with those from it up to `end` masked."""
         count, (size, length) = len(places), view["tokens"].shape
         at = np.arange(length)
@@ -202,7 +204,7 @@ class Scorer:
         tokens, labels, asked = view["tokens"].copy(), np.zeros(size, np.int32), np.zeros(size, np.int32)
         labels[:count], asked[:count] = tokens[np.arange(count), places], places - shift
         tokens[:count][hidden] = self.tokenizer.mask_id
-        found = self.inference(_score_at, view | {"tokens": tokens, "labels": labels, "asked": asked})
+        found = self.inference(_score_at, view | {"tokens": tokens, "labels": labels, "asked": asked}, name)
         return np.asarray(found, np.float64)[:count]
 
 
@@ -251,19 +253,17 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
     )
 
 
-def _score_neighbours(program: Program, direction: str, side: str, params, view: View) -> Float[Array, "2 B"]:
-    """Σ log p of each row's neighbouring tokens in one direction, by the states of one side, and their number."""
-    hidden = program.encode(params, view).output(side)
-    labels = neighbours(view, direction)
+def _score_neighbours(program: Program, name: str, way: str, params, view: View) -> Float[Array, "2 B"]:
+    """Σ log p of each row's neighbouring tokens in one way, by the logits of one objective, and their number."""
+    labels = neighbours(view, "backward" if way == "backward" else "forward")
     asked = labels >= 0
-    chosen = _log_probability(program.predict_tokens(params, hidden, side), jnp.maximum(labels, 0))
+    chosen = _log_probability(program.token_logits(params, view, name, WAYS[way]), jnp.maximum(labels, 0))
     return jnp.stack([jnp.where(asked, chosen, 0.0).sum(axis=1), asked.sum(axis=1).astype(jnp.float32)])
 
 
-def _score_at(program: Program, params, view: View) -> Float[Array, "B"]:
-    """log p of one label a row by one of its states."""
-    hidden = jnp.take_along_axis(program.encode(params, view).output("both"), view["asked"][:, None, None], axis=1)[:, 0]
-    return _log_probability(program.predict_tokens(params, hidden, "both"), view["labels"])
+def _score_at(program: Program, name: str, params, view: View) -> Float[Array, "B"]:
+    """log p of one label a row by one of its states and the logits of one objective."""
+    return _log_probability(program.token_logits(params, view, name, "both", view["asked"]), view["labels"])
 
 
 def _log_probability(logits: Float[Array, "... V"], labels: Int[Array, "..."]) -> Float[Array, "..."]:

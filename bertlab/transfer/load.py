@@ -319,12 +319,13 @@ def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
     return [layer % count for layer in layers]
 
 
-def load(path: str | os.PathLike, step: int | None = None) -> Pretrained:
+def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool = True) -> Pretrained:
     """Opens a run or an imported directory.
 
     Args:
         path: its directory.
         step: of the checkpoint; None: the last one.
+        with_objectives: False: only for hidden states; the modules of objectives from outside are not needed.
 
     Raises:
         UserError: the path is neither, or has no checkpoint of that step.
@@ -336,7 +337,7 @@ def load(path: str | os.PathLike, step: int | None = None) -> Pretrained:
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))
     config.seed = saved["seed"]
     tokenizer = load_tokenizer(Run(run).tokenizer)
-    asked = {} if is_finetuning(saved) or not config.objectives else objectives.build(config.objectives)
+    asked = objectives.build(config.objectives) if with_objectives and config.objectives and not is_finetuning(saved) else {}
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
     body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
     program = Program(body, asked, vocabulary_of(tokenizer))
@@ -412,7 +413,7 @@ def embed_file(
     out.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(out.parent, os.W_OK):
         raise UserError(f"--out={out}: bertlab cannot write to {out.parent}; choose another directory")
-    model = load(run, step)
+    model = load(run, step, with_objectives=pooling == "pooler")  # the pooler may be untrained
     if pooling is None:
         embeddings = model.encode(texts, layers, pretokenized, special_tokens)
         arrays = {str(number): embedding.states for number, embedding in enumerate(embeddings)}

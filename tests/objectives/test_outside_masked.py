@@ -136,13 +136,15 @@ MISTAKES = {
     "corruption": lambda self, view, vocabulary: view["nowhere"],
     "corruption of another type": lambda self, view, vocabulary: 0.3,
     "scoring": lambda self: self.nowhere,
+    "token_logits": lambda self, model, hidden, side: self.nowhere,
+    "token_logits of another shape": lambda self, model, hidden, side: hidden,
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_its_judging_is_recorded_once_with_its_line(own, mistake, tmp_path, monkeypatch, capsys):
     method, kind = mistake.split()[0], find(own.config.objectives[own.name].implementation)
-    part = "evaluation" if method == "scoring" else "floor"
+    part = "evaluation" if method in ("scoring", "token_logits") else "floor"
     run = shutil.copytree(own.directory, tmp_path / "run")
     for file in ("measured.json", f"{part}.json"):
         (run / file).unlink()

@@ -8,7 +8,7 @@ import pytest
 
 from bertlab.config import load_config
 from bertlab.errors import UserError
-from bertlab.objectives import MaskedLanguageModel, find
+from bertlab.objectives import REGISTRY, MaskedLanguageModel, find, has_mask_rate
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checks import check_config
@@ -81,6 +81,8 @@ def test_it_runs_as_it_stands(written, packed_batch):
     assert 0.2 < float(loss / weight) < 2.0
 
 
+METHOD = "    def view"
+SCORED = "    def scoring(self):\n        import bertlab\n        return bertlab.objectives.Scoring(('at the mask',))\n\n"
 # (what stands there, what is written instead, the line that is at fault, what is said of it)
 MISTAKES = [
     ('view["even"]', 'view["odd"]', 'view["odd"]', r"there is no 'odd' \(KeyError in loss\(\)\)"),
@@ -96,6 +98,12 @@ MISTAKES = [
     ("return cross_entropy", "cross_entropy", "def loss", r"loss\(\) must return a dict with the key 'loss', got NoneType"),
     ("return cross_entropy(logits", 'return {"nll": 1.0} or (logits', "def loss", r"got a dict with the keys 'nll'"),
     ("return cross_entropy(logits", 'return {"loss": logits} or (logits', "def loss", r"two scalars, got shape \(4, 12, 2\)"),
+    (
+        METHOD,
+        SCORED + METHOD,
+        "def loss",
+        r"define token_logits\(\) .* \(TypeError in loss\(\)\)",
+    ),
 ]
 
 
@@ -108,7 +116,6 @@ def test_a_mistake_is_named_with_its_file_and_line(old, new, line, message, writ
     assert "\n" not in str(error.value)
 
 
-METHOD = "    def view"
 UNBUILT = [
     ("import dataclasses", "import nowhere", "nowhere", r"No module named 'nowhere' \(ModuleNotFoundError as it is imported"),
     (
@@ -116,6 +123,12 @@ UNBUILT = [
         "import dataclasses as d",
         "@dataclasses",
         r"name 'dataclasses' is not defined \(NameError as it is",
+    ),
+    (
+        '    reads = "both"',
+        '    from bertlab.keys import setting\n    every: int = setting(4, leest=2)\n\n    reads = "both"',
+        "setting(4",
+        r"leest.* \(TypeError as it is imported",
     ),
     (METHOD, f"    def __post_init__(self):\n        int('x')\n\n{METHOD}", "int('x')", r"\(ValueError in __post_init__\(\)"),
     (METHOD, f"    def check(self, vocabulary):\n        vocabulary.x\n\n{METHOD}", "vocabulary.x", r"in check\(\)\)"),
@@ -191,6 +204,7 @@ def test_needs_that_no_batch_can_meet_are_refused(needs, message, small_config, 
     [
         ('sees = "owns"', r"sees='owns' .* mlm, electra"),
         ('sees = "ltr"', r"sees='ltr' names no"),
+        ('sees = "clean"', r"sees='clean' never calls its view\(\)"),
         ('sees = "own"\n    families = ("brt",)', r"no family 'brt'; .* bert, gpt"),
     ],
 )
@@ -210,10 +224,26 @@ def test_a_way_needs_a_side_that_the_model_gives(small_config, written):
     check_config(config)
 
 
+@pytest.mark.parametrize("own", ["", "    def __post_init__(self): ...\n\n"])
+def test_its_settings_keep_the_limits_that_it_gives_them(own, small_config, written):
+    limited = "    from bertlab.keys import setting\n    every: int = setting(4, least=2)\n\n"
+    path, _ = written('    reads = "both"', f'{limited}{own}    reads = "both"')
+    config = small_config(RECIPE.format(path.stem), objectives__Own__every=2)
+    check_config(config)
+    config.objectives.Own.every = 1
+    with pytest.raises(UserError, match=r"^config\.objectives\.Own: every=1 "):
+        check_config(config)
+
+
+def test_built_in_objectives_with_a_mask_rate_are_those_that_mask():
+    assert {name for name, kind in REGISTRY.items() if has_mask_rate(kind)} == {"mlm", "masked_next_token", "electra"}
+
+
 @pytest.mark.parametrize(("corrupts", "rate"), [(True, 0.4), (False, 3.0)])
 def test_only_an_objective_with_a_corruption_takes_the_recipe_s_mask_rate(corrupts, rate, small_config, written):
     corruption = "\n\n    def corruption(self, view, vocabulary): ..." if corrupts else ""
-    path, _ = written('    asks = "positions"', f'    asks = "positions"\n    rate: float = 3.0{corruption}')
+    bounded = "__import__('bertlab.keys').keys.setting(3.0, most=1)"  # a bound says nothing of what the rate is
+    path, _ = written('    asks = "positions"', f'    asks = "positions"\n    rate: float = {bounded}{corruption}')
     assert load_config(f"{RECIPE.format(path.stem)},mask_rate=0.4").objectives.Own.rate == rate
 
 

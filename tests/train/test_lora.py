@@ -96,12 +96,13 @@ def test_a_program_computes_with_what_it_merges(packed_batch):
     """The merged parameters are those of a program that knows of no updates."""
     program, batch = adapted(lora=Lora(1, 1.0, "(value|transform/kernel)$"), layers=1), packed_batch()
     params, plain = randomised(program, batch), dataclasses.replace(program, adapter=None)
-    merged, hidden = program.plain(params), np.ones((3, 8), np.float32)
+    merged = program.plain(params)
     view = {name: batch[name] for name in ("tokens", "segments", "documents", "positions")}
-    encode, predict = (quick_jit(p.encode) for p in (program, plain)), (p.predict_tokens for p in (program, plain))
-    for (ours, theirs), inputs in ((encode, (view,)), (predict, (hidden, "both"))):
+    encode = [quick_jit(p.encode) for p in (program, plain)]
+    predict = [quick_jit(lambda params, view, p=p: p.token_logits(params, view, "mlm", "both")) for p in (program, plain)]
+    for ours, theirs in (encode, predict):
         with_updates, without, base = (
-            np.asarray(jax.tree.leaves(call(tree, *inputs))[-1])
+            np.asarray(jax.tree.leaves(call(tree, view))[-1])
             for call, tree in ((ours, params), (theirs, merged), (theirs, _base(params)))
         )
         np.testing.assert_allclose(with_updates, without, rtol=1e-5, atol=1e-5)
@@ -109,7 +110,7 @@ def test_a_program_computes_with_what_it_merges(packed_batch):
     assert "lora" not in merged
     jax.tree.map(np.testing.assert_array_equal, program.plain(merged), merged)
     with pytest.raises(UserError, match=r"config\.lora"):
-        plain.predict_tokens(params, hidden, "both")
+        plain.token_logits(params, view, "mlm", "both")
 
 
 def _base(params):

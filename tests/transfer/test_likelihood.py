@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.errors import UserError
+from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.permutation import PermutationLanguageModel
@@ -50,7 +52,8 @@ def log_probabilities(model: Pretrained, ids, side: str, ordered: bool = False) 
     view |= {"order": view["positions"]} if ordered else {}
     if (key := (id(model.program), side)) not in COMPILED:
         program = model.program
-        predict = lambda params, view: program.predict_tokens(params, program.encode(params, view).output(side), side)
+        of_body = lambda params, *given, method: program.body.apply({"params": params["body"]}, *given, method=method)
+        predict = lambda params, view: of_body(params, program.encode(params, view).output(side), side, method="predict_tokens")
         COMPILED[key] = (quick_jit(predict), program)  # the program is kept, so that its id stays its own
     return log_softmax(np.float64(COMPILED[key][0](model.params, view)))
 
@@ -141,6 +144,32 @@ def test_a_bilm_is_scored_in_each_direction_and_both():
         assert other.log_probability == pytest.approx(sum(right[t, ids[t - 1]] for t in range(1, len(ids))), rel=1e-5)
         assert mean.log_probability == pytest.approx((one.log_probability + other.log_probability) / 2, rel=1e-5)
         assert mean.kind == "both directions" and one.tokens == other.tokens == mean.tokens == len(ids) - 1
+
+
+OWN_LAYER = {
+    "both directions": ("elmo", {"a": LeftToRight, "b": RightToLeft}),
+    "left-to-right": ("bert", {"a": PrefixLanguageModel}),
+    "right-to-left": ("elmo", {"a": LeftToRight, "b": RightToLeft}),
+    "pseudo": ("bert", {"untrained": MaskedLanguageModel, "a": MaskedLanguageModel, "b": MaskedLanguageModel}),
+    "pseudo-within-word": ("bert", {"a": MaskedNextToken}),
+}
+RATES = {"a": 0.1, "b": 0.2}
+
+
+@pytest.mark.parametrize("kind", likelihood.KINDS)
+def test_the_logits_are_those_of_the_first_trained_objective_that_predicts_so(kind):
+    def own(name, base):
+        logits = lambda self, model, hidden, side: jnp.full((*hidden.shape[:-1], 1), RATES[name]) * jnp.arange(len(PIECES))
+        return type(name, (base,), {"token_logits": logits} if name in RATES else {})()
+
+    family, bases = OWN_LAYER[kind]
+    shape = {"layers": 1, "hidden": 12, "width": 8} if family == "elmo" else {}
+    model = model_of({name: own(name, base) for name, base in bases.items()}, family, {"untrained": 0.0}, **shape)
+    ids = np.array(ids_of(model, TEXTS[1]))
+    asked = {"both directions": [("a", ids[1:]), ("b", ids[:-1])], "right-to-left": [("b", ids[:-1])]}
+    asked = asked.get(kind, [("a", ids[1:-1] if kind.startswith("pseudo") else ids[1:])])
+    expected = [log_softmax(RATES[name] * np.arange(len(PIECES)))[labels].sum() for name, labels in asked]
+    assert model.score(TEXTS[1:2], kind)[0].log_probability == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_bits_per_byte_are_summed_scores_over_the_original_bytes(masked):

@@ -221,6 +221,17 @@ def test_embed_writes_one_array_a_line(run_of, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["x.npz"]
 
 
+def test_embed_needs_no_module_of_an_objective(run_of, tmp_path):
+    run, out = shutil.copytree(run_of("elmo"), tmp_path / "run"), tmp_path / "x.npz"
+    config = json.loads((run / "config.json").read_text())
+    config["objectives"] = {"Own": {"implementation": "not_on_this_machine:Own", "weight": 1.0}}
+    (run / "config.json").write_text(json.dumps(config))
+    (tmp_path / "lines.txt").write_text("yield it\n")
+    assert main(["embed", f"--run={run}", f"--text={tmp_path / 'lines.txt'}", f"--out={out}"]) == 0 and out.exists()
+    with pytest.raises(UserError, match="not_on_this_machine"):
+        bertlab.load(run)
+
+
 def test_embed_writes_tables_safetensors_and_one_vector_a_line(run_of, tmp_path):
     model = bertlab.load(run := run_of("skip_gram"))
     lines = ["with a block", "", "yield it"]
