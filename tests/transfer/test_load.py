@@ -230,6 +230,8 @@ def test_embed_needs_no_module_of_an_objective(run_of, tmp_path):
     assert main(["embed", f"--run={run}", f"--text={tmp_path / 'lines.txt'}", f"--out={out}"]) == 0 and out.exists()
     with pytest.raises(UserError, match="not_on_this_machine"):
         bertlab.load(run)
+    with pytest.raises(UserError, match="checkpoint of step 7"):
+        bertlab.load(run_of("elmo"), step=7)
 
 
 def test_embed_writes_tables_safetensors_and_one_vector_a_line(run_of, tmp_path):
