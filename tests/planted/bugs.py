@@ -240,6 +240,13 @@ BUGS = (
         ("tests/transfer/test_scorers.py", "-k", "entities"),
     ),
     Bug(
+        "scored-by-an-untrained-layer",
+        "bertlab/objectives/program.py",
+        "objective.token_logits(self._bound(name, view, lambda: encoded, True, None), hidden, side)",
+        "self.body.predict_tokens(hidden, side)",
+        ("tests/transfer/test_likelihood.py", "-k", "first_trained"),
+    ),
+    Bug(
         "bits-per-token-called-bits-per-byte",
         "bertlab/transfer/likelihood.py",
         "value = bits.sum() / sizes.sum()",
