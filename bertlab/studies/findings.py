@@ -72,7 +72,7 @@ def verdicts(results: Results, compared: Sequence[Comparison]) -> list[Verdict]:
     if not (claims := results.study.get("claims")):
         return []
     given = {task: of.get("task", task) for run in results.study["runs"] for task, of in run["downstream"].items()}
-    suits = lambda claim, task: not claim.get("kinds") or find_task(given[task]).kind.name in claim["kinds"]
+    suits = lambda claim, task: not claim.get("kinds") or find_task(given[task]).kind.is_among(claim["kinds"])
     return [
         Verdict(claim, measure, find(compared, measure, claim["higher"], claim["lower"]))
         for claim in claims

@@ -54,6 +54,11 @@ class Kind(abc.ABC):
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @classmethod
+    def is_among(cls, names: Sequence[str]) -> bool:
+        """Whether a statement about kinds of these names is about this one; about every kind if there are none."""
+        return not names or cls.name in names
+
+    @classmethod
     def settings(cls) -> dict[str, Any]:
         """The head's settings with their defaults, as `config.objectives.TASK` has them."""
         return {field.name: field.default for field in dataclasses.fields(cls.head) if field.name not in DERIVED}
