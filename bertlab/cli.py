@@ -335,7 +335,7 @@ def _add_weights(add) -> None:
     )  # fmt: skip
 
     keys = add("keys", _keys, "list config keys with default, values and meaning", "bertlab keys 'optimizer.*'")
-    keys("pattern", nargs="?", default="", help="only keys with this text in their name or meaning, or that match this glob")
+    keys("pattern", nargs="?", default="", help="a part of a name or meaning, a glob, or an objective module:Class")
     keys("--markdown", action="store_true", help="print the table of docs/keys.md")
 
     add("models", _models, "list the model families with their sizes and parameter counts", "bertlab models")

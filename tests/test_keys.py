@@ -216,7 +216,7 @@ def test_the_page_is_current(capsys):
     assert (ROOT / "docs/keys.md").read_text() == capsys.readouterr().out, "bertlab keys --markdown > docs/keys.md"
 
 
-def test_keys_by_name_by_glob_and_by_meaning(capsys):
+def test_keys_by_name_by_glob_and_by_meaning(capsys, monkeypatch):
     def names(*pattern):
         assert main(["keys", *pattern]) == 0
         return [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
@@ -233,5 +233,7 @@ def test_keys_by_name_by_glob_and_by_meaning(capsys):
     assert pooling[1:3] == ("mean", ", ".join(POOLINGS))
     assert len({name for name, *_ in key_table()}) == len(key_table()) - 1  # `dropout` has two defaults
     assert len(names()) > len(KEYS)
+    monkeypatch.syspath_prepend(ROOT / "tests/objectives")
+    assert names("cloze:Cloze") == names("objectives.cloze:Cloze") == ["objectives.cloze:Cloze.rate"]
     assert main(["keys", "no such key"]) == 2
     assert "'no such key'" in capsys.readouterr().err
