@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bertlab.config import base_config, load_config
+from bertlab.config import base_config, flatten, load_config
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import FAMILIES, model_direction, model_shape
@@ -329,3 +329,18 @@ def test_transformers_of_a_study_have_todays_body_at_small_scales_and_the_papers
     assert of("scale=small,body=today") == (1, None, 0.999, {0.15})
     with pytest.raises(UserError, match="body=huge"):
         of("body=huge")
+
+
+def test_a_trial_differs_from_its_scale_in_what_its_name_says():
+    runs = load_study(f"{ROOT}/experiments/trials.py:select=off").runs()
+    configs = {run.labels["trial"]: flatten(load_checked(run.config, dict(run.overrides))) for run in runs}
+    base = configs.pop("scale=tiny")
+    changed = {name: {key for key in base | of if base.get(key) != of.get(key)} for name, of in configs.items()}
+    assert changed.pop("the papers' body") >= {"model.norm", "model.position_encoding"}
+    assert changed == {
+        "15 % masked": {"objectives.mlm.rate"},
+        "45 % masked": {"objectives.mlm.rate"},
+        "β2 of 0.999": {"optimizer.b2"},
+        "rows half as long": {"data.seq_len", "data.batch_size"},
+        "four times the pieces": {"data.tokenizer.vocab_size"},
+    }

@@ -1,0 +1,39 @@
+"""The trials behind scale=tiny: each variant differs from it in one setting.
+
+    study="experiments/trials.py:corpus=text:wiki/*.jsonl.xz,steps=2000,select=off,tasks=ud,data=tasks,labels=1000"
+    bertlab sweep --study="$study" --workdir=runs/trials --jobs=2
+    bertlab report runs/trials
+
+Losses at other mask rates and vocabularies answer other questions, so compare pseudo bits per byte and the task's score. All
+variants read as many positions, each with its own schedule over `steps=`. One seed by default: a trial chooses a setting and
+proves nothing. Measured results are in README.md.
+"""
+
+from bertlab.studies.settings import BODIES, read_setting
+from bertlab.studies.study import Study
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, seeds=1)
+    length, rows = setting.pretraining["data.seq_len"], setting.pretraining["data.batch_size"]
+    changes = {
+        "scale=tiny": {},
+        "15 % masked": {"objectives.mlm.rate": 0.15},
+        "45 % masked": {"objectives.mlm.rate": 0.45},
+        "β2 of 0.999": {"optimizer.b2": 0.999},
+        "rows half as long": {"data.seq_len": length // 2, "data.batch_size": 2 * rows},
+        "four times the pieces": {"data.tokenizer.vocab_size": 4 * setting.pretraining["data.tokenizer.vocab_size"]},
+    }
+    trials = {name: {**setting.transformer, **change} for name, change in changes.items()}
+    trials["the papers' body"] = dict(BODIES["paper"])
+    return Study(
+        name="trials",
+        title="The trials behind scale=tiny",
+        question="What does each setting of scale=tiny give, all else equal?",
+        config=setting.recipe("bert", objectives="mlm"),
+        axes={"trial": trials, "seed": setting.seeds},
+        overrides=setting.overrides,
+        rates=setting.rates,
+        task_rates=setting.task_rates,
+        downstream=setting.downstream(),
+    )
