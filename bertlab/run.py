@@ -163,6 +163,7 @@ class Run:
         job: A sweep's instructions to its worker about the run.
         failed: Why the last sweep could not finish the run.
         diverged: Where its pretraining met a loss or a gradient that is not finite.
+        store_key: The name of its pretraining in a store (`bertlab.studies.store`), from when it began.
         task_text: The texts that an adaptation reads, a JSON object a line.
         checkpoints: One folder a step (`bertlab.train.checkpoint`).
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
@@ -187,6 +188,7 @@ class Run:
         self.job = JsonFile(at / "job.json")
         self.failed = TextFile(at / "failed.txt")
         self.diverged = TextFile(at / "diverged.txt")
+        self.store_key = TextFile(at / "store_key.txt")
         self.task_text = TextFile(at / "task_text.jsonl")
         self.checkpoints = at / "checkpoints"
         self.tokenizer = at / "tokenizer"

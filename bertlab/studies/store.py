@@ -1,22 +1,30 @@
-"""A store of finished pretrainings, so that a study begins with those that another study has made.
+"""A store of finished pretrainings, so that studies can reuse each other's.
 
     bertlab sweep --study=... --workdir=runs/table5 --store=runs/store
 
-A store is a folder with one run directory for each config and text. A sweep adds every pretraining that it finishes, and takes
-those that are there instead of training them. A taken run has the result, the costs and the environment of the one that trained
-it. Checkpoints are hard links where the file system has them, so they take no more room.
+A store is a folder with one run directory for each pretraining. Its name is a digest of the config, the text and bertlab's
+version; for an objective from outside also of the Python files beside its module. A sweep adds every pretraining that it
+finishes, and reuses those that are there instead of training them. A reused run has the result, the costs and the environment of the run that
+trained it. Checkpoints are hard links where the file system has them, so they take no more room.
+
+After you change bertlab's own code, use a new store.
 """
 
 import functools
 import hashlib
+import importlib.metadata
+import inspect
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertlab import objectives
 from bertlab.config import flatten
 from bertlab.data.prepare import prepare
+from bertlab.errors import UserError
 from bertlab.files import temporary_folder
 from bertlab.keys import BY_NAME
 from bertlab.run import Run
@@ -25,55 +33,75 @@ from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import Stage
 from bertlab.train.keep import kept_steps
 
-# What belongs to a pretraining, in the order in which it is put into a run's directory: a run that is killed in between has a
+# What belongs to a pretraining, in the order in which it is put into a run's directory. A run that is killed in between has a
 # config and no result, so it trains.
 _FILES = ("config", "environment", "data", "costs", "metrics", "evaluation", "floor", "tokenizer", "checkpoints", "measured")
 _FILES += ("result",)
 
 
 class Store:
-    """Finished pretrainings by config and text.
+    """Finished pretrainings by config, text and code.
 
     Args:
-        folder: Of the store; it need not exist.
+        folder: Of the store; it is made.
+
+    Raises:
+        UserError: The folder cannot be made or written.
     """
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = Path(folder)
         self._fingerprint = functools.cache(lambda data: prepare(json.loads(data)).fingerprint)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with temporary_folder(self.folder, "new"):
+                pass
+        except OSError as error:
+            raise UserError(f"--store={folder}: {error.strerror}; give a folder that can be written") from None
 
-    def take(self, run: RunSpec, directory: Path) -> bool:
-        """Copies the pretraining of a run to its directory if the store has it and nothing has begun there; whether it did.
+    def begin(self, run: RunSpec, directory: Path) -> bool:
+        """Copies the pretraining of a run that has not begun to its directory; returns whether the store has it.
 
-        A stored pretraining that did not keep all checkpoints that the run asks for is left.
+        If not, `put` knows later from a file in the directory what the run began with. A stored pretraining without the
+        checkpoints that the run asks for is left.
         """
         config = self._config(run)
         if config is None or Run(directory).begun():
             return False
-        stored, wanted = Run(self._place(config)), kept_steps(config.train.keep, config.train.steps)
-        if not Stage("pretrain", "", stored.directory).finished or not set(wanted) <= set(stored.steps()):
-            return False
+        digest = self._digest(config)
         directory.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(directory, "taken") as folder:
+        Run(directory).store_key.write(digest + "\n")
+        stored = Run(self.folder / digest)
+        if not _finished(stored):
+            return False
+        last = stored.result.read()["step"] if config.train.budget else config.train.steps
+        if not {last, *kept_steps(config.train.keep, last)} <= set(stored.steps()):
+            return False
+        with temporary_folder(directory.parent, "taken") as folder:
             for source, target in zip(_copy(stored, folder), _paths(Run(directory)), strict=True):
                 if source.exists():
                     os.replace(source, target)
         return True
 
-    def put(self, run: RunSpec, directory: Path) -> bool:
-        """Adds the finished pretraining of a run, also in place of one with some of its checkpoints only; whether it did."""
-        config, trained = self._config(run), Run(directory)
-        if config is None or not Stage("pretrain", "", directory).finished or not trained.steps():
+    def put(self, directory: Path) -> bool:
+        """Adds the finished pretraining in a directory, or checkpoints that the store's has not; returns whether it did."""
+        trained = Run(directory)
+        if not trained.store_key.exists() or not _finished(trained) or not trained.steps():
             return False
-        place = self._place(config)
-        if not set(trained.steps()) > set(Run(place).steps()):
+        stored = Run(self.folder / trained.store_key.read().strip())
+        if _finished(stored) and set(trained.steps()) <= set(stored.steps()):
             return False
-        self.folder.mkdir(parents=True, exist_ok=True)
         with temporary_folder(self.folder, "new") as folder:
-            _copy(trained, folder / "run")
-            if place.exists():
-                os.replace(place, folder / "old")
-            os.replace(folder / "run", place)
+            copy = Run(folder / "run")
+            _copy(trained, copy.directory)
+            try:
+                os.rename(copy.directory, stored.directory)
+            except OSError:  # it is there: the same training, so what it lacks can be added
+                for step in set(copy.steps()) - set(stored.steps()) if stored.steps() else ():
+                    os.replace(copy.checkpoints / str(step), stored.checkpoints / str(step))
+                for source, target in zip(_paths(copy), _paths(stored), strict=True):
+                    if source.is_file() or (source.exists() and not target.exists()):
+                        os.replace(source, target)
         return True
 
     def _config(self, run: RunSpec) -> Any:
@@ -83,13 +111,28 @@ class Store:
         config = load_checked(run.config, dict(run.overrides))
         return config if config.train.steps and not config.init_from else None
 
-    def _place(self, config: Any) -> Path:
-        """The folder of a config and a text; what may differ in a run that is resumed may differ here too."""
+    def _digest(self, config: Any) -> str:
+        """Of all that decides a pretraining; what may differ in a run that is resumed may differ here too."""
         free = lambda key: key in BY_NAME and BY_NAME[key].on_resume and not key.startswith("evaluate.")
         deciding = {key: value for key, value in flatten(config).items() if not free(key) and key != "data.corpus"}
         text = self._fingerprint(json.dumps(config.data.to_dict(), sort_keys=True))
-        content = json.dumps([deciding, text], sort_keys=True, default=list)
-        return self.folder / hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+        content = json.dumps(
+            [importlib.metadata.version("bertlab"), deciding, text, *_code(config)], sort_keys=True, default=list
+        )
+        return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+
+
+def _code(config: Any) -> Iterator[str]:
+    """The Python files in the folders of objectives from outside."""
+    for name, entry in config.objectives.items():
+        kind = objectives.find(entry.get("implementation") or name)
+        if not kind.__module__.startswith("bertlab."):
+            for path in sorted(Path(inspect.getfile(kind)).parent.glob("*.py")):
+                yield f"{path.name}\n{path.read_text(encoding='utf-8')}"
+
+
+def _finished(run: Run) -> bool:
+    return Stage("pretrain", "", run.directory).finished
 
 
 def _paths(run: Run) -> list[Path]:
@@ -98,19 +141,19 @@ def _paths(run: Run) -> list[Path]:
 
 
 def _copy(run: Run, folder: Path) -> list[Path]:
-    """Copies a pretraining to a folder; returns the paths there."""
+    """Copies a pretraining to a folder; returns the paths there. Only checkpoints are linked: they are never written again."""
     folder.mkdir(exist_ok=True)
     paths = _paths(Run(folder))
     for source, target in zip(_paths(run), paths, strict=True):
         if source.is_dir():
-            shutil.copytree(source, target, copy_function=_link)
+            shutil.copytree(source, target, copy_function=_link if source == run.checkpoints else shutil.copy2)
         elif source.exists():
             shutil.copyfile(source, target)
     return paths
 
 
 def _link(source: str, target: str) -> None:
-    """Links a file of a checkpoint, which is never written again; copies it where the file system has no hard links."""
+    """Makes a hard link, or a copy where the file system has none."""
     try:
         os.link(source, target)
     except OSError:

@@ -80,7 +80,7 @@ def sweep(
             Raised before any run starts.
     """
     console = console or Console()
-    workdir, shelf = Path(workdir), Store(store) if store else None
+    workdir, shelf = Path(workdir), Store(store) if store and not dry_run else None
     launcher = launcher or Local(1)
     own = study.runs()  # at the rates that they have without a search
     if until_decided:
@@ -130,7 +130,7 @@ def sweep(
                 prepare_data([configs[run.name] for run in pending], console)
             if shelf:
                 for run in runs:
-                    shelf.put(run, workdir / run.name)
+                    tried_to(shelf.put, workdir / run.name, console=console)
             return run_all(pending, running, workdir, launcher, runner, descriptor, console, len(runs), settled, shelf)
 
         try:
@@ -219,7 +219,7 @@ def run_all(
                         print_line(console, f"undecided after {found.seeds} seeds: {open_pairs(found)}")
                 for run in [run for run in waiting if ready(run, workdir)][: launcher.jobs - len(running)]:
                     waiting.remove(run)
-                    if store and store.take(run, workdir / run.name):
+                    if store and tried_to(store.begin, run, workdir / run.name, console=console):
                         print_line(console, f"{run.name}: its pretraining is in {store.folder}")
                     running.append(start(run, workdir, launcher, runner, lock))
                     view.started(running[-1])
@@ -234,7 +234,7 @@ def run_all(
                 running.remove(job)
                 ended = True
                 if store:
-                    store.put(job.run, job.directory)
+                    tried_to(store.put, job.directory, console=console)
                 error = failure(job)
                 if error:
                     failures[job.run.name] = error
@@ -245,6 +245,15 @@ def run_all(
         failures[run.name] = f"needs {', '.join(names)}"
         Run(workdir / run.name).failed.delete()  # of an earlier sweep: this time it did not start
     return failures, unbegun
+
+
+def tried_to(use: Callable[..., bool], *arguments: Any, console: Console) -> bool:
+    """What a use of the store returns; a full disk or the like is printed, and the sweep goes on as without a store."""
+    try:
+        return use(*arguments)
+    except OSError as error:
+        print_line(console, f"--store: {error}; going on without it")
+        return False
 
 
 def outlook(waiting: Sequence[RunSpec], failures: Mapping[str, str], workdir: Path) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """A pretraining that one study made is used by another; it is known by its config and its text."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
-from conftest import InThisProcess
+from conftest import InThisProcess, run_sweep
 from rich.console import Console
 
+from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies import store as store_module
 from bertlab.studies.store import Store
@@ -59,25 +61,61 @@ def of(study):
 def test_only_the_same_config_and_text_with_the_wanted_checkpoints_are_taken(study, tmp_path, monkeypatch):
     store, trained = Store(tmp_path / "store"), swept(study, tmp_path / "first", tmp_path / "store")
     run, place = of(study), tmp_path / "run"
-    for other in ({"optimizer.learning_rate": 1e-4}, {"seed": 7}, {"evaluate.sentences": 3}, {"train.keep": "3"}):
-        assert not store.take(of(changed(study, axes={"which": {"it": {}}}, **{"seed": 1, "data.seed": 1} | other)), place)
-    assert not store.take(dataclasses.replace(run, shares={"pretrain": "other"}), place)
+    others = [{"optimizer.learning_rate": 1e-4}, {"seed": 7}, {"evaluate.sentences": 3}, {"train.keep": "3"}]
+    for number, other in enumerate(others):
+        other = of(changed(study, axes={"which": {"it": {}}}, **{"seed": 1, "data.seed": 1} | other))
+        assert not store.begin(other, tmp_path / f"other-{number}")
+    assert not store.begin(dataclasses.replace(run, shares={"pretrain": "other"}), place) and not place.exists()
     monkeypatch.setattr(store_module, "prepare", lambda data: pytest.fail("a fingerprint is computed once a text"))
-    assert not place.exists() and store.take(run, place)
-    assert not store.take(run, place), "something has begun there"
+    assert store.begin(run, place) and not store.begin(run, place), "then something has begun there"
     assert Run(place).result.read() == trained.result.read()
+    monkeypatch.setattr(store_module, "prepare", lambda data: SimpleNamespace(fingerprint="another text"))
+    assert not Store(tmp_path / "store").begin(run, tmp_path / "elsewhere")
+
+
+OWN = """
+import dataclasses
+from bertlab.objectives import LeftToRight
+
+@dataclasses.dataclass(frozen=True)
+class Mine(LeftToRight):
+    \"\"\"Left to right.\"\"\"
+"""
 
 
 @pytest.mark.usefixtures("quick_compilation")
-def test_a_store_keeps_the_run_with_more_checkpoints_and_survives_a_kill_between_two_files(study, tmp_path, monkeypatch):
-    store, run = Store(tmp_path / "store"), of(study)
+def test_a_run_is_stored_under_what_it_began_with_and_an_outside_objective_under_its_code(study, tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine_stored.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    recipe = str(ROOT / "experiments/pretrain/bert.py:objectives=mine_stored:Mine")
+    own = dataclasses.replace(changed(study, **{"model.direction": "left-to-right"}), config=recipe)
+    store = Store(tmp_path / "store")
+    assert not store.begin(of(own), tmp_path / "before")
+    (tmp_path / "code" / "mine_stored.py").write_text(OWN + "    weight = 100\n")
+    assert not store.begin(of(own), tmp_path / "after")
+    keys = [Run(tmp_path / name).store_key.read() for name in ("before", "after")]
+    assert keys[0] != keys[1]
+    # The recipe may have changed since the run began: what it is stored under does not.
     trained = swept(study, tmp_path / "first", None)
-    assert store.put(run, trained.directory) and not store.put(run, trained.directory)
+    assert not store.put(trained.directory), "nobody knows what it began with"
+    trained.store_key.write("abc\n")
+    assert store.put(trained.directory) and (store.folder / "abc" / "result.json").exists()
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_store_gains_checkpoints_heals_and_survives_a_kill_between_two_files(study, tmp_path, monkeypatch):
+    store, run = Store(tmp_path / "store"), of(study)
+    assert not store.begin(run, tmp_path / "first" / run.name)
+    trained = swept(study, tmp_path / "first", None)
+    assert store.put(trained.directory) and not store.put(trained.directory)
     [stored] = map(Run, store.folder.iterdir())
     (trained.checkpoints / "3").mkdir()
-    assert store.put(run, trained.directory) and stored.steps() == [2, 3, 4]
+    assert store.put(trained.directory) and stored.steps() == [2, 3, 4]
     (trained.checkpoints / "3").rmdir()
-    assert not store.put(run, trained.directory) and stored.steps() == [2, 3, 4]
+    assert not store.put(trained.directory) and stored.steps() == [2, 3, 4], "it loses none"
+    stored.result.delete()
+    assert not store.begin(run, tmp_path / "broken") and store.put(trained.directory) and stored.result.exists()
 
     def killed(source, target, replace=store_module.os.replace):
         if target.name == "checkpoints":
@@ -86,7 +124,23 @@ def test_a_store_keeps_the_run_with_more_checkpoints_and_survives_a_kill_between
 
     monkeypatch.setattr(store_module.os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        store.take(run, tmp_path / "again" / "seed=1")
+        store.begin(run, tmp_path / "again" / "seed=1")
     monkeypatch.undo()
     again = swept(study, tmp_path / "again", None)
     assert again.result.read()["metrics"] == trained.result.read()["metrics"] and again.steps() == [2, 4]
+
+
+@pytest.mark.usefixtures("fake_runs")
+def test_a_store_that_cannot_be_used_is_refused_at_once_or_left_alone(study, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^--store=.*file"):
+        run_sweep(study, tmp_path / "none", store=tmp_path / "file")
+    assert not (tmp_path / "none").exists()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for method in ("begin", "put"):
+        monkeypatch.setattr(Store, method, full)
+    status, printed = run_sweep(study, tmp_path / "run", store=tmp_path / "store")
+    assert status == 0 and printed.count("No space left on device") == 3, "before, at the start and at the end"
