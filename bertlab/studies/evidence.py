@@ -6,6 +6,7 @@ All numbers come from the folders that `bertlab publish` wrote; nothing is edite
 `notes.md`, if there is one: what may explain the results, in a person's words.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,12 +24,12 @@ from bertlab.studies.study import load_study
 from bertlab.studies.tables import grouped_tables, notes
 from bertlab.studies.text import seconds_text
 
-WORDS = ("agrees", "disagrees", "undecided", "unfinished", "not run")
+WORDS = ("agrees", "disagrees", "undecided", "too few seeds", "no such task", "not run")
 RULE = (
     "A finding **agrees** if the 95 % interval of our difference lies above zero, **disagrees** if it lies below, and is"
-    " **undecided** otherwise. Intervals are paired by seed and corrected for the number of variant pairs (Bonferroni). The"
-    " rule was fixed before any study ran. **Unfinished**: the runs that the finding needs are not done. **Not run**: the study"
-    " has no published run."
+    " **undecided** otherwise. Intervals are paired by seed and corrected for the number of variant pairs (Bonferroni)."
+    " **Too few seeds**: the two variants do not have two finished seeds yet. **No such task**: the study has no task of the kind"
+    " for which the finding was published. **Not run**: no run of the study is published."
 )
 MADE = "<!-- made by `bertlab evidence`; do not edit -->"
 PAGE = "README.md"
@@ -47,31 +48,35 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
     Raises:
         UserError: The folder holds no published study, or a study cannot be read.
     """
-    places = sorted(path for path in folder.glob("*") if StudyDirectory(path).study.exists())
+    places = sorted(path.parent for path in folder.glob("*/study.json"))
     if not places:
         raise UserError(
             f"{folder} has no folder with a study.json; publish a study there first: bertlab publish DIR {folder}/NAME"
         )
-    rows, ran, written = [], set(), []
+    if not (files := sorted(path for path in studies.glob("*.py") if "def get_study(" in path.read_text(encoding="utf-8"))):
+        raise UserError(f"--studies={studies} has no file with get_study(); give the folder of the study files")
+    for page in [place / PAGE for place in (folder, *places)]:
+        if page.exists() and not page.read_text(encoding="utf-8").startswith(MADE):
+            raise UserError(f"{page} was not made by `bertlab evidence`, which would replace it; move your text to notes.md")
+    known = [load_study(str(path)) for path in files]
+    rows, ran = [], set()
     for place in places:
         results = load(place)
         compared = compare_all(results)
         pictures = place / "figures"
-        pictures.mkdir(exist_ok=True)
+        shutil.rmtree(pictures, ignore_errors=True)
+        pictures.mkdir()
         drawn = figures(results) if len(results.finished) else {}
         for name, figure in drawn.items():
             figure_svg(figure, pictures / f"{name}.svg", background="white")
         (place / PAGE).write_text(study_page(results, compared, list(drawn)), encoding="utf-8")
-        found = [finding_row(verdict, place.name) for verdict in verdicts(results, compared)]
-        rows += found or [claim_row(claim, link(place.name), "unfinished") for claim in results.study["claims"]]
+        rows += [finding_row(verdict, place.name) for verdict in verdicts(results, compared)]
         ran.add(results.study["name"])
-        written.append(place / PAGE)
-    for path in sorted(studies.glob("*.py")):
-        study = load_study(f"{path}:seeds=1")
+    for study in known:
         if study.name not in ran:
             rows += [claim_row(vars(claim), study.name, "not run") for claim in study.claims]
     (folder / PAGE).write_text(top_page(rows), encoding="utf-8")
-    return [*written, folder / PAGE]
+    return [place / PAGE for place in (*places, folder)]
 
 
 def top_page(rows: Sequence[dict[str, str]]) -> str:
@@ -83,9 +88,9 @@ def top_page(rows: Sequence[dict[str, str]]) -> str:
         "\n\n".join(
             [
                 MADE,
-                "# Published findings on real text",
-                "Each row is a finding of a paper and a task on which we measured it. Data, sizes and steps differ from the"
-                " paper's: compare signs, never values.",
+                "# Published findings",
+                "Each row is a finding of a paper and, if we have run its study, a task on which we measured it. Data, sizes"
+                " and steps differ from the paper's: compare signs, never values.",
                 RULE,
                 f"{len(rows)} rows. {counted}.",
                 markdown_table(pd.DataFrame(order)),
@@ -98,7 +103,7 @@ def top_page(rows: Sequence[dict[str, str]]) -> str:
 def finding_row(verdict: Verdict, study: str) -> dict[str, str]:
     """A row of the top page."""
     row = claim_row(verdict.claim, link(study), verdict.word)
-    row["Task"] = verdict.measure.task
+    row["Task"] = verdict.measure.task if verdict.measure else ""
     if found := verdict.found:
         row["Ours"] = f"{size(found)} {'above' if found.mean > 0 else 'below'}"
         row["Seeds"] = str(found.pairs or min(found.seeds))
@@ -141,7 +146,7 @@ def study_page(results: Results, compared: Sequence[Comparison], drawn: Sequence
         parts += ["## Figures", *(f"![{name.replace('_', ' ')}](figures/{name}.svg)" for name in drawn)]
     if (written := results.path / "notes.md").exists():
         parts += ["## What may explain it", written.read_text(encoding="utf-8").strip()]
-    hours = f"All runs together took {seconds_text(sum(run_seconds(results)))}, one at a time."
+    hours = f"All runs together took {seconds_text(sum(run_seconds(results)))} of training, one at a time."
     parts += ["## How to run it again", f"```sh\n{study['command']}\n```", hours]
     environment = pd.DataFrame(environment_rows(results.environments), columns=["What", "Value"])
     parts += [markdown_table(environment)] if len(environment) else []

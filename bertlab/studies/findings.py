@@ -3,13 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import scipy.stats
 
 from bertlab.studies import leaks, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
-from bertlab.studies.measurements import Measure, Results, cost, scores
+from bertlab.studies.measurements import Measure, Results, cost, score_of_task, scores
 from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts
 from bertlab.studies.selection import at_selected_labels, searches_of
@@ -50,42 +51,45 @@ class Verdict:
     """A published finding beside the study's own difference in one score.
 
     Attributes:
-        claim: As in study.json: `higher`, `lower`, `published`, `source`.
-        measure: The score.
+        claim: As in study.json: `higher`, `lower`, `published`, `source`, `kinds`.
+        measure: The score; None if the study has none of the claim's kinds of task.
         found: The difference, higher minus lower; None if the two have too few seeds in common.
     """
 
-    claim: Mapping[str, str]
-    measure: Measure
+    claim: Mapping[str, Any]
+    measure: Measure | None
     found: Comparison | None
 
     @property
     def word(self) -> str:
-        """ "agrees" or "disagrees" if the interval of the difference excludes zero, else "undecided"; or "unfinished"."""
+        """ "agrees" or "disagrees" if the interval of the difference excludes zero, else why not."""
+        if self.measure is None:
+            return "no such task"
         if self.found is None:
-            return "unfinished"
+            return "too few seeds"
         return "agrees" if self.found.low > 0 else "disagrees" if self.found.high < 0 else "undecided"
 
 
 def verdicts(results: Results, compared: Sequence[Comparison]) -> list[Verdict]:
-    """Every published finding of a study in every score for which it was found."""
+    """Every published finding of a study, in every score of the kinds of task for which it was published."""
     if not (claims := results.study.get("claims")):
         return []
     given = {task: of.get("task", task) for run in results.study["runs"] for task, of in run["downstream"].items()}
-    suits = lambda claim, task: not claim.get("kinds") or find_task(given[task]).kind.is_among(claim["kinds"])
-    return [
-        Verdict(claim, measure, find(compared, measure, claim["higher"], claim["lower"]))
-        for claim in claims
-        for measure in scores(results)
-        if suits(claim, measure.task)
-    ]
+    found = []
+    for claim in claims:
+        kinds = claim.get("kinds")
+        suited = [task for task in given if not kinds or find_task(given[task]).kind.is_among(kinds)]
+        measures = [score_of_task(results, task) or Measure("finetune", task, "test", "") for task in suited]
+        found += [Verdict(claim, of, find(compared, of, claim["higher"], claim["lower"])) for of in measures]
+        found += [] if suited else [Verdict(claim, None, None)]
+    return found
 
 
 def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
     """Each published finding beside the study's own difference, and whether they agree; the decided ones first."""
     decided, undecided = [], {}
     for verdict in verdicts(results, compared):
-        claim, task = verdict.claim, verdict.measure.task
+        claim, task = verdict.claim, verdict.measure.task if verdict.measure else ""
         finding, source = f"{claim['higher']} is above {claim['lower']}", f"{claim['published']}; {claim['source']}"
         if verdict.word == "undecided":
             undecided.setdefault(f"{finding} ({source})", []).append(task)

@@ -8,9 +8,11 @@ as any other. A sweep takes its runs as finished. If something new begins with a
 """
 
 import json
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.run import JsonFile, Run, StudyDirectory
@@ -44,6 +46,11 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         if places:
             _write(source.run(name).job, target.run(name).job, workdir)
     target.study.write(_elsewhere(study, workdir))
+    if source.rule.exists():  # intervals are corrected for its looks
+        target.rule.write(source.rule.read())
+    target.settled.delete()
+    if source.settled.exists():
+        target.settled.write(source.settled.read())
     return added
 
 
@@ -56,8 +63,9 @@ def adopt(folder: Path, workdir: Path) -> None:
     published, target = StudyDirectory(folder), StudyDirectory(workdir)
     names = names_of(published.study.read())
     workdir.mkdir(parents=True, exist_ok=True)
-    if not target.study.exists():
-        shutil.copyfile(published.study.path, target.study.path)
+    for name in ("study", "rule"):
+        if getattr(published, name).exists() and not getattr(target, name).exists():
+            shutil.copyfile(getattr(published, name).path, getattr(target, name).path)
     for run, there in [(published.run(name), target.run(name)) for name in names if published.run(name).directory.is_dir()]:
         if not there.job.exists():
             shutil.copytree(
@@ -142,5 +150,14 @@ def _write(source: JsonFile, target: JsonFile, workdir: Path) -> None:
 
 def _elsewhere(content: dict, workdir: Path) -> dict:
     """The content of a file with paths below the workdir as another machine has them."""
-    quoted = lambda path: json.dumps(path)[1:-1]
-    return json.loads(json.dumps(content).replace(quoted(str(workdir.absolute())), quoted(workdir.name)))
+    here = workdir.resolve()
+    whole = re.compile(rf"(?<![^\s=:,'\"]){re.escape(str(here))}(?=[/\s,'\"]|$)")
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: moved(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        return whole.sub(here.name, value) if isinstance(value, str) else value
+
+    return moved(content)

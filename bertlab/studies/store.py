@@ -4,8 +4,8 @@
 
 A store is a folder with one run directory for each pretraining. Its name is a digest of the config, the text and bertlab's
 version; for an objective from outside also of the Python files beside its module. A sweep adds every pretraining that it
-finishes, and reuses those that are there instead of training them. A reused run has the result, the costs and the environment of the run that
-trained it. Checkpoints are hard links where the file system has them, so they take no more room.
+finishes, and reuses those that are there instead of training them. A reused run has the result, the costs and the environment
+of the run that trained it. Checkpoints are hard links where the file system has them, so they take no more room.
 
 After you change bertlab's own code, use a new store.
 """

@@ -1,6 +1,7 @@
 """The pages of published studies are made from the committed files, and a finding's verdict follows from its interval."""
 
 import dataclasses
+import json
 import re
 import shutil
 
@@ -29,6 +30,7 @@ def folder(tmp_path):
     """A published study with three claims; LTR scores 10 points above MLM in every seed, and MLM+NSP scores as MLM."""
     claims = [Claim(*pair, "1 and 2", "A, table 1") for pair in (("LTR", "MLM"), ("MLM", "LTR"), ("MLM+NSP", "MLM"))]
     claims += [Claim("LTR", "biLM", "2 and 1", "A, table 2"), Claim("LTR", "MLM+NSP", "2 and 1", "B", kinds=("tagging",))]
+    claims.append(Claim("LTR", "MLM+NSP", "2 and 1", "C", kinds=("span",)))
     names = ("MLM", "MLM+NSP", "LTR", "biLM")
     study = dataclasses.replace(objectives_study((1, 2, 3), names), claims=claims)
     score = {"MLM": 0.5, "MLM+NSP": 0.5, "LTR": 0.6, "biLM": 0.7}
@@ -57,7 +59,8 @@ def test_verdicts_follow_from_intervals_and_are_counted(folder):
     of_tasks = lambda finding, *rest: [(finding, task, *rest) for task in ("package", "code_spans")]
     wanted = [row for finding, word in expected.items() for row in of_tasks(finding, word, "3")]
     wanted.insert(2, ("LTR above MLM+NSP", "code_spans", "agrees", "3"))  # `package` is no tagging
-    assert ours == [*wanted, *of_tasks("LTR above biLM", "unfinished", "")]
+    wanted += [*of_tasks("LTR above biLM", "too few seeds", ""), ("LTR above MLM+NSP", "", "no such task", "")]
+    assert ours == wanted
     assert {row["Study"] for row in rows if row["Verdict"] == "not run"} >= {"bert_table5", "bert_figure5"}
     counts = dict(re.findall(r"([a-z ]+): (\d+)", (folder / PAGE).read_text().split(" rows. ")[1].split("\n")[0]))
     counts = {word.strip(): int(count) for word, count in counts.items()}
@@ -80,6 +83,19 @@ def test_a_table_keeps_its_columns_whatever_the_cells_hold():
     assert lines == ["| a | b |", "|---|---|", r"| x\|y | 1 |", "| two lines | 2 |"]
 
 
-def test_a_folder_without_a_published_study_is_refused(tmp_path):
-    with pytest.raises(UserError, match=re.escape(str(tmp_path))):
-        write_pages(tmp_path, STUDIES)
+def test_what_cannot_be_is_refused_before_a_page_is_written(folder, tmp_path):
+    for of, studies, said in ((tmp_path / "none", STUDIES, "none has no folder"), (folder, tmp_path, "--studies=")):
+        with pytest.raises(UserError, match=said):
+            write_pages(of, studies)
+    (folder / PAGE).write_text("my own words")
+    with pytest.raises(UserError, match=r"README\.md was not made by `bertlab evidence`"):
+        write_pages(folder, STUDIES)
+    assert (folder / PAGE).read_text() == "my own words" and not (folder / "ours" / PAGE).exists()
+
+
+def test_a_study_without_claims_has_no_rows(folder):
+    study = json.loads((folder / "ours" / "study.json").read_text())
+    study.pop("claims")  # as before studies had them
+    (folder / "ours" / "study.json").write_text(json.dumps(study))
+    write_pages(folder, STUDIES)
+    assert not [row for row in rows_of(folder / PAGE) if "ours/" in row["Study"]]

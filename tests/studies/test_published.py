@@ -7,6 +7,8 @@ import pytest
 from conftest import run_sweep
 
 from bertlab.errors import UserError
+from bertlab.run import StudyDirectory
+from bertlab.studies.comparisons import looks_of
 from bertlab.studies.measurements import load
 from bertlab.studies.published import LINES, publish, thinned
 from bertlab.studies.study import Study
@@ -45,6 +47,30 @@ def test_a_sweep_elsewhere_takes_published_runs_as_finished_and_trains_only_new_
     assert called(there) == ["all-seed=2", "other-seed=2", "top-seed=2"]
     assert len(publish(there, folder)) == 5 and publish(there, folder) == []
     assert load(folder).measurements.equals(load(there).measurements)
+
+
+def test_a_rule_for_stopping_early_is_published_with_what_it_stopped(tmp_path):
+    here, folder, there = tmp_path / "here", tmp_path / "folder", tmp_path / "there"
+    assert run_sweep(study((1, 2, 3)), here)[0] == 0
+    StudyDirectory(here).rule.write({"max_seeds": 40})
+    StudyDirectory(here).settled.write({"sentence": "It is settled"})
+    publish(here, folder)
+    assert looks_of(load(folder)) == looks_of(load(here)) > 30 and StudyDirectory(folder).settled.exists()
+    StudyDirectory(here).settled.delete()
+    publish(here, folder)
+    assert not StudyDirectory(folder).settled.exists()
+    assert run_sweep(study((1, 2, 3)), there, published=folder)[0] == 0
+    assert looks_of(load(there)) == looks_of(load(here))
+
+
+def test_only_paths_of_the_study_are_shortened(tmp_path):
+    here, folder = tmp_path / "t", tmp_path / "folder"
+    assert run_sweep(study(), here)[0] == 0
+    config = {"a": f"{here}/top-seed=1", "b": [f"--run={here}"], "c": f"{here}able5/mlm", "d": 1.5}
+    (here / "top-seed=1" / "config.json").write_text(json.dumps(config))
+    publish(here, folder)
+    found = json.loads((folder / "top-seed=1" / "config.json").read_text())
+    assert found == {"a": "t/top-seed=1", "b": ["--run=t"], "c": f"{here}able5/mlm", "d": 1.5}
 
 
 def test_a_published_pretraining_is_trained_again_only_where_something_new_begins_with_it(tmp_path):
