@@ -177,9 +177,10 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
 
 
 def as_saved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as JSON values, with settings without effect at their defaults; `Run.config` reads every config.json so.
+    """A config as JSON values, with settings without effect (but those of config.model) at their defaults.
 
-    A new run is refused for such a setting; a run from before the refusal did what the default does.
+    `Run.config` reads every config.json so: a new run is refused for such a setting, and a run from before the refusal did what
+    the default does.
     """
     from bertlab.objectives import find
 

@@ -14,7 +14,8 @@ from bertlab.config import UnknownKey, as_saved, base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.study import RunSpec
+from bertlab.studies.measurements import seed_axes
+from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from
 from bertlab.train.checks import check_config
@@ -47,6 +48,21 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
     config = begun_from(load_config(spec, overrides))
     _check_pretraining(config)
     return config
+
+
+def check_claims(study: Study) -> None:
+    """Refuses a claim about a variant that the study does not have.
+
+    Raises:
+        UserError: Names the variants.
+    """
+    shown = [axis for axis in study.axis_names if axis not in (*seed_axes(study.axis_names), *study.selected)]
+    variants = {", ".join(point[axis].label for axis in shown if axis in point) for point in study.grid}
+    for claim in study.claims:
+        if unknown := {claim.higher, claim.lower} - variants:
+            raise UserError(
+                f'study {study.name}: a claim is about "{min(unknown)}", and the variants are {"; ".join(sorted(variants))}'
+            )
 
 
 def check_transfers(runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]) -> dict[str, Transfers]:

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import itertools
 import json
+import math
 import re
 import sys
 import traceback
@@ -135,6 +136,8 @@ class Study:
             return grid
         if any(TASK_RATES in point for point in grid):
             raise UserError(f'study {self.name}: it has task_rates and an axis "{TASK_RATES}"; keep one of them')
+        if wrong := [rate for rate in self.task_rates if not isinstance(rate, float) or not 0 < rate < math.inf]:
+            raise UserError(f"study {self.name}: task_rates has {wrong[0]!r}; give numbers above 0, such as 1e-3")
         rates = axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in self.task_rates})
         before_seed = lambda point: {name: choice for name, choice in point.items() if name != "seed"}
         return [{**before_seed(point), **rate, **point} for point in grid for rate in rates]

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from bertlab.data.prepare import check_corpus, prepare
 from bertlab.run import Run, StudyDirectory
-from bertlab.studies.checks import blaming, check_transfers, load_checked
+from bertlab.studies.checks import blaming, check_claims, check_transfers, load_checked
 from bertlab.studies.dry_run import print_plan
 from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.locks import lock_directory
@@ -82,6 +82,7 @@ def sweep(
     console = console or Console()
     workdir, shelf = Path(workdir), Store(store) if store and not dry_run else None
     launcher = launcher or Local(1)
+    check_claims(study)
     own = study.runs()  # at the rates that they have without a search
     if until_decided:
         check_until_decided(study, until_decided)

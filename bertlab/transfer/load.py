@@ -332,6 +332,8 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
     """
     run = Path(path).expanduser()
     saved = Run(run).config.read()
+    if "model" not in saved or "data" not in saved:
+        raise UserError(f"{Run(run).config} is not the config of a bertlab run; bring other weights in with bertlab import")
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))

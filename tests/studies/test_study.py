@@ -1,4 +1,6 @@
+import dataclasses
 import itertools
+import math
 import sys
 
 import pytest
@@ -8,8 +10,8 @@ from bertlab.config import load_config
 from bertlab.data.batches import BatchHash
 from bertlab.errors import UserError
 from bertlab.studies.axes import axis, where
-from bertlab.studies.checks import load_checked
-from bertlab.studies.study import Study, load_study
+from bertlab.studies.checks import check_claims, load_checked
+from bertlab.studies.study import Claim, Study, load_study
 from bertlab.studies.sweep import check_configs
 from bertlab.train.build import build_pretraining
 from tests.conftest import ROOT
@@ -306,3 +308,14 @@ def test_load_study_names_what_is_wrong(tmp_path):
     wrong.write_text("def get_study(arguments):\n    return 3\n")
     with pytest.raises(UserError, match="returned int"):
         load_study(str(wrong))
+
+
+def test_claims_and_rates_that_cannot_be_are_refused(tmp_path):
+    axes = {"model": {"a": {}, "b": {"model.width": 8}}, "finetune.rate": [1e-3, 1e-4], "seed": [1, 2]}
+    study = Study("s", "S", "?", "base.py", axes, select=["finetune.rate"], claims=[Claim("a", "b", "1 and 2", "P")])
+    check_claims(study)
+    with pytest.raises(UserError, match='a claim is about "c", and the variants are a; b'):
+        check_claims(dataclasses.replace(study, claims=[Claim("c", "b", "1 and 2", "P")]))
+    for rates in (["1e-3"], [0.0], [math.nan]):
+        with pytest.raises(UserError, match="task_rates has"):
+            dataclasses.replace(study, axes={"seed": [1]}, select=[], task_rates=rates).runs()
