@@ -48,7 +48,7 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
     Raises:
         UserError: The folder holds no published study, or a study cannot be read.
     """
-    places = sorted(path.parent for path in folder.glob("*/study.json"))
+    places = [place for place in sorted(folder.glob("*")) if StudyDirectory(place).study.exists()]
     if not places:
         raise UserError(
             f"{folder} has no folder with a study.json; publish a study there first: bertlab publish DIR {folder}/NAME"
