@@ -31,7 +31,7 @@ from bertlab.run import Run
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import Stage
-from bertlab.train.keep import kept_steps
+from bertlab.train.keep import LOG, kept_steps
 
 # What belongs to a pretraining, in the order in which it is put into a run's directory. A run that is killed in between has a
 # config and no result, so it trains.
@@ -62,8 +62,8 @@ class Store:
     def begin(self, run: RunSpec, directory: Path) -> bool:
         """Copies the pretraining of a run that has not begun to its directory; returns whether the store has it.
 
-        If not, `put` knows later from a file in the directory what the run began with. A stored pretraining without the
-        checkpoints that the run asks for is left.
+        If not, `put` knows later from a file in the directory what the run began with. A stored pretraining without the steps
+        that `train.keep` names, its last one included, is left; of "log" it may lack some.
         """
         config = self._config(run)
         if config is None or Run(directory).begun():
@@ -75,7 +75,8 @@ class Store:
         if not _finished(stored):
             return False
         last = stored.result.read()["step"] if config.train.budget else config.train.steps
-        if not {last, *kept_steps(config.train.keep, last)} <= set(stored.steps()):
+        named = ",".join(part for part in config.train.keep.split(",") if part.strip() != LOG)
+        if not {last, *kept_steps(named, last)} <= set(stored.steps()):
             return False
         with temporary_folder(directory.parent, "taken") as folder:
             for source, target in zip(_copy(stored, folder), _paths(Run(directory)), strict=True):

@@ -61,11 +61,12 @@ def of(study):
 def test_only_the_same_config_and_text_with_the_wanted_checkpoints_are_taken(study, tmp_path, monkeypatch):
     store, trained = Store(tmp_path / "store"), swept(study, tmp_path / "first", tmp_path / "store")
     run, place = of(study), tmp_path / "run"
-    others = [{"optimizer.learning_rate": 1e-4}, {"seed": 7}, {"evaluate.sentences": 3}, {"train.keep": "3"}]
+    others = [{"optimizer.learning_rate": 1e-4}, {"seed": 7}, {"evaluate.sentences": 3}, {"train.keep": "log,3"}]
     for number, other in enumerate(others):
         other = of(changed(study, axes={"which": {"it": {}}}, **{"seed": 1, "data.seed": 1} | other))
         assert not store.begin(other, tmp_path / f"other-{number}")
     assert not store.begin(dataclasses.replace(run, shares={"pretrain": "other"}), place) and not place.exists()
+    assert store.begin(of(changed(study, **{"train.keep": "log"})), tmp_path / "log"), "of log it may lack some"
     monkeypatch.setattr(store_module, "prepare", lambda data: pytest.fail("a fingerprint is computed once a text"))
     assert store.begin(run, place) and not store.begin(run, place), "then something has begun there"
     assert Run(place).result.read() == trained.result.read()
