@@ -69,8 +69,9 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
         drawn = figures(results) if len(results.finished) else {}
         for name, figure in drawn.items():
             figure_svg(figure, pictures / f"{name}.svg", background="white")
-        (place / PAGE).write_text(study_page(results, compared, list(drawn)), encoding="utf-8")
-        rows += [finding_row(verdict, place.name) for verdict in verdicts(results, compared)]
+        found = [finding_row(verdict, place.name) for verdict in verdicts(results, compared)]
+        (place / PAGE).write_text(study_page(results, compared, found, list(drawn)), encoding="utf-8")
+        rows += found
         ran.add(results.study["name"])
     for study in known:
         if study.name not in ran:
@@ -122,17 +123,16 @@ def claim_row(claim, study: str, word: str) -> dict[str, str]:
     return {"Verdict": word, "Study": study, "Finding": finding, "Published": published, "Task": "", "Ours": "", "Seeds": ""}
 
 
-def study_page(results: Results, compared: Sequence[Comparison], drawn: Sequence[str]) -> str:
-    """The page of one study."""
-    study, place = results.study, StudyDirectory(results.path)
+def study_page(results: Results, compared: Sequence[Comparison], found: Sequence[dict[str, str]], drawn: Sequence[str]) -> str:
+    """The page of one study, with the rows of its findings and the names of its figures."""
+    study = results.study
     finished, runs = len(results.finished), len(results.runs)
     parts = [MADE, f"# {study['title']}", study["question"]]
     if finished < runs:
         parts.append(f"**{finished} of {runs} runs are finished.**")
     parts += [f"> {notice}" for notice in notices(results)]
-    if claims := verdicts(results, compared):
-        rows = [finding_row(verdict, place.directory.name) for verdict in claims]
-        parts += ["## Published findings", RULE, markdown_table(pd.DataFrame(rows).drop(columns="Study"))]
+    if found:
+        parts += ["## Published findings", RULE, markdown_table(pd.DataFrame(found).drop(columns="Study"))]
     in_table = claimed(results, compared)
     sentences = [f"- {sentence}" for sentence in findings(results, compared) if sentence not in in_table]
     parts += ["## Results", "\n".join(sentences)]
