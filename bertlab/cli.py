@@ -320,6 +320,7 @@ def _add_weights(add) -> None:
     )  # fmt: skip
     embed("--run", required=True, type=Path, help=_ANY_RUN)
     embed("--text", required=True, type=Path, help="UTF-8 file, one text per line")
+    embed("--carry", action="store_true", help="a recurrent model carries its states from line to line, as ELMo's readers did")
     embed("--pretokenized", action="store_true", help="split words only at spaces; gives one vector per word")
     embed("--layers", default=None, help="all, or numbers such as 0,-1; 0 is the embeddings (default all; with --pooling, -1)")
     embed(
@@ -615,6 +616,7 @@ def _embed(given, _) -> None:
         special_tokens=given.special_tokens,
         pooling=given.pooling,
         step=given.step,
+        carry=given.carry,
     )
 
 

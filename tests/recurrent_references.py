@@ -128,7 +128,7 @@ def bilm_side(x, p, documents, reverse, begins=None, residual=True, clipped=None
 
 
 def encode_characters(p, characters, activation="relu"):
-    """Word vectors [..., D] from character ids [..., C]."""
+    """Word vectors [..., D] from character ids [..., C]; without a projection, D = M."""
     act = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}[activation]
     p = jax.tree.map(np.float64, p)
     x = p["embedding"][characters]
@@ -144,7 +144,7 @@ def encode_characters(p, characters, activation="relu"):
         h = p[f"highway_{i}"]
         gate = sigmoid(y @ h["carry_kernel"] + h["carry_bias"])
         y = gate * np.maximum(y @ h["transform_kernel"] + h["transform_bias"], 0) + (1 - gate) * y
-    return y @ p["projection"]["kernel"] + p["projection"]["bias"]
+    return y @ p["projection"]["kernel"] + p["projection"]["bias"] if "projection" in p else y
 
 
 def layers_and_ends(config, params, view, row, side, begins=None, clipped=None):

@@ -9,7 +9,6 @@ The format has no softmax, pooler or heads: an import has no objectives, and an 
 splitting text either: an export adds the run's `tokenizer/`, and an import prefers that to the words.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from bertlab.files import read_json, write_json
 from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
 from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
 from bertlab.models.bilstm import BilstmConfig
-from bertlab.models.characters import ALPHABET, PUBLISHED_FILTERS, CharactersConfig
+from bertlab.models.characters import ACTIVATIONS, ALPHABET, PUBLISHED_FILTERS
 from bertlab.models.presets import model_shape
 
 _WORD_LENGTH = 50
@@ -87,6 +86,9 @@ def params_of(tensors: Mapping[str, np.ndarray], config, vocab_size: int, source
     """
     shape = model_shape(config.model, vocab_size)
     parts = {}
+    if shape.token_encoder == "characters" and sum(number for _, number in shape.filters) == shape.width:
+        # As many filters as the width: bilm-tf has no projection, and ours changes nothing.
+        parts = {"CNN_proj/W_proj": np.eye(shape.width, dtype=np.float32), "CNN_proj/b_proj": np.zeros(shape.width, np.float32)}
     for name, array in tensors.items():
         if not name.endswith("/LSTMCell/W_0"):
             parts[name] = array
@@ -267,28 +269,29 @@ def config_of(options: Mapping[str, Any], path: Path):
     )
     if "char_cnn" in options:
         config.data.characters, config.data.tokenizer.kind = True, "words"
-        config.model.update(_check_characters(options["char_cnn"], path))
+        config.model.update(_characters_of(options["char_cnn"], path))
     return config
 
 
-def _check_characters(char_cnn: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Highway layers, and filters unless they are the usual ones. All else must be as in the published models."""
-    expected = {field.name: field.default for field in dataclasses.fields(CharactersConfig)}
+def _characters_of(char_cnn: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Keys of config.model from char_cnn; filters only if they are not the usual ones."""
     found = {
-        "embedding.dim": (char_cnn.get("embedding", {}).get("dim"), (expected["character_width"],)),
-        "activation": (char_cnn.get("activation"), (expected["activation"],)),
-        "max_characters_per_token": (char_cnn.get("max_characters_per_token"), (_WORD_LENGTH,)),
+        "embedding.dim": (char_cnn.get("embedding", {}).get("dim"), range(1, 1 << 20), "a positive whole number"),
+        "activation": (char_cnn.get("activation"), tuple(ACTIVATIONS), " or ".join(ACTIVATIONS)),
+        "max_characters_per_token": (char_cnn.get("max_characters_per_token"), (_WORD_LENGTH,), _WORD_LENGTH),
         # 261 in training; readers add one for padding; the weights do not include it.
-        "n_characters": (char_cnn.get("n_characters"), (ALPHABET, ALPHABET + 1)),
+        "n_characters": (char_cnn.get("n_characters"), (ALPHABET, ALPHABET + 1), f"{ALPHABET} or {ALPHABET + 1}"),
     }
-    for key, (value, allowed) in found.items():
+    for key, (value, allowed, described) in found.items():
         if value not in allowed:
-            raise UserError(
-                f"{path} has char_cnn.{key}={value}; bertlab supports {' or '.join(map(str, allowed))}, as published"
-            )
+            raise UserError(f"{path} has char_cnn.{key}={value}; bertlab supports {described}")
     filters = _filters_of(char_cnn, path)
-    usual = filters == PUBLISHED_FILTERS
-    return {"highway_layers": _highway_layers_of(char_cnn)} | ({} if usual else {"filters": filters})
+    return {
+        "highway_layers": _highway_layers_of(char_cnn),
+        "character_width": found["embedding.dim"][0],
+        "character_activation": found["activation"][0],
+        **({} if filters == PUBLISHED_FILTERS else {"filters": filters}),
+    }
 
 
 def _filters_of(char_cnn: Mapping[str, Any], path: Path) -> tuple[tuple[int, int], ...]:

@@ -44,6 +44,7 @@ class BilstmConfig(Shape):
         skip_connections: from the second layer on, add a layer's input (after dropout) to its output.
         highway_layers: of the character encoder.
         filters: of the character encoder, (width, number) each.
+        character_width, character_activation: of the character encoder.
         remat: "none", "dots" or "full": what the backward pass recomputes.
         scan_layers: run layers in a loop, or unrolled; None: what suits the device.
     """
@@ -62,6 +63,8 @@ class BilstmConfig(Shape):
     skip_connections: bool = True
     highway_layers: int = 2
     filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS
+    character_width: int = 16
+    character_activation: str = "relu"
     remat: str = "none"
     scan_layers: bool | None = None
 
@@ -74,7 +77,9 @@ class BilstmConfig(Shape):
     @property
     def characters(self) -> CharactersConfig:
         """Shape of the character encoder."""
-        return CharactersConfig(self.width, self.highway_layers, self.filters, dtype=self.dtype)
+        return CharactersConfig(
+            self.width, self.highway_layers, self.filters, self.character_width, self.character_activation, self.dtype
+        )
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
         """Forward and backward FLOPs per position: 6 per weight of the products, D·4F + D·4F + F·D per layer and direction.

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 from jaxtyping import Array, Bool, Float
@@ -26,8 +27,8 @@ from bertlab.config import base_config, is_finetuning
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.models.base import Encoded, View, sides_of
-from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.models.base import Carry, Encoded, View, sides_of
+from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
 from bertlab.run import Run
@@ -107,6 +108,7 @@ class Pretrained:
         layers: str | Sequence[int] = "all",
         pretokenized: bool = False,
         special_tokens: bool = False,
+        carry: bool = False,
     ) -> list[Embedding]:
         """Hidden states of each text, on the side that has seen most.
 
@@ -115,18 +117,22 @@ class Pretrained:
             layers: "all", or a list of numbers: 0 is the embeddings, −1 the last layer.
             pretokenized: return one vector per word: that of its first piece or, in a model that reads one way, of its last.
             special_tokens: keep the special tokens around each text.
+            carry: a recurrent model reads the texts one by one in order, and begins each, in both directions, with the states
+                at the end of the one before, as bilm-tf and AllenNLP do with ELMo; otherwise every text begins with zeros.
 
         A GloVe run gives the word vectors w; published vectors, and those of `bertlab export`, are w + w̃.
 
         Raises:
-            UserError: the layer does not exist, or a text is longer than the model's positions.
+            UserError: the layer does not exist, a text is longer than the model's positions, or the model carries no states.
         """
+        if carry and not family_of(self.config.model).recurrent:
+            raise UserError(f"carry: {self.config.model.family} carries no states from text to text; leave it out")
         if pretokenized and special_tokens:
             raise UserError("special_tokens: pretokenized gives one vector per word, and special tokens are not words")
         rows = self.rows(texts, pretokenized)
         both = "both" in sides_of(self.config.model.family, model_direction(self.config.model))
         pieces, embeddings = self.tokenizer.pieces() if special_tokens else [], {}
-        for indices, _, numbers, found in self._states(rows, layers):
+        for indices, _, numbers, found in self._states(rows, layers, carry):
             widths = tuple(layer.shape[-1] for layer in found)
             states = np.zeros((len(found), *found[0].shape[:2], max(widths)), np.float32)
             for layer, of_layer in zip(states, found):
@@ -254,10 +260,14 @@ class Pretrained:
         rows = self.rows(texts, pretokenized=False)
         return bits_per_byte(texts, rows, self._scorer.score(rows, kind), self.tokenizer)
 
-    def _states(self, rows: list[TextRow], layers) -> Iterator[tuple[list[int], View, tuple[int, ...], list[np.ndarray]]]:
+    def _states(
+        self, rows: list[TextRow], layers, carried: bool = False
+    ) -> Iterator[tuple[list[int], View, tuple[int, ...], list[np.ndarray]]]:
         """Yields (indices of rows, view, numbers of the layers, states [B, L, D] of each layer) for each batch."""
-        for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
-            found = self._inference(_widest, view)
+        sides = [side for side in sides_of(self.config.model.family, model_direction(self.config.model)) if side != "both"]
+        carry = self.program.body.config.initial_carry(1, sides) if carried else {}
+        for indices, view in batches(rows, self.longest, self.tokenizer.pad_id, in_order=carried):
+            found, carry = self._inference(_widest, (view, carry))
             numbers = tuple(_chosen(layers, len(found)))
             yield indices, view, numbers, [np.asarray(found[i], np.float32) for i in numbers]
 
@@ -285,8 +295,11 @@ class Pretrained:
         return shape.max_positions if getattr(shape, "position_encoding", "") == "learned" else 1 << 20
 
 
-def _widest(program: Program, params, view: View) -> tuple[Float[Array, "B L D"], ...]:
-    return program.encode(params, view).widest()[1]
+def _widest(program: Program, params, given: tuple[View, Carry]) -> tuple[tuple[Float[Array, "B L D"], ...], Carry]:
+    view, carry = given
+    view = {**view, "continues": jnp.ones(len(view["tokens"]), jnp.int32)}
+    encoded, carry = program.body.apply({"params": program.plain(params)["body"]}, view, True, carry, method="encode")
+    return encoded.widest()[1], carry
 
 
 def _pooler(program: Program, params, view: View) -> Float[Array, "B D"]:
@@ -381,6 +394,7 @@ def embed_file(
     special_tokens: bool,
     pooling: str | None = None,
     step: int | None = None,
+    carry: bool = False,
 ) -> None:
     """Writes the hidden states, or one vector, of every line of a text file.
 
@@ -390,7 +404,7 @@ def embed_file(
         out: written whole or not at all. FILE.npz and FILE.safetensors hold one array [n, T, D] per line, by its number from 0,
             and with `pooling` one array "vectors" [lines, D]. FILE.csv is the table of `to_frame`; with `pooling` it has one
             row per line: `text`, then `d0`, `d1`, ….
-        layers, pretokenized, special_tokens: as for `Pretrained.encode`; spaces and tabs separate words.
+        layers, pretokenized, special_tokens, carry: as for `Pretrained.encode`; spaces and tabs separate words.
         pooling: write one vector per line, from one layer, as `Pretrained.sentence_vectors` does.
         step: as for `load`.
 
@@ -408,6 +422,8 @@ def embed_file(
         raise UserError(f"--layers={layers}: --pooling gives one vector per line; name one layer, such as --layers=-1")
     if pooling is not None and special_tokens:
         raise UserError("--special_tokens: --pooling always includes them; omit the flag")
+    if pooling is not None and carry:
+        raise UserError("--carry: --pooling reads each line for itself; omit one of them")
     texts = read_lines(text, "--text")
     if not texts:
         raise UserError(f"--text={text} is empty; give one text per line")
@@ -417,7 +433,7 @@ def embed_file(
         raise UserError(f"--out={out}: bertlab cannot write to {out.parent}; choose another directory")
     model = load(run, step, with_objectives=pooling == "pooler")  # the pooler may be untrained
     if pooling is None:
-        embeddings = model.encode(texts, layers, pretokenized, special_tokens)
+        embeddings = model.encode(texts, layers, pretokenized, special_tokens, carry)
         arrays = {str(number): embedding.states for number, embedding in enumerate(embeddings)}
         sizes = embeddings[0].states.shape
         said = f"{len(texts)} lines, arrays [{sizes[0]} layers, tokens, {sizes[2]}], the first of {sizes[1]} tokens"

@@ -15,7 +15,7 @@ ROWS = 32  # worked through at a time
 
 
 class Inference:
-    """Pure functions of a program and its parameters on a view; each is compiled at its first call."""
+    """Pure functions of a program and its parameters on a view (or any tree of arrays); each is compiled at its first call."""
 
     def __init__(self, program: Program, params: Any):
         """Args: program: the functions' first argument; params: its parameters; they are moved to the device."""
@@ -46,16 +46,17 @@ def stacked(rows: Sequence[TextRow], length: int, pad_id: int, size: int) -> Vie
     return {name: value for name, value in batch.items() if value.ndim > 1 and name != "example_id"}
 
 
-def batches(rows: Sequence[TextRow], longest: int, pad_id: int) -> Iterator[tuple[list[int], View]]:
-    """Yields (indices, view) of at most `ROWS` rows of about the same length.
+def batches(rows: Sequence[TextRow], longest: int, pad_id: int, in_order: bool = False) -> Iterator[tuple[list[int], View]]:
+    """Yields (indices, view) of at most `ROWS` rows of about the same length, or `in_order` of one row each.
 
     Args:
         rows: in any order.
         longest: positions of the model.
         pad_id: of the tokenizer.
     """
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))
-    for start in range(0, len(order), ROWS):
-        indices = order[start : start + ROWS]
+    order = list(range(len(rows))) if in_order else sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))
+    size = 1 if in_order else ROWS
+    for start in range(0, len(order), size):
+        indices = order[start : start + size]
         length = padded_length(len(rows[indices[-1]].tokens), longest)
         yield indices, stacked([rows[i] for i in indices], length, pad_id, power_of_two(len(indices)))

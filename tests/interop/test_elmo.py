@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+import bertlab
 from bertlab.config import base_config
 from bertlab.data.tokenizers import WordsTokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS
@@ -22,7 +23,7 @@ from tests.recurrent_references import bilm_side, encode_characters
 
 WIDTH, CELL, WORDS = 6, 10, ["<S>", "</S>", "<UNK>", "the", "cat", "sat", "down"]
 APART = ["sat", "</S>", "the", "<S>", "cat", "down", "."]
-FILTERS, FILTERED = ((1, 4), (2, 5), (7, 8)), 17
+FILTERS = ((1, 4), (2, 5), (7, 8))
 GATES = ("carry", "transform")
 LSTM = dict(dim=CELL, projection_dim=WIDTH, n_layers=2, cell_clip=3, proj_clip=3, use_skip_connections=True)
 CHAR_CNN = dict(
@@ -35,20 +36,26 @@ CHAR_CNN = dict(
 )
 
 
-def write_source(directory, form):
+def write_source(directory, form, **char_cnn):
     """options.json and weights.hdf5 as bilm-tf's `dump_weights` names them; "characters", "ids" or "apart".
+
+    `char_cnn` replaces options of CHAR_CNN.
 
     Apart: beside them what `dump_token_embeddings` makes, and the words as usage_token.py has them, without <UNK>.
     """
     rng = np.random.default_rng(0)
     draw = lambda *shape, scale=0.5: (scale * rng.standard_normal(shape)).astype(np.float32)
-    tensors = {"embedding": draw(len(WORDS), WIDTH)} if form == "ids" else {"char_embed": draw(261, 16)}
+    char_cnn = CHAR_CNN | char_cnn
+    character, filtered = char_cnn["embedding"]["dim"], sum(number for _, number in char_cnn["filters"])
+    tensors = {"embedding": draw(len(WORDS), WIDTH)} if form == "ids" else {"char_embed": draw(261, character)}
+    square = lambda columns: draw(filtered, columns, scale=filtered**-0.5)
     if form != "ids":
-        for i, (width, number) in enumerate(FILTERS):
-            tensors |= {f"CNN/W_cnn_{i}": draw(1, width, 16, number), f"CNN/b_cnn_{i}": draw(number)}
-        for i, gate in itertools.product(range(2), GATES):
-            tensors |= {f"CNN_high_{i}/W_{gate}": draw(FILTERED, FILTERED), f"CNN_high_{i}/b_{gate}": draw(FILTERED)}
-        tensors |= {"CNN_proj/W_proj": draw(FILTERED, WIDTH), "CNN_proj/b_proj": draw(WIDTH)}
+        for i, (width, number) in enumerate(char_cnn["filters"]):
+            tensors |= {f"CNN/W_cnn_{i}": draw(1, width, character, number), f"CNN/b_cnn_{i}": draw(number)}
+        for i, gate in itertools.product(range(char_cnn["n_highway"]), GATES):
+            tensors |= {f"CNN_high_{i}/W_{gate}": square(filtered), f"CNN_high_{i}/b_{gate}": draw(filtered)}
+        if filtered > WIDTH:
+            tensors |= {"CNN_proj/W_proj": square(WIDTH), "CNN_proj/b_proj": draw(WIDTH)}
     for direction, layer in np.ndindex(2, 2):
         cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
         tensors |= {
@@ -63,7 +70,7 @@ def write_source(directory, form):
         (directory / "vocabulary.txt").write_text("\n".join(APART))
     elif form == "ids":
         (directory / "vocabulary.txt").write_text("".join(f"{word}\n" for word in WORDS))
-    options = {"lstm": LSTM} if form == "ids" else {"lstm": LSTM, "char_cnn": CHAR_CNN}
+    options = {"lstm": LSTM} if form == "ids" else {"lstm": LSTM, "char_cnn": char_cnn}
     (directory / "tiny_options.json").write_text(json.dumps(options))
     return directory
 
@@ -99,24 +106,37 @@ def reference(tensors):
     if "embedding" in tensors:
         return p | {"embedding": np.float64(tensors["embedding"])}
     p["characters"] = {"embedding": tensors["char_embed"]}
-    for i in range(len(FILTERS)):
+    for i in range(sum(name.startswith("CNN/W_cnn_") for name in tensors)):
         p["characters"][f"filter_{i}"] = {"kernel": tensors[f"CNN/W_cnn_{i}"][0], "bias": tensors[f"CNN/b_cnn_{i}"]}
-    for i in range(2):
+    for i in range(sum(name.endswith("/W_carry") for name in tensors)):
         names = {f"{gate}_{ours}": f"CNN_high_{i}/{k}_{gate}" for gate in GATES for ours, k in (("kernel", "W"), ("bias", "b"))}
         p["characters"][f"highway_{i}"] = {ours: tensors[theirs] for ours, theirs in names.items()}
-    p["characters"]["projection"] = {"kernel": tensors["CNN_proj/W_proj"], "bias": tensors["CNN_proj/b_proj"]}
+    if "CNN_proj/W_proj" in tensors:
+        p["characters"]["projection"] = {"kernel": tensors["CNN_proj/W_proj"], "bias": tensors["CNN_proj/b_proj"]}
     return p
 
 
-@pytest.mark.parametrize("form", ["characters", "ids", "apart"])
-def test_imported_weights_give_the_reference_states_over_batches(form, tmp_path):
-    source = write_source(tmp_path / "source", form)
+# bilm-tf's own tests/fixtures/model; one highway layer and tanh; as many filters as the width, so no projection.
+FIXTURE = dict(embedding=dict(dim=4), filters=[[1, 4], [2, 8], [3, 16], [4, 32], [5, 64]])
+ONE_HIGHWAY = dict(embedding=dict(dim=7), filters=[[3, 9]], n_highway=1, activation="tanh")
+UNPROJECTED = dict(filters=[[1, 2], [2, WIDTH - 2]], n_highway=0)
+
+
+@pytest.mark.parametrize(
+    ("form", "char_cnn"),
+    [("characters", {}), ("ids", {}), ("apart", {}), *(("characters", of) for of in (FIXTURE, ONE_HIGHWAY, UNPROJECTED))],
+)
+def test_imported_weights_give_the_reference_states_over_batches(form, char_cnn, tmp_path):
+    source = write_source(tmp_path / "source", form, **char_cnn)
     described = import_weights("elmo", source, tmp_path / "run")
     tensors, run = datasets(source), load_run(tmp_path / "run")
     taken = [name for name in tensors if form != "apart" or name.startswith(("embedding", "RNN"))]
-    assert described["tensors"] == len(tensors) and described["parameters"] == sum(tensors[name].size for name in taken)
+    added = WIDTH * WIDTH + WIDTH if char_cnn == UNPROJECTED else 0
+    assert described["tensors"] == len(tensors)
+    assert described["parameters"] == added + sum(tensors[name].size for name in taken)
     config = model_shape(run.config.model, run.tokenizer.vocab_size)
     body, p, rng = build_body(config), reference(tensors), np.random.default_rng(1)
+    characters = lambda ids: encode_characters(p["characters"], ids, char_cnn.get("activation", "relu"))
     encode = jax.jit(functools.partial(body.apply, method="encode"), static_argnums=2)
     for side in ("forward", "backward"):
         carry = config.initial_carry(2, (side,))
@@ -129,23 +149,42 @@ def test_imported_weights_give_the_reference_states_over_batches(form, tmp_path)
                 "continues": np.ones(2, np.int32),
             }
             encoded, carry = encode({"params": run.params["body"]}, view, True, carry)
-            x = encode_characters(p["characters"], view["characters"]) if "characters" in p else p["embedding"][view["tokens"]]
+            x = characters(view["characters"]) if "characters" in p else p["embedding"][view["tokens"]]
             for row in range(2):
                 expected, begins[row] = bilm_side(x[row], p[side], view["documents"][row], side == "backward", begins[row])
                 for ours, theirs in zip(getattr(encoded, side), expected, strict=True):
                     np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["characters", "ids"])
-def test_an_export_is_bit_for_bit_what_came_in(form, tmp_path):
-    source, out = write_source(tmp_path / "source", form), tmp_path / "out"
+def test_encode_carries_states_from_text_to_text(tmp_path):
+    """As bilm-tf's `dump_bilm_embeddings`, which reads one sentence after the other: <S> words </S>, both ends cut off."""
+    source = write_source(tmp_path / "source", "ids")
+    import_weights("elmo", source, tmp_path / "run")
+    texts, model, p = ["the cat sat down", "cat", "the cat"], bertlab.load(tmp_path / "run"), reference(datasets(source))
+    begins = {side: [{"cell": np.zeros(CELL), "state": np.zeros(WIDTH)}] * 2 for side in ("forward", "backward")}
+    for text, found in zip(texts, model.encode(texts, carry=True), strict=True):
+        ids = [WORDS.index(word) for word in ("<S>", *text.split(), "</S>")]
+        sides = []
+        for side in begins:
+            layers, begins[side] = bilm_side(p["embedding"][ids], p[side], np.ones(len(ids)), side == "backward", begins[side])
+            sides.append(layers)
+        expected = np.concatenate(sides, -1)[:, 1:-1]
+        np.testing.assert_allclose(found.states, expected, rtol=1e-5, atol=1e-5)
+    alone = model.encode(texts)
+    np.testing.assert_array_equal(model.encode(texts[::-1])[-1].states, alone[0].states)
+    assert np.abs(found.states - alone[-1].states)[1:].max() > 1e-3
+
+
+@pytest.mark.parametrize(("form", "changed"), [("characters", {}), ("characters", ONE_HIGHWAY), ("ids", {})])
+def test_an_export_is_bit_for_bit_what_came_in(form, changed, tmp_path):
+    source, out = write_source(tmp_path / "source", form, **changed), tmp_path / "out"
     import_weights("elmo", source, tmp_path / "run")
     export_weights("elmo", tmp_path / "run", out)
     names = {"options.json", "tokenizer", "weights.hdf5"} | ({"vocabulary.txt"} if form == "ids" else set())
     assert {path.name for path in out.iterdir()} == names
     jax.tree.map(functools.partial(np.testing.assert_array_equal, strict=True), datasets(out), datasets(source))
     options = json.loads((out / "options.json").read_text())
-    assert options["lstm"] == LSTM and options.get("char_cnn") == (CHAR_CNN if form == "characters" else None)
+    assert options["lstm"] == LSTM and options.get("char_cnn") == (CHAR_CNN | changed if form == "characters" else None)
     if form == "ids":
         assert (out / "vocabulary.txt").read_bytes() == (source / "vocabulary.txt").read_bytes()
     imported, again = elmo.load(source), elmo.load(out)
@@ -233,7 +272,8 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
         ("char_cnn", "filters", [[1, 32, 3]]),
         ("char_cnn", "filters", [[51, 32]]),
         ("char_cnn", "filters", None),
-        ("char_cnn", "activation", "tanh"),
+        ("char_cnn", "activation", "gelu"),
+        ("char_cnn", "embedding", {}),
         ("char_cnn", "n_characters", 60),
         ("char_cnn", "max_characters_per_token", 17),
     ],
