@@ -252,6 +252,16 @@ def _add_measuring(add) -> None:
     bench("--corpus", default="", help="text for the workloads, as config.data.corpus (default pydocs)")
     bench("--out", type=Path, help="FILE.json for every round, the machine and the versions")
 
+    race = add(
+        "speedrun", _speedrun, "time an entry of the speed run until it reaches the held-out loss that all entries must reach",
+        "bertlab speedrun bert --corpus='text:wiki/wiki-train-0*.jsonl.xz' --seeds=1,2,3",
+    )  # fmt: skip
+    race("entry", nargs="?", default="", help="name of a file in FOLDER/entries, without .py")
+    race("--corpus", default="", help="the speed run's text, as config.data.corpus; with another one no result is written")
+    race("--seeds", default="1,2,3", help="seeds to measure (default 1,2,3); those that this machine has measured are left")
+    race("--folder", type=Path, default=Path("experiments/speedrun"), help="default experiments/speedrun")
+    race("--table", action="store_true", help="only write the table of FOLDER/README.md again, from the result files")
+
 
 def _add_data(add, commands) -> None:
     prepare = add(
@@ -490,6 +500,19 @@ def _bench(given, _) -> None:
 
     settings = {"data.corpus": given.corpus} if given.corpus else {}
     bench(given.suite, given.against, given.out, given.only, given.rounds, given.seconds, settings, given.quick)
+
+
+def _speedrun(given, _) -> None:
+    from bertlab.bench.speedrun import speedrun, write_table
+    from bertlab.studies.grid import numbers
+    from bertlab.train import processes
+
+    if given.table:
+        return write_table(given.folder)
+    if not (given.entry and given.corpus):
+        raise UserError("name an entry and its text, as in: bertlab speedrun bert --corpus='text:wiki/*.jsonl.xz'; or --table")
+    processes.refuse()
+    speedrun(given.entry, given.corpus, numbers("seeds", given.seeds, int), given.folder)
 
 
 def _publish(given, _) -> None:

@@ -1,0 +1,20 @@
+"""The body of scale=tiny at six times BERT's rate, 30 % masked, no next sentences, no dropout.
+
+Rotary positions, pre-norm with RMSNorm, no biases, an initial deviation of 0.05, β2 of 0.98 (experiments/README.md).
+"""
+
+from bertlab.config import base_config, train_on
+from bertlab.studies.settings import BODIES
+
+
+def get_config(arguments=None):
+    config = base_config()
+    config.data.format = "full_sentences"
+    config.model.dtype = "bfloat16"
+    config.model.dropout = 0.0
+    config.train.steps = 1500
+    for key, value in BODIES["today"].items():
+        group, leaf = key.split(".")
+        config[group][leaf] = value
+    train_on(config, "pydocs", "mlm", mask_rate=0.3)
+    return config
