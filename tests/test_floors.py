@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from bertlab.data.synthetic import Language, sample_document
 from bertlab.data.synthetic import language as make_language
 from bertlab.objectives import Corruption, NoFloor, Vocabulary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
+from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.objectives.electra import TASKS, ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
@@ -433,6 +435,26 @@ def test_masked_next_token_on_its_own_view(asked):
     mlm = {"tokens": view["tokens"][rows], "masked_positions": positions, "masked_weights": np.ones((len(rows), 2), bool)}
     case = corrupted_case(mlm, texts[rows], 2, bert(0.4, 0.4))
     case.check(by_token(nats[rows], np.tile(np.arange(length), (len(rows), 1)), weights[rows], length), known=True)
+
+
+def test_diffusion_over_all_masks_is_the_chain_rule_and_a_leak_lies_below():
+    texts = random_texts(3, 4, seed=2)
+    batch, places = layout("alone", texts)
+    total, leaked = np.zeros(3), np.zeros(3)
+    for hidden in itertools.chain.from_iterable(itertools.combinations(range(4), r) for r in range(1, 5)):
+        # That an order has shown just the others, and shows this word next; over all times, what weight and masks come to.
+        weight = math.factorial(len(hidden) - 1) * math.factorial(4 - len(hidden)) / math.factorial(4)
+        masked = np.isin(np.arange(batch["tokens"].shape[1]), places[list(hidden)]) & np.ones((3, 1), bool)
+        view = {"masked": masked, "tokens": np.where(masked, MASK, batch["tokens"]), "words": batch["tokens"] > MASK}
+        view |= {"masked_share": np.full(3, 0.3), "masked_weight": np.full(3, weight)}
+        nats, weights = floor_of(MaskedDiffusion(), view, batch, "alone")
+        np.testing.assert_array_equal(weights.sum(1), 4)
+        total += nats.sum(1)
+        view["tokens"][:, places[hidden[0]]] = batch["tokens"][:, places[hidden[0]]]  # the first one shows through
+        others = np.arange(batch["tokens"].shape[1]) != places[hidden[0]]
+        leaked += floor_of(MaskedDiffusion(), view | {"masked": masked & others}, batch, "alone")[0].sum(1)
+    np.testing.assert_allclose(total, oracle_of(batch).chain_rule().sum(1), rtol=1e-10)
+    assert (leaked < 0.8 * total).all()
 
 
 def test_masked_next_token_counts_chosen_tokens_that_begin_a_document():

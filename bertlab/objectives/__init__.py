@@ -9,6 +9,7 @@ from bertlab.objectives.activation import ActivationRegularisation, TemporalActi
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.objectives.base import Bound, Corruption, NoFloor, Objective, Oracle, Scoring, Vocabulary, cross_entropy
 from bertlab.objectives.blame import blamed, line_in, said
+from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
@@ -27,6 +28,7 @@ REGISTRY: dict[str, type[Objective]] = {
     "prefix": PrefixLanguageModel,
     "masked_next_token": MaskedNextToken,
     "permutation": PermutationLanguageModel,
+    "diffusion": MaskedDiffusion,
     "nsp": NextSentence,
     "sop": SentenceOrder,
     "ar": ActivationRegularisation,

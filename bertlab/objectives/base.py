@@ -72,9 +72,11 @@ class Bound:
             `length` positions (truncated backpropagation within a row).
         predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V] of the family's output layer, or only those of
             the candidates `among` ([n] or [..., k]).
-        token_loss: (hidden [B, ..., D], side, labels, weights) -> `cross_entropy` of the logits, without holding them all.
+        token_loss: (hidden [B, ..., D], side, labels, weights, never=None) -> `cross_entropy` of the logits, without holding
+            them all; the id `never` has probability 0.
         pool: (documents=None) -> [B, D], one vector per row, or [B, n, D], one for each of its documents 1 to n.
         head: the objective's own Linen head, or None.
+        view: what the body is shown.
         body_config: the body's shape.
         vocabulary: size and special ids.
         deterministic: no dropout (evaluation).
@@ -85,9 +87,10 @@ class Bound:
     encode: Callable[[View], Encoded]
     encode_chunks: Callable[[View, int], Encoded]
     predict_tokens: Callable[..., Float[Array, "... V"]]
-    token_loss: Callable[[Array, str, Array, Array], Metrics]
+    token_loss: Callable[..., Metrics]
     pool: Callable[..., Float[Array, "B ... D"]]
     head: nn.Module | None
+    view: View
     body_config: Any
     vocabulary: Vocabulary
     deterministic: bool
@@ -289,7 +292,7 @@ class Objective(abc.ABC):
         Override it if the loss trains another layer (`head`). `scoring` asks it.
 
         Args:
-            model: without dropout; `model.encoded` are the states of the text that is scored.
+            model: without dropout; `model.encoded` are the states of the text that is scored, and `model.view` what is shown.
             hidden: states that predict a token each, [B, L, D] or [B, D].
             side: the side of `Encoded` that they are from.
         """
@@ -361,6 +364,11 @@ def entropy(counts: np.ndarray) -> float:
     """−Σ p log p in nats, with p in proportion to `counts` [n]."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
+
+
+def without(logits: Float[Array, "... V"], never: int) -> Float[Array, "... V"]:
+    """The logits (or an output layer's biases) with probability 0 for one id; no gradient flows to it."""
+    return logits.at[..., never].set(-1e9)  # finite, so that nothing of weight 0 becomes nan
 
 
 def cross_entropy(logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]) -> Metrics:

@@ -17,7 +17,7 @@ from jaxtyping import Array
 
 from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, without
 from bertlab.objectives.blame import blamed
 from bertlab.objectives.choosing import at_positions
 from bertlab.objectives.judging import check_token_logits
@@ -111,15 +111,18 @@ class _Composite(nn.Module):
             token_loss=self._token_loss,
             pool=lambda documents=None: self.body.pool(shown(), view, documents),
             head=self.heads.get(name),
+            view=view,
             body_config=getattr(self.body, "config", None),
             vocabulary=self.vocabulary,
             deterministic=deterministic,
             key=None if key is None else _own_key(key, name),
         )
 
-    def _token_loss(self, hidden: Array, side: str, labels: Array, weights: Array) -> Metrics:
-        rows = self.body.config.output.rows
-        return linear_cross_entropy(*self.body.output_factors(hidden, side), labels, weights, rows)
+    def _token_loss(self, hidden: Array, side: str, labels: Array, weights: Array, never: int | None = None) -> Metrics:
+        hidden, table, bias = self.body.output_factors(hidden, side)
+        if never is not None:
+            bias = without(jnp.zeros(len(table)) if bias is None else bias, never)
+        return linear_cross_entropy(hidden, table, bias, labels, weights, self.body.config.output.rows)
 
     def encode(self, view: View) -> Encoded:
         return self.body.encode(view, True, {})[0]

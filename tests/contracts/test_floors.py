@@ -12,7 +12,7 @@ from bertlab.data.rows import make_row
 from bertlab.data.synthetic import SyntheticCorpus
 from bertlab.floors import floors
 from bertlab.models import transformer
-from bertlab.objectives import MaskedLanguageModel
+from bertlab.objectives import REGISTRY, MaskedLanguageModel
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
@@ -85,7 +85,7 @@ def above(small_config, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("name", ["mlm", pytest.param("ltr", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["mlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ltr", "diffusion"))])
 def test_an_honest_model_comes_near_its_floor_and_not_below(name, above):
     nats, error = above(name)
     assert -3 * error < nats < 0.15
@@ -103,4 +103,14 @@ def test_a_broken_corruption_ends_below_the_floor(above, monkeypatch):
     leaking = lambda self, batch, *rest: {**view(self, batch, *rest), "tokens": batch["tokens"]}
     monkeypatch.setattr(MaskedLanguageModel, "view", leaking)
     nats, error = above("mlm")
+    assert nats < -3 * error
+
+
+@pytest.mark.slow
+def test_a_hint_at_the_masked_words_ends_below_the_floor(above, monkeypatch):
+    kind = REGISTRY["diffusion"]
+    view = kind.view
+    hinting = lambda self, batch, *rest: {**view(self, batch, *rest), "segments": batch["tokens"] % 2}
+    monkeypatch.setattr(kind, "view", hinting)
+    nats, error = above("diffusion")
     assert nats < -3 * error

@@ -17,7 +17,7 @@ def loss(objective, encoded):
     model = Bound(
         shown=lambda: encoded,
         **dict.fromkeys(("encode", "encode_chunks", "predict_tokens", "token_loss", "pool", "head", "body_config")),
-        **dict.fromkeys(("vocabulary", "key")),
+        **dict.fromkeys(("vocabulary", "view", "key")),
         deterministic=True,
     )
     return [float(x) for x in objective.loss(model, {"documents": DOCUMENTS})["loss"]]

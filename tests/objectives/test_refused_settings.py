@@ -41,6 +41,8 @@ from tests.references import VOCABULARY, view_of
             {"task": "all_tokens", "discriminator_weight": 1.0},
             "has no effect without task=discriminate*",
         ),
+        ("diffusion", {"schedule": "square"}, "schedule='square' is not known"),
+        ("diffusion", {"least_share": 0.0}, "least_share=0.0 must be above 0"),
         ("prefix", {"min_share": 0.5, "max_share": 0.2}, "min_share=0.5 must not be above max_share=0.2"),
         ("prefix", {"max_share": 1.5}, "max_share=1.5 must be at least 0 and at most 1"),
         ("masked_next_token", {"causal_share": 2}, "causal_share=2 must be at least 0 and at most 1"),
@@ -57,7 +59,7 @@ def test_settings_that_cannot_be_are_refused(name, settings, message):
         find(name)(**settings)
 
 
-@pytest.mark.parametrize("name", ["mlm", "electra", "masked_next_token", "permutation"])
+@pytest.mark.parametrize("name", ["mlm", "diffusion", "electra", "masked_next_token", "permutation"])
 def test_a_tokenizer_without_mask_is_refused(name):
     with pytest.raises(UserError, match=r"\[MASK\] in config\.data\.tokenizer\.path"):
         find(name)().check(dataclasses.replace(VOCABULARY, mask_id=None))
