@@ -14,7 +14,7 @@ from bertlab.config import UnknownKey, as_saved, base_config, load_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.measurements import seed_axes
+from bertlab.studies.measurements import seed_axes, variant_name
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from
@@ -57,7 +57,7 @@ def check_claims(study: Study) -> None:
         UserError: Names the variants.
     """
     shown = [axis for axis in study.axis_names if axis not in (*seed_axes(study.axis_names), *study.selected)]
-    variants = {", ".join(point[axis].label for axis in shown if axis in point) for point in study.grid}
+    variants = {variant_name(point[axis].label for axis in shown if axis in point) for point in study.grid}
     for claim in study.claims:
         if unknown := {claim.higher, claim.lower} - variants:
             raise UserError(

@@ -19,6 +19,7 @@ from bertlab.studies.statistics import TTest
 
 # Families of comparisons, each corrected for its own number.
 ALL_PAIRS, FIRST_VARIANT, MOST_FREQUENT = "all pairs", "first variant", "most frequent answer"
+PUBLISHED = "published findings"  # the study named them before it was run, so they are not searched for among all pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Comparison(TTest):
         measure: What is compared.
         variant, other: Their names; `other` is "" for the most frequent answer.
         seeds: How many seeds of each have a value.
-        family: What it is corrected with: every two variants, every variant against the first, or every variant against the
-            most frequent answer. "" if it belongs to no family.
+        family: What it is corrected with: every two variants, the published findings, every variant against the first, or
+            every variant against the most frequent answer. "" if it belongs to no family.
         corrections: The comparisons in the family, times the looks of a sweep that may stop early (Bonferroni).
         flips: p of the pairs by sign flips, uncorrected; None except against the first variant.
     """
@@ -72,10 +73,12 @@ def compare_all(results: Results) -> list[Comparison]:
     return [found for measure in scores(results) for found in _of_measure(at_last_steps(results), measure)]
 
 
-def find(compared: Sequence[Comparison], measure: Measure, variant: str, other: str) -> Comparison | None:
-    """The comparison of two variants among all pairs, in either direction; None if they have too few seeds in common."""
+def find(
+    compared: Sequence[Comparison], measure: Measure, variant: str, other: str, family: str = ALL_PAIRS
+) -> Comparison | None:
+    """The comparison of two variants in a family, in either direction; None if they have too few seeds in common."""
     for found in compared:
-        if found.family == ALL_PAIRS and found.measure == measure:
+        if found.family == family and found.measure == measure:
             if (found.variant, found.other) == (variant, other):
                 return found
             if (found.other, found.variant) == (variant, other):
@@ -128,6 +131,13 @@ def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
     corrections = looks * max(1, len(scored) * (len(scored) - 1) // 2)
     every = [(a, b) for a, b in itertools.combinations(scored, 2) if _comparable(tables, a, b)]
     found = [_compare(tables, measure, a, b, family=ALL_PAIRS, corrections=corrections) for a, b in every]
+    claims = dict.fromkeys((claim["higher"], claim["lower"]) for claim in results.study.get("claims", ()))
+    published = {"family": PUBLISHED, "corrections": looks * len(claims)}
+    found += [
+        _compare(tables, measure, *claim, **published)
+        for claim in claims
+        if {*claim} <= {*tables} and _comparable(tables, *claim)
+    ]
     reference, *others = results.variants
     others = [name for name in others if _comparable(tables, name, reference)]
     first = {"family": FIRST_VARIANT, "corrections": looks * max(len(others), 1)}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, pretraining_step
+from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, pretraining_step, variant_name
 from bertlab.studies.seeds import by_seed
 from bertlab.studies.statistics import mean_interval
 
@@ -58,7 +58,7 @@ def along_trajectories(results: Results) -> Results:
     if axis is None:
         return results
     kept = [name for name in results.axes if name not in (axis, *results.seed_axes)]
-    joined = [", ".join(filter(None, labels)) for labels in results.runs[kept].itertuples(index=False)]
+    joined = [variant_name(labels) for labels in results.runs[kept].itertuples(index=False)]
     names = dict(zip(results.runs["run"], (name or results.study["title"] for name in joined), strict=True))
     renamed = lambda table: table.assign(variant=table["run"].map(names))
     return dataclasses.replace(results, runs=renamed(results.runs), metrics=renamed(results.metrics))

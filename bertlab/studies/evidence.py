@@ -27,7 +27,8 @@ from bertlab.studies.text import seconds_text
 WORDS = ("agrees", "disagrees", "undecided", "too few seeds", "no such task", "not run")
 RULE = (
     "A finding **agrees** if the 95 % interval of our difference lies above zero, **disagrees** if it lies below, and is"
-    " **undecided** otherwise. Intervals are paired by seed and corrected for the number of variant pairs (Bonferroni)."
+    " **undecided** otherwise. Intervals are paired by seed and corrected for the number of findings that the study names"
+    " before it is run (Bonferroni)."
     " **Too few seeds**: the two variants do not have two finished seeds yet. **No such task**: the study has no task of the"
     " kind for which the finding was published. **Not run**: no run of the study is published."
 )

@@ -8,7 +8,7 @@ from typing import Any
 import scipy.stats
 
 from bertlab.studies import leaks, plots
-from bertlab.studies.comparisons import MOST_FREQUENT, Comparison, find, of_family
+from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, cost, score_of_task, scores
 from bertlab.studies.same_data import compare_data, compare_texts
@@ -80,7 +80,7 @@ def verdicts(results: Results, compared: Sequence[Comparison]) -> list[Verdict]:
         kinds = claim.get("kinds")
         suited = [task for task in given if not kinds or find_task(given[task]).kind.is_among(kinds)]
         measures = [score_of_task(results, task) or Measure("finetune", task, "test", "") for task in suited]
-        found += [Verdict(claim, of, find(compared, of, claim["higher"], claim["lower"])) for of in measures]
+        found += [Verdict(claim, of, find(compared, of, claim["higher"], claim["lower"], PUBLISHED)) for of in measures]
         found += [] if suited else [Verdict(claim, None, None)]
     return found
 

@@ -160,6 +160,11 @@ def seed_axes(axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis.split(".")[-1] == "seed")
 
 
+def variant_name(labels: Iterable[str]) -> str:
+    """The name of a variant: its labels along the axes that it is compared along, "MLM, 1000"."""
+    return ", ".join(filter(None, labels))
+
+
 def load(path: str | os.PathLike) -> Results:
     """Reads a study's directory or a single run's directory.
 
@@ -192,7 +197,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         pretraining = directories[name].beside(owner) if owner else directories[name]
         scratch = not single and discards_pretraining(directory, run)
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
-        variant = ", ".join(label for axis, label in labels.items() if label and axis not in seeds)
+        variant = variant_name(label for axis, label in labels.items() if axis not in seeds)
         identity = {"run": name, "variant": variant or (study["title"] if repetitions else name), **labels}
         lines = [] if scratch else pretraining.metrics.read()
         step = pretraining_step(run)

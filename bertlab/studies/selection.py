@@ -23,7 +23,7 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.measurements import Results, bounds, scores, seed_axes
+from bertlab.studies.measurements import Results, bounds, scores, seed_axes, variant_name
 from bertlab.studies.seeds import by_seed
 from bertlab.studies.statistics import mean_interval, multi_bootstrap
 from bertlab.studies.study import RATE, RunSpec, Study, unseeded
@@ -178,7 +178,7 @@ def _at(run: RunSpec, search: Search, rate: float) -> RunSpec:
 
 def _variant(run: RunSpec, selected: Sequence[str]) -> str:
     """A run's labels but the seeds' and those that are selected after all runs."""
-    return ", ".join(label for axis, label in run.labels.items() if axis not in (*seed_axes(run.labels), *selected) and label)
+    return variant_name(label for axis, label in run.labels.items() if axis not in (*seed_axes(run.labels), *selected))
 
 
 def selections(results: Results) -> pd.DataFrame:
@@ -204,7 +204,7 @@ def selections(results: Results) -> pd.DataFrame:
             low, high = _interval(scored, bounds(measure.metric))
             rows.append(
                 {
-                    "variant": ", ".join(labels) or results.study["name"],
+                    "variant": variant_name(labels) or results.study["name"],
                     "task": measure.task,
                     "metric": measure.metric,
                     "chosen": ", ".join(f"{axis.removeprefix('finetune.')}={label}" for axis, label in zip(select, chosen)),
@@ -250,7 +250,7 @@ def at_selected_labels(results: Results) -> Results:
     finished = results.runs["status"].eq("finished").groupby(results.runs["run"].map(one)).transform("max")
     runs = results.runs.assign(status=finished.map({True: "finished", False: "unfinished"}))
     runs = runs[runs["run"].isin(firsts)].drop(columns=select).reset_index(drop=True)
-    runs["variant"] = [", ".join(filter(None, labels)) or results.study["title"] for labels in runs[names].to_numpy()]
+    runs["variant"] = [variant_name(labels) or results.study["title"] for labels in runs[names].to_numpy()]
     metrics = results.metrics[results.metrics["run"].isin(firsts)].drop(columns=select)
     metrics["variant"] = metrics["run"].map(dict(zip(runs["run"], runs["variant"], strict=True)))
     study = {**results.study, "axes": {axis: results.study["axes"][axis] for axis in kept}, "select": []}

@@ -7,10 +7,13 @@ import shutil
 
 import pandas as pd
 import pytest
+import scipy.stats
 from conftest import objectives_study, write_study
 
 from bertlab.errors import UserError
+from bertlab.studies.comparisons import PUBLISHED, compare_all, of_family
 from bertlab.studies.evidence import PAGE, WORDS, markdown_table, write_pages
+from bertlab.studies.measurements import load
 from bertlab.studies.published import publish
 from bertlab.studies.study import Claim
 from tests.conftest import ROOT
@@ -35,7 +38,7 @@ def folder(tmp_path):
     study = dataclasses.replace(objectives_study((1, 2, 3), names), claims=claims)
     score = {"MLM": 0.5, "MLM+NSP": 0.5, "LTR": 0.6, "biLM": 0.7}
     noise = {"1": 0.0, "2": 0.01, "3": -0.01}
-    follows = {"MLM": 1.0, "MLM+NSP": -1.0, "LTR": 1.1, "biLM": 1.0}
+    follows = {"MLM": 1.0, "MLM+NSP": -0.2, "LTR": 1.1, "biLM": 1.0}
     per_run = {}
     for run in study.runs():
         variant, seed = run.labels["objective"], run.labels["seed"]
@@ -66,6 +69,10 @@ def test_verdicts_follow_from_intervals_and_are_counted(folder):
     counts = {word.strip(): int(count) for word, count in counts.items()}
     assert counts == {word: sum(row["Verdict"] == word for row in rows) for word in WORDS}
     assert [row["Verdict"] for row in rows] == sorted((row["Verdict"] for row in rows), key=WORDS.index)
+    of_claims = of_family(compare_all(load(folder / "ours")), PUBLISHED)
+    assert {found.corrections for found in of_claims} == {5}, "the findings, not the six pairs of variants"
+    first = scipy.stats.ttest_1samp([0.1, 0.101, 0.099], 0).confidence_interval(1 - 0.05 / 5)
+    assert (of_claims[0].low, of_claims[0].high) == pytest.approx(first)
     page = (folder / "ours" / PAGE).read_text()
     assert "9 of 12 runs are finished" in page and page.count("Too few tokens.") == 1
     assert {path.stem for path in (folder / "ours" / "figures").iterdir()} == set(re.findall(r"figures/(\w+)\.svg", page))
