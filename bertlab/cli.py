@@ -320,7 +320,7 @@ def _add_weights(add) -> None:
         "bertlab export runs/x --to=huggingface exported/x",
     )  # fmt: skip
     export("run", type=Path, help=_ANY_RUN)
-    export("--to", required=True, dest="kind", help="huggingface, elmo, word2vec or glove")
+    export("--to", required=True, dest="kind", help="huggingface, elmo, fastai, word2vec or glove")
     export("directory", type=Path, help="new directory")
     _add_step(export)
 

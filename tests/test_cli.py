@@ -100,7 +100,7 @@ def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
         (["import", "--from=huggingface", ".", "--workdir=x"], "config.json"),
         (["import", "--from=huggingface", ".", "--workdir=full"], "full is not empty"),
         (["import", "--from=huggingface", ".", "--workdir=full/notes.txt"], "full/notes.txt"),
-        (["export", "nowhere", "--to=onnx", "x"], "huggingface, elmo, word2vec, glove"),
+        (["export", "nowhere", "--to=onnx", "x"], "huggingface, elmo, fastai, word2vec, glove"),
         (["export", "nowhere", "--to=huggingface", "x"], "nowhere has no config.json"),
         (["export", "nowhere", "--to=huggingface", "full"], "full is not empty"),
         (["embed", "--run=nowhere", "--text=full/notes.txt", "--out=x.npz"], "nowhere has no config.json"),

@@ -39,6 +39,7 @@ IMPORTERS = {
 EXPORTERS = {
     "huggingface": "bertlab.interop.huggingface:save",
     "elmo": "bertlab.interop.elmo:save",
+    "fastai": "bertlab.interop.fastai:save",
     "word2vec": "bertlab.interop.word2vec:save",
     "glove": "bertlab.interop.glove:save",
 }

@@ -21,7 +21,7 @@ from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError, require
 from bertlab.files import read_json, write_json
 from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
-from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
+from bertlab.interop.words import TOKENIZER, find_vocabulary, read_words, require_words, tokenizer_of_rows
 from bertlab.models.bilstm import BilstmConfig
 from bertlab.models.characters import ACTIVATIONS, ALPHABET, PUBLISHED_FILTERS
 from bertlab.models.presets import model_shape
@@ -29,7 +29,6 @@ from bertlab.models.presets import model_shape
 _WORD_LENGTH = 50
 _DIRECTIONS = {"forward": "RNN_0", "backward": "RNN_1"}
 _VOCABULARIES = ("vocabulary.txt", "vocab.txt")
-_TOKENIZER = "tokenizer"
 _CELL = "/RNN/MultiRNNCell/Cell{i}/LSTMCell/"
 # The file has one matrix for inputs and states; bertlab has two. The table names its halves so.
 _INPUT_PART, _STATE_PART = "W_0 (rows of inputs)", "W_0 (rows of states)"
@@ -146,7 +145,8 @@ def load(source: Path) -> Imported:
         tensors |= found
     if on_ids:
         rows = f"{(apart or [weights_file])[0].name}'s dataset embedding"
-        tokenizer, words_file = _tokenizer_of_ids(source, len(tensors["embedding"]), rows)
+        words_file = require_words(source, _VOCABULARIES)
+        tokenizer = tokenizer_of_rows(words_file, len(tensors["embedding"]), rows)
     else:
         tokenizer, words_file = _tokenizer_of_characters(source)
     params = params_of(tensors, config, tokenizer.vocab_size, weights_file)
@@ -154,22 +154,9 @@ def load(source: Path) -> Imported:
     return Imported(config, params, tokenizer, tuple(path.name for path in files), held)
 
 
-def _tokenizer_of_ids(source: Path, rows: int, tensor: str) -> tuple[Tokenizer, Path]:
-    """The tokenizer of a model with one embedding per piece, and the file or directory it was read from."""
-    if (own := source / _TOKENIZER).is_dir():
-        tokenizer = load_tokenizer(own)
-        check_rows(tokenizer.pieces(), rows, own, tensor)
-        return tokenizer, own
-    if (vocabulary := find_vocabulary(source, _VOCABULARIES)) is None:
-        raise UserError(f"{source} has token embeddings, but no {' or '.join(_VOCABULARIES)}; put their words there")
-    words = read_words(vocabulary)
-    check_rows(words, rows, vocabulary, tensor)
-    return word_tokenizer(words, vocabulary), vocabulary
-
-
 def _tokenizer_of_characters(source: Path) -> tuple[Tokenizer, Path | None]:
     """The tokenizer of a model that reads characters (any words will do), and the path it was read from."""
-    if (own := source / _TOKENIZER).is_dir():
+    if (own := source / TOKENIZER).is_dir():
         tokenizer = load_tokenizer(own)
         if not tokenizer.has_whole_words:
             raise UserError(f"{own} has kind {tokenizer.kind!r}, but a model that reads characters needs 'words'; remove it")
@@ -206,7 +193,7 @@ def save(run: Imported, directory: Path) -> None:
         for name, array in tensors_of(run.params, shape).items():
             file.create_dataset(name, data=array)
     write_json(directory / "options.json", _options(shape))
-    run.tokenizer.save(directory / _TOKENIZER)
+    run.tokenizer.save(directory / TOKENIZER)
     if shape.token_encoder == "ids":
         text = "".join(f"{piece}\n" for piece in run.tokenizer.pieces())
         (directory / "vocabulary.txt").write_text(text, encoding="utf-8")

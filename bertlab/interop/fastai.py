@@ -1,8 +1,11 @@
-"""AWD-LSTM language models from PyTorch state dicts: those of salesforce/awd-lstm-lm and of fastai (ULMFiT).
+"""AWD-LSTM language models as PyTorch state dicts: those of salesforce/awd-lstm-lm and of fastai (ULMFiT), import and export.
 
 The source is a .pth, .pt, .bin or .h5 file (fastai's oldest files are torch's, whatever their name), or a directory with one.
 Only tensors are read, never pickled objects. The words are in a file beside it, one per line or as a JSON list: `itos.txt`,
 `itos.json`, `vocab.txt` or `vocab.json`. A file with "bwd" in its name (not in its directory's) is a right-to-left model.
+
+An export is a file lm_fwd.pth or lm_bwd.pth under the names of fastai 2, `itos.json`, and the run's `tokenizer/`, which an
+import prefers to the words.
 
 Files may hold `weight_hh_l0` beside `weight_hh_l0_raw`: the copy that dropout left in the last batch. It is skipped.
 """
@@ -16,8 +19,11 @@ from ml_collections import ConfigDict
 
 from bertlab.config import add_objectives, base_config
 from bertlab.errors import UserError, require
-from bertlab.interop.base import Entry, Imported, body_shapes, only, read
-from bertlab.interop.words import check_rows, find_vocabulary, read_words, word_tokenizer
+from bertlab.files import write_json
+from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
+from bertlab.interop.words import TOKENIZER, require_words, tokenizer_of_rows
+from bertlab.models.awd_lstm import AwdLstmConfig
+from bertlab.models.presets import model_shape
 
 _ENDINGS = (".pth", ".pt", ".bin", ".h5")
 _VOCABULARIES = ("itos.txt", "itos.json", "vocab.txt", "vocab.json")
@@ -104,24 +110,46 @@ def load(source: Path) -> Imported:
     if source.is_dir():
         found = [path for path in source.iterdir() if path.suffix in _ENDINGS]
         path = only(source, found, f"the name of a file, or a directory with one of {', '.join(_ENDINGS)}")
-    vocabulary = _vocabulary_file(path.parent)
+    pickles = [path.name for path in sorted(path.parent.glob("*.pkl"))]
+    refused = f" ({pickles[0]} is a pickle; bertlab reads none because they can run code)" if pickles else ""
+    words = require_words(path.parent, _VOCABULARIES, refused)
     loaded = _read_torch(path)
     tensors = plain_names(loaded, path)
     config = config_of(tensors, "bwd" in path.stem.lower(), path)
-    words = read_words(vocabulary)
-    check_rows(words, len(tensors["encoder.weight"]), vocabulary, f"{path.name}'s embedding")
-    params = read(table(config.model.layers), tensors, body_shapes(config, len(words)), path)
-    return Imported(config, params, word_tokenizer(words, vocabulary), (path.name, vocabulary.name), len(loaded))
+    tokenizer = tokenizer_of_rows(words, len(tensors["encoder.weight"]), f"{path.name}'s embedding")
+    params = read(table(config.model.layers), tensors, body_shapes(config, tokenizer.vocab_size), path)
+    return Imported(config, params, tokenizer, (path.name, words.name), len(loaded))
 
 
-def _vocabulary_file(directory: Path) -> Path:
-    if (found := find_vocabulary(directory, _VOCABULARIES)) is not None:
-        return found
-    pickles = [path.name for path in sorted(directory.glob("*.pkl"))]
-    refused = f" ({pickles[0]} is a pickle; bertlab reads none because they can run code)" if pickles else ""
-    raise UserError(
-        f"{directory} has no {', '.join(_VOCABULARIES)}{refused}; write the model's words there, one per line, in order of ids"
-    )
+def save(run: Imported, directory: Path) -> None:
+    """Writes a state dict as fastai's `Learner.save(with_opt=False)` does, itos.json and tokenizer/.
+
+    Raises:
+        UserError: the run is not an AWD-LSTM whose output layer is the embeddings, or torch is not installed.
+    """
+    torch = require("torch", "pytorch", "fastai's .pth")
+    shape = model_shape(run.config.model, run.tokenizer.vocab_size)
+    if not isinstance(shape, AwdLstmConfig):
+        raise UserError(f"config.model.family={run.config.model.family!r} is not an AWD-LSTM; export it with another --to")
+    body = {name: tree for name, tree in run.params["body"].items() if name != "pooler"}
+    tensors = fastai_names(write(table(shape.layers), {"body": body}))
+    state = {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
+    torch.save(state, directory / ("lm_bwd.pth" if shape.side == "backward" else "lm_fwd.pth"))
+    write_json(directory / "itos.json", list(run.tokenizer.pieces()))
+    run.tokenizer.save(directory / TOKENIZER)
+
+
+def fastai_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of `table` under fastai 2's names; the inverse of `plain_names`."""
+    named = {}
+    for name, array in tensors.items():
+        if name == "encoder.weight":
+            named |= dict.fromkeys(("0.encoder.weight", "0.encoder_dp.emb.weight", "1.decoder.weight"), array)
+        elif match := _LSTM.fullmatch(name):
+            named[f"0.rnns.{match[1]}." + ("weight_hh_l0_raw" if match[2] == "weight_hh_l0" else f"module.{match[2]}")] = array
+        else:
+            named[f"1.{name}"] = array
+    return named
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:

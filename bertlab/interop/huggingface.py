@@ -1,8 +1,11 @@
-"""Hugging Face transformers' directories: BERT, RoBERTa, OpenAI GPT and GPT-2, import and export.
+"""Hugging Face transformers' directories: BERT, RoBERTa, OpenAI GPT, GPT-2 and our own kind, import and export.
 
 A directory has config.json, model.safetensors (or shards with model.safetensors.index.json) and tokenizer files. Names and
 shapes follow transformers' modeling_bert.py, modeling_roberta.py, modeling_openai.py and modeling_gpt2.py. Weights in float16
 or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never opened.
+
+Every transformer of bertlab can be exported. One that none of these kinds computes exactly gets the kind "bertlab": its
+config.json has the keys of config.model, and modeling_bertlab.py, a copy of which lies beside the weights, computes it.
 
 Pooler, masked-LM head and next-sentence head are each complete or absent. An encoder without a pooler is written as the plain
 model, and transformers then initialises a new pooler. A pooler beside only a masked-LM head stays in the file; transformers
@@ -11,6 +14,7 @@ reports it as unexpected.
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +42,8 @@ from bertlab.interop.transformer import (
     read_tokenizer,
     require_directory,
 )
-from bertlab.models.presets import model_shape
+from bertlab.keys import KEYS, Key
+from bertlab.models.presets import FAMILIES, model_shape
 from bertlab.models.transformer import TransformerConfig
 
 _ACTIVATIONS = {
@@ -104,6 +109,28 @@ def _gpt(tokens: str, positions: str, more: Sequence[Entry] = ()) -> Kind:
     )
 
 
+def _own(heads: int) -> list[Entry]:
+    """modeling_bertlab.py's names: our paths, but for the output layer's and torch's names of kernels and scales."""
+    theirs, ours = "model.blocks.{i}", "body/blocks"
+    entries = _LINEAR.attention([f"{theirs}.attention.qkv"], f"{theirs}.attention.out", f"{ours}/attention", heads)
+    for name in ("token_embedding", "position_embedding", "segment_embedding"):
+        entries += _LINEAR.table(f"model.{name}", f"body/{name}")
+    for name in ("embedding_norm", "final_norm"):
+        entries += _LINEAR.norm(f"model.{name}", f"body/{name}")
+    for name in ("attention_norm", "feed_forward_norm"):
+        entries += _LINEAR.norm(f"{theirs}.{name}", f"{ours}/{name}")
+    for name in ("up", "gate", "down"):
+        entries += _LINEAR.dense(f"{theirs}.{name}", f"{ours}/{name}")
+    return [
+        *entries,
+        *_LINEAR.dense("model.pooler", "body/pooler"),
+        *_LINEAR.dense("output.transform", "body/output/transform"),
+        *_LINEAR.norm("output.transform_norm", "body/output/transform_norm"),
+        Entry(("output.decoder.weight",), "body/output/kernel"),
+        Entry(("output.decoder.bias",), "body/output/bias"),
+    ]
+
+
 KINDS = {
     "bert": _bert(
         "bert", "cls.predictions", "transform.dense", "transform.LayerNorm", _LINEAR.dense("cls.seq_relationship", "heads_nsp")
@@ -111,6 +138,7 @@ KINDS = {
     "roberta": _bert("roberta", "lm_head", "dense", "layer_norm"),
     "openai-gpt": _gpt("tokens_embed", "positions_embed"),
     "gpt2": _gpt("wte", "wpe", _CONV1D.norm("transformer.ln_f", "body/final_norm")),
+    "bertlab": Kind(_own, "model.", {"output.decoder.weight": "model.token_embedding.weight"}, r"(?!)"),
 }
 
 
@@ -138,10 +166,18 @@ def load(source: Path) -> Imported:
     predicts = any(name.startswith(("cls.predictions.", "lm_head.")) and name not in kind.ties for name in tensors)
     pools = any(name.startswith(f"{prefix}pooler.") for name in tensors)
     next_sentence = any(name.startswith("cls.seq_relationship.") for name in tensors)
-    model = _model_settings(settings, predicts, path)
     gpt = model_type in ("openai-gpt", "gpt2")
+    if model_type == "bertlab":
+        family, model = _own_settings(settings, path)
+        predicts = settings.get("architectures") != ["BertlabModel"]
+    else:
+        family, model = "gpt" if gpt else "bert", _model_settings(settings, predicts, path)
+    if pools and model_type == "bert" and "direction" in model:
+        raise UserError(f"{path}: is_decoder=True is not supported beside a pooler, which reads the first token")
+    if not model.get("tied", True):
+        kind = dataclasses.replace(kind, ties={})
     imported = assembled(
-        "gpt" if gpt else "bert",
+        family,
         model,
         [_as_in_file(entry, "" if prefix else kind.prefix, old) for entry in kind.table(model["heads"])],
         _canonical(tensors, kind, prefix, old, source),
@@ -297,11 +333,12 @@ def _canonical(tensors: Mapping[str, np.ndarray], kind: Kind, prefix: str, old: 
 
 def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> dict[str, Any]:
     """Keys of config.model from a config.json."""
+    kind = settings["model_type"]
+    decoder = kind == "bert" and settings.get("is_decoder") is True
     for key, value in _ONLY.items():
-        if settings.get(key, value) not in (value, None):
+        if settings.get(key, value) not in (value, None) and not (decoder and key == "is_decoder"):
             raise UserError(f"{path}: {key}={settings[key]!r} is not supported; bertlab computes {key}={value!r}")
     number = lambda key: read_count(settings, key, path)
-    kind = settings["model_type"]
     gpt = kind in ("openai-gpt", "gpt2")
     activation = settings.get({"openai-gpt": "afn", "gpt2": "activation_function"}.get(kind, "hidden_act"))
     if activation is None:
@@ -337,7 +374,34 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
         "epsilon": read_float(settings, "layer_norm_eps", path, 1e-12),
         "position_offset": offset,
         "segments": read_count(settings, "type_vocab_size", path, 2),
+        **({"direction": "left-to-right"} if decoder else {}),
     }
+
+
+# config.json has config.model's own names but for this one, which transformers reads itself.
+_OWN_NAMES = {"tied": "tie_word_embeddings"}
+
+
+def _own_keys() -> list[Key]:
+    """Keys of config.model that decide what a transformer computes, or how it is initialised."""
+    known = {"direction", "output_transform", "output_bias", "tied", *(f.name for f in dataclasses.fields(TransformerConfig))}
+    return [key for key in KEYS if key.group == "model" and key.leaf in known and not key.on_resume and key.leaf != "dtype"]
+
+
+def _own_settings(settings: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+    """The family, and keys of config.model, from a config.json of `_describe_own`."""
+    values = {}
+    for key in _own_keys():
+        name = _OWN_NAMES.get(key.leaf, key.leaf)
+        value, kind = settings.get(name), key.default
+        if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
+            raise UserError(f"{path}: {name}={value!r} must be a {key.values()}")
+        values[key.name] = kind(value)
+    family, size = settings.get("family"), settings.get("size")
+    if family not in FAMILIES or FAMILIES[family].shape is not TransformerConfig or size not in FAMILIES[family].sizes:
+        raise UserError(f"{path}: family={family!r} with size={size!r} is not a transformer of bertlab")
+    used = {key.leaf: values[key.name] for key in _own_keys() if not key.without_effect(values[key.name], values)}
+    return family, used | {"size": size}
 
 
 _BERT_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -354,16 +418,22 @@ def _padding_id(settings: Mapping[str, Any], path: Path) -> int:
 def save(run: Imported, directory: Path) -> None:
     """Writes a run as a directory of transformers: config.json, model.safetensors and a fast tokenizer.
 
+    sentence-transformers opens it too, with the mean of the last layer's states (`Pretrained.sentence_vectors`).
+
     Args:
-        run: a transformer in the form of BERT, RoBERTa, OpenAI GPT or GPT-2.
+        run: any transformer: of the first kind that computes it exactly, BERT (from left to right too), RoBERTa, OpenAI GPT or
+            GPT-2, otherwise of the kind "bertlab", with modeling_bertlab.py.
         directory: exists and is empty.
 
     Raises:
-        UserError: none of the four formats supports a config key; names it. Heads that transformers' pretraining models do
-            not have are left out, and a printed line names them.
+        UserError: the run is not a transformer. Heads that the kind does not have are left out, and a printed line names them.
     """
     shape = model_shape(run.config.model, run.tokenizer.vocab_size)
-    kind, settings = describe(shape, run.params, run.tokenizer)
+    if not isinstance(shape, TransformerConfig):
+        other = {"awd_lstm": "fastai", "elmo": "elmo"}.get(run.config.model.family, "word2vec")
+        raise UserError(f"config.model.family={run.config.model.family!r} is not a transformer; export it with --to={other}")
+    kind = kind_of(shape, run.params, run.tokenizer)
+    settings = describe(kind, run, shape)
     table = KINDS[kind].table(shape.heads)
     # Heads of tasks and of other objectives have no name there.
     places = {entry.ours.split("/")[0] for entry in table}
@@ -373,99 +443,135 @@ def save(run: Imported, directory: Path) -> None:
         print(f"not exported, because transformers' {kind} has no such head: {', '.join(left)} ({count} tensors)", flush=True)
     params = jax.tree.map(np.asarray, {name: tree for name, tree in run.params.items() if name not in left})
     tensors = write(table, params)
-    if settings["architectures"] in (["BertModel"], ["RobertaModel"]):
+    if settings["architectures"] in (["BertModel"], ["RobertaModel"], ["BertlabModel"]):
         tensors = {name.removeprefix(KINDS[kind].prefix): array for name, array in tensors.items()}
     safetensors.numpy.save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     write_json(directory / "config.json", settings)
+    if kind == "bertlab":
+        shutil.copyfile(Path(__file__).with_name("modeling_bertlab.py"), directory / "modeling_bertlab.py")
     save_fast_tokenizer(run.tokenizer, directory, shape.max_positions, segments=shape.segments > 1)
+    _save_sentence_transformer(directory, shape)
 
 
-def describe(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[str, dict[str, Any]]:
-    """The model_type of a shape, and the contents of config.json.
+def _save_sentence_transformer(directory: Path, shape: TransformerConfig) -> None:
+    """What makes the directory one of sentence-transformers: this model, and then the mean of its states."""
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    described = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for number, (path, name) in enumerate(modules)
+    ]
+    write_json(directory / "modules.json", described)
+    write_json(directory / "sentence_bert_config.json", {"max_seq_length": shape.max_positions, "do_lower_case": False})
+    (directory / "1_Pooling").mkdir()
+    poolings = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    modes = {f"pooling_mode_{name}": name == "mean_tokens" for name in poolings}
+    write_json(directory / "1_Pooling" / "config.json", {"word_embedding_dimension": shape.width, **modes})
 
-    Raises:
-        UserError: names the config key that transformers does not support.
-    """
-    if not isinstance(shape, TransformerConfig):
-        raise UserError("only config.model.family='bert', 'gpt' and 'modern' can be exported to transformers")
-    gpt = shape.direction == "left-to-right"
-    needed = {
-        "norm": "layer_norm",
-        "gated": False,
-        "use_bias": True,
-        "position_encoding": "learned",
-        "local_window": 0,
-        **({"embedding_norm": False, "segments": 0, "position_offset": 0} if gpt else {"embedding_norm": True}),
-        **({} if gpt else {"direction": "bidirectional", "norm_placement": "post"}),
-        "final_norm": shape.norm_placement == "pre",
-    }
-    values = {key: getattr(shape, key) for key in needed}
-    predicts = "output" in params["body"]
-    if predicts or gpt:
-        needed |= {"output_transform": not gpt, "output_bias": not gpt, "tied": True}
-        values |= {"output_transform": shape.output.transform, "output_bias": shape.output.bias, "tied": shape.output.tied}
-    name = "OpenAI GPT or GPT-2" if gpt else "BERT or RoBERTa"
-    for key, value in needed.items():
-        if values[key] != value:
-            raise UserError(f"config.model.{key}={values[key]!r} cannot be exported: transformers' {name} has {value!r}")
-    if not gpt and not shape.segments:
-        raise UserError("config.model.segments=0 cannot be exported: transformers' BERT and RoBERTa have at least 1")
-    settings = {
+
+def kind_of(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+    """The model_type that computes exactly what a shape with these parameters does."""
+    has = lambda **values: all(getattr(shape, key) == value for key, value in values.items())
+    predicts, pools = _predicts(shape, params), "pooler" in params["body"]
+    head = (shape.output.transform, shape.output.tied, shape.output.bias)
+    left_to_right, activation = shape.direction == "left-to-right", shape.activation
+    if not has(norm="layer_norm", gated=False, use_bias=True, position_encoding="learned", local_window=0):
+        return "bertlab"
+    bert = has(embedding_norm=True, norm_placement="post", final_norm=False) and shape.segments > 0
+    if bert and (head == (True, True, True) or not predicts):
+        # The pooler of transformers reads the first token, from left to right too.
+        if has(position_offset=0) and (has(direction="bidirectional") or (left_to_right and not pools)):
+            return "bert"
+        # RoBERTa counts positions from the padding id + 1, and its head has one activation.
+        counted = shape.position_offset == tokenizer.pad_id + 1 and has(direction="bidirectional")
+        if counted and (activation == "gelu_erf" or not predicts):
+            return "roberta"
+    gpt = has(embedding_norm=False, segments=0, position_offset=0) and left_to_right and not pools
+    if gpt and head == (False, True, False):
+        if has(norm_placement="pre", final_norm=True):
+            return "gpt2"
+        plain = has(norm_placement="post", final_norm=False, hidden=4 * shape.width)
+        if plain and activation in _GPT1_ACTIVATIONS.values():
+            return "openai-gpt"
+    return "bertlab"
+
+
+def _predicts(shape: TransformerConfig, params: Mapping[str, Any]) -> bool:
+    """Whether the run predicts tokens: it has an output layer, or one that is only the token embeddings."""
+    return "output" in params["body"] or (shape.output.tied and not shape.output.transform and not shape.output.bias)
+
+
+def describe(kind: str, run: Imported, shape: TransformerConfig) -> dict[str, Any]:
+    """The contents of config.json."""
+    tokenizer = run.tokenizer
+    shared = {
+        "model_type": kind,
         "vocab_size": shape.vocab_size,
-        "initializer_range": shape.init_stddev,
         "pad_token_id": tokenizer.pad_id,
         "bos_token_id": tokenizer.cls_id,
         "eos_token_id": tokenizer.sep_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
     }
-    return _describe_gpt(shape, settings) if gpt else _describe_bert(shape, params, settings)
+    if kind == "bertlab":
+        return shared | _describe_own(run, shape)
+    shared["initializer_range"] = shape.init_stddev
+    if kind in ("gpt2", "openai-gpt"):
+        return shared | _describe_gpt(kind, shape)
+    return shared | _describe_bert(kind, shape, run.params)
 
 
-def _describe_gpt(shape: TransformerConfig, settings: dict) -> tuple[str, dict[str, Any]]:
-    kind = "gpt2" if shape.norm_placement == "pre" else "openai-gpt"
-    activation = _their_activation(shape.activation, _ACTIVATIONS if kind == "gpt2" else _GPT1_ACTIVATIONS, kind)
-    if kind == "openai-gpt" and shape.hidden != 4 * shape.width:
-        raise UserError(
-            f"config.model.hidden={shape.hidden} cannot be exported: transformers' OpenAI GPT has 4 times the width"
-        )
-    return kind, settings | {
-        "architectures": ["GPT2LMHeadModel" if kind == "gpt2" else "OpenAIGPTLMHeadModel"],
-        "model_type": kind,
+_AUTO_CLASSES = {
+    "AutoConfig": "Config",
+    "AutoModel": "Model",
+    "AutoModelForMaskedLM": "ForMaskedLM",
+    "AutoModelForCausalLM": "ForCausalLM",
+    "AutoModelForSequenceClassification": "ForSequenceClassification",
+    "AutoModelForTokenClassification": "ForTokenClassification",
+}
+
+
+def _describe_own(run: Imported, shape: TransformerConfig) -> dict[str, Any]:
+    values = vars(shape) | {f"output_{name}": value for name, value in vars(shape.output).items()} | vars(shape.output)
+    head = "ForMaskedLM" if shape.direction == "bidirectional" else "ForCausalLM"
+    return {
+        "architectures": ["Bertlab" + (head if _predicts(shape, run.params) else "Model")],
+        "auto_map": {auto: f"modeling_bertlab.Bertlab{name}" for auto, name in _AUTO_CLASSES.items()},
+        **{name: run.config.model[name] for name in ("family", "size")},
+        **{_OWN_NAMES.get(key.leaf, key.leaf): values[key.leaf] for key in _own_keys()},
+        "pooler": "pooler" in run.params["body"],
+    }
+
+
+def _describe_gpt(kind: str, shape: TransformerConfig) -> dict[str, Any]:
+    gpt2 = kind == "gpt2"
+    activation = _their_activation(shape.activation, _ACTIVATIONS if gpt2 else _GPT1_ACTIVATIONS)
+    return {
+        "architectures": ["GPT2LMHeadModel" if gpt2 else "OpenAIGPTLMHeadModel"],
         "n_positions": shape.max_positions,
         "n_embd": shape.width,
         "n_layer": shape.layers,
         "n_head": shape.heads,
         "layer_norm_epsilon": shape.epsilon,
         **dict.fromkeys(_GPT_DROPOUTS, shape.dropout),
-        **({"n_inner": shape.hidden, "activation_function": activation} if kind == "gpt2" else {"afn": activation}),
+        **({"n_inner": shape.hidden, "activation_function": activation} if gpt2 else {"afn": activation}),
     }
 
 
-def _describe_bert(shape: TransformerConfig, params: Mapping[str, Any], settings: dict) -> tuple[str, dict[str, Any]]:
-    kind = "roberta" if shape.position_offset else "bert"
+def _describe_bert(kind: str, shape: TransformerConfig, params: Mapping[str, Any]) -> dict[str, Any]:
     predicts, next_sentence = "output" in params["body"], "heads_nsp" in params
-    activation = _their_activation(shape.activation, _ACTIVATIONS, kind)
+    left_to_right = shape.direction == "left-to-right"
     if kind == "roberta":
-        if settings["pad_token_id"] != shape.position_offset - 1:
-            raise UserError(
-                f"config.model.position_offset={shape.position_offset} cannot be exported: transformers' RoBERTa needs the"
-                f" padding id {shape.position_offset - 1}, but the tokenizer's is {settings['pad_token_id']}"
-            )
-        if predicts and activation != "gelu":
-            raise UserError(
-                f"config.model.activation={shape.activation!r} cannot be exported: the head of transformers' RoBERTa has"
-                " 'gelu_erf'"
-            )
         architecture = "RobertaForMaskedLM" if predicts else "RobertaModel"
+    elif left_to_right:
+        architecture = "BertLMHeadModel" if predicts else "BertModel"
     else:
         names = {(True, True): "BertForPreTraining", (True, False): "BertForMaskedLM", (False, False): "BertModel"}
         architecture = names.get((predicts, next_sentence), "BertForNextSentencePrediction")
-    return kind, settings | {
+    return {
         "architectures": [architecture],
-        "model_type": kind,
+        **({"is_decoder": True} if left_to_right else {}),
         **{theirs: getattr(shape, ours) for ours, theirs in BERT_SIZES.items()},
-        "hidden_act": activation,
+        "hidden_act": _their_activation(shape.activation, _ACTIVATIONS),
         **dict.fromkeys(_BERT_DROPOUTS, shape.dropout),
         "max_position_embeddings": shape.max_positions + shape.position_offset,
         "type_vocab_size": shape.segments,
@@ -473,7 +579,5 @@ def _describe_bert(shape: TransformerConfig, params: Mapping[str, Any], settings
     }
 
 
-def _their_activation(activation: str, known: Mapping[str, str], kind: str) -> str:
-    if activation not in known.values():
-        raise UserError(f"config.model.activation={activation!r} cannot be exported: transformers' {kind} does not have it")
+def _their_activation(activation: str, known: Mapping[str, str]) -> str:
     return next(theirs for theirs, ours in known.items() if ours == activation)

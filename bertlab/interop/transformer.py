@@ -20,7 +20,7 @@ from bertlab.data.tokenizers import Gpt1Tokenizer, JsonTokenizer, Tokenizer, Wor
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.interop.base import Entry, Imported, body_shapes, read
-from bertlab.models.presets import FAMILIES
+from bertlab.models.presets import FAMILIES, model_direction
 
 BERT_SIZES = {
     "layers": "num_hidden_layers",
@@ -176,8 +176,8 @@ def assembled(
     """A transformer from its tensors.
 
     Args:
-        family: "bert" or "gpt".
-        model: keys of `config.model`, with all sizes.
+        family: of transformers.
+        model: keys of `config.model`, with all numbers; without `size` it is the nearest.
         table: of its parameters.
         tensors: by their names in the table.
         weights: where they were read from, for messages.
@@ -186,11 +186,13 @@ def assembled(
         predicts, pools, next_sentence: whether the tensors have the output layer, the pooler and the next-sentence head.
     """
     config = base_config()
-    config.model.update(family=family, size=_nearest_size(family, model), **model)
-    config.data.seq_len = min(config.data.seq_len, model["max_positions"])
-    if family == "gpt" or model["segments"] == 1:
+    config.model.update(family=family, **{"size": model.get("size") or _nearest_size(family, model)} | model)
+    config.data.seq_len = min(config.data.seq_len, model.get("max_positions", config.data.seq_len))
+    if model.get("segments", 0) < 2:
         config.data.format = "full_sentences"
-    objectives = ["ltr"] if family == "gpt" else ["mlm"] * predicts + ["nsp"] * next_sentence
+    direction = model_direction(config.model)
+    one_way = "rtl" if direction == "right-to-left" else "ltr"
+    objectives = ["mlm" if direction == "bidirectional" else one_way] * predicts + ["nsp"] * next_sentence
     if objectives:
         add_objectives(config, "+".join(objectives))
     shapes = body_shapes(config, vocab_size, predicts=predicts, pools=pools)

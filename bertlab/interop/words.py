@@ -6,10 +6,13 @@ from pathlib import Path
 from tokenizers import AddedToken, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from bertlab.data.tokenizers import JsonTokenizer, Tokenizer, WordsTokenizer
+from bertlab.data.tokenizers import JsonTokenizer, Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.files import read_json
+
+TOKENIZER = "tokenizer"
+"""The folder of an export that holds the run's tokenizer, where a format has no rules for splitting text."""
 
 # What bilm-tf, awd-lstm-lm and fastai call their specials.
 _NAMES = {
@@ -81,7 +84,31 @@ def find_vocabulary(directory: Path, names: Sequence[str]) -> Path | None:
     return next((directory / name for name in names if (directory / name).is_file()), None)
 
 
-def check_rows(words: Sequence[str], rows: int, source: Path, tensor: str) -> None:
-    """Refuses a vocabulary whose size differs from the embedding's rows."""
-    if len(words) != rows:
-        raise UserError(f"{source} has {len(words)} words, but {tensor} has {rows} rows; use the vocabulary of this model")
+def require_words(directory: Path, names: Sequence[str], hint: str = "") -> Path:
+    """The tokenizer that an export put into the directory, or the first of these files.
+
+    Raises:
+        UserError: the directory has neither; the message has the hint.
+    """
+    if (own := directory / TOKENIZER).is_dir():
+        return own
+    if (vocabulary := find_vocabulary(directory, names)) is None:
+        listed = f"{', '.join(names[:-1])} or {names[-1]}"
+        raise UserError(f"{directory} has no {listed}{hint}; write the model's words there, one per line, in order of ids")
+    return vocabulary
+
+
+def tokenizer_of_rows(words: Path, rows: int, tensor: str) -> Tokenizer:
+    """The tokenizer of `require_words`, with a piece for each row of an embedding.
+
+    Raises:
+        UserError: the sizes differ; `tensor` names the embedding.
+    """
+    if words.is_dir():
+        tokenizer = load_tokenizer(words)
+        pieces = tokenizer.pieces()
+    else:
+        tokenizer, pieces = None, read_words(words)
+    if len(pieces) != rows:
+        raise UserError(f"{words} has {len(pieces)} words, but {tensor} has {rows} rows; use the vocabulary of this model")
+    return tokenizer or word_tokenizer(pieces, words)

@@ -9,9 +9,10 @@ import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 
+from bertlab.config import add_objectives, base_config
 from bertlab.data.tokenizers import load_tokenizer
-from bertlab.interop.base import Imported
-from bertlab.models.presets import build_body, model_shape
+from bertlab.interop.base import Imported, body_shapes
+from bertlab.models.presets import build_body, model_direction, model_shape
 from tests.references import quick_jit
 from tests.tokenizer_files import write_byte_level, write_gpt1
 
@@ -190,6 +191,17 @@ def batch(seed: int = 1) -> dict[str, np.ndarray]:
     return fields
 
 
+def random_run(directory: Path, pools: bool = False, **model) -> Imported:
+    """A run with random parameters and BERT's tokenizer, which is written to the directory; `model`: of `config.model`."""
+    tokenizer = load_tokenizer(write_directory("bert", directory))
+    config = base_config()
+    config.model.update({"width": 16, "heads": 2, "hidden": 24, "epsilon": 1e-5} | model)
+    add_objectives(config, {"left-to-right": "ltr", "right-to-left": "rtl"}.get(model_direction(config.model), "mlm"))
+    shapes, rng = body_shapes(config, VOCAB, pools=pools), np.random.default_rng(0)
+    draw = lambda path, leaf: np.float32(0.2 * rng.standard_normal(leaf.shape) + (path[-1].key == "scale"))
+    return Imported(config, jax.tree.map_with_path(draw, shapes), tokenizer)
+
+
 def run(imported: Imported, view) -> dict[str, np.ndarray]:
     """What an imported model computes: `layers` [n + 1, B, L, D], and with their heads `pooled`, `nsp` and `logits`."""
     body = build_body(model_shape(imported.config.model, imported.tokenizer.vocab_size))
@@ -198,8 +210,8 @@ def run(imported: Imported, view) -> dict[str, np.ndarray]:
     def compute(body):
         encoded, _ = body.encode(view, True, {})
         side, layers = encoded.widest()
-        out = {"layers": layers}
-        if "output" in params["body"] or side == "forward":
+        out, output = {"layers": layers}, body.config.output
+        if "output" in params["body"] or (output.tied and not output.transform and not output.bias):
             out["logits"] = body.predict_tokens(layers[-1], side)
         if "pooler" in params["body"]:
             out["pooled"] = body.pool(encoded, view)

@@ -71,6 +71,10 @@ def test_state_dicts_come_back_bit_for_bit(form, bias):
     assert back.keys() == tensors.keys()
     for name, array in tensors.items():
         np.testing.assert_array_equal(back[name], array)
+    out = fastai.fastai_names(back)
+    assert out.keys() == fastai_names(tensors, "encoder_dp.emb").keys()
+    for name, array in fastai.plain_names(out, "lm.pth").items():
+        np.testing.assert_array_equal(tensors[name], array)
     # Gate 2 (candidate), unit 3, input 1.
     assert params["body"]["layer_0"]["input_kernel"][1, 2, 3] == tensors["rnns.0.weight_ih_l0"][2 * F + 3, 1]
     assert params["body"]["layer_2"]["recurrent_bias"][3, 1] == tensors["rnns.2.bias_hh_l0"][3 * D + 1]

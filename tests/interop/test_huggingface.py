@@ -17,15 +17,16 @@ from bertlab.config import base_config
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
-from bertlab.interop import export_weights, import_weights
+from bertlab.interop import export_weights, huggingface, import_weights
 from bertlab.interop.base import Imported, load_run
-from bertlab.interop.huggingface import describe, load, save
+from bertlab.interop.huggingface import kind_of, load, save
 from bertlab.models.presets import model_shape
 from tests.hostile_text import hostile_texts
 from tests.interop import published
 from tests.tokenizer_files import plain_words
 
 RECORDED = Path(__file__).parent / "recorded"
+MODELLING = Path(huggingface.__file__).with_name("modeling_bertlab.py")
 
 
 def same(a, b) -> None:
@@ -187,7 +188,7 @@ def test_a_pickle_is_never_opened(tmp_path):
     [
         ("bert", {"model_type": "electra"}, "model_type='electra'"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-        ("bert", {"is_decoder": True}, "is_decoder=True"),
+        ("roberta", {"is_decoder": True}, "is_decoder=True"),
         ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ("bert", {"hidden_act": "quick_gelu"}, "activation 'quick_gelu'"),
         ("bert", {"hidden_act": ["gelu"]}, r"activation \['gelu'\]"),
@@ -208,28 +209,107 @@ def test_config_keys_that_cannot_be_honoured(kind, config, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "model, message",
+    "model, kind",
     [
-        ({"family": "modern"}, "config.model.norm='rms_norm'"),
-        ({"family": "elmo"}, "config.model.family"),
-        ({"direction": "left-to-right"}, "config.model.embedding_norm=True"),
-        ({"direction": "right-to-left"}, "config.model.direction='right-to-left'"),
-        ({"gated": True}, "config.model.gated=True"),
-        ({"position_encoding": "rotary"}, "config.model.position_encoding='rotary'"),
-        ({"final_norm": True}, "config.model.final_norm=True"),
-        ({"segments": 0}, "config.model.segments=0"),
-        ({"position_offset": 2, "activation": "gelu_erf"}, "config.model.position_offset=2"),
-        ({"family": "gpt", "hidden": 99}, "config.model.hidden=99"),
-        ({"family": "gpt", "activation": "gelu_erf"}, "config.model.activation='gelu_erf'"),
-        ({"family": "gpt", "norm_placement": "pre"}, "config.model.final_norm=False"),
+        ({}, "bert"),
+        ({"direction": "left-to-right"}, "bert"),
+        ({"direction": "right-to-left"}, "bertlab"),
+        ({"gated": True}, "bertlab"),
+        ({"final_norm": True}, "bertlab"),
+        ({"segments": 0}, "bertlab"),
+        ({"output_transform": False, "output_bias": False}, "bertlab"),
+        ({"position_offset": 1, "activation": "gelu_erf"}, "roberta"),
+        ({"position_offset": 1}, "bertlab"),
+        ({"position_offset": 2, "activation": "gelu_erf"}, "bertlab"),
+        ({"family": "gpt", "hidden": 64}, "openai-gpt"),
+        ({"family": "gpt", "hidden": 64, "norm_placement": "pre"}, "bertlab"),
+        ({"family": "gpt", "hidden": 99}, "bertlab"),
+        ({"family": "gpt", "hidden": 64, "activation": "gelu_erf"}, "bertlab"),
+        ({"family": "gpt", "size": "gpt2", "activation": "gelu_erf"}, "gpt2"),
+        ({"family": "modern"}, "bertlab"),
     ],
 )
-def test_what_transformers_cannot_express_is_not_exported(model, message, tmp_path):
-    tokenizer = load(published.write_directory("bert", tmp_path / "source")).tokenizer
-    config = base_config()
-    config.model.update(model)
+def test_the_kind_is_the_first_that_computes_the_same(model, kind, tmp_path):
+    run = published.random_run(tmp_path / "bert", layers=1, **model)
+    shape = model_shape(run.config.model, published.VOCAB)
+    assert kind_of(shape, run.params, run.tokenizer) == kind
+    pooler = {"body": run.params["body"] | {"pooler": {}}}  # from left to right it reads the last token
+    expected = kind if shape.direction == "bidirectional" else "bertlab"
+    assert kind_of(shape, pooler, run.tokenizer) == expected
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"direction": "left-to-right"},
+        {"family": "modern", "direction": "right-to-left", "local_window": 4},
+        {"family": "gpt", "norm_placement": "pre", "tied": False, "init_stddev": 0.5},
+        {"position_offset": 3, "segments": 3, "norm": "rms_norm", "output_transform": False, "output_bias": False},
+    ],
+)
+def test_every_transformer_comes_back_bit_for_bit(model, tmp_path):
+    """And with every number of its shape. Ours has a pooler; transformers' left-to-right BERT has none."""
+    run = published.random_run(tmp_path / "bert", pools=len(model) > 1, layers=1, **model)
+    (tmp_path / "out").mkdir()
+    save(run, tmp_path / "out")
+    again = load(tmp_path / "out")
+    same(again.params, run.params)
+    shapes = [model_shape(imported.config.model, published.VOCAB) for imported in (again, run)]
+    unused = {"truncated_init", "scaled_residual_init"} if len(model) == 1 else set()
+    values = [{name: value for name, value in vars(shape).items() if name not in unused} for shape in shapes]
+    assert values[0] == values[1]
+    assert list(again.config.objectives) == list(run.config.objectives)
+
+
+def test_what_sentence_transformers_reads(tmp_path):
+    run = published.random_run(tmp_path / "bert", norm_placement="pre")
+    (tmp_path / "out").mkdir()
+    save(run, tmp_path / "out")
+    read = lambda name: json.loads((tmp_path / "out" / name).read_text())
+    assert [(module["path"], module["type"].rpartition(".")[2]) for module in read("modules.json")] == [
+        ("", "Transformer"), ("1_Pooling", "Pooling"),
+    ]  # fmt: skip
+    pooling = read("1_Pooling/config.json")
+    assert pooling.pop("word_embedding_dimension") == 16
+    assert [mode for mode, chosen in pooling.items() if chosen] == ["pooling_mode_mean_tokens"]
+    assert read("sentence_bert_config.json")["max_seq_length"] == 512
+    assert (tmp_path / "out/modeling_bertlab.py").read_bytes() == (
+        Path(huggingface.__file__).with_name("modeling_bertlab.py")
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"layers": "wide"}, "layers='wide'"),
+        ({"gated": 1}, "gated=1"),
+        ({"norm": "batch_norm"}, "norm='batch_norm'"),
+        ({"family": "elmo"}, "family='elmo'"),
+        ({"tie_word_embeddings": None}, "tie_word_embeddings=None"),
+    ],
+)
+def test_keys_of_our_own_kind_are_checked(change, message, tmp_path):
+    run = published.random_run(tmp_path / "bert", norm_placement="pre")
+    (tmp_path / "out").mkdir()
+    save(run, tmp_path / "out")
+    path = tmp_path / "out/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=message):
-        describe(model_shape(config.model, published.VOCAB), {"body": {"output": {}}}, tokenizer)
+        load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("family, other", [("elmo", "elmo"), ("awd_lstm", "fastai"), ("static", "word2vec")])
+def test_what_is_no_transformer_names_its_format(family, other, tmp_path):
+    imported = load(published.write_directory("bert", tmp_path / "source"))
+    imported.config.model = base_config().model
+    imported.config.model.update(family=family, size="tiny")
+    with pytest.raises(UserError, match=f"--to={other}"):
+        save(imported, tmp_path)
+
+
+def test_a_decoder_with_a_pooler_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is_decoder=True"):
+        load(published.write_directory("bert", tmp_path / "source", is_decoder=True))
 
 
 def test_other_heads_stay_behind_and_are_named(tmp_path, capsys):

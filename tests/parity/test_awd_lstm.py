@@ -11,7 +11,7 @@ import torch
 
 from bertlab.errors import UserError
 from bertlab.interop import fastai
-from bertlab.interop.base import import_weights, load_run
+from bertlab.interop.base import export_weights, import_weights, load_run
 from bertlab.models.presets import build_body, model_shape
 from tests.interop.test_fastai import WORDS, plain, salesforce
 
@@ -83,6 +83,34 @@ def test_states_and_logits_equal_torch_over_truncated_batches(form, direction, t
             layers, expected, states = model(torch.from_numpy(np.ascontiguousarray(turn(tokens).T)).long(), states)
         for ours, theirs in zip((*getattr(encoded, side), logits), (*layers, expected), strict=True):
             np.testing.assert_allclose(turn(np.asarray(ours)), theirs.numpy().swapaxes(0, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_an_export_comes_back_bit_for_bit(direction, saved, tmp_path):
+    """And torch's own model takes it, strictly."""
+    (saved / "lm.pth").rename(saved / f"lm_{direction}.pth")
+    import_weights("fastai", saved, tmp_path / "run")
+    export_weights("fastai", tmp_path / "run", tmp_path / "out")
+    state = torch.load(tmp_path / "out" / f"lm_{direction}.pth", weights_only=True)
+    first, again = load_run(tmp_path / "run"), fastai.load(tmp_path / "out")
+    jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
+    assert again.tokenizer.pieces() == first.tokenizer.pieces() == json.loads((tmp_path / "out/itos.json").read_text())
+    assert again.config.model == first.config.model and again.files[-1] == "tokenizer"
+    modules = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
+    modules[0].encoder, modules[0].encoder_dp, modules[0].rnns = (
+        torch.nn.Embedding(11, 4),
+        torch.nn.Module(),
+        torch.nn.ModuleList(),
+    )
+    modules[0].encoder_dp.emb = modules[0].encoder
+    modules[1].decoder = torch.nn.Linear(4, 11)
+    for inputs, cell in ((4, 6), (6, 6), (6, 4)):
+        layer = torch.nn.Module()
+        layer.module = torch.nn.LSTM(inputs, cell)
+        layer.weight_hh_l0_raw = layer.module.weight_hh_l0
+        del layer.module._parameters["weight_hh_l0"]
+        body.rnns.append(layer)
+    modules.load_state_dict(state, strict=True)
 
 
 def test_only_tensors_are_read(tmp_path):
