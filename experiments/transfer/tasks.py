@@ -8,8 +8,9 @@ of models that read the same text with the same tokenizer. `data` holds one fold
 below). Set `squad_train` if SQuAD's training file is not train-v1.1.json or you have several. Scores are on the published test
 set, or on the development set if the test labels are hidden; see `bertlab/transfer/tasks`. Two cores take an hour and a half
 for these rows and steps. All models have the same rows, rates and steps, except that static vectors have a higher rate. With
-`rates=3e-4+1e-3+3e-3` every model tries these rates, and `valid` selects one for each task. Seeds change the head's initial
-values, dropout and the order of the examples, and for the model from random values also the body.
+`rates=3e-4+1e-3+3e-3` every model tries these rates, and `valid` selects one for each task. `labels=1000` trains on at most
+1,000 examples, in ten passes. Without `static=` there are no static vectors. Seeds change the head's initial values, dropout
+and the order of the examples, and for the model from random values also the body.
 """
 
 from bertlab.config import parse_arguments
@@ -42,11 +43,13 @@ SHARED = {
 
 def get_study(arguments=None):
     values = parse_arguments(
-        arguments, pretrained="", static="", data="", seeds=3, tasks="+".join(TASKS), rates="", squad_train=""
+        arguments, pretrained="", static="", data="", seeds=3, tasks="+".join(TASKS), rates="", labels=0, squad_train=""
     )
-    for key in ("pretrained", "static", "data"):
+    for key in ("pretrained", "data"):
         if not values[key]:
             raise UserError(f"{key}= is missing; write tasks.py:pretrained=RUN,static=RUN,data=DIR")
+    if values["labels"] < 0:
+        raise UserError(f"labels={values['labels']} must be 1 or more, or 0 for all")
     if unknown := [name for name in values["tasks"].split("+") if name not in TASKS]:
         raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is none of {', '.join(TASKS)}")
     downstream = {}
@@ -57,22 +60,21 @@ def get_study(arguments=None):
             "data.seq_len": length,
             "transfer.epochs": float(epochs),
         }
-        downstream[name] = settings | more
+        few = {"task_data.limit": values["labels"], "transfer.epochs": 10.0} if values["labels"] else {}
+        downstream[name] = settings | more | few
     if values["squad_train"] and "squad1" in downstream:
         downstream["squad1"]["task_data.train_file"] = values["squad_train"]
-    static = {"config": f"run:{values['static']}"}
     rates = [float(rate) for rate in values["rates"].split("+") if rate]
+    models = {"pretrained": {}, "random": {"finetune.transfer.random": True}}
+    if values["static"]:
+        models["static"] = {"config": f"run:{values['static']}"} | ({} if rates else {RATE: 5e-3})
     return Study(
         name="transfer",
         title="What pretraining gives on ten tasks",
         question="Is a pretrained model better than the same one from random values, and than static vectors?",
         config=f"run:{values['pretrained']}",
         axes={
-            "model": {
-                "pretrained": {},
-                "random": {"finetune.transfer.random": True},
-                "static": static if rates else static | {RATE: 5e-3},
-            },
+            "model": models,
             **({RATE: rates} if rates else {}),
             "finetune.seed": list(range(1, values["seeds"] + 1)),
         },

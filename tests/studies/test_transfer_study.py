@@ -99,9 +99,11 @@ def test_mistakes_are_found_before_anything_is_trained(study, tmp_path):
 
 
 def test_the_study_of_ten_tasks_asks_for_what_there_is(bert_run):
-    path = f"{ROOT}/experiments/transfer/tasks.py:pretrained={bert_run},static={bert_run},data=data,seeds=2"
+    path = f"{ROOT}/experiments/transfer/tasks.py:pretrained={bert_run},data=data,seeds=2"
+    few = load_study(f"{path},labels=100")
+    assert len(few.runs()) == 2 * 2 and {of["task_data.limit"] for of in few.downstream.values()} == {100}
     for more, count in (("", 3 * 2), (",rates=1e-3+3e-3", 3 * 2 * 2)):
-        study = load_study(path + more)
+        study = load_study(f"{path},static={bert_run}{more}")
         runs = study.runs()
         assert len(runs) == count and len(study.downstream) == 10
         for run in runs:
