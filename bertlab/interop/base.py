@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.interop.card import write_card
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
 from bertlab.run import Run
@@ -324,7 +325,7 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
 
 
 def export_weights(kind: str, run: str | Path, directory: str | Path, step: int | None = None) -> None:
-    """Exports a run's model in another system's format.
+    """Exports a run's model in another system's format, with a README.md that describes it (`bertlab.interop.card`).
 
     Args:
         kind: a key of `EXPORTERS`.
@@ -340,6 +341,8 @@ def export_weights(kind: str, run: str | Path, directory: str | Path, step: int 
     loaded = load_run(Path(run), step)
     with whole_directory(Path(directory)) as part:
         save(loaded, part)
+        count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
+        write_card(Run(run), loaded.config, loaded.tokenizer, count, part, step)
 
 
 def _find(kind: str, registry: Mapping[str, str]) -> Callable:

@@ -299,11 +299,12 @@ class BertlabForCausalLM(_WithOutput, GenerationMixin):
             loss = self.loss_function(turn(logits), turn(labels), self.config.vocab_size, num_items_in_batch)
         return CausalLMOutput(loss, logits, encoded.hidden_states)
 
-    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **_):
+    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, token_type_ids=None, **_):
         """The whole text at each step: nothing is cached. Positions count from the first token that is not padding."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        return {"input_ids": input_ids, "attention_mask": mask, "position_ids": positions}
+        given = {"attention_mask": mask, "token_type_ids": token_type_ids, "position_ids": positions}
+        return {"input_ids": input_ids, **given}
 
 
 class BertlabForSequenceClassification(BertlabPreTrainedModel):

@@ -180,7 +180,7 @@ def test_an_export_is_bit_for_bit_what_came_in(form, changed, tmp_path):
     source, out = write_source(tmp_path / "source", form, **changed), tmp_path / "out"
     import_weights("elmo", source, tmp_path / "run")
     export_weights("elmo", tmp_path / "run", out)
-    names = {"options.json", "tokenizer", "weights.hdf5"} | ({"vocabulary.txt"} if form == "ids" else set())
+    names = {"README.md", "options.json", "tokenizer", "weights.hdf5"} | ({"vocabulary.txt"} if form == "ids" else set())
     assert {path.name for path in out.iterdir()} == names
     jax.tree.map(functools.partial(np.testing.assert_array_equal, strict=True), datasets(out), datasets(source))
     options = json.loads((out / "options.json").read_text())

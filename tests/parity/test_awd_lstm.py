@@ -96,14 +96,9 @@ def test_an_export_comes_back_bit_for_bit(direction, saved, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
     assert again.tokenizer.pieces() == first.tokenizer.pieces() == json.loads((tmp_path / "out/itos.json").read_text())
     assert again.config.model == first.config.model and again.files[-1] == "tokenizer"
-    modules = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
-    modules[0].encoder, modules[0].encoder_dp, modules[0].rnns = (
-        torch.nn.Embedding(11, 4),
-        torch.nn.Module(),
-        torch.nn.ModuleList(),
-    )
-    modules[0].encoder_dp.emb = modules[0].encoder
-    modules[1].decoder = torch.nn.Linear(4, 11)
+    body, head = modules = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
+    body.encoder, body.encoder_dp, body.rnns = torch.nn.Embedding(11, 4), torch.nn.Module(), torch.nn.ModuleList()
+    body.encoder_dp.emb, head.decoder = body.encoder, torch.nn.Linear(4, 11)
     for inputs, cell in ((4, 6), (6, 6), (6, 4)):
         layer = torch.nn.Module()
         layer.module = torch.nn.LSTM(inputs, cell)

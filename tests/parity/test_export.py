@@ -152,7 +152,7 @@ def test_the_mean_of_the_states_is_the_sentence_vector(exported, tmp_path):
     run, directory = exported(norm_placement="pre", layers=1)
     save_imported(run, tmp_path / "run", "huggingface", "there")
     texts = ["a b c", "d", "e f g h"]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
     given = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         states = opened(directory, transformers.AutoModel)[0](**given).last_hidden_state
@@ -201,13 +201,15 @@ def test_losses_ask_what_the_objective_asks(direction, exported):
     np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-5)
 
 
-def test_generation_takes_the_likeliest_token_each_time(exported):
-    run, directory = exported(family="gpt", position_encoding="rotary", layers=1)
-    model = opened(directory)[0]
-    text, padded = [7, 8, 9], torch.tensor([[0, 0, 7, 8, 9]])
-    found = model.generate(padded, attention_mask=(padded > 0).long(), max_new_tokens=4, do_sample=False, eos_token_id=None)
-    for _ in range(4):
-        row = np.array([text], np.int32)
-        view = {"tokens": row, "documents": row * 0 + 1, "segments": row * 0, "positions": np.arange(len(text))[None]}
-        text.append(int(published.run(run, view)["logits"][0, -1].argmax()))
-    assert found[0, 2:].tolist() == text
+def test_generation_predicts_what_ours_does_for_the_text_so_far(exported):
+    """After padding on the left, as generation puts it, with the segments that the tokenizer gives."""
+    run, directory = exported(family="gpt", gated=True, segments=2, layers=1)
+    padded, settings = torch.tensor([[0, 0, 7, 8, 9]]), {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    settings |= {"return_dict_in_generate": True, "output_logits": True}
+    found = opened(directory)[0].generate(
+        input_ids=padded, attention_mask=(padded > 0).long(), token_type_ids=padded * 0 + 1, **settings
+    )
+    for length, logits in zip(range(3, 7), found.logits, strict=True):
+        row = found.sequences[:, 2 : 2 + length].numpy().astype(np.int32)
+        view = {"tokens": row, "documents": row * 0 + 1, "segments": row * 0 + 1, "positions": np.arange(length)[None]}
+        np.testing.assert_allclose(logits[0], published.run(run, view)["logits"][0, -1], rtol=0, atol=1e-5)

@@ -1,0 +1,72 @@
+"""The card of an export has the run's hash, config and scores: at the last step and at an earlier one."""
+
+import json
+import re
+
+import jax
+import numpy as np
+
+from bertlab.interop import export_weights
+from bertlab.interop.base import load_run, save_imported
+from bertlab.run import Run
+from tests.interop import published
+
+
+def rows(card: str) -> list[list[str]]:
+    """The cells of all tables."""
+    return [line.strip("| ").split(" | ") for line in card.splitlines() if line.startswith("|")]
+
+
+def trained(directory, **model) -> Run:
+    """A run of two steps with a fine-tuning and an evaluation, as its files say."""
+    save_imported(published.random_run(directory.parent / "bert", layers=1, **model), directory, "huggingface", "there")
+    run = Run(directory)
+    run.imported.delete()
+    (run.checkpoints / "0").rename(run.checkpoints / "2")
+    lines = [
+        {"step": step, "split": split, "tokens": 100 * step, "data_hash": f"hash{step}", "mlm/loss": 5.0 - step}
+        for step in (1, 2)
+        for split in ("train", "valid")
+    ]
+    run.metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = {"valid": {"loss": 3.0, "mlm/loss": 3.0}, "test": {"loss": 3.25, "mlm/loss": 3.25, "mlm/accuracy": 0.5}}
+    run.result.write({"step": 2, "tokens": 200, "flops": 1.5e9, "data_hash": "hash2", "metrics": metrics})
+    run.data.write({"corpus": {"fingerprint": "f1"}})
+    run.stage("finetune", "sst2").result.write({"metrics": {"valid": {"sst2/accuracy": 0.875}}})
+    entry = {"value": 1.5, "standard_error": 0.1}
+    run.evaluation.write({"bits_per_byte": {"test split": {"pseudo": entry}}})
+    return run
+
+
+def test_hash_config_and_scores_of_the_last_step(tmp_path):
+    run = trained(tmp_path / "run", norm_placement="pre")
+    export_weights("huggingface", run.directory, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    found = rows(card)
+    for row in (["step", "2"], ["tokens", "200"], ["hash of the batches (`data_hash`)", "hash2"]):
+        assert row in found, row
+    assert ["fingerprint of the prepared corpus", "f1"] in found
+    scores = [row for row in found if len(row) == 4][2:]
+    assert scores == [
+        ["mlm", "valid", "loss", "3"],
+        ["mlm", "test", "loss", "3.25"],
+        ["mlm", "test", "accuracy", "0.5"],
+        ["sst2", "valid", "accuracy", "0.875"],
+        ["bits per byte (pseudo)", "test split", "mean", "1.5"],
+    ]
+    (config,) = re.findall(r"```json\n(.*)\n```", card, re.S)
+    assert json.loads(config) == json.loads(json.dumps(run.config.read()))
+    assert card.startswith("---\nlibrary_name: transformers\ntags: [bertlab, bert, mlm]\n---\n")
+    assert "trust_remote_code=True" in card
+    count = sum(np.size(leaf) for leaf in jax.tree.leaves(load_run(run.directory).params))
+    assert f"{count:,} parameters" in card
+
+
+def test_an_earlier_step_and_transformers_own_class(tmp_path):
+    run = trained(tmp_path / "run")
+    (run.checkpoints / "2").rename(run.checkpoints / "1")
+    export_weights("huggingface", run.directory, tmp_path / "out", step=1)
+    card = (tmp_path / "out/README.md").read_text()
+    assert ["hash of the batches (`data_hash`)", "hash1"] in rows(card) and "sst2" not in card
+    assert [row for row in rows(card) if len(row) == 4][2:] == [["mlm", "valid", "loss", "4"]]
+    assert "trust_remote_code" not in card
