@@ -17,6 +17,8 @@ from bertlab.studies.selection import at_selected_labels, searches_of
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 from bertlab.transfer.tasks import find_task
 
+LISTED = 6  # unfinished runs that a notice names
+
 
 def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
     """What the results of a study or run show, in plain sentences; `compared` comes from `compare_all`."""
@@ -283,7 +285,9 @@ def runs_left_out(results: Results, status: str) -> str:
     did = "failed" if status == "failed" else f"{verb} not finished"
     if not results.axes:
         return f"This run {did}" + (f": {runs['error'].iloc[0]}." if runs["error"].iloc[0] else ".")
-    names = ", ".join(f"{run['run']} ({run['error']})" if run["error"] else run["run"] for _, run in runs.iterrows())
+    names = [f"{run['run']} ({run['error']})" if run["error"] else run["run"] for _, run in runs.iterrows()]
+    if status == "unfinished" and len(names) > LISTED:
+        names[LISTED:] = [f"and {len(names) - LISTED} more"]
     of = f"{len(results.runs)} runs"
     if status == "failed":
         started = int(results.runs["status"].isin(["failed", "finished"]).sum())
@@ -291,4 +295,4 @@ def runs_left_out(results: Results, status: str) -> str:
         interval = scipy.stats.binomtest(len(runs), started).proportion_ci(method="exact")  # Clopper and Pearson's
         ends = f"{100 * interval.low:.0f} to {100 * interval.high:.0f} %"
         did += f" ({100 * len(runs) / started:.0f} %, 95 % interval {ends})"
-    return f"{len(runs)} of {of} {did} and {verb} left out of tables: {names}."
+    return f"{len(runs)} of {of} {did} and {verb} left out of tables: {', '.join(names)}."
