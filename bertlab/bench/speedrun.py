@@ -362,25 +362,29 @@ def table(folder: Path, track: Track) -> str:
 
 
 def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> str:
-    """The table of one machine. Times are geometric means; p is Welch's on log time against the fastest entry above."""
+    """The table of one machine. Times are geometric means; p is Welch's on log time against the fastest entry above.
+
+    An entry that did not reach the target with every seed took longer than its runs: ">" marks a bound.
+    """
     by_entry = {entry: [r for r in results if (r["entry"], r["machine"]) == (entry.name, name)] for entry in known}
     by_entry = {entry: of for entry, of in by_entry.items() if of}
-    logs = {entry: np.log([r["seconds"] if r["reached"] else math.inf for r in of]) for entry, of in by_entry.items()}
+    logs = {entry: np.log([r["seconds"] for r in of]) for entry, of in by_entry.items()}
+    bound = {entry: "" if all(r["reached"] for r in of) else "> " for entry, of in by_entry.items()}
     dates = {entry: min(r["date"] for r in of) for entry, of in by_entry.items()}
     order = sorted(by_entry, key=lambda entry: (entry.name != BASELINE, dates[entry], -logs[entry].mean()))
-    baseline = next((logs[entry].mean() for entry in order if entry.name == BASELINE), math.nan)
-    rows, record = [], None
+    rows, record, first = [], None, order[0]
     for entry in order:
         of, mean, p = by_entry[entry], logs[entry].mean(), math.nan
-        if record is not None and np.isfinite(mean) and min(len(of), len(by_entry[record])) > 1:
+        if record is not None and not bound[entry] and min(len(of), len(by_entry[record])) > 1:
             both = [pd.Series(logs[e], [f"{e.name} {r['seed']}" for r in by_entry[e]]) for e in (entry, record)]
             p = compare_variants(*both, (entry.name, record.name)).p
+        has_speed = first.name == BASELINE and not bound[entry]
         mean_of = lambda key, of=of: count_text(float(np.mean([r[key] for r in of])))
         rows.append(
             {
                 "Entry": entry.name,
-                "Time": f"{math.exp(mean):.1f} s" if np.isfinite(mean) else "not reached by all seeds",
-                "Speed (BERT: 1)": f"{math.exp(baseline - mean):.2f}" if np.isfinite(baseline - mean) else "–",
+                "Time": f"{bound[entry]}{math.exp(mean):.1f} s",
+                "Speed (BERT: 1)": f"{bound[first]}{math.exp(logs[first].mean() - mean):.2f}" if has_speed else "–",
                 "Seeds": len(of),
                 "p": p_text(p),
                 **{head: mean_of(head.lower()) for head in ("Steps", "Tokens", "FLOPs")},
@@ -389,6 +393,6 @@ def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> st
                 "What made it faster": entry.why,
             }
         )
-        if np.isfinite(mean) and (record is None or mean < logs[record].mean()):
+        if not bound[entry] and (record is None or mean < logs[record].mean()):
             record = entry
     return markdown_table(pd.DataFrame(rows))

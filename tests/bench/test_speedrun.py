@@ -153,6 +153,7 @@ def test_a_table_compares_with_the_record_before_on_the_same_machine(folder):
         for name, seconds, date in (("bert", 100, 1), ("fast", 25, 2), ("slow", 50, 3), ("later", 24, 4)):
             result(name, seed, seconds * (1 + 0.01 * seed), folder, date=f"2026-01-0{date}")
         result("fails", seed, 10, folder, date="2026-01-05", reached=seed != 3)
+    result("bert", 1, 70.0, folder, machine="B, 2 cores", reached=False)
     result("fast", 1, 7.0, folder, machine="B, 2 cores")
     text = table(folder, module.TRACK)
     first, second, rest = text.split("\n\n**B, 2 cores**")[0], text.split("\n\n**B, 2 cores**")[1], text.split("\n\n")[-1]
@@ -164,7 +165,8 @@ def test_a_table_compares_with_the_record_before_on_the_same_machine(folder):
     assert [row[4] for row in rows[1:4]] == [against(25, 100), against(50, 25), against(24, 25)]
     assert 0.001 < float(rows[3][4]) < 0.05 and against(24, 100) == "< 0.001"
     assert rows[0][4] == rows[4][4] == "–"
-    assert "7.0 s" in second and "| new | not measured |" in rest
+    assert "| bert | > 70.0 s | – |" in second and "| fast | 7.0 s | > 10.00 |" in second
+    assert rows[4][1].startswith("> ") and "| new | not measured |" in rest
 
 
 def test_the_committed_entries_keep_the_rules_and_the_committed_table_is_that_of_the_committed_files(tmp_path):
@@ -176,4 +178,6 @@ def test_the_committed_entries_keep_the_rules_and_the_committed_table_is_that_of
         assert entry.why
     shutil.copytree(ROOT / FOLDER, tmp_path / "speedrun")
     module.write_table(tmp_path / "speedrun", TRACK)
-    assert (tmp_path / "speedrun/README.md").read_text() == (ROOT / FOLDER / "README.md").read_text()
+    page = (ROOT / FOLDER / "README.md").read_text()
+    assert (tmp_path / "speedrun/README.md").read_text() == page
+    assert f"**{TRACK.target} nats**" in page and f"{TRACK.every:,} positions" in page
