@@ -76,6 +76,11 @@ def test_another_text_is_a_trial_and_an_entry_that_ends_before_the_target_has_no
     assert sorted(path.name for path in folder.iterdir()) == ["entries"]
 
 
+def test_a_machine_of_another_class_is_refused(folder):
+    with pytest.raises(UserError, match="taskset"):
+        module.machine_class(dataclasses.replace(module.TRACK, cores=module.TRACK.cores + 1))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
