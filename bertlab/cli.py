@@ -206,6 +206,7 @@ def _add_measuring(add) -> None:
     evaluate("--text", type=Path, help="UTF-8 file, one text per line (default: sentences of the run's test split)")
     evaluate("--minimal_pairs", type=Path, help="minimal pairs in BLiMP's format: .jsonl, .jsonl.gz or .jsonl.xz")
     evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
+    evaluate("--orders", type=int, default=4, help="random orders of each text for the kind any-order (default 4)")
     evaluate("--limit", type=int, default=0, help="most texts, or pairs per paradigm (default: a whole file, or 200 sentences)")
     evaluate(
         "--out", type=Path,
@@ -468,7 +469,7 @@ def _evaluate(given, _) -> None:
     from bertlab.transfer.evaluate import evaluate
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
-    evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out, given.step)
+    evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out, given.step, given.orders)
 
 
 def _doctor(given, _) -> int:

@@ -102,10 +102,15 @@ class Bound:
         return self.shown()
 
 
-WAYS = {"forward": "forward", "backward": "backward", "in order": "both", "at the mask": "both", "before the mask": "both"}
+WAYS = {"forward": "forward", "backward": "backward"} | dict.fromkeys(
+    ("in order", "at the mask", "before the mask", "in any order"), "both"
+)
 """How a trained model can predict a token of a text: from the states of one side; from states of both sides, with the tokens
-shown in order; from the state of the [MASK] in its place; or from the state one position before that [MASK]. The values are
-the sides that the ways read."""
+shown in order; from the state of the [MASK] in its place; from the state one position before that [MASK]; or by the
+objective's own `hidden_logits`. The values are the sides that the ways read."""
+
+HIDDEN = jnp.iinfo(jnp.int32).max
+"""The rank of a token that an order has not shown yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,6 +302,26 @@ class Objective(abc.ABC):
             side: the side of `Encoded` that they are from.
         """
         return model.predict_tokens(hidden, side)
+
+    def hidden_logits(self, model: Bound, view: View, ranks: Int[Array, "B L"]) -> Float[Array, "B L V"]:
+        """The logits of each hidden token, given only the shown ones: for code lengths in any order, and for sampling.
+
+        The default puts [MASK] in place of the hidden tokens and asks `token_logits`, at the mask or before it as `scoring`
+        says. Override it, and let `scoring` name the way "in any order", if a model is asked in another manner.
+
+        Args:
+            model: without dropout.
+            view: clean rows, one document each.
+            ranks: when each position is shown, from 0, or HIDDEN. Positions of one rank are shown together.
+
+        Returns:
+            Logits at every position; those of shown tokens have no meaning.
+        """
+        shown = {**view, "tokens": jnp.where(ranks == HIDDEN, model.vocabulary.mask_id, view["tokens"])}
+        encoded = model.encode(shown)
+        model = dataclasses.replace(model, shown=lambda: encoded, view=shown)
+        logits = self.token_logits(model, encoded.output("both"), "both")
+        return logits if "at the mask" in self.scoring().ways else jnp.roll(logits, 1, axis=1)
 
     def scoring(self) -> Scoring:
         """How a trained model can score a text; the default is the chain rule if the loss predicts tokens from one side."""

@@ -17,7 +17,18 @@ from bertlab.errors import UserError
 from bertlab.keys import setting
 from bertlab.models.base import ACTIVATIONS, Dense, Norm, OutputConfig, TokenPrediction, View, rows_apart
 from bertlab.models.transformer import Transformer, TransformerConfig
-from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Vocabulary, cross_entropy
+from bertlab.objectives.base import (
+    HIDDEN,
+    Bound,
+    Corruption,
+    Metrics,
+    NoFloor,
+    Objective,
+    Oracle,
+    Scoring,
+    Vocabulary,
+    cross_entropy,
+)
 from bertlab.objectives.choosing import at_positions, put_at
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.word_vectors import draw_words
@@ -116,6 +127,16 @@ class ReplacedTokenDetection(Objective):
         if self.task == "replace_mlm" and not self.trains_generator:
             return None
         return _Head(body, self)
+
+    def scoring(self) -> Scoring:
+        """By the generator, in any order; the body is not asked."""
+        return Scoring(("in any order",)) if self.trains_generator else Scoring()
+
+    def hidden_logits(self, model: Bound, view: View, ranks: Int[Array, "B L"]) -> Float[Array, "B L V"]:
+        """The generator's, with [MASK] at all hidden tokens."""
+        places = jnp.broadcast_to(jnp.arange(ranks.shape[1]), ranks.shape)
+        masked = jnp.where(ranks == HIDDEN, model.vocabulary.mask_id, view["tokens"])
+        return model.head.generator.logits({**view, "tokens": masked, "masked_positions": places}, True)
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
         """Chosen words are replaced by draws from the training text's counts."""

@@ -20,6 +20,8 @@ def scoring_of(name: str, objective: Objective, sides: Collection[str] = SIDES) 
                     f"the way {way!r} needs states of {WAYS[way]!r}, but reads={objective.reads!r} trains only"
                     f" {', '.join(map(repr, trained))}; drop the way or change reads"
                 )
+        if "in any order" in scoring.ways and type(objective).hidden_logits is Objective.hidden_logits:
+            raise TypeError("the way 'in any order' needs the objective's own hidden_logits(); define it or drop the way")
         return scoring
 
 
@@ -29,7 +31,8 @@ def check_token_logits(name: str, objective: Objective) -> None:
     Raises:
         TypeError: says what to define.
     """
-    if type(objective).token_logits is Objective.token_logits and scoring_of(name, objective).ways:
+    asked = set(scoring_of(name, objective).ways) - {"in any order"}
+    if asked and type(objective).token_logits is Objective.token_logits:
         raise TypeError(
             "loss() does not use the model's output layer (model.token_loss, model.predict_tokens), which scoring() needs;"
             " define token_logits() with the layer that it trains, or return Scoring() from scoring()"

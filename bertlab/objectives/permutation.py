@@ -5,15 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.keys import setting
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Metrics, Objective, Oracle, Scoring, Vocabulary
+from bertlab.objectives.base import HIDDEN, Bound, Metrics, Objective, Oracle, Scoring, Vocabulary
 from bertlab.objectives.choosing import at_positions, from_slots
-
-# Later than any rank: shown to nobody.
-_NEVER = jnp.iinfo(jnp.int32).max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,21 +72,9 @@ class PermutationLanguageModel(Objective):
         if not self.context_in_order:
             ranks = jnp.where(from_slots(target, used, tokens.shape[1]), ranks, -1)
         at_target = lambda field: at_positions(batch[field], target)
-        queries = {
-            "tokens": jnp.where(used, vocabulary.mask_id, vocabulary.pad_id),
-            "segments": at_target("segments"),
-            "documents": jnp.where(used, at_target("documents"), 0),
-            "positions": at_target("positions"),
-            "order": rank - 1,
-            "shown_at": jnp.full_like(rank, _NEVER),
-        }
-        content = {**batch, "order": ranks, "shown_at": ranks}
-        return {
-            **batch,
-            **{name: jnp.concatenate([content[name], values], axis=1) for name, values in queries.items()},
-            "permutation_labels": at_target("tokens"),
-            "permutation_weights": used,
-        }
+        queries = {name: at_target(name) for name in ("tokens", "segments", "documents", "positions")}
+        view = _doubled(batch, ranks, queries | {"order": rank - 1}, used, vocabulary)
+        return {**view, "permutation_labels": queries["tokens"], "permutation_weights": used}
 
     def slots(self, length: int) -> int:
         """P, the most targets in a row of L positions."""
@@ -107,7 +92,19 @@ class PermutationLanguageModel(Objective):
         return model.token_loss(queries, "both", labels, view["permutation_weights"])
 
     def scoring(self) -> Scoring:
-        return Scoring(lacks="its predictions come from a query stream that scoring does not run")
+        """By the query stream, in any order."""
+        return Scoring(("in any order",))
+
+    def hidden_logits(self, model: Bound, view: View, ranks: Int[Array, "B L"]) -> Float[Array, "B L V"]:
+        """Of a query at each hidden position that sees all shown tokens; these see each other as in training."""
+        hidden = ranks == HIDDEN
+        if not self.context_in_order:
+            ranks = jnp.where(hidden, ranks, -1)
+        queries = {name: view[name] for name in ("tokens", "segments", "documents", "positions")}
+        queries |= {"order": jnp.full_like(ranks, HIDDEN - 1)}
+        doubled = _doubled(view, ranks, queries, hidden, model.vocabulary)
+        states = model.encode(doubled).output("both")[:, ranks.shape[1] :]
+        return self.token_logits(model, states, "both")
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
         """Of each target, given the tokens up to its rank in the order."""
@@ -115,3 +112,15 @@ class PermutationLanguageModel(Objective):
         rank = view["order"][:, length:, None]  # of the last token that a query sees
         shown_at = view["shown_at"][:, None, :length]
         return oracle.visible((shown_at == rank + 1).argmax(axis=-1), shown_at <= rank), view["permutation_weights"]
+
+
+def _doubled(batch: View, ranks: Int[Array, "B L"], queries: View, used: Bool[Array, "B P"], vocabulary: Vocabulary) -> View:
+    """The two streams in one row: content of these ranks, then [MASK] at the used queries; nobody sees a query but itself."""
+    queries = {
+        **queries,
+        "tokens": jnp.where(used, vocabulary.mask_id, vocabulary.pad_id),
+        "documents": jnp.where(used, queries["documents"], 0),
+        "shown_at": jnp.full_like(queries["order"], HIDDEN),
+    }
+    content = {**batch, "order": ranks, "shown_at": ranks}
+    return {**batch, **{name: jnp.concatenate([content[name], of_queries], axis=1) for name, of_queries in queries.items()}}

@@ -132,9 +132,18 @@ class _Composite(nn.Module):
         hidden = encoded.output(side) if places is None else at_positions(encoded.output(side), places[:, None])[:, 0]
         with blamed(name, objective, "token_logits"):
             logits = objective.token_logits(self._bound(name, view, lambda: encoded, True, None), hidden, side)
-            if jnp.shape(logits) != (expected := (*hidden.shape[:-1], self.body.config.vocab_size)):
-                raise TypeError(f"token_logits() must return logits of shape {expected}, got {_in_short(logits)}")
-            return logits
+            return self._of_tokens("token_logits", logits, hidden.shape[:-1])
+
+    def hidden_logits(self, view: View, name: str, ranks: Array) -> Array:
+        objective = dict(self.objectives)[name]
+        with blamed(name, objective, "hidden_logits"):
+            model = self._bound(name, view, lambda: self.encode(view), True, None)
+            return self._of_tokens("hidden_logits", objective.hidden_logits(model, view, ranks), ranks.shape)
+
+    def _of_tokens(self, method: str, logits: Array, shape: tuple[int, ...]) -> Array:
+        if jnp.shape(logits) != (expected := (*shape, self.body.config.vocab_size)):
+            raise TypeError(f"{method}() must return logits of shape {expected}, got {_in_short(logits)}")
+        return logits
 
 
 def _noting(function: Callable, called: list) -> Callable:
@@ -324,6 +333,10 @@ class Program:
             places: [B] one position of each row; None: all.
         """
         return self._module.apply({"params": self.plain(params)}, view, name, side, places, method="token_logits")
+
+    def hidden_logits(self, params, view: View, name: str, ranks: Array) -> Array:
+        """`Objective.hidden_logits` of one objective, without dropout; arguments as there."""
+        return self._module.apply({"params": self.plain(params)}, view, name, ranks, method="hidden_logits")
 
 
 def _one_stream(batch: View, view_name: str) -> View:

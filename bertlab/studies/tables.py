@@ -14,7 +14,7 @@ from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
 from bertlab.studies.study import COSTS
 from bertlab.studies.text import MISSING, count_text, interval, number, p_text, seconds_text, spread
-from bertlab.transfer.evaluations import BIASES
+from bertlab.transfer.evaluations import BIASES, BOUNDS
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
 SCALES = "One scale for all (test)"
@@ -32,10 +32,12 @@ COST_NOTE = (
     " one at which a loss is taken. Transfer is all adaptation and fine-tuning of a run, without the heads' FLOPs."
 )
 SCALES_NOTE = (
-    "Bits per byte: left-to-right and right-to-left are code lengths of the text and compare with each other. Pseudo ones mask"
-    " each token in turn and see both sides of it; they are not code lengths and compare only with each other (within-word:"
-    " later pieces of the word are masked too)."
+    "Bits per byte: left-to-right and right-to-left are code lengths of the text, and ≤ marks an upper bound of one, the mean"
+    " over random orders; all these compare with each other. Pseudo ones mask each token in turn and see both sides of it; they"
+    " are not code lengths and compare only with each other (within-word: later pieces of the word are masked too)."
 )
+# A left-to-right model's code length and the others' bounds share a column.
+CODE_LENGTH, ONE_AXIS = "code length", ("left-to-right", *BOUNDS)
 ONE_SEED_NOTE = "For one seed, s.e. is the standard error over texts or pairs; for several, ± is the deviation over seeds."
 FLOORS = "Compared with the exact floors (test)"
 FLOORS_NOTE = (
@@ -130,8 +132,15 @@ def table(results: Results) -> pd.DataFrame:
         columns[LOSSES, measure.metric] = column(measure, lambda mean, sd: spread(mean, sd, 3))
     for prefix, (label, form) in ON_ONE_SCALE.items():
         asked = [measure for measure in results.measures(stage="evaluate") if measure.metric.startswith(prefix)]
-        for measure, name in zip(asked, kind_labels([(m.metric.removeprefix(prefix), m.task) for m in asked]), strict=True):
-            columns[SCALES, label.format(name)] = column(measure, form)
+        kinds = [measure.metric.removeprefix(prefix) for measure in asked]
+        one_axis = prefix == "bits_per_byte/" and {*kinds} >= {*ONE_AXIS}
+        named = [CODE_LENGTH if one_axis and kind in ONE_AXIS else kind for kind in kinds]
+        for measure, kind, name in zip(asked, kinds, kind_labels(list(zip(named, (m.task for m in asked)))), strict=True):
+            bound = "≤ " if kind in BOUNDS and prefix == "bits_per_byte/" else ""
+            cells = [cell if cell == MISSING else bound + cell for cell in column(measure, form)]
+            before = columns.get((SCALES, label.format(name)), [MISSING] * len(cells))
+            both = [[cell for cell in pair if cell != MISSING] for pair in zip(before, cells, strict=True)]
+            columns[SCALES, label.format(name)] = ["; ".join(known) or MISSING for known in both]
     for measure in (*map(cost, COSTS), *(m for m in results.measures(stage="transfer") if m.metric in TRANSFER_COSTS)):
         form = seconds_text if measure.metric == "seconds" else count_text
         columns[COST, COST_LABELS[measure]] = column(measure, lambda mean, _, form=form: form(mean))

@@ -18,8 +18,8 @@ from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.run import Run
-from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
-from bertlab.transfer.likelihood import Score
+from bertlab.transfer.evaluations import BIASES, BOUNDS, TEST_SPLIT, biases_of, read_evaluations, text_hash
+from bertlab.transfer.likelihood import ORDERS, Score
 from bertlab.transfer.load import Pretrained, load, read_lines
 
 SAMPLE = 200  # sentences of the held-out split
@@ -33,6 +33,7 @@ _MEANING = {
     "right-to-left": "code length of the text",
     "pseudo": "no code length: both sides are seen, other pieces of the same word too",
     "pseudo-within-word": "no code length: both sides are seen, but not the later pieces of the same word",
+    "any-order": "upper bound of the code length, the mean over orders; s.e. of the orders alone {:.4f}",
 }
 
 
@@ -53,6 +54,7 @@ def evaluate(
     limit: int = 0,
     out: Path | None = None,
     step: int | None = None,
+    orders: int = ORDERS,
 ) -> dict[str, Any]:
     """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the results to a file.
 
@@ -61,12 +63,14 @@ def evaluate(
         text: a UTF-8 file, one text per line (.gz and .xz too). Without `text` and `minimal_pairs`, a sample of the run's
             held-out test split is scored.
         minimal_pairs: as for `read_pairs`.
-        kinds: some of `bertlab.transfer.likelihood.KINDS`; () for all that the model allows.
+        kinds: some of `bertlab.transfer.likelihood.KINDS`; () for all that the model allows, for minimal pairs without bounds
+            if it allows others.
         limit: score only so many texts, and pairs per paradigm, from the start; 0: all of a file, or `SAMPLE` sentences of the
             split.
         out: a JSON file (`bertlab.transfer.evaluations`); None: `run`/evaluation.json, or evaluation-STEP.json for a step other
             than the last. Entries for other kinds and other texts stay.
         step: of the checkpoint; None: the last one.
+        orders: random orders of each text, for the kind "any-order".
 
     Returns:
         {"bits_per_byte": {source: {kind: {"value", "standard_error", ...}}}, "minimal_pairs": {source: {kind: {"accuracy",
@@ -77,6 +81,8 @@ def evaluate(
     """
     if limit < 0:
         raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
+    if orders < 2:
+        raise UserError(f"--orders={orders} must be 2 or more, so that their spread gives a standard error")
     Run(run).require_step(step)
     out = out or Run(run).evaluation_at(step).path
     if out.suffix != ".json":
@@ -86,19 +92,20 @@ def evaluate(
     texts, source = (_read_texts(text, limit), str(text)) if text else ([], TEST_SPLIT)
     kept = read_evaluations(out) if out.is_file() else {}
     model = load(run, step)
+    of_pairs = kinds or [kind for kind in model.kinds if kind not in BOUNDS] or model.kinds
     kinds = [model.check_kind(kind) for kind in kinds or model.kinds or (None,)]
     if not (text or minimal_pairs):
         texts = held_out_sentences(run, limit or SAMPLE)
     found: dict[str, Any] = {}
     if texts:
-        found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds)}
+        found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds, orders)}
     if pairs:
-        found["minimal_pairs"] = {str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), kinds)}
+        found["minimal_pairs"] = {str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), of_pairs, orders)}
     for measure, by_source in found.items():
         for asked, by_kind in by_source.items():
             kept.setdefault(measure, {}).setdefault(asked, {}).update(by_kind)
     write_json(out, kept)
-    print(f"{out}: {', '.join(found)} of {', '.join(kinds)}")
+    print(f"{out}: {', '.join(found)} of {', '.join(kinds if texts else of_pairs)}")
     return found
 
 
@@ -207,24 +214,26 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
     }
 
 
-def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequence[str]) -> dict[str, Any]:
+def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequence[str], orders: int) -> dict[str, Any]:
     """Measures; prints a table that explains each number and its biases."""
-    found = {kind: dataclasses.asdict(model.bits_per_byte(texts, kind)) for kind in kinds}
+    found = {kind: dataclasses.asdict(model.bits_per_byte(texts, kind, orders)) for kind in kinds}
     some, hashed = found[kinds[0]], text_hash(texts)
     print(
         f"{source}: {len(texts):,} texts, {some['bytes']:,} bytes, {some['pieces']:,} pieces; {some['unknown']:.2%} are [UNK]"
     )
     print(f"{'kind':<20}{'bits/byte':>10}{'s.e.':>8}{'scored':>10}  what it is")
     for kind, bits in found.items():
-        print(f"{kind:<20}{bits['value']:>10.4f}{_error(bits['standard_error'])}{bits['tokens']:>10,}  {_MEANING[kind]}")
+        value = f"{'≤ ' if kind in BOUNDS else ''}{bits['value']:.4f}"
+        meaning = _MEANING[kind].format(bits["order_error"])
+        print(f"{kind:<20}{value:>10}{_error(bits['standard_error'])}{bits['tokens']:>10,}  {meaning}")
     for name in biases_of(found.values()):
         print(BIASES[name])
     return {kind: {k: v for k, v in bits.items() if k != "kind"} | {"text_hash": hashed} for kind, bits in found.items()}
 
 
-def _minimal_pairs(model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str]) -> dict[str, Any]:
+def _minimal_pairs(model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str], orders: int) -> dict[str, Any]:
     """Measures; prints accuracy and standard error in percent by kind, for each paradigm and their mean."""
-    found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind)) for kind in kinds}
+    found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind, orders)) for kind in kinds}
     paradigms = found[kinds[0]]["paradigms"]
     rows = [*paradigms, f"mean of {len(paradigms)}"]
     width = max(map(len, rows)) + 2

@@ -19,6 +19,9 @@ from bertlab.run import Run
 TEST_SPLIT = "test split"
 """SOURCE of the sample of a run's own held-out sentences."""
 
+BOUNDS = ("any-order",)
+"""Kinds whose bits per byte are an upper bound of a code length: they are written with ≤."""
+
 MEASURES = {
     "bits_per_byte": ("value", "standard_error", "text_hash", "tokens", "pieces", "unknown", "lowercase"),
     "minimal_pairs": ("accuracy", "standard_error", "text_hash", "pairs"),

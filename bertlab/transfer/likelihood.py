@@ -16,13 +16,25 @@ the kinds of score:
 - "pseudo-within-word": the same with the later pieces of x_t's word masked too (PLL-word-l2r, Kauf and Ivanova 2023). That
   removes the bias towards long words. The tokenizer's `continues` tells which pieces form a word; if it cannot, each piece is
   one.
+- "any-order": a lower bound of log p(x_1 … x_T), so an upper bound of a code length, for every model that predicts hidden
+  pieces from any others. By the chain rule in an order σ, log p_σ(x) = Σ_k log p(x_σ(k) | x_σ(1) … x_σ(k−1)); the score is
+  the mean over all orders (Uria et al. 2014; Hoogeboom et al. 2022). Within a step of an order every hidden piece is as likely
+  to be the next, so the mean over all of them is taken: one pass gives many predictions. `ORDERS` random orders are drawn a
+  text, and of each at most `STEPS` evenly spaced steps from a random start stand for all. Their mean is unbiased for the bound
+  with one piece at a time, at ORDERS · STEPS = 32 passes a text at most (pseudo needs T). If no more sets of pieces can be
+  shown (2^T − 1, or as many as there are beginnings of orders if what is shown has an order too), all are computed, and the
+  score is exact. Orders depend on the text alone. A frame tells where a text ends, which left-to-right models must
+  predict; then log T(T + 1) nats are added for the number of pieces. `electra` is scored by its generator.
 
-Compare left-to-right with right-to-left, and pseudo only with pseudo. Objectives with weight 0 do not count.
+Compare left-to-right with right-to-left and with the bound "any-order", and pseudo only with pseudo. Objectives with weight 0
+do not count.
 
 Letters: B rows, L length of a row, D width, V vocabulary.
 """
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import jax
@@ -36,13 +48,15 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives import scoring_objectives
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import WAYS, Objective
+from bertlab.objectives.base import HIDDEN, WAYS, Objective
 from bertlab.objectives.judging import scoring_of
 from bertlab.objectives.program import Program
 from bertlab.transfer.rows import Inference, batches, padded_length, power_of_two, stacked
 
-KINDS = ("both directions", "left-to-right", "right-to-left", "pseudo", "pseudo-within-word")
+KINDS = ("both directions", "left-to-right", "right-to-left", "pseudo", "pseudo-within-word", "any-order")
 """What `score` can mean; a model's default is the first of these that it allows."""
+
+ORDERS, STEPS = 4, 8  # of "any-order"; steps of each order
 
 _POSITIONS = 4096  # of masked copies, worked through at a time
 
@@ -55,11 +69,13 @@ class Score:
         log_probability: sum over the scored tokens, in nats.
         tokens: how many tokens were scored.
         kind: one of KINDS: see `bertlab.transfer.likelihood`. The pseudo kinds are not the probability of the text.
+        standard_error: of `log_probability` over random orders, 0 if it is exact; None for kinds without.
     """
 
     log_probability: float
     tokens: int
     kind: str
+    standard_error: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +95,8 @@ class BitsPerByte:
         pieces: the texts' own tokens; if they are more than `tokens`, one token of each text is free.
         unknown: share of the pieces that are [UNK]; above 0, do not compare the value with other tokenizers'.
         lowercase: the tokenizer drops capitals.
+        order_error: the part of `standard_error` that more random orders would remove; 0 if the score is exact, None for kinds
+            without.
     """
 
     value: float
@@ -90,6 +108,7 @@ class BitsPerByte:
     pieces: int
     unknown: float
     lowercase: bool
+    order_error: float | None = None
 
 
 def ways_of(objectives: Mapping[str, Objective]) -> dict[str, str]:
@@ -101,8 +120,9 @@ def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
     """The kinds of score that trained objectives allow, the default first; () if they allow none."""
     learned = ways_of(objectives).keys()
     pseudo = learned & {"at the mask", "before the mask"}
+    any_order = pseudo or "in any order" in learned
     both, forward = learned >= {"forward", "backward"}, learned & {"forward", "in order"}
-    allowed = (both, forward, "backward" in learned, pseudo, pseudo)
+    allowed = (both, forward, "backward" in learned, pseudo, pseudo, any_order)
     return tuple(kind for kind, is_allowed in zip(KINDS, allowed) if is_allowed)
 
 
@@ -156,8 +176,10 @@ class Scorer:
     longest: int
     learned: Mapping[str, str]
 
-    def score(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
-        """The score of each row; `kind` is one of `kinds_of` the trained objectives."""
+    def score(self, rows: Sequence[TextRow], kind: str, orders: int = ORDERS) -> list[Score]:
+        """The score of each row; `kind` is one of `kinds_of` the trained objectives, `orders` (2 or more) for "any-order"."""
+        if kind == "any-order":
+            return self._in_any_order(rows, orders)
         if kind.startswith("pseudo"):
             return self._masked(rows, kind)
         # Without ltr the body sees both sides, so it is shown the tokens in order.
@@ -182,17 +204,47 @@ class Scorer:
             for place, end in masked_spans(row, continues)
             if place >= shift
         ]
-        lengths = np.array([padded_length(len(rows[index].tokens), self.longest) for index, _, _ in copies])
         totals, counts = np.zeros(len(rows)), np.zeros(len(rows), int)
+        for numbers, view in self._copied(rows, [index for index, _, _ in copies]):
+            owners, places, ends = np.array(copies)[numbers].T
+            np.add.at(totals, owners, self._at(view, places, ends, shift, self.learned[way]))
+            np.add.at(counts, owners, 1)
+        return [Score(float(total), int(count), kind) for total, count in zip(totals, counts)]
+
+    def _copied(self, rows: Sequence[TextRow], owners: Sequence[int]) -> Iterator[tuple[Int[np.ndarray, "C"], View]]:
+        """Yields (numbers of the copies, view) for batches of copies of about the same length; `owners` are the rows copied."""
+        lengths = np.array([padded_length(len(rows[owner].tokens), self.longest) for owner in owners])
         for length in np.unique(lengths).tolist():
-            alike = np.array(copies)[lengths == length]
+            alike = np.flatnonzero(lengths == length)
             size = power_of_two(min(len(alike), max(1, _POSITIONS // length)))
             for start in range(0, len(alike), size):
-                owners, places, ends = alike[start : start + size].T
-                view = stacked([rows[owner] for owner in owners], length, self.tokenizer.pad_id, size)
-                np.add.at(totals, owners, self._at(view, places, ends, shift, self.learned[way]))
-                np.add.at(counts, owners, 1)
-        return [Score(float(total), int(count), kind) for total, count in zip(totals, counts)]
+                numbers = alike[start : start + size]
+                yield numbers, stacked([rows[owners[number]] for number in numbers], length, self.tokenizer.pad_id, size)
+
+    def _in_any_order(self, rows: Sequence[TextRow], orders: int) -> list[Score]:
+        """The bound over orders: one copy for each set of shown pieces that is computed."""
+        way = next(way for way in ("at the mask", "before the mask", "in any order") if way in self.learned)
+        # A token is predicted from the position before it: without [CLS] the first is always shown.
+        places = [row.first[row.first >= (way == "before the mask")] for row in rows]
+        steps = [steps_of(row.tokens, len(of), orders, way == "in any order") for row, of in zip(rows, places)]
+        copies = [(index, order, shown, weight) for index, of in enumerate(steps) for order, shown, weight in of]
+        sums = [np.zeros(1 + max((order for order, *_ in of), default=0)) for of in steps]
+        for numbers, view in self._copied(rows, [index for index, *_ in copies]):
+            ranks = np.zeros_like(view["tokens"])
+            for row, number in enumerate(numbers):
+                index, _, shown, _ = copies[number]
+                ranks[row, places[index]] = HIDDEN
+                ranks[row, places[index][list(shown)]] = 1 + np.arange(len(shown))
+            found = np.asarray(self.inference(_score_hidden, view | {"ranks": ranks}, self.learned[way]), np.float64)
+            for number, total in zip(numbers, found):
+                index, order, shown, weight = copies[number]
+                sums[index][order] += weight * total / (len(places[index]) - len(shown))
+        scores = []
+        for of, by_order in zip(places, sums):
+            end = math.log(len(of) * (len(of) + 1)) if len(of) and self.tokenizer.suffix_ids else 0.0
+            error = by_order.std(ddof=1) / math.sqrt(len(by_order)) if len(by_order) > 1 else 0.0
+            scores.append(Score(float(by_order.mean()) - end, len(of), "any-order", float(error)))
+        return scores
 
     def _at(
         self, view: View, places: Int[np.ndarray, "C"], ends: Int[np.ndarray, "C"], shift: int, name: str
@@ -225,6 +277,32 @@ def masked_spans(row: TextRow, continues: Sequence[bool] | None) -> Iterator[tup
         yield place, end
 
 
+def steps_of(tokens: Sequence[int], pieces: int, orders: int, ordered: bool) -> list[tuple[int, tuple[int, ...], float]]:
+    """The steps of orders of a text that are computed: (number of the order, the pieces shown so far, weight).
+
+    The weighted sum of an order's mean log-probability over what is hidden is its share of the bound. All steps of all orders
+    count as one order if they are no more than random ones would be.
+
+    Args:
+        tokens: of the text; random orders depend on them alone.
+        pieces: T, how many are to be predicted.
+        orders: random orders.
+        ordered: what has been shown matters in its order.
+    """
+    count, choose = (math.perm, itertools.permutations) if ordered else (math.comb, itertools.combinations)
+    budget = orders * min(pieces, STEPS)
+    if pieces <= budget and sum(count(pieces, shown) for shown in range(pieces)) <= budget:
+        each = [(shown, count(pieces, size)) for size in range(pieces) for shown in choose(range(pieces), size)]
+        return [(0, shown, 1 / alike) for shown, alike in each]
+    rng, number, found = np.random.default_rng([*map(int, tokens)]), min(pieces, STEPS), []
+    for order in range(orders):
+        drawn, start = rng.permutation(pieces), rng.random()
+        for step in range(number):
+            shown = drawn[: int((start + step) * pieces / number)]
+            found.append((order, tuple(shown.tolist()), pieces / number))
+    return found
+
+
 def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequence[Score], tokenizer: Tokenizer) -> BitsPerByte:
     """Turns the scores of texts into bits per byte.
 
@@ -240,6 +318,7 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
     deviations = bits - value * sizes
     error = np.sqrt(len(texts) / (len(texts) - 1) * (deviations**2).sum()) / sizes.sum() if len(texts) > 1 else None
     pieces = np.concatenate([row.tokens[row.first] for row in rows])
+    of_orders = None if scores[0].standard_error is None else math.hypot(*(score.standard_error for score in scores))
     return BitsPerByte(
         value=float(value),
         standard_error=None if error is None else float(error),
@@ -250,6 +329,7 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
         pieces=len(pieces),
         unknown=float(np.mean(pieces == tokenizer.unk_id)),
         lowercase=tokenizer.lowercase,
+        order_error=None if of_orders is None else of_orders / math.log(2) / float(sizes.sum()),
     )
 
 
@@ -264,6 +344,13 @@ def _score_neighbours(program: Program, name: str, way: str, params, view: View)
 def _score_at(program: Program, name: str, params, view: View) -> Float[Array, "B"]:
     """log p of one label a row by one of its states and the logits of one objective."""
     return _log_probability(program.token_logits(params, view, name, "both", view["asked"]), view["labels"])
+
+
+def _score_hidden(program: Program, name: str, params, view: View) -> Float[Array, "B"]:
+    """Σ log p of each row's hidden tokens, given the shown ones."""
+    ranks, clean = view["ranks"], {field: values for field, values in view.items() if field != "ranks"}
+    found = _log_probability(program.hidden_logits(params, clean, name, ranks), clean["tokens"])
+    return jnp.where(ranks == HIDDEN, found, 0.0).sum(axis=1)
 
 
 def _log_probability(logits: Float[Array, "... V"], labels: Int[Array, "..."]) -> Float[Array, "..."]:

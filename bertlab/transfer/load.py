@@ -36,7 +36,7 @@ from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.inputs import vocabulary_size
-from bertlab.transfer.likelihood import BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
+from bertlab.transfer.likelihood import ORDERS, BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
 from bertlab.transfer.rows import Inference, batches
 
 if TYPE_CHECKING:
@@ -234,31 +234,32 @@ class Pretrained:
         """
         return check_kind(kind, self.program.objectives, self._trained)
 
-    def score(self, texts: Sequence[str], kind: str | None = None) -> list[Score]:
+    def score(self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS) -> list[Score]:
         """Log-probability, or pseudo-log-likelihood, of each text by the model's own objectives.
 
         Args:
             texts: strings.
             kind: one of `kinds`; None for the first. `bertlab.transfer.likelihood` defines each kind.
+            orders: random orders of each text, for "any-order".
 
         Raises:
             UserError: the model predicts no tokens, or not in this way; or a text has more tokens than the model has positions.
         """
         kind = self.check_kind(kind)
-        return self._scorer.score(self.rows(texts, pretokenized=False), kind)
+        return self._scorer.score(self.rows(texts, pretokenized=False), kind, orders)
 
-    def bits_per_byte(self, texts: Sequence[str], kind: str | None = None) -> BitsPerByte:
+    def bits_per_byte(self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS) -> BitsPerByte:
         """Bits per byte of texts: within one kind of score, you can compare models with different tokenizers.
 
         Args:
-            texts, kind: as for `score`.
+            texts, kind, orders: as for `score`.
 
         Raises:
             UserError: as for `score`, or the texts are empty.
         """
         kind = self.check_kind(kind)
         rows = self.rows(texts, pretokenized=False)
-        return bits_per_byte(texts, rows, self._scorer.score(rows, kind), self.tokenizer)
+        return bits_per_byte(texts, rows, self._scorer.score(rows, kind, orders), self.tokenizer)
 
     def _states(
         self, rows: list[TextRow], layers, carried: bool = False

@@ -76,11 +76,12 @@ def test_it_trains_and_others_share_its_view(own):
 
 def test_it_is_scored(own):
     model = bertlab.load(own.directory)
-    assert model.kinds == ("pseudo", "pseudo-within-word")
+    assert model.kinds == ("pseudo", "pseudo-within-word", "any-order")
     [score] = model.score(["w1 w2 w3"])
     assert score.tokens == 3 and score.log_probability < 0
     measured = json.loads((own.directory / "evaluation.json").read_text())["bits_per_byte"]["test split"]
-    assert set(measured) == {"pseudo", "pseudo-within-word"} and 0 < measured["pseudo"]["value"] < 8
+    assert set(measured) == {"pseudo", "pseudo-within-word", "any-order"} and 0 < measured["pseudo"]["value"] < 8
+    assert 0 < measured["any-order"]["value"] < 9 and measured["any-order"]["order_error"] > 0
 
 
 def test_it_has_a_floor_and_its_loss_lies_above(own):

@@ -344,6 +344,23 @@ def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_s
     assert "s.e." not in notes(load(directory))[SCALES]
 
 
+def test_code_lengths_and_bounds_share_a_column(tmp_path, no_figures):
+    directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR", "biLM")))
+    write_likelihoods(directory / "mlm-seed=1", {"any-order": 1.9}, {"b.jsonl": {"any-order": 0.75}})
+    only_bounds = columns_of(load(directory), SCALES)
+    assert only_bounds["bits/byte, any-order"] == {"MLM": "≤ 1.900 s.e. 0.046", "LTR": "–", "biLM": "–"}
+    write_likelihoods(directory / "ltr-seed=1", {"left-to-right": 2.0})
+    write_likelihoods(directory / "bilm-seed=1", {"left-to-right": 2.1, "any-order": 2.3})
+    assert columns_of(load(directory), SCALES) == {
+        "bits/byte, code length": {
+            "MLM": "≤ 1.900 s.e. 0.046",
+            "LTR": "2.000 s.e. 0.046",
+            "biLM": "2.100 s.e. 0.046; ≤ 2.300 s.e. 0.046",
+        },
+        "minimal pairs (%), any-order": {"MLM": "75.0 s.e. 1.2", "LTR": "–", "biLM": "–"},
+    }
+
+
 def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):
     directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
     pairs = {"x/blimp.jsonl": {"pseudo": 0.75}, "x/zorro.jsonl": {"pseudo": 0.5}}

@@ -25,7 +25,7 @@ ENTRY = dict.fromkeys(MEASURES["bits_per_byte"], 0)
 PLANTED = {"x": -3.0, "y": -4.0, "z": -4.0}
 
 
-def planted(texts, kind="pseudo"):
+def planted(texts, kind="pseudo", orders=4):
     return [Score(PLANTED[text], 1, kind) for text in texts]
 
 
@@ -146,7 +146,7 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
     assert f"{expected.value:.4f}" in printed and "costs only one [UNK]" in printed and "drops capitals" not in printed
 
     (tmp_path / "pairs.jsonl").write_text("\n".join([line("x", "y", "u"), line("y", "x", "u"), line("x", "z", "v")]))
-    monkeypatch.setattr(Pretrained, "score", lambda self, texts, kind: planted(texts, kind))
+    monkeypatch.setattr(Pretrained, "score", lambda self, texts, kind, orders: planted(texts, kind))
     assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}"]) == 0
     assert "75.0" in capsys.readouterr().out
     both = json.loads((run / "evaluation.json").read_text())
@@ -158,6 +158,21 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
     assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}", "--limit=1"]) == 0
     fewer = json.loads((run / "evaluation.json").read_text())["minimal_pairs"][str(tmp_path / "pairs.jsonl")]["pseudo"]
     assert fewer["pairs"] == 2 and fewer["text_hash"] != judged["pseudo"]["text_hash"], "another limit is another question"
+
+
+def test_bounds_are_marked_and_left_out_of_minimal_pairs(run, tmp_path, capsys):
+    assert main(["evaluate", f"--run={run}", "--limit=2", "--orders=3"]) == 0
+    entry = json.loads((run / "evaluation.json").read_text())["bits_per_byte"]["test split"]["any-order"]
+    printed = capsys.readouterr().out
+    assert f"≤ {entry['value']:.4f}" in printed and "≤ " not in printed.split("any-order")[0]
+    expected = load(run).bits_per_byte(held_out_sentences(run, 2), "any-order", 3)
+    assert entry["value"] == pytest.approx(expected.value, rel=1e-6) and entry["order_error"] == expected.order_error > 0
+    (tmp_path / "pairs.jsonl").write_text(line("a b", "b c", "u"))
+    for asked, kinds in ((), ["pseudo", "pseudo-within-word"]), (("--kinds=any-order",), ["any-order"]):
+        out = tmp_path / f"{len(kinds)}.json"
+        main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}", f"--out={out}", *asked])
+        (judged,) = json.loads(out.read_text())["minimal_pairs"].values()
+        assert list(judged) == kinds
 
 
 def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
@@ -179,6 +194,7 @@ def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
     ("given", "message"),
     [
         ("--limit=-1", "--limit=-1 must be 1 or more"),
+        ("--orders=1", "--orders=1 must be 2 or more"),
         ("--kinds=left-to-right", "kind='left-to-right'"),
         ("--text=nothing.txt", "--text=nothing.txt: "),
         ("--out=x.txt", "--out=x.txt: the output is JSON"),

@@ -12,8 +12,10 @@ from bertlab.config import base_config
 from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
+from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
+from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
@@ -96,7 +98,7 @@ def test_pseudo_kinds_mask_a_piece_or_the_rest_of_its_word_too(masked, monkeypat
         assert other.log_probability == pytest.approx(masked_sum(masked, text, True), rel=1e-5)
         same = one.log_probability == pytest.approx(other.log_probability, abs=1e-3)
         assert same == (text in ("a b c", "b")), "they differ where a word has several pieces, and nowhere else"
-    assert masked.score(TEXTS) == original and masked.kinds == ("pseudo", "pseudo-within-word")
+    assert masked.score(TEXTS) == original and masked.kinds == ("pseudo", "pseudo-within-word", "any-order")
 
 
 def test_masked_spans_end_with_the_word():
@@ -113,7 +115,7 @@ def test_masked_next_token_is_asked_one_position_before_the_mask_and_left_to_rig
     # Beside it what would be asked at the mask itself, had it been trained, or shown a mask.
     beside = {"mlm": MaskedLanguageModel(), "unmasked": MaskedLanguageModel(mask_share=0.0), "hybrid": MaskedNextToken()}
     model = model_of(beside, weights={"mlm": 0.0})
-    assert model.kinds == ("left-to-right", "pseudo", "pseudo-within-word")
+    assert model.kinds == ("left-to-right", "pseudo", "pseudo-within-word", "any-order")
     for within, kind in ((False, "pseudo"), (True, "pseudo-within-word")):
         for text, score in zip(TEXTS, model.score(TEXTS, kind)):
             assert score.log_probability == pytest.approx(masked_sum(model, text, within, shift=1), rel=1e-5)
@@ -152,6 +154,7 @@ OWN_LAYER = {
     "right-to-left": ("elmo", {"a": LeftToRight, "b": RightToLeft}),
     "pseudo": ("bert", {"untrained": MaskedLanguageModel, "a": MaskedLanguageModel, "b": MaskedLanguageModel}),
     "pseudo-within-word": ("bert", {"a": MaskedNextToken}),
+    "any-order": ("bert", {"untrained": MaskedLanguageModel, "a": MaskedLanguageModel, "b": MaskedLanguageModel}),
 }
 RATES = {"a": 0.1, "b": 0.2}
 
@@ -167,8 +170,10 @@ def test_the_logits_are_those_of_the_first_trained_objective_that_predicts_so(ki
     model = model_of({name: own(name, base) for name, base in bases.items()}, family, {"untrained": 0.0}, **shape)
     ids = np.array(ids_of(model, TEXTS[1]))
     asked = {"both directions": [("a", ids[1:]), ("b", ids[:-1])], "right-to-left": [("b", ids[:-1])]}
-    asked = asked.get(kind, [("a", ids[1:-1] if kind.startswith("pseudo") else ids[1:])])
+    both_sided = kind.startswith("pseudo") or kind == "any-order"
+    asked = asked.get(kind, [("a", ids[1:-1] if both_sided else ids[1:])])
     expected = [log_softmax(RATES[name] * np.arange(len(PIECES)))[labels].sum() for name, labels in asked]
+    expected = [nats - np.log(4 * 5) * (kind == "any-order") for nats in expected]  # and that it has four pieces
     assert model.score(TEXTS[1:2], kind)[0].log_probability == pytest.approx(np.mean(expected), rel=1e-5)
 
 
@@ -208,9 +213,11 @@ UNTAUGHT = {"prefix": PrefixLanguageModel(min_share=0.5), "mlm": MaskedLanguageM
     [
         ("l2r", {"mlm": MaskedLanguageModel()}, (), "kind='l2r' is not known; .*both directions, left-to-right, "),
         ("left-to-right", {"mlm": MaskedLanguageModel()}, (), "mlm.*pseudo or pseudo-within-word"),
-        (None, {"x": PermutationLanguageModel()}, (), "x: .*query stream"),
-        ("pseudo", {"x": PermutationLanguageModel()}, (), "query stream"),
-        (None, {"own": MaskedLanguageModel(mask_share=0.0)}, (), "own: mask_share=0.*mlm, ltr"),
+        (None, {"x": NextSentence()}, (), "none of its objectives .x. predicts"),
+        ("pseudo", {"x": PermutationLanguageModel()}, (), "x.*choose any-order"),
+        ("any-order", {"x": ReplacedTokenDetection(generator="unigram")}, (), "none of its objectives .x. predicts"),
+        ("any-order", {"x": PrefixLanguageModel()}, (), "choose left-to-right"),
+        (None, {"own": MaskedLanguageModel(mask_share=0.0)}, (), "own: mask_share=0.*mlm, electra, ltr"),
         (None, {"own": MaskedNextToken(mask_share=0.0, causal_share=0.0)}, (), "own: mask_share=0"),
         (None, {"own": PrefixLanguageModel(min_share=0.2)}, (), "own: min_share=0.2"),
         (None, {"own": MaskedLanguageModel()}, ("own",), "own: it had no weight"),
@@ -227,6 +234,6 @@ def test_kinds_that_a_model_was_not_trained_for_are_refused_with_the_reason(kind
 def test_the_default_is_the_first_kind_that_was_taught():
     assert likelihood.check_kind(None, UNTAUGHT, UNTAUGHT) == "pseudo"
     assert likelihood.check_kind(None, {"p": PermutationLanguageModel(), "m": MaskedLanguageModel()}, "pm") == "pseudo"
-    for settings, kinds in ((1.0, ("left-to-right",)), (0.0, ("pseudo", "pseudo-within-word"))):
+    for settings, kinds in ((1.0, ("left-to-right",)), (0.0, ("pseudo", "pseudo-within-word", "any-order"))):
         assert likelihood.kinds_of({"own": MaskedNextToken(causal_share=settings)}) == kinds
     assert likelihood.kinds_of({"own": MaskedNextToken(mask_share=0.0)}) == ("left-to-right",)

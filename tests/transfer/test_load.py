@@ -172,8 +172,8 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
 @pytest.mark.parametrize(
     ("phases", "weights", "kinds"),
     [
-        ("", {"mlm": 0.0, "final": 1.0}, ("pseudo", "pseudo-within-word")),
-        ("0.5 objectives.mlm.weight=1; 0.5 data.seq_len=16", {"mlm": 0.0}, ("pseudo", "pseudo-within-word")),
+        ("", {"mlm": 0.0, "final": 1.0}, ("pseudo", "pseudo-within-word", "any-order")),
+        ("0.5 objectives.mlm.weight=1; 0.5 data.seq_len=16", {"mlm": 0.0}, ("pseudo", "pseudo-within-word", "any-order")),
         ("0.5 objectives.mlm.weight=0; 0.5 objectives.mlm.weight=0 data.seq_len=16", {"mlm": 1.0}, ()),
     ],
 )
