@@ -214,6 +214,21 @@ def _add_measuring(add) -> None:
     )  # fmt: skip
     _add_step(evaluate)
 
+    sample = add(
+        "sample", _sample, "draw texts from a run, left to right or by revealing hidden pieces in steps",
+        "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9",
+    )  # fmt: skip
+    sample("--run", required=True, type=Path, help=_ANY_RUN)
+    sample("--number", type=int, default=1, help="how many texts (default 1)")
+    sample("--length", type=int, default=32, help="pieces of a text with its prompt; left to right the most (default 32)")
+    sample("--kind", choices=("left-to-right", "any-order"), help="how (default: the first that the model allows)")
+    sample("--steps", type=int, default=0, help="of any-order (default: one for each piece)")
+    sample("--prompt", default="", help="what the texts begin with")
+    sample("--temperature", type=float, default=1.0, help="divides the logits; 0: the likeliest piece (default 1)")
+    sample("--top_p", type=float, default=1.0, help="draw from the likeliest pieces of this total probability (default 1)")
+    sample("--seed", type=int, default=0, help="the same seed gives the same texts (default 0)")
+    _add_step(sample)
+
     floor = add(
         "floor", _floor, "compute the lowest possible loss of each objective on the synthetic language, and how far a run is"
         " above it; the exit status is 1 if no objective has a floor",
@@ -470,6 +485,13 @@ def _evaluate(given, _) -> None:
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
     evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out, given.step, given.orders)
+
+
+def _sample(given, _) -> None:
+    from bertlab.transfer.sample import sample_run
+
+    names = ("number", "length", "kind", "steps", "prompt", "temperature", "top_p", "seed")
+    sample_run(given.run, given.step, **{name: getattr(given, name) for name in names})
 
 
 def _doctor(given, _) -> int:

@@ -132,6 +132,7 @@ def table(results: Results) -> pd.DataFrame:
         columns[LOSSES, measure.metric] = column(measure, lambda mean, sd: spread(mean, sd, 3))
     for prefix, (label, form) in ON_ONE_SCALE.items():
         asked = [measure for measure in results.measures(stage="evaluate") if measure.metric.startswith(prefix)]
+        asked.sort(key=lambda measure, prefix=prefix: measure.metric.removeprefix(prefix) in BOUNDS)
         kinds = [measure.metric.removeprefix(prefix) for measure in asked]
         one_axis = prefix == "bits_per_byte/" and {*kinds} >= {*ONE_AXIS}
         named = [CODE_LENGTH if one_axis and kind in ONE_AXIS else kind for kind in kinds]

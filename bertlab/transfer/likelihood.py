@@ -116,6 +116,16 @@ def ways_of(objectives: Mapping[str, Objective]) -> dict[str, str]:
     return {way: item[0] for item in reversed(objectives.items()) for way in scoring_of(*item).ways}
 
 
+def way_of(learned: Mapping[str, str], kind: str) -> tuple[str, str]:
+    """The way in which a model predicts pieces for "left-to-right" or "any-order", and the objective that does so.
+
+    Without `ltr` a body sees both sides, so it is shown the tokens in order.
+    """
+    ways = {"left-to-right": ("forward", "in order"), "any-order": ("at the mask", "before the mask", "in any order")}[kind]
+    way = next(way for way in ways if way in learned)
+    return way, learned[way]
+
+
 def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
     """The kinds of score that trained objectives allow, the default first; () if they allow none."""
     learned = ways_of(objectives).keys()
@@ -182,9 +192,8 @@ class Scorer:
             return self._in_any_order(rows, orders)
         if kind.startswith("pseudo"):
             return self._masked(rows, kind)
-        # Without ltr the body sees both sides, so it is shown the tokens in order.
-        forward = "forward" if "forward" in self.learned else "in order"
-        ways = {"left-to-right": [forward], "right-to-left": ["backward"]}.get(kind, ["forward", "backward"])
+        ways = ["backward"] if kind == "right-to-left" else ["forward", "backward"]
+        ways = [way_of(self.learned, kind)[0]] if kind == "left-to-right" else ways
         scores = {}
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
             view = view | {"order": view["positions"]} if "in order" in ways else view
@@ -223,7 +232,7 @@ class Scorer:
 
     def _in_any_order(self, rows: Sequence[TextRow], orders: int) -> list[Score]:
         """The bound over orders: one copy for each set of shown pieces that is computed."""
-        way = next(way for way in ("at the mask", "before the mask", "in any order") if way in self.learned)
+        way, name = way_of(self.learned, "any-order")
         # A token is predicted from the position before it: without [CLS] the first is always shown.
         places = [row.first[row.first >= (way == "before the mask")] for row in rows]
         steps = [steps_of(row.tokens, len(of), orders, way == "in any order") for row, of in zip(rows, places)]
@@ -235,7 +244,7 @@ class Scorer:
                 index, _, shown, _ = copies[number]
                 ranks[row, places[index]] = HIDDEN
                 ranks[row, places[index][list(shown)]] = 1 + np.arange(len(shown))
-            found = np.asarray(self.inference(_score_hidden, view | {"ranks": ranks}, self.learned[way]), np.float64)
+            found = np.asarray(self.inference(_score_hidden, view | {"ranks": ranks}, name), np.float64)
             for number, total in zip(numbers, found):
                 index, order, shown, weight = copies[number]
                 sums[index][order] += weight * total / (len(places[index]) - len(shown))

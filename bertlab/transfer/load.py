@@ -182,7 +182,7 @@ class Pretrained:
         vectors = {}
         for indices, view, _, (states,) in self._states(rows, [layer]):
             if pooling == "pooler":
-                pooled = np.asarray(self._inference(_pooler, view), np.float32)
+                pooled = np.asarray(self.inference(_pooler, view), np.float32)
             else:
                 pooled = pool(states, np.asarray(view["documents"]) > 0, pooling)
             vectors.update(zip(indices, pooled))
@@ -268,17 +268,23 @@ class Pretrained:
         sides = [side for side in sides_of(self.config.model.family, model_direction(self.config.model)) if side != "both"]
         carry = self.program.body.config.initial_carry(1, sides) if carried else {}
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id, in_order=carried):
-            found, carry = self._inference(_widest, (view, carry))
+            found, carry = self.inference(_widest, (view, carry))
             numbers = tuple(_chosen(layers, len(found)))
             yield indices, view, numbers, [np.asarray(found[i], np.float32) for i in numbers]
 
     @functools.cached_property
-    def _inference(self) -> Inference:
+    def inference(self) -> Inference:
+        """Compiled functions of the program and the parameters."""
         return Inference(self.program, self.params)
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        return Scorer(self._inference, self.tokenizer, self.longest, ways_of(self._trained))
+        return Scorer(self.inference, self.tokenizer, self.longest, self.learned)
+
+    @functools.cached_property
+    def learned(self) -> dict[str, str]:
+        """Each way in which the trained objectives predict a token, and the objective that does so."""
+        return ways_of(self._trained)
 
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:

@@ -150,7 +150,7 @@ def test_random_orders_come_near_all_orders_and_depend_on_the_text_alone():
 
 def test_the_probabilities_of_all_texts_of_a_length_sum_to_no_more_than_one():
     model = model_of("mlm")
-    scorer = likelihood.Scorer(model._inference, model.tokenizer, 20, likelihood.ways_of(model.program.objectives))
+    scorer = likelihood.Scorer(model.inference, model.tokenizer, 20, model.learned)
     places = np.arange(1, 3)
     rows = [
         TextRow(np.array([2, *ids, 3], np.int32), (), places, places, None)
