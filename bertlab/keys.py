@@ -241,6 +241,8 @@ KEYS = (
     Key("model.gated", bool, "transformers: feed-forward layer with a gate (GeGLU, SwiGLU)"),
     Key("model.norm", str, "transformers: kind of norm", ("layer_norm", "rms_norm")),
     Key("model.norm_placement", str, "transformers: norm after or before each sublayer", ("post", "pre")),
+    Key("model.first_norm", bool, "transformers: a norm before the attention of the first layer too (ModernBERT has none)",
+        only_with=("model.norm_placement=pre",)),
     Key("model.embedding_norm", bool, "transformers: a norm after the embeddings"),
     Key("model.final_norm", bool, "transformers: a norm after the last layer"),
     Key("model.epsilon", float, "transformers: epsilon of the norms", least=0),

@@ -1,8 +1,8 @@
-"""Hugging Face transformers' directories: BERT, RoBERTa, OpenAI GPT, GPT-2 and our own kind, import and export.
+"""Hugging Face transformers' directories: BERT, RoBERTa, ModernBERT, OpenAI GPT, GPT-2 and our own kind, import and export.
 
 A directory has config.json, model.safetensors (or shards with model.safetensors.index.json) and tokenizer files. Names and
-shapes follow transformers' modeling_bert.py, modeling_roberta.py, modeling_openai.py and modeling_gpt2.py. Weights in float16
-or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never opened.
+shapes follow transformers' modeling_bert.py, modeling_roberta.py, modeling_modernbert.py, modeling_openai.py and
+modeling_gpt2.py. Weights in float16 or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never opened.
 
 Every transformer of bertlab can be exported. One that none of these kinds computes exactly gets the kind "bertlab": its
 config.json has the keys of config.model, and modeling_bertlab.py, a copy of which lies beside the weights, computes it.
@@ -80,12 +80,15 @@ class Kind:
         prefix: of the encoder; files of the bare model leave it out.
         ties: second names of tensors, with the first.
         buffers: pattern of names that hold no weights.
+        split, join: from a file's tensors to the table's, where they differ in more than names, and back.
     """
 
     table: Callable[[int], list[Entry]]
     prefix: str
     ties: Mapping[str, str]
     buffers: str
+    split: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = dict
+    join: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = dict
 
 
 def _bert(encoder: str, head: str, transform: str, norm: str, more: Sequence[Entry] = ()) -> Kind:
@@ -131,11 +134,61 @@ def _own(heads: int) -> list[Entry]:
     ]
 
 
+def _modern(heads: int) -> list[Entry]:
+    layer, blocks = "model.layers.{i}", "body/blocks"
+    return [
+        *_LINEAR.table("model.embeddings.tok_embeddings", "body/token_embedding"),
+        *_LINEAR.norm("model.embeddings.norm", "body/embedding_norm"),
+        *_LINEAR.norm(f"{layer}.attn_norm", f"{blocks}/attention_norm"),
+        *_LINEAR.attention([f"{layer}.attn.Wqkv"], f"{layer}.attn.Wo", f"{blocks}/attention", heads),
+        *_LINEAR.norm(f"{layer}.mlp_norm", f"{blocks}/feed_forward_norm"),
+        *_LINEAR.dense(f"{layer}.mlp.Wi.up", f"{blocks}/up"),
+        *_LINEAR.dense(f"{layer}.mlp.Wi.gate", f"{blocks}/gate"),
+        *_LINEAR.dense(f"{layer}.mlp.Wo", f"{blocks}/down"),
+        *_LINEAR.norm("model.final_norm", "body/final_norm"),
+        *_LINEAR.dense("head.dense", "body/output/transform"),
+        *_LINEAR.norm("head.norm", "body/output/transform_norm"),
+        Entry(("decoder.bias",), "body/output/bias"),
+    ]
+
+
+def _split_modern(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The two matrices in each Wi apart, and a norm before the first attention, which is not used."""
+    out = {}
+    for name, array in tensors.items():
+        if ".mlp.Wi." in name and len(array) % 2 == 0:
+            parts = (name.replace(".Wi.", f".Wi.{part}.") for part in ("up", "gate"))
+            out |= dict(zip(parts, np.split(array, 2), strict=True))
+        else:
+            out[name] = array
+        if "layers.0.mlp_norm." in name:
+            out[name.replace("mlp_norm", "attn_norm")] = np.full_like(array, name.endswith("weight"))
+    return out
+
+
+def _join_modern(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    out = {}
+    for name, array in tensors.items():
+        if ".Wi.up." in name:
+            out[name.replace(".up.", ".")] = np.concatenate([array, tensors[name.replace(".up.", ".gate.")]])
+        elif ".Wi.gate." not in name and "layers.0.attn_norm." not in name:
+            out[name] = array
+    return out
+
+
 KINDS = {
     "bert": _bert(
         "bert", "cls.predictions", "transform.dense", "transform.LayerNorm", _LINEAR.dense("cls.seq_relationship", "heads_nsp")
     ),
     "roberta": _bert("roberta", "lm_head", "dense", "layer_norm"),
+    "modernbert": Kind(
+        _modern,
+        "model.",
+        {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+        r"(?!)",
+        _split_modern,
+        _join_modern,
+    ),
     "openai-gpt": _gpt("tokens_embed", "positions_embed"),
     "gpt2": _gpt("wte", "wpe", _CONV1D.norm("transformer.ln_f", "body/final_norm")),
     "bertlab": Kind(_own, "model.", {"output.decoder.weight": "model.token_embedding.weight"}, r"(?!)"),
@@ -163,13 +216,16 @@ def load(source: Path) -> Imported:
     prefix = kind.prefix if any(name.startswith(kind.prefix) for name in tensors) else ""
     endings = {name.rpartition("LayerNorm.")[2] for name in tensors}
     old = "gamma" in endings and "weight" not in endings
-    predicts = any(name.startswith(("cls.predictions.", "lm_head.")) and name not in kind.ties for name in tensors)
+    heads = ("cls.predictions.", "lm_head.", "head.", "decoder.")
+    predicts = any(name.startswith(heads) and name not in kind.ties for name in tensors)
     pools = any(name.startswith(f"{prefix}pooler.") for name in tensors)
     next_sentence = any(name.startswith("cls.seq_relationship.") for name in tensors)
     gpt = model_type in ("openai-gpt", "gpt2")
     if model_type == "bertlab":
         family, model = _own_settings(settings, path)
         predicts = settings.get("architectures") != ["BertlabModel"]
+    elif model_type == "modernbert":
+        family, model = "modern", _modern_settings(settings, path)
     else:
         family, model = "gpt" if gpt else "bert", _model_settings(settings, predicts, path)
     if pools and model_type == "bert" and "direction" in model:
@@ -180,7 +236,7 @@ def load(source: Path) -> Imported:
         family,
         model,
         [_as_in_file(entry, "" if prefix else kind.prefix, old) for entry in kind.table(model["heads"])],
-        _canonical(tensors, kind, prefix, old, source),
+        kind.split(_canonical(tensors, kind, prefix, old, source)),
         source,
         _read_tokenizer(source, model_type),
         read_count(settings, "vocab_size", path),
@@ -378,6 +434,53 @@ def _model_settings(settings: Mapping[str, Any], predicts: bool, path: Path) -> 
     }
 
 
+_MODERN_DROPOUTS = ("embedding_dropout", "attention_dropout", "mlp_dropout")
+_MODERN_BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
+
+
+def _modern_settings(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Keys of config.model from a ModernBERT's config.json, of transformers 4 or 5."""
+    biases = {key: settings.get(key, False) for key in _MODERN_BIASES}
+    if len(set(biases.values())) > 1:
+        raise UserError(f"{path}: {', '.join(f'{key}={value}' for key, value in biases.items())}; bertlab has one use_bias")
+    activations = {key: settings.get(key, "gelu") for key in ("hidden_activation", "classifier_activation")}
+    activation = activations["hidden_activation"]
+    if activation not in _ACTIVATIONS or len(set(activations.values())) > 1:
+        described = ", ".join(f"{key}={value!r}" for key, value in activations.items())
+        raise UserError(f"{path}: {described}; bertlab has one activation, of {', '.join(_ACTIVATIONS)}")
+    if settings.get("tie_word_embeddings", True) is not True:
+        raise UserError(f"{path}: tie_word_embeddings=False is not supported")
+    layers = read_count(settings, "num_hidden_layers", path)
+    pattern = lambda every: ["sliding_attention" if i % every else "full_attention" for i in range(layers)]
+    types = settings.get("layer_types") or pattern(read_count(settings, "global_attn_every_n_layers", path, 3))
+    every = next((every for every in range(1, layers + 1) if pattern(every) == types), None)
+    if every is None:
+        raise UserError(f"{path}: layer_types={types}; bertlab has full attention in every n-th layer from the first on")
+    ropes = settings.get("rope_parameters") or {}
+    if wrong := [rope for rope in ropes.values() if rope.get("rope_type", "default") != "default"]:
+        raise UserError(f"{path}: rope_type={wrong[0]['rope_type']!r} is not supported")
+    base = lambda kind, old, usual: float(ropes.get(kind, {}).get("rope_theta", settings.get(old) or usual))
+    window = {
+        "local_window": read_count(settings, "local_attention", path, 128),
+        "global_every": every,
+        "rotary_base_local": base("sliding_attention", "local_rope_theta", 10_000.0),
+    }
+    return {
+        **{ours: read_count(settings, theirs, path) for ours, theirs in BERT_SIZES.items()},
+        "activation": _ACTIVATIONS[activation],
+        "dropout": read_dropout(settings, _MODERN_DROPOUTS, path, 0.0),
+        "init_stddev": read_float(settings, "initializer_range", path, 0.02),
+        "epsilon": read_float(settings, "norm_eps", path, 1e-5),
+        "use_bias": biases["norm_bias"],
+        "output_bias": settings.get("decoder_bias", True),
+        "norm": "layer_norm",
+        "norm_placement": "pre",
+        "first_norm": False,
+        "rotary_base": base("full_attention", "global_rope_theta", 160_000.0),
+        **(window if every > 1 else {"local_window": 0}),
+    }
+
+
 # config.json has config.model's own names but for this one, which transformers reads itself.
 _OWN_NAMES = {"tied": "tie_word_embeddings"}
 
@@ -421,8 +524,8 @@ def save(run: Imported, directory: Path) -> None:
     sentence-transformers opens it too, with the mean of the last layer's states (`Pretrained.sentence_vectors`).
 
     Args:
-        run: any transformer: of the first kind that computes it exactly, BERT (from left to right too), RoBERTa, OpenAI GPT or
-            GPT-2, otherwise of the kind "bertlab", with modeling_bertlab.py.
+        run: any transformer: of the first kind that computes it exactly, BERT (from left to right too), RoBERTa, ModernBERT,
+            OpenAI GPT or GPT-2, otherwise of the kind "bertlab", with modeling_bertlab.py.
         directory: exists and is empty.
 
     Raises:
@@ -442,8 +545,8 @@ def save(run: Imported, directory: Path) -> None:
         count = len(flatten_tree({name: run.params[name] for name in left}))
         print(f"not exported, because transformers' {kind} has no such head: {', '.join(left)} ({count} tensors)", flush=True)
     params = jax.tree.map(np.asarray, {name: tree for name, tree in run.params.items() if name not in left})
-    tensors = write(table, params)
-    if settings["architectures"] in (["BertModel"], ["RobertaModel"], ["BertlabModel"]):
+    tensors = KINDS[kind].join(write(table, params))
+    if settings["architectures"][0] in ("BertModel", "RobertaModel", "ModernBertModel", "BertlabModel"):
         tensors = {name.removeprefix(KINDS[kind].prefix): array for name, array in tensors.items()}
     safetensors.numpy.save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     write_json(directory / "config.json", settings)
@@ -474,7 +577,11 @@ def kind_of(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Toke
     predicts, pools = _predicts(shape, params), "pooler" in params["body"]
     head = (shape.output.transform, shape.output.tied, shape.output.bias)
     left_to_right, activation = shape.direction == "left-to-right", shape.activation
-    if not has(norm="layer_norm", gated=False, use_bias=True, position_encoding="learned", local_window=0):
+    modern = has(norm="layer_norm", norm_placement="pre", first_norm=False, embedding_norm=True, final_norm=True, gated=True)
+    modern = modern and has(position_encoding="rotary", segments=0, direction="bidirectional") and not pools
+    if modern and (head[:2] == (True, True) or not predicts):
+        return "modernbert"
+    if not has(norm="layer_norm", first_norm=True, gated=False, use_bias=True, position_encoding="learned", local_window=0):
         return "bertlab"
     bert = has(embedding_norm=True, norm_placement="post", final_norm=False) and shape.segments > 0
     if bert and (head == (True, True, True) or not predicts):
@@ -515,6 +622,8 @@ def describe(kind: str, run: Imported, shape: TransformerConfig) -> dict[str, An
     if kind == "bertlab":
         return shared | _describe_own(run, shape)
     shared["initializer_range"] = shape.init_stddev
+    if kind == "modernbert":
+        return shared | _describe_modern(run, shape)
     if kind in ("gpt2", "openai-gpt"):
         return shared | _describe_gpt(kind, shape)
     return shared | _describe_bert(kind, shape, run.params)
@@ -539,6 +648,27 @@ def _describe_own(run: Imported, shape: TransformerConfig) -> dict[str, Any]:
         **{name: run.config.model[name] for name in ("family", "size")},
         **{_OWN_NAMES.get(key.leaf, key.leaf): values[key.leaf] for key in _own_keys()},
         "pooler": "pooler" in run.params["body"],
+    }
+
+
+def _describe_modern(run: Imported, shape: TransformerConfig) -> dict[str, Any]:
+    """With the names of transformers 4, which transformers 5 reads as well."""
+    activation = _their_activation(shape.activation, _ACTIVATIONS)
+    return {
+        "architectures": ["ModernBertForMaskedLM" if _predicts(shape, run.params) else "ModernBertModel"],
+        "cls_token_id": run.tokenizer.cls_id,
+        "sep_token_id": run.tokenizer.sep_id,
+        **{theirs: getattr(shape, ours) for ours, theirs in BERT_SIZES.items()},
+        **dict.fromkeys(("hidden_activation", "classifier_activation"), activation),
+        **dict.fromkeys(_MODERN_DROPOUTS, shape.dropout),
+        **dict.fromkeys(_MODERN_BIASES, shape.use_bias),
+        "decoder_bias": shape.output.bias,
+        "max_position_embeddings": shape.max_positions,
+        "norm_eps": shape.epsilon,
+        "global_attn_every_n_layers": shape.global_every if shape.local_window else 1,
+        "local_attention": shape.local_window or 128,
+        "global_rope_theta": shape.rotary_base,
+        "local_rope_theta": shape.rotary_base_local,
     }
 
 

@@ -49,6 +49,7 @@ class BertlabConfig(PreTrainedConfig):
     gated: bool = False
     norm: str = "layer_norm"
     norm_placement: str = "post"
+    first_norm: bool = True
     embedding_norm: bool = True
     final_norm: bool = False
     epsilon: float = 1e-12
@@ -107,8 +108,9 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each added to its input; norms before them (pre) or after the sum (post)."""
 
-    def __init__(self, config: BertlabConfig):
+    def __init__(self, config: BertlabConfig, is_first: bool):
         super().__init__()
+        self.bare = is_first and not config.first_norm
         self.pre, self.activation = config.norm_placement == "pre", ACTIVATIONS[config.activation]
         self.attention = Attention(config)
         self.attention_norm, self.feed_forward_norm = norm_of(config), norm_of(config)
@@ -120,7 +122,8 @@ class Block(nn.Module):
     def forward(self, x, visible, rotation):
         """The next residual stream [B, L, D]."""
         if self.pre:
-            x = x + self.dropout(self.attention(self.attention_norm(x), visible, rotation))
+            normed = x if self.bare else self.attention_norm(x)
+            x = x + self.dropout(self.attention(normed, visible, rotation))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         x = self.attention_norm(x + self.dropout(self.attention(x, visible, rotation)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
@@ -165,7 +168,7 @@ class BertlabModel(BertlabPreTrainedModel):
         self.position_embedding = nn.Embedding(c.max_positions + c.position_offset, c.width) if learned else None
         self.segment_embedding = nn.Embedding(c.segments, c.width) if c.segments else None
         self.embedding_norm = norm_of(c) if c.embedding_norm else None
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
+        self.blocks = nn.ModuleList(Block(c, number == 0) for number in range(c.layers))
         self.final_norm = norm_of(c) if c.final_norm else None
         self.pooler = nn.Linear(c.width, c.width, bias=c.use_bias) if c.pooler else None
         self.dropout = nn.Dropout(c.dropout)

@@ -78,6 +78,7 @@ _TRANSFORMER = dict(
     gated=False,
     norm="layer_norm",
     norm_placement="post",
+    first_norm=True,
     final_norm=False,
     use_bias=True,
     position_encoding="learned",

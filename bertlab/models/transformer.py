@@ -51,6 +51,7 @@ class TransformerConfig(Shape):
         gated: multiply the feed-forward's activation by a second projection (Shazeer 2020).
         norm: "layer_norm" or "rms_norm".
         norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before each sublayer (GPT-2).
+        first_norm: pre: a norm before the first block's attention too; ModernBERT has none (its scale is then not used).
         final_norm: a norm after the last block.
         embedding_norm: a norm after the summed embeddings.
         position_encoding: "learned", "rotary" (Su et al. 2021) or "none".
@@ -78,6 +79,7 @@ class TransformerConfig(Shape):
     gated: bool
     norm: str
     norm_placement: str
+    first_norm: bool
     final_norm: bool
     embedding_norm: bool
     epsilon: float
@@ -203,12 +205,12 @@ class Block(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "N D"], sees_all: Bool[Array, ""], views) -> tuple[Float[Array, "N D"], Array]:
+    def __call__(self, x: Float[Array, "N D"], layer: tuple, views) -> tuple[Float[Array, "N D"], Array]:
         """One layer.
 
         Args:
             x: the residual stream.
-            sees_all: whether this layer attends to all visible positions or to a window.
+            layer: whether it is the first, and whether it attends to all visible positions or to a window.
             views: (mask, angles) for a layer that sees all, and for one that sees a window (or None); `Sight.documents`.
 
         Returns:
@@ -217,13 +219,16 @@ class Block(nn.Module):
         c = self.config
         norm = lambda name: Norm(c.epsilon, c.norm, c.use_bias, name=name)
         dropout = Dropout(c.dropout, deterministic=self.deterministic)
+        is_first, sees_all = layer
         everything, window, documents = views
         mask, angles = (
             everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
         )
         sight, attention = Sight(mask, documents, c.direction), Attention(c, self.deterministic, name="attention")
         if c.norm_placement == "pre":
-            x = x + dropout(attention(norm("attention_norm")(x), sight, angles))
+            normed = norm("attention_norm")(x)
+            normed = normed if c.first_norm else jnp.where(is_first, x, normed)
+            x = x + dropout(attention(normed, sight, angles))
             x = x + dropout(self._feed_forward(norm("feed_forward_norm")(x)))
         else:
             x = norm("attention_norm")(x + dropout(attention(x, sight, angles)))
@@ -303,7 +308,7 @@ class Transformer(Body):
             local = mask & window_mask(view["positions"], c.local_window)
             window = (local, angles(c.rotary_base_local) if rotary else None)
         blocks = stacked(Block, c.layers, c.remat, c.scan_layers)(c, deterministic, name="blocks")
-        sees_all = jnp.arange(c.layers) % c.global_every == 0
+        number = jnp.arange(c.layers)
         documents = None if "order" in view or c.local_window else view["documents"]
-        _, outputs = blocks(x, sees_all, (everything, window, documents))
+        _, outputs = blocks(x, (number == 0, number % c.global_every == 0), (everything, window, documents))
         return list(outputs)

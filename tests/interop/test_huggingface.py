@@ -26,6 +26,7 @@ from tests.interop import published
 from tests.tokenizer_files import plain_words
 
 RECORDED = Path(__file__).parent / "recorded"
+MODERNBERT = {"family": "modern", "norm": "layer_norm", "first_norm": False}
 MODELLING = Path(huggingface.__file__).with_name("modeling_bertlab.py")
 
 
@@ -227,6 +228,10 @@ def test_config_keys_that_cannot_be_honoured(kind, config, message, tmp_path):
         ({"family": "gpt", "hidden": 64, "activation": "gelu_erf"}, "bertlab"),
         ({"family": "gpt", "size": "gpt2", "activation": "gelu_erf"}, "gpt2"),
         ({"family": "modern"}, "bertlab"),
+        ({"family": "modern", "norm": "layer_norm"}, "bertlab"),
+        (MODERNBERT, "modernbert"),
+        (MODERNBERT | {"direction": "left-to-right"}, "bertlab"),
+        (MODERNBERT | {"tied": False}, "bertlab"),
     ],
 )
 def test_the_kind_is_the_first_that_computes_the_same(model, kind, tmp_path):
@@ -234,7 +239,7 @@ def test_the_kind_is_the_first_that_computes_the_same(model, kind, tmp_path):
     shape = model_shape(run.config.model, published.VOCAB)
     assert kind_of(shape, run.params, run.tokenizer) == kind
     pooler = {"body": run.params["body"] | {"pooler": {}}}  # from left to right it reads the last token
-    expected = kind if shape.direction == "bidirectional" else "bertlab"
+    expected = kind if shape.direction == "bidirectional" and kind != "modernbert" else "bertlab"
     assert kind_of(shape, pooler, run.tokenizer) == expected
 
 
@@ -278,18 +283,26 @@ def test_what_sentence_transformers_reads(tmp_path):
     ).read_bytes()
 
 
+OWN = {"norm_placement": "pre"}
+
+
 @pytest.mark.parametrize(
-    "change, message",
+    "model, change, message",
     [
-        ({"layers": "wide"}, "layers='wide'"),
-        ({"gated": 1}, "gated=1"),
-        ({"norm": "batch_norm"}, "norm='batch_norm'"),
-        ({"family": "elmo"}, "family='elmo'"),
-        ({"tie_word_embeddings": None}, "tie_word_embeddings=None"),
+        (OWN, {"layers": "wide"}, "layers='wide'"),
+        (OWN, {"gated": 1}, "gated=1"),
+        (OWN, {"norm": "batch_norm"}, "norm='batch_norm'"),
+        (OWN, {"family": "elmo"}, "family='elmo'"),
+        (OWN, {"tie_word_embeddings": None}, "tie_word_embeddings=None"),
+        (MODERNBERT, {"mlp_bias": True}, "mlp_bias=True"),
+        (MODERNBERT, {"classifier_activation": "relu"}, "classifier_activation='relu'"),
+        (MODERNBERT, {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types="),
+        (MODERNBERT, {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn'"),
+        (MODERNBERT, {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
     ],
 )
-def test_keys_of_our_own_kind_are_checked(change, message, tmp_path):
-    run = published.random_run(tmp_path / "bert", norm_placement="pre")
+def test_keys_of_a_config_that_bertlab_wrote_are_checked(model, change, message, tmp_path):
+    run = published.random_run(tmp_path / "bert", **model)
     (tmp_path / "out").mkdir()
     save(run, tmp_path / "out")
     path = tmp_path / "out/config.json"

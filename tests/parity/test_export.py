@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
@@ -16,6 +17,9 @@ from tests.interop import published
 ROTARY = {"position_encoding": "rotary"}
 LOCAL = {"family": "modern", "layers": 3, "local_window": 4, "global_every": 2}
 
+BARE = {"family": "modern", "norm": "layer_norm", "first_norm": False}
+MODERNBERT = LOCAL | BARE
+
 # At least one value of each key of config.model that a transformer has, beside the values of its family, and some hybrids.
 SWITCHES = [
     {"direction": "left-to-right"},
@@ -26,6 +30,7 @@ SWITCHES = [
     {"gated": True},
     {"norm": "rms_norm"},
     {"norm_placement": "pre"},
+    {"norm_placement": "pre", "first_norm": False},
     {"embedding_norm": False},
     {"final_norm": True},
     {"epsilon": 0.1},
@@ -49,6 +54,8 @@ SWITCHES = [
     LOCAL | {"rotary_base_local": 3.0, "global_every": 3},
     LOCAL | {"direction": "left-to-right", "norm": "layer_norm", "segments": 2},
     {"local_window": 4, "global_every": 2},
+    MODERNBERT,
+    BARE | {"local_window": 0, "use_bias": True, "activation": "silu", "output_bias": False, "rotary_base": 7.0},
     {"family": "gpt", "direction": "bidirectional"},
     {"family": "gpt", "hidden": 40},
     {"family": "gpt", "norm_placement": "pre", "tied": False},
@@ -117,7 +124,7 @@ def test_each_switch(model, exported):
     pooled = ours.pop("pooled", None)
     given = packed(view) if own else shown(view)
     if getattr(theirs.config, "type_vocab_size", 2 if own else 0) < 2:
-        del given["token_type_ids"]  # a BERT of one segment has no second row, and GPT looks them up among the tokens
+        del given["token_type_ids"]  # a BERT of one segment has no second row, ModernBERT none, GPT looks up tokens
     published.assert_close(ours, computed(theirs, given), view)
     if own:
         body, info = opened(directory, transformers.AutoModel)
@@ -141,6 +148,7 @@ def test_the_switches_are_all_there():
         ({"family": "gpt", "hidden": 64}, "openai-gpt"),
         ({"family": "gpt", "size": "gpt2", "layers": 1}, "gpt2"),
         ({"family": "modern"}, "bertlab"),
+        (MODERNBERT, "modernbert"),
     ],
 )
 def test_transformers_own_classes_where_they_are_exact(model, kind, exported):
@@ -159,6 +167,34 @@ def test_the_mean_of_the_states_is_the_sentence_vector(exported, tmp_path):
     weights = given["attention_mask"][:, :, None]
     found = (states * weights).sum(1) / weights.sum(1)
     np.testing.assert_allclose(found, bertlab.load(tmp_path / "run").sentence_vectors(texts), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["transformers 5", "transformers 4"])
+def test_a_modernbert_comes_in_and_goes_out_as_it_was(old, tmp_path):
+    """As transformers saves it, and with a published config.json's names."""
+    tokenizer = huggingface.load(published.write_directory("bert", tmp_path / "bert")).tokenizer
+    numbers = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 2}
+    settings = transformers.ModernBertConfig(
+        vocab_size=published.VOCAB, local_attention=4, pad_token_id=0, initializer_range=0.3, local_rope_theta=5.0, **numbers
+    )
+    model = transformers.ModernBertForMaskedLM(settings).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path / "source")
+    tokenizer.save(tmp_path / "source")
+    if old:
+        config = json.loads((tmp_path / "source/config.json").read_text())
+        config = {key: value for key, value in config.items() if key not in ("layer_types", "rope_parameters")}
+        config |= {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 5.0}
+        (tmp_path / "source/config.json").write_text(json.dumps(config))
+    imported = huggingface.load(tmp_path / "source")
+    view = {name: array[:2] for name, array in published.batch(seed=3).items()}
+    given = {name: value for name, value in shown(view).items() if name != "token_type_ids"}
+    published.assert_close(published.run(imported, view), computed(model, given), view)
+    (tmp_path / "out").mkdir()
+    huggingface.save(imported, tmp_path / "out")
+    files = [safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("source", "out")]
+    torch.testing.assert_close(*files, rtol=0, atol=0)
 
 
 def test_classes_for_tasks(exported):
