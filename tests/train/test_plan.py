@@ -35,7 +35,9 @@ def test_packed_rows_are_full_and_attention_is_over_all_of_them(of_eight):
     assert packed.work.flops > 4 * plain.work.flops
 
 
-@pytest.mark.parametrize("objective", ["permutation", pytest.param("electra", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "objective", ["permutation", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "diffusion"))]
+)
 def test_what_an_objective_shows_of_a_row_stays_where_the_row_is(objective, small_config):
     recipe = f"experiments/pretrain/bert.py:size=tiny,objectives={objective}"
     config = small_config(str(ROOT / recipe), mesh__data=-1, data__batch_size=16, model__heads=2)

@@ -20,6 +20,7 @@ from tests import references
 CASES = {
     "bert": ("bert", "mlm+nsp", dict(layers=2)),
     "gpt": ("gpt", "ltr", {}),
+    "diffusion": ("bert", "diffusion", {}),
     "modern": ("modern", "mlm", dict(layers=2, local_window=4, global_every=2)),
     "elmo": ("elmo", "ltr+rtl", {}),
     "elmo on characters, stateful": ("elmo", "ltr+rtl", dict(layers=2, token_encoder="characters", stateful=True)),
@@ -112,7 +113,11 @@ DIVIDED = [case for case in CASES if case not in ("elmo", "cbow")]
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=[pytest.mark.slow] * (c in ("modern", "elmo on characters, stateful"))) for c in DIVIDED]
+    "case",
+    [
+        pytest.param(c, marks=[pytest.mark.slow] * (c in ("modern", "diffusion", "elmo on characters, stateful")))
+        for c in DIVIDED
+    ],
 )
 def test_eight_devices_and_micro_batches_equal_one_device(case, packed_batch):
     batch = batch_of(case, packed_batch)
