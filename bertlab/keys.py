@@ -152,7 +152,7 @@ _NEGATIVES = ("random", "swapped")
 KEYS = (
     Key("seed", 0, "seed of initial values, masks and dropout", least=-(2**31), below=2**31),
     # data
-    Key("data.corpus", "pydocs", "pydocs, text:GLOB, tfds:NAME or synthetic"),
+    Key("data.corpus", "pydocs", "pydocs, text:GLOB, files:GLOB (a document per file), tfds:NAME or synthetic"),
     Key("data.format", "segment_pair",
         "how documents become rows (bertlab/data/formats)",
         ("segment_pair", "full_sentences", "sentence_pair", "doc_sentences", "stream", "cooccurrence")),

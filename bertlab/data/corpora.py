@@ -1,4 +1,5 @@
-"""Opens the corpus that one string names: `pydocs`, `text:GLOB`, `tfds:NAME` or `synthetic`.
+"""Opens the corpus that one string names: `pydocs`, `text:GLOB`, `files:GLOB`, `tfds:NAME` or
+`synthetic`.
 
 A corpus yields the same documents in the same order every time, without holding the text in memory. Its fingerprint changes
 when its text may have changed.
@@ -13,7 +14,7 @@ from bertlab.data.text_corpus import TextCorpus
 from bertlab.data.tfds_datasets import TfdsCorpus
 from bertlab.errors import UserError
 
-NAMED = {"text": TextCorpus, "tfds": TfdsCorpus}
+NAMED = {"text": TextCorpus, "files": TextCorpus, "tfds": TfdsCorpus}
 """Corpora whose string goes on with a name: `text:GLOB`."""
 UNNAMED = {"pydocs": PydocsCorpus, "synthetic": SyntheticCorpus}
 
@@ -22,7 +23,8 @@ def open_corpus(spec: str, **options) -> Corpus:
     """Opens the corpus that `spec` names.
 
     Args:
-      spec: `pydocs` (the documentation of Python's standard library), `text:GLOB[,GLOB...]`, `tfds:NAME` or `synthetic`.
+      spec: `pydocs` (the documentation of Python's standard library), `text:GLOB[,GLOB...]`, `files:GLOB[,GLOB...]`,
+        `tfds:NAME` or `synthetic`.
       **options: `directory` (the cache) for pydocs, `split` and `field` for tfds, the language's options for synthetic.
 
     Raises:

@@ -1,5 +1,6 @@
 """Corpora in text files."""
 
+import functools
 import glob
 import gzip
 import hashlib
@@ -19,11 +20,14 @@ from bertlab.errors import UserError
 # Characters. A document is in memory as a whole, however large its file is.
 _LARGEST_DOCUMENT = 1_000_000
 
+_PLAIN = (".txt", ".train", ".dev", ".test")
+
 
 class TextCorpus(PartedCorpus):
     """`.txt` and `.jsonl` files, each plain or compressed with gzip (.gz), xz (.xz) or Zstandard (.zst).
 
-    Blank lines separate the documents of a .txt file. Each line of a .jsonl file is a record whose `text` is a document. A
+    BabyLM's `.train`, `.dev` and `.test` files are read like `.txt`. Blank lines separate the documents of a .txt file; with
+    `files:GLOB` instead of `text:GLOB` it is one document. Each line of a .jsonl file is a record whose `text` is a document. A
     line end inside a document separates paragraphs: no sentence crosses it. A document's id is its file's path relative to
     the files' common folder and the number of its first line. A part (see `PartedCorpus`) is a file.
 
@@ -33,29 +37,36 @@ class TextCorpus(PartedCorpus):
     """
 
     def __init__(self, spec: str):
-        """Args: spec: `text:GLOB[,GLOB...]`. Raises: UserError: if a glob matches no file, or a file of unknown kind."""
+        """
+        Args: spec: `text:GLOB[,GLOB...]` or `files:GLOB[,GLOB...]`.
+
+        Raises: UserError: if a glob matches no file, or a file of unknown kind.
+        """
         self.spec = spec
         found = set()
-        for pattern in spec.removeprefix("text:").split(","):
+        kind, _, patterns = spec.partition(":")
+        for pattern in patterns.split(","):
             matches = glob.glob(os.path.expanduser(pattern.strip()), recursive=True)
             matches = [os.path.abspath(match) for match in matches if os.path.isfile(match)]
             if not matches:
                 raise UserError(f'config.data.corpus="{spec}": "{pattern}" matches no file; check the path and quote the glob.')
             found.update(matches)
+        self.whole = kind == "files"
         self.files = tuple(Path(path) for path in sorted(found))
         self.parts = len(self.files)
         self.share_read = 0.0
         self.folder = Path(os.path.commonpath([path.parent for path in self.files]))
         for path in self.files:
-            if _text_format(path) not in (".txt", ".jsonl"):
+            if _text_format(path) not in (*_PLAIN, ".jsonl"):
                 raise UserError(
                     f'config.data.corpus="{spec}": {path} is neither .txt nor .jsonl (plain, .gz, .xz or .zst); '
                     "narrow the glob or rename the file."
                 )
 
     def fingerprint(self) -> str:
-        """Digest of the files' relative names and raw bytes, and of where large documents are cut."""
-        digest = hashlib.blake2b(f"text {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}".encode(), digest_size=16)
+        """Digest of the files' relative names and raw bytes, and of where documents end and are cut."""
+        kind = "files" if self.whole else "text"
+        digest = hashlib.blake2b(f"{kind} {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}".encode(), digest_size=16)
         for path in self.files:
             name = path.relative_to(self.folder).as_posix()
             digest.update(f"{name}\0{path.stat().st_size}\0".encode())
@@ -71,7 +82,7 @@ class TextCorpus(PartedCorpus):
           UserError: at text that is not UTF-8, a line that is not a JSON object with a `text`, or a damaged compressed file.
         """
         path = self.files[index]
-        read = _jsonl_documents if _text_format(path) == ".jsonl" else _txt_documents
+        read = _jsonl_documents if _text_format(path) == ".jsonl" else functools.partial(_txt_documents, self.whole)
         sizes = [file.stat().st_size for file in self.files]
 
         def count(position: int) -> None:
@@ -161,11 +172,11 @@ def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]
         ) from error
 
 
-def _txt_documents(_: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def _txt_documents(whole: bool, _: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     paragraphs, start, size = [], 0, 0
     for number, line in lines:
         blank = not line.strip()
-        if paragraphs and (blank or size + len(line) > _LARGEST_DOCUMENT):
+        if paragraphs and ((blank and not whole) or size + len(line) > _LARGEST_DOCUMENT):
             yield start, "\n".join(paragraphs)
             paragraphs, size = [], 0
         if not blank:

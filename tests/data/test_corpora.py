@@ -133,6 +133,19 @@ def test_large_text_document_is_cut_at_line_ends(tmp_path, monkeypatch):
     assert open_corpus(f"text:{tmp_path}/a.txt").fingerprint() != fingerprint
 
 
+def test_babylm_files_as_published_by_blank_line_or_whole(tmp_path):
+    """What a file is called does not matter, nor does compression; the two ways have different fingerprints."""
+    text = "*CHI: more milk .\n*MOT: you want more ?\n\n\n= = = Milk = = =\nMilk is white.\n"
+    (tmp_path / "childes.train").write_text(text)
+    (tmp_path / "switchboard.dev.gz").write_bytes(gzip.compress(b"A:\tYes.\n"))
+    blocks, whole = (open_corpus(f"{kind}:{tmp_path}/*") for kind in ("text", "files"))
+    ids = [[document.id for document in corpus.documents()] for corpus in (blocks, whole)]
+    assert ids == [["childes.train:1", "childes.train:5", "switchboard.dev.gz:1"], ["childes.train:1", "switchboard.dev.gz:1"]]
+    sentences = [[s for document in corpus.documents() for s in document.sentences] for corpus in (blocks, whole)]
+    assert sentences[0] == sentences[1] and len(sentences[0]) == 5
+    assert blocks.fingerprint() != whole.fingerprint()
+
+
 def test_memory_does_not_grow_with_a_text_file(tmp_path):
     line = "word " * 2000 + "end.\n"
     peaks = []
