@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bertlab.errors import UserError
-from bertlab.transfer.tasks import catalogue, glue, pydocs
+from bertlab.transfer.tasks import babylm, catalogue, glue, pydocs
 from bertlab.transfer.tasks.assemble import check_labels, check_task, draw
 from bertlab.transfer.tasks.base import KEYS, OPTIONS, SPLITS, Task, TaskData
 from bertlab.transfer.tasks.conll import UPOS, XPOS, conll, conllu
@@ -44,7 +44,7 @@ __all__ = [
     "word_in_context",
 ]
 
-TASKS = {task.name: task for task in (*glue.TASKS, *catalogue.TASKS, *pydocs.TASKS)}
+TASKS = {task.name: task for task in (*glue.TASKS, *babylm.TASKS, *catalogue.TASKS, *pydocs.TASKS)}
 
 
 def find_task(name: str) -> Task:
