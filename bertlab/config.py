@@ -194,6 +194,21 @@ def as_saved(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(config))
 
 
+def not_default(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a pretraining's config that are not at their defaults, flattened, as JSON values.
+
+    A key that bertlab did not have when the config was saved changes nothing here.
+    """
+    from bertlab.objectives import describe
+
+    default = flatten(base_config())
+    for name, entry in config["objectives"].items():
+        default |= flatten(describe(entry.get("implementation") or name)[1], f"objectives.{name}.")
+    saved = lambda values: json.loads(json.dumps(values, default=list))
+    default = saved(default)
+    return {key: value for key, value in saved(flatten(config)).items() if key not in default or value != default[key]}
+
+
 def is_finetuning(config: Mapping[str, Any]) -> bool:
     """Whether it is a fine-tuning's config, whose `objectives` are the heads of its tasks; an adaptation's is not."""
     return "transfer" in config

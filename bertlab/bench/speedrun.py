@@ -26,7 +26,7 @@ import pandas as pd
 
 from bertlab import objectives
 from bertlab.bench.measure import machine
-from bertlab.config import base_config, flatten, load_config, set_key
+from bertlab.config import base_config, flatten, load_config, not_default, set_key
 from bertlab.data.batches import eval_batches
 from bertlab.data.formats import row_length
 from bertlab.data.prepare import prepare
@@ -235,11 +235,7 @@ def machine_class(track: Track) -> str:
 
 def config_digest(config) -> str:
     """Of all that decides the training: the settings that are not at their defaults. New keys of bertlab change nothing."""
-    default = flatten(base_config())
-    for name in config.objectives:
-        default |= flatten(objectives.describe(name)[1], f"objectives.{name}.")
-    deciding = {key: value for key, value in flatten(config).items() if key not in default or value != default[key]}
-    return hashlib.blake2b(json.dumps(deciding, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps(not_default(config), sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def text_digest(prepared: Prepared) -> str:

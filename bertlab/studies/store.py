@@ -2,10 +2,11 @@
 
     bertlab sweep --study=... --workdir=runs/table5 --store=runs/store
 
-A store is a folder with one run directory for each pretraining. Its name is a digest of the config, the text and bertlab's
-version; for an objective from outside also of the Python files beside its module. A sweep adds every pretraining that it
-finishes, and reuses those that are there instead of training them. A reused run has the result, the costs and the environment
-of the run that trained it. Checkpoints are hard links where the file system has them, so they take no more room.
+A store is a folder with one run directory for each pretraining. Its name is a digest of the settings that are not at their
+defaults, the text and bertlab's version; for an objective from outside also of the Python files beside its module. A sweep adds
+every pretraining that it finishes, and reuses those that are there instead of training them. A reused run has the result, the
+costs and the environment of the run that trained it. Checkpoints are hard links where the file system has them, so they take no
+more room.
 
 After you change bertlab's own code, use a new store.
 """
@@ -17,12 +18,12 @@ import inspect
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bertlab import objectives
-from bertlab.config import flatten
+from bertlab.config import not_default
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.files import temporary_folder
@@ -72,7 +73,7 @@ class Store:
         directory.mkdir(parents=True, exist_ok=True)
         Run(directory).store_key.write(digest + "\n")
         stored = Run(self.folder / digest)
-        if not _finished(stored):
+        if not _finished(stored) or _deciding(stored.config.read()) != _deciding(config):
             return False
         last = stored.result.read()["step"] if config.train.budget else config.train.steps
         named = ",".join(part for part in config.train.keep.split(",") if part.strip() != LOG)
@@ -85,12 +86,17 @@ class Store:
         return True
 
     def put(self, directory: Path) -> bool:
-        """Adds the finished pretraining in a directory, or checkpoints that the store's has not; returns whether it did."""
+        """Adds the finished pretraining in a directory, or checkpoints that the store's has not; returns whether it did.
+
+        One whose config was completed by other defaults than the store's is left.
+        """
         trained = Run(directory)
         if not trained.store_key.exists() or not _finished(trained) or not trained.steps():
             return False
         stored = Run(self.folder / trained.store_key.read().strip())
         if _finished(stored) and set(trained.steps()) <= set(stored.steps()):
+            return False
+        if stored.config.exists() and _deciding(stored.config.read()) != _deciding(trained.config.read()):
             return False
         with temporary_folder(self.folder, "new") as folder:
             copy = Run(folder / "run")
@@ -113,14 +119,16 @@ class Store:
         return config if config.train.steps and not config.init_from else None
 
     def _digest(self, config: Any) -> str:
-        """Of all that decides a pretraining; what may differ in a run that is resumed may differ here too."""
-        free = lambda key: key in BY_NAME and BY_NAME[key].on_resume and not key.startswith("evaluate.")
-        deciding = {key: value for key, value in flatten(config).items() if not free(key) and key != "data.corpus"}
+        """Of all that decides a pretraining."""
         text = self._fingerprint(json.dumps(config.data.to_dict(), sort_keys=True))
-        content = json.dumps(
-            [importlib.metadata.version("bertlab"), deciding, text, *_code(config)], sort_keys=True, default=list
-        )
+        content = json.dumps([importlib.metadata.version("bertlab"), _deciding(config), text, *_code(config)], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+
+
+def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide a pretraining and are not at their defaults; what may differ in a resumed run may differ."""
+    free = lambda key: key in BY_NAME and BY_NAME[key].on_resume and not key.startswith("evaluate.")
+    return {key: value for key, value in not_default(config).items() if not free(key) and key != "data.corpus"}
 
 
 def _code(config: Any) -> Iterator[str]:

@@ -70,6 +70,16 @@ def test_only_the_same_config_and_text_with_the_wanted_checkpoints_are_taken(stu
     monkeypatch.setattr(store_module, "prepare", lambda data: pytest.fail("a fingerprint is computed once a text"))
     assert store.begin(run, place) and not store.begin(run, place), "then something has begun there"
     assert Run(place).result.read() == trained.result.read()
+    [stored] = map(Run, store.folder.iterdir())
+    config = stored.config.read()
+    del config["model"]["first_norm"]  # as in a run from before there was this key
+    stored.config.write(config)
+    assert store.begin(run, tmp_path / "before_the_key")
+    config["optimizer"]["b1"] = 0.8  # as in a run from when the default was another
+    stored.config.write(config)
+    assert not store.begin(run, tmp_path / "another_default") and not store.put(trained.directory)
+    (trained.checkpoints / "3").mkdir()
+    assert not store.put(trained.directory) and not (stored.checkpoints / "3").exists()
     monkeypatch.setattr(store_module, "prepare", lambda data: SimpleNamespace(fingerprint="another text"))
     assert not Store(tmp_path / "store").begin(run, tmp_path / "elsewhere")
 
