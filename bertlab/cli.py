@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from bertlab.errors import UserError, require
+from bertlab.errors import UserError, failure_of_machine, require
+from bertlab.files import refuse_unwritable
 from bertlab.run import Run
 from bertlab.transfer.recipes import RECIPES
 
@@ -38,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs `bertlab COMMAND ...`.
 
     Returns:
-        0 on success, 1 if a run of a sweep failed or the doctor found something, 2 for a mistake in the request (reported in
-        one line on stderr).
+        0 on success, 1 if a run failed (a full disk, a run of a sweep) or the doctor found something, 2 for a mistake in the
+        request. A mistake, and a failure of the machine, are reported in one line on stderr.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.path.insert(0, os.getcwd())  # your own objective in this directory can be imported, as with `python -m`
@@ -48,15 +49,28 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     try:
+        _check_places(given)
         return given.function(given, rest) or 0
     except UserError as error:
-        line = f"bertlab {given.command}: {error}"
-        if given.command == "train":
-            from bertlab.train import processes
+        status, said = 2, str(error)
+    except Exception as error:
+        status, said = 1, failure_of_machine(error, getattr(given, "workdir", ""))
+        if said is None:
+            raise
+    line = f"bertlab {given.command}: {said}"
+    if given.command == "train":
+        from bertlab.train import processes
 
-            processes.leave(2, line)
-        print(line, file=sys.stderr)
-        return 2
+        processes.leave(status, line)
+    print(line, file=sys.stderr)
+    return status
+
+
+def _check_places(given: argparse.Namespace) -> None:
+    """Refuses a directory to write to that cannot be made; a finished run is only read."""
+    for name, shown in (("workdir", "--workdir="), ("directory", "")):
+        if (path := getattr(given, name, None)) and not Run(path).result.exists():
+            refuse_unwritable(path, f"{shown}{path}")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -293,7 +293,8 @@ def parse_override(config: ConfigDict, name: str, text: str) -> Any:
     """The value of `--config.NAME=TEXT`, in the type of the key."""
     _require_key(config, name, f"--config.{name}")
     parent, _, leaf = name.rpartition(".")
-    kind = _node(config, parent).get_type(leaf)
+    node = _node(config, parent)
+    kind = node.get_type(leaf)
     if kind is str or kind is type(None):
         return text
     try:
@@ -301,7 +302,11 @@ def parse_override(config: ConfigDict, name: str, text: str) -> Any:
             return kind(ast.literal_eval(text))
         return flags.BooleanParser().parse(text) if kind is bool else kind(text)
     except (ValueError, TypeError, SyntaxError):
-        raise UserError(f"--config.{name}={text}: expected {kind.__name__}") from None
+        known = keys.BY_NAME.get(name)
+        expected = known.values() if known else kind.__name__
+        example = node.get(leaf)
+        such = f", such as {example!r}" if example is not None else ""
+        raise UserError(f"--config.{name}={text}: expected {'' if kind is bool else 'a '}{expected}{such}") from None
 
 
 def _node(config: ConfigDict, name: str) -> ConfigDict:

@@ -1,6 +1,8 @@
 """Errors written for the user."""
 
+import errno
 import importlib
+import os
 from types import ModuleType
 
 
@@ -9,6 +11,56 @@ class UserError(ValueError):
 
     The command line prints it without a traceback and exits with status 2.
     """
+
+
+class RunFailed(RuntimeError):
+    """A run that ended through no mistake in the request: one sentence that names the file and says what to do.
+
+    The command line prints it without a traceback and exits with status 1.
+    """
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free space",
+    errno.EDQUOT: "free space, or raise your quota",
+    errno.EFBIG: "raise the largest size of a file",
+    errno.EROFS: "make the file system writable",
+    errno.EACCES: "give yourself the right to write there",
+    errno.EPERM: "give yourself the right to write there",
+    errno.EIO: "check the disk",
+    errno.ESTALE: "mount the file system again",
+    errno.EMFILE: "raise the number of open files (ulimit -n)",
+    errno.ENFILE: "raise the number of open files",
+}
+
+
+def code_of(error: BaseException | None) -> int | None:
+    """The system's number of what a full or broken disk or the like did; None if the error is of another kind.
+
+    Libraries in other languages only quote the system's message; an error may have another one behind it.
+    """
+    while error is not None:
+        number, text = getattr(error, "errno", None), str(error).lower()
+        for code in _REMEDIES:
+            if number == code or (number is None and os.strerror(code).lower() in text):
+                return code
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def failure_of_machine(error: BaseException, place: object = "") -> str | None:
+    """The error's sentence, or one about what the machine did; None if the error is of another kind.
+
+    Args:
+        error: Any.
+        place: Named if the error names no file.
+    """
+    if isinstance(error, RunFailed):
+        return str(error)
+    if (code := code_of(error)) is None:
+        return None
+    file = getattr(error, "filename", None) or place
+    return f"{f'{file}: ' if file else ''}{os.strerror(code)}; {_REMEDIES[code]}, then run the same command again"
 
 
 def require(module: str, extra: str, wanted_by: str) -> ModuleType:

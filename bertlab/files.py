@@ -25,10 +25,48 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a UTF-8 file in one move, so a reader never sees half of it; makes its directory."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file in one move, so a reader never sees half of it; makes its directory."""
+    with whole_file(path) as partial:
+        partial.write_bytes(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields a name to write a file under, which becomes `path` in one move if the block succeeds, or else is removed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            yield partial
+            os.replace(partial, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error counts
+                partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        error.filename = error.filename or str(path)  # an error while writing names no file
+        raise
+
+
+def refuse_unwritable(path: Path, named: str) -> None:
+    """Refuses a directory that cannot be made, or that nothing can be written to, before anything is computed.
+
+    Raises:
+        UserError: Begins with `named`, such as "--workdir=runs/x".
+    """
+    try:
+        place = path
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise UserError(f"{named}: {place} is a file, not a directory; choose another path")
+        os.rmdir(tempfile.mkdtemp(prefix=".writable-", dir=place))
+    except OSError as error:
+        raise UserError(f"{named} cannot be written to ({error.strerror}); make it writable, or choose another path") from None
 
 
 def cache_directory(directory: str = "") -> Path:

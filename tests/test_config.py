@@ -149,9 +149,9 @@ def test_set_key_and_parse_override():
     with pytest.raises(UserError, match=r"config.train.steps='many': "):
         set_key(config, "train.steps", "many")
     assert parse_override(config, "model.filters", "((1,8),(2,16))") == ((1, 8), (2, 16))
-    with pytest.raises(UserError, match=r"--config.model.filters=8: expected tuple"):
+    with pytest.raises(UserError, match=r"--config.model.filters=8: expected a tuple"):
         parse_override(config, "model.filters", "8")
-    with pytest.raises(UserError, match=r"--config.train.steps=1.5: expected int"):
+    with pytest.raises(UserError, match=r"--config.train.steps=1.5: expected a whole number"):
         parse_override(config, "train.steps", "1.5")
 
 

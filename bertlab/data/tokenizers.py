@@ -35,6 +35,7 @@ from bertlab.data.vocabularies import (
     wrong_size,
 )
 from bertlab.errors import UserError
+from bertlab.files import write_bytes, write_json, write_text
 
 _METADATA = "bertlab_tokenizer.json"
 
@@ -136,7 +137,7 @@ class Tokenizer:
         special_ids = {role: getattr(self, f"{role}_id") for role in _ROLES}
         metadata = {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase, "special_ids": special_ids}
         metadata |= {name: getattr(self, name) for name in self.settings}
-        (directory / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
+        write_json(directory / _METADATA, metadata)
 
 
 def _find_specials(ids: Mapping[str, int], names: Mapping[str, str], source: Any) -> dict[str, int | None]:
@@ -202,7 +203,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._continuing(lambda piece: not piece.startswith(_SPACE_MARK), controls)
 
     def _save_vocabulary(self, directory: Path) -> None:
-        (directory / "sentencepiece.model").write_bytes(self.model)
+        write_bytes(directory / "sentencepiece.model", self.model)
 
 
 class UnigramTokenizer(SentencePieceTokenizer):
@@ -232,7 +233,7 @@ class _VocabularyTokenizer(Tokenizer):
 
     def _save_vocabulary(self, directory: Path) -> None:
         # In bytes, like the reader: a text file would lose a piece's carriage return.
-        (directory / "vocab.txt").write_bytes("".join(f"{piece}\n" for piece in self._pieces).encode())
+        write_bytes(directory / "vocab.txt", "".join(f"{piece}\n" for piece in self._pieces).encode())
 
 
 class WordPieceTokenizer(_VocabularyTokenizer):
@@ -396,7 +397,7 @@ class JsonTokenizer(Tokenizer):
         return self._continuing(lambda piece: not piece.startswith(mark), added)
 
     def _save_vocabulary(self, directory: Path) -> None:
-        (directory / "tokenizer.json").write_text(self._backend, encoding="utf-8")
+        write_text(directory / "tokenizer.json", self._backend)
 
 
 class Gpt1Tokenizer(Tokenizer):
@@ -437,7 +438,7 @@ class Gpt1Tokenizer(Tokenizer):
         vocabulary = {piece: index for index, piece in enumerate(self._pieces)}
         lines = ["#version: 0.2", *map(" ".join, self._merges)]
         for name, text in zip(_OPENAI_FILES, (json.dumps(vocabulary), "\n".join(lines) + "\n")):
-            (directory / name).write_text(text, encoding="utf-8")
+            write_text(directory / name, text)
 
 
 KINDS: dict[str, type[Tokenizer]] = {

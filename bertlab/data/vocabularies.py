@@ -20,6 +20,9 @@ SAMPLE_CHARACTERS = 20_000_000
 # SentencePiece ignores longer sentences while training; its own default is 4,192 bytes.
 _LONGEST_SENTENCE = 1 << 16
 
+# WordPiece's training takes hours for a word of millions of characters, and would learn nothing from it.
+_LONGEST_TRAINED_WORD = 1 << 16
+
 # Google's WordPiece turns longer words into [UNK] (the `tokenizers` library's default is 100).
 LONGEST_WORD = 200
 
@@ -207,6 +210,11 @@ def _too_small(vocab_size: int, smallest: int) -> UserError:
 def train_sentencepiece(kind: str, sample: list[str], vocab_size: int) -> bytes:
     """Trains a "unigram" or "bpe" model and returns it serialised. Raises: UserError: if the size does not fit."""
     pad, unk, cls, sep, mask = SPECIALS
+    if sample and all(len(text.encode()) > _LONGEST_SENTENCE for text in sample):
+        raise UserError(
+            f"config.data.corpus: all sentences have more than {_LONGEST_SENTENCE} bytes, and SentencePiece learns from shorter"
+            " ones only; put line breaks or full stops into the text"
+        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -242,7 +250,7 @@ def train_sentencepiece(kind: str, sample: list[str], vocab_size: int) -> bytes:
 def train_wordpiece(sample: list[str], vocab_size: int, lowercase: bool) -> list[str]:
     """Trains WordPiece and returns its pieces in the order of ids. Raises: UserError: if the size does not fit."""
     tokenizer = bert_tokenizer({"[UNK]": 0})
-    sample = [" ".join(bert_words(text, lowercase)) for text in sample]
+    sample = [" ".join(word for word in bert_words(text, lowercase) if len(word) <= _LONGEST_TRAINED_WORD) for text in sample]
     characters = Counter("".join(sample).replace(" ", ""))
     alphabet = sorted(characters, key=lambda character: (-characters[character], character))[:_LARGEST_ALPHABET]
 

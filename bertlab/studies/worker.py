@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import read_json
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.locks import alone
@@ -310,6 +310,9 @@ def execute_job(file: Path) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Exception as error:  # the sweep shows the last line; the traceback stays in the log
+        if (said := failure_of_machine(error, file.parent)) is not None:
+            print(f"error: {said}", file=sys.stderr)
+            return 1
         traceback.print_exc()
         print(f"error: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
         return 1

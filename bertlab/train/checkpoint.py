@@ -2,6 +2,9 @@
 
 import contextlib
 import logging
+import os
+import shutil
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from bertlab.errors import UserError
+from bertlab.errors import RunFailed, UserError, code_of
 from bertlab.run import Run
 from bertlab.train.lora import build_adapter
 
@@ -26,6 +29,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, keep: int, steps: Collection[int] = ()):
+        _leave_errors_to_us()
         self._directory = directory.absolute()
         options = ocp.CheckpointManagerOptions(
             preservation_policy=preservation_policy.AnyPreservationPolicy(
@@ -56,15 +60,11 @@ class Checkpoints:
         """
         if step == self.latest():
             return
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state),
-                data=ocp.args.JsonSave(data),
-                progress=ocp.args.JsonSave(progress),
-            ),
-            force=True,
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(state), data=ocp.args.JsonSave(data), progress=ocp.args.JsonSave(progress)
         )
+        with self._written():
+            self._manager.save(step, args=args, force=True)
 
     def restore(self, step: int, shapes, shardings) -> tuple:
         """The state with every array placed by `shardings`, the positions in the batches, and the progress.
@@ -83,8 +83,29 @@ class Checkpoints:
         return restored.state, restored.data, restored.progress
 
     def close(self) -> None:
-        """Waits until all saves are on disk, then releases the background threads."""
-        self._manager.close()
+        """Waits until all saves are on disk, then releases the background threads.
+
+        Raises:
+            RunFailed: a save failed.
+        """
+        with self._written():
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        """Says why a checkpoint could not be written, perhaps one begun earlier, and removes what there is of it."""
+        try:
+            yield
+        except Exception as error:  # Orbax raises many kinds of errors
+            reason = _reason(error)
+            for unfinished in self._directory.glob("*.orbax-checkpoint-tmp"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+            latest = max(Run(self._directory.parent).steps(), default=None)
+            then = "starts over" if latest is None else f"goes on from step {latest}"
+            raise RunFailed(
+                f"a checkpoint could not be written to {self._directory} ({reason}); make room or repair the disk, then run the"
+                f" same command again: it {then}"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -93,14 +114,41 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
     try:
         yield
     except Exception as error:  # Orbax raises many kinds of errors
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the readers of the other arrays have nothing to add
+        reason = _reason(error)
         before = max((other for other in manager.all_steps() if other < step), default=None)
         then = "start over" if before is None else f"continue from {directory / str(before)}"
-        first = error
-        while first.__cause__ or first.__context__:
-            first = first.__cause__ or first.__context__
-        reason = (str(first).strip() or repr(first)).splitlines()[0][:200]
         raise UserError(f"{directory / str(step)} cannot be read ({reason}); remove it to {then}") from error
+
+
+def _leave_errors_to_us() -> None:
+    """Keeps Orbax's threads from printing a traceback each of an error that the main thread is told of and reports."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    logging.getLogger("absl").addFilter(_not_orbax)
+    if sys.unraisablehook is not _other_unraisable:
+        _unraisable.append(sys.unraisablehook)
+        sys.unraisablehook = _other_unraisable
+
+
+_unraisable: list = []
+
+
+def _not_orbax(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+
+def _other_unraisable(unraisable) -> None:
+    """TensorStore still tells Orbax of other arrays after the first error, when nobody listens."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        _unraisable[-1](unraisable)
+
+
+def _reason(error: BaseException) -> str:
+    """What the machine did, or the first line of the error behind all others."""
+    if (known := code_of(error)) is not None:
+        return os.strerror(known)
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return (str(error).strip() or repr(error)).splitlines()[0][:200]
 
 
 def save_params(run: Path, params) -> None:

@@ -316,9 +316,8 @@ class Session:
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""
-        self.checkpoints.close()
-        self.iterator.close()
-        self.record.close()
+        with contextlib.closing(self.record), contextlib.closing(self.iterator):
+            self.checkpoints.close()
 
 
 def data_hash(iterator) -> str:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.files import write_text
 from bertlab.run import Run
 
 
@@ -36,7 +37,7 @@ class JsonlWriter:
         if path.exists():
             # A process killed while writing leaves at most one unfinished line, the last.
             whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            path.write_text("".join(line for line in whole if self._stays(json.loads(line), resumed_step, last_step)))
+            write_text(path, "".join(line for line in whole if self._stays(json.loads(line), resumed_step, last_step)))
         self._file = path.open("a")
 
     @staticmethod

@@ -5,6 +5,7 @@ The mesh has three axes. `data` and `fsdp` divide the batch; `fsdp` also divides
 """
 
 import math
+import os
 
 import jax
 import numpy as np
@@ -54,6 +55,21 @@ def build_mesh(mesh, devices=None) -> Mesh:
     # As `jax.make_mesh`, but a mesh axis may take part of an axis of a TPU slice: 16 of 4 x 8 x 8.
     laid_out = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
     return Mesh(laid_out, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def check_memory(shapes, shardings, mesh: Mesh) -> None:
+    """Refuses a state (shapes and shardings of its arrays) that is larger than a device's memory, before it is made."""
+    parts = lambda shape, sharding: math.prod(sharding.shard_shape(shape.shape)) * shape.dtype.itemsize
+    needed = sum(jax.tree.leaves(jax.tree.map(parts, shapes, shardings)))
+    memory = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")
+    if memory is None:  # a CPU's devices share the machine's
+        memory, needed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), needed * len(mesh.local_devices)
+    if needed > memory:
+        raise UserError(
+            f"the model and its optimizer's state take {needed / 2**30:,.0f} GiB, but there are {memory / 2**30:,.0f} GiB;"
+            " lower config.model.width, config.model.layers or config.data.tokenizer.vocab_size, or divide them"
+            " among devices with config.mesh.fsdp"
+        )
 
 
 def check_batch(shards: int, batch_size: int, micro_batches: int) -> None:

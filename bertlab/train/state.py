@@ -15,7 +15,7 @@ from jaxtyping import Array
 from bertlab.objectives.program import Program
 from bertlab.train.layer_groups import parameter_name
 from bertlab.train.optimizers import map_beside_params
-from bertlab.train.sharding import BATCH, parameter_shardings, replicated
+from bertlab.train.sharding import BATCH, check_memory, parameter_shardings, replicated
 
 
 @jax.tree_util.register_dataclass
@@ -41,6 +41,7 @@ def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: 
     make, seed = lambda seed: fresh_state(program, optimizer, seed, batch), np.int32(seed)
     shapes = jax.eval_shape(make, seed)
     shardings = state_shardings(program, optimizer, mesh, batch, shapes)
+    check_memory(shapes, shardings, mesh)
     return compile_lowered(jax.jit(make, out_shardings=shardings).lower(seed), level=0)(seed)
 
 

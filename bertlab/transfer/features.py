@@ -23,7 +23,7 @@ import safetensors.numpy
 from jaxtyping import Float
 
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.files import read_json, whole_file, write_json
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.rows import ROWS, padded_length, power_of_two
 
@@ -217,10 +217,9 @@ def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dt
     offsets = np.cumsum([0, *(len(found[i]) for i in range(len(texts)))])
     states = np.concatenate([found.pop(i) for i in range(len(texts))])
     about = {"file": path.name, "texts": len(texts), "tokens": len(states), "sha256": texts_digest(texts)}
-    partial = path.with_suffix(".partial")
-    # One entry, as the order of several is not the same each time.
-    safetensors.numpy.save_file({"states": states, "offsets": offsets}, partial, {"about": json.dumps(about)})
-    os.replace(partial, path)
+    with whole_file(path) as partial:
+        # One entry, as the order of several is not the same each time.
+        safetensors.numpy.save_file({"states": states, "offsets": offsets}, partial, {"about": json.dumps(about)})
     return about
 
 

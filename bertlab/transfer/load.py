@@ -27,6 +27,7 @@ from bertlab.config import base_config, is_finetuning
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import whole_file
 from bertlab.models.base import Carry, Encoded, View, sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.base import Objective
@@ -449,15 +450,15 @@ def embed_file(
         vectors = model.sentence_vectors(texts, layers[0], pooling, pretokenized)
         arrays, said = {"vectors": vectors}, f"{len(texts)} lines, one vector of {vectors.shape[1]} each"
         table = lambda: _columns(vectors).rename_axis("text").reset_index()
-    partial = out.with_suffix(f".partial{out.suffix}")
-    if out.suffix == ".npz":
-        np.savez(partial, **arrays)
-    elif out.suffix == ".safetensors":
-        # A slice of a batch may not be contiguous, and the format writes memory as it is.
-        safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial)
-    else:
-        table().to_csv(partial, index=False)
-    os.replace(partial, out)
+    with whole_file(out) as partial:
+        if out.suffix == ".npz":
+            with partial.open("wb") as file:  # under a name it would add a suffix
+                np.savez(file, **arrays)
+        elif out.suffix == ".safetensors":
+            # A slice of a batch may not be contiguous, and the format writes memory as it is.
+            safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial)
+        else:
+            table().to_csv(partial, index=False)
     print(f"{out}: {said}")
 
 

@@ -72,7 +72,7 @@ def test_weights_go_linearly_from_first_to_last(small_config, tmp_path):
         ("0.5 data.corpus=x; 0.5", "'data.corpus=x' .* data.seq_len=, .* objectives"),
         ("0.5 objectives.mlm.weight=0 objectives.nsp.weight=0; 0.5", "no objective with a weight"),
         ("0.5 objectives.ltr.weight=0; 0.5", r"has no key 'objectives.ltr.weight'"),
-        ("0.5 data.seq_len=many; 0.5", r"^config.train.phases='0.5 data.seq_len=many; 0.5': data.seq_len=many: expected int"),
+        ("0.5 data.seq_len=many; 0.5", r"^config.train.phases='0.5 data.seq_len=many; 0.5': data.seq_len=many: "),
         ("0.5 data.seq_len=600; 0.5", r"config.data.seq_len=600 .* 512 positions"),
         ("0.5; 0.001; 0.499", r"'0.001' is less than one of the run's 20 steps"),
     ],
