@@ -33,6 +33,7 @@ from bertlab.studies.checks import load_checked
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import Stage
 from bertlab.train.keep import LOG, kept_steps
+from bertlab.train.schedules import warmup_steps
 
 # What belongs to a pretraining, in the order in which it is put into a run's directory. A run that is killed in between has a
 # config and no result, so it trains.
@@ -116,6 +117,7 @@ class Store:
         if "pretrain" in run.shares or run.averages or run.config.startswith("run:"):
             return None
         config = load_checked(run.config, dict(run.overrides))
+        config.optimizer.warmup_steps = warmup_steps(config.optimizer, config.train.steps)  # as a run saves it
         return config if config.train.steps and not config.init_from else None
 
     def _digest(self, config: Any) -> str:

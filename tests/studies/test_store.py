@@ -20,7 +20,7 @@ from tests.conftest import RECIPES, ROOT
 def study(small_overrides, words_task):
     """A study of one pretraining of four steps, with a task."""
     small = {"model.width": 16, "model.layers": 1, "train.steps": 4, "train.eval_batches": 1, "evaluate.sentences": 0}
-    small |= {"model.hidden": 24, "optimizer.warmup_steps": 0, "train.keep": "2"}
+    small |= {"model.hidden": 24, "optimizer.warmup_steps": None, "train.keep": "2"}
     tuning = {"train.steps": 2, "data.batch_size": 8, "data.seq_len": 16, "mesh.data": 1, "optimizer.warmup_steps": 0}
     overrides = small_overrides | small | {f"finetune.{key}": value for key, value in tuning.items()}
     axes, downstream = {"seed": [1]}, {"words": {"task": words_task}}
