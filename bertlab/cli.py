@@ -400,12 +400,15 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
 
 
 def _load_config(spec: str, overrides: list[str], show: bool = True):
-    """The config of a file with its arguments and overrides; says in one line what the arguments bring."""
+    """The config of a file with its arguments and overrides; says what arguments bring, and what differs from a paper."""
     from bertlab.config import brought, load_config
+    from bertlab.papers import remark
 
     config = load_config(spec, argv=overrides)
     if show and (settings := brought(spec, config, overrides)):
         print(f"{spec} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()), flush=True)
+    if show and (otherwise := remark(config)):
+        print(otherwise, flush=True)
     return config
 
 

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict, config_dict, config_flags
 
 from bertlab import keys
 from bertlab.errors import UserError
+from bertlab.papers import SIZES
 
 CHECKOUT = Path(__file__).parent.parent  # of an installed package it is no checkout, and has no experiments/
 
@@ -121,6 +122,23 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
     for negatives, label in NEGATIVES.items():
         if label in needs and format_of(data).has_pairs:
             data[data.format].negatives = negatives
+
+
+def take_published(config: ConfigDict, steps: int = 0) -> None:
+    """Sets what the paper of the config's size has, a table of `bertlab.papers`; nothing if no paper has the size.
+
+    Args:
+        config: changed in place; it has its family and size.
+        steps: steps instead of the paper's; its warm-up then takes at most a tenth of them. 0: the paper's.
+    """
+    published = SIZES.get((config.model.family, config.model.size))
+    for name, value in published.values.items() if published else ():
+        set_key(config, name, value)
+    if steps:
+        config.train.steps = steps
+        if config.optimizer.warmup_steps:
+            config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, steps // 10)
+        config.train.phases = config.train.phases if steps >= 100 else ""  # too short for phases
 
 
 def add_objectives(config: ConfigDict, names: str) -> None:

@@ -6,13 +6,14 @@ import re
 
 import pytest
 
+from bertlab import papers
 from bertlab.config import base_config, flatten, load_config
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import FAMILIES, model_direction, model_shape
 from bertlab.models.transformer import TransformerConfig
 from bertlab.studies.checks import load_checked
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import load_study
 from bertlab.studies.sweep import check_configs
 from bertlab.transfer.tasks import find_task
@@ -141,10 +142,10 @@ def numbers(cell):
 def test_steps_are_those_given_or_the_studys_or_the_recipes():
     given, published, unpublished = (
         read_setting(arguments, paper=paper)
-        for arguments, paper in [("scale=paper,steps=70", BERT_PAPER), ("scale=paper", BERT_PAPER), ("scale=paper", {})]
+        for arguments, paper in [("scale=paper,steps=70", papers.BERT), ("scale=paper", papers.BERT), ("scale=paper", {})]
     )
     found = [setting.steps(setting.recipe("gpt")) for setting in (given, published, unpublished)]
-    assert found == [70, 1_000_000, 100_000]
+    assert found == [70, 1_000_000, 2_441_406]
     for name in ("gpt_table5", "gpt_layers"):
         run = study_of(name, "scale=paper").runs()[0]
         config = load_config(run.config, run.overrides)

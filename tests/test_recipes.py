@@ -2,6 +2,7 @@
 
 import pytest
 
+from bertlab import papers
 from bertlab.cli import main
 from bertlab.config import brought, load_config
 from bertlab.data.formats import FORMATS
@@ -97,3 +98,34 @@ def test_a_first_run_takes_one_line(tmp_path, monkeypatch, capsys):
     run = Run(tmp_path / "run")
     assert run.config.read()["optimizer"]["warmup_steps"] == 3
     assert run.floor.read().keys() == {"ltr"} and not any(run.measured.read().values())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind", "pieces", "positions", "rows", "steps", "rate"),
+    [
+        ("bert.py:size=base", "wordpiece", 30_522, 512, 256, 1_000_000, 1e-4),
+        ("bert.py:size=large", "wordpiece", 30_522, 512, 256, 1_000_000, 1e-4),
+        ("gpt.py:size=gpt1", "bpe", 40_478, 512, 64, 2_441_406, 2.5e-4),
+        ("gpt.py:size=gpt2,steps=1000", "bpe", 50_257, 1024, 512, 1000, 1e-3),
+        ("elmo.py:size=original,tokens=characters", "words", 793_471, 20, 384, 1_000_840, 0.2),
+        ("awd_lstm.py:size=original", "words", 33_278, 70, 80, 280_000, 30.0),
+    ],
+)
+def test_a_published_size_is_trained_as_its_paper_says(recipe, kind, pieces, positions, rows, steps, rate):
+    config = load_config(f"{PRETRAIN}/{recipe}")
+    data = config.data
+    assert (data.tokenizer.kind, data.tokenizer.vocab_size, data.seq_len, data.batch_size) == (kind, pieces, positions, rows)
+    assert (config.train.steps, config.optimizer.learning_rate) == (steps, rate)
+    assert papers.differences(config) == {}
+
+
+def test_what_differs_from_a_size_s_paper_is_said():
+    short = papers.differences(load_config(spec("bert", "size=base,steps=50"), {"data.batch_size": 8}))
+    assert short.pop("train.phases")[1] == ""
+    assert short == {"data.batch_size": (256, 8), "train.steps": (1_000_000, 50), "optimizer.warmup_steps": (10_000, 5)}
+    assert papers.differences(load_config(spec("elmo", "size=original")))["optimizer.learning_rate"] == (0.2, 1e-3)
+    remarked = {
+        name: bool(papers.remark(load_config(spec(*name.split()))))
+        for name in ("gpt", "bert size=base", "static size=original")
+    }
+    assert remarked == {"gpt": False, "bert size=base": False, "static size=original": True}

@@ -92,6 +92,8 @@ _BERT = {
     "data.seq_len": 128,
     "objectives.mlm.max_predictions": 20,
     "train.steps": 1_000_000,
+    "train.phases": "",
+    "data.dupe_factor": 0,
 }
 _LSTM = {"data.batch_size": 32, "train.steps": 1_000_000}
 # Small models as sweeps train them: 2,048 positions a step, 2,048 words of the synthetic language, which is soon prepared.
@@ -171,8 +173,8 @@ WORKLOADS = (
     ),
     Workload(
         "gpt2", "GPT-2 small with 32,768 pieces", "gpu", "step", "gpt.py:size=gpt2",
-        {"data.batch_size": 32, "data.seq_len": 1024, "data.tokenizer.vocab_size": 32_768, "train.steps": 1_000_000, **_ONE},
-        "bfloat16", 1.0,
+        {"data.batch_size": 32, "data.tokenizer.kind": "unigram", "data.tokenizer.vocab_size": 32_768, **_ONE,
+         "train.steps": 1_000_000}, "bfloat16", 1.0,
     ),
     Workload(
         "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "gpu", "step", "awd_lstm.py:size=original",

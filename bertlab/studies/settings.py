@@ -45,12 +45,14 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
     | {key: value for key, value in zip(_KEYS, values, strict=True) if value is not None}
     for scale, values in _VALUES.items()
 }
+# Rows and pieces of the recipes' published sizes return to those that all models share below scale paper.
+_SAME_TEXT = {"train.phases": "", "data.dupe_factor": 0, "data.tokenizer.kind": "unigram", "data.tokenizer.lowercase": False}
 # For bodies trained with Adam: transformers, and ELMo on subwords.
 ADAM: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"model.dropout": 0.0},
     "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
     "small": {"optimizer.learning_rate": 5e-4, "optimizer.warmup_steps": 5000},
-    "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000},
+    "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000, **_SAME_TEXT},
     "paper": {},
 }
 # Bodies of the transformers at small scales. With the papers' body and its initial deviation of 0.02, a narrow masked model was
@@ -82,32 +84,8 @@ FINETUNING: Mapping[str, Mapping[str, Any]] = {
     "base": {"finetune.recipe": "bert"},
     "paper": {"finetune.recipe": "bert"},
 }
-# Devlin et al. 2018, appendix A.2; nine tenths of the steps at 128 positions, the rest at 512.
-BERT_PAPER: Mapping[str, Any] = {
-    "train.steps": 1_000_000,
-    "train.phases": "0.9 data.seq_len=128; 0.1 data.seq_len=512",
-    "data.seq_len": 512,
-    "data.batch_size": 256,
-    "data.dupe_factor": 10,
-    "data.tokenizer.kind": "wordpiece",
-    "data.tokenizer.vocab_size": 30_522,
-    "data.tokenizer.lowercase": True,
-    "optimizer.learning_rate": 1e-4,
-    "optimizer.warmup_steps": 10_000,
-}
 # Models after BERT have rows of one length from the first step, and new masks in each epoch.
 ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
-# Radford et al. 2018, section 4.1; batch, length and rate are the recipe's. Its 100 passes over BooksCorpus are counted in that
-# corpus's 800 million words (Devlin et al. 2018), as its number of tokens is not printed: 100 · 800e6 / (64 · 512) steps.
-GPT_PAPER: Mapping[str, Any] = {
-    "train.steps": 2_441_406,
-    "optimizer.warmup_steps": 2000,
-    "data.tokenizer.kind": "bpe",
-    "data.tokenizer.vocab_size": 40_478,
-    "data.tokenizer.lowercase": True,
-}
-# allenai/bilm-tf train_elmo.py: ten passes over 768,648,884 tokens in batches of three times 128 rows of 20.
-ELMO_PAPER: Mapping[str, Any] = {"train.steps": 1_000_840, "data.batch_size": 384, "optimizer.warmup_steps": 0}
 # Pieces, rows and steps of models of different papers that are to read the same; all else is each recipe's, as published.
 SAME_ROWS: Mapping[str, Any] = {
     "train.steps": 1_000_000,
@@ -116,6 +94,7 @@ SAME_ROWS: Mapping[str, Any] = {
     "data.tokenizer.kind": "wordpiece",
     "data.tokenizer.vocab_size": 30_522,
     "data.tokenizer.lowercase": True,
+    **ONE_LENGTH,
 }
 # To compare models that read in different directions: a left-to-right model knows a word only at its last piece.
 LAST_PIECE: Mapping[str, Any] = {"finetune.transfer.word_piece": "last"}

@@ -22,11 +22,12 @@ on pairs; single texts hardly differ.
 Cost at scale=tiny with seeds=1,select=off: 250 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
+from bertlab import papers
+from bertlab.studies.settings import ONE_LENGTH, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {
-    **BERT_PAPER,
+    **papers.BERT,
     **ONE_LENGTH,
     "train.steps": 125_000,
     "data.batch_size": 4096,

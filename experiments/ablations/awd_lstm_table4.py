@@ -23,11 +23,10 @@ the text, every kind of dropout at first costs more than it gains.
 Cost at scale=tiny with seeds=1,select=off: 1,220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
+from bertlab import papers
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Published, Study
 
-# salesforce/awd-lstm-lm README: 750 passes over two million tokens, 373 steps each; it evaluates `valid` after each pass.
-PAPER = {"train.steps": 280_000, "train.eval_every": 373, "model.hidden_dropout": 0.2, "optimizer.warmup_steps": 0}
 PUBLISHED = Published(
     source="Merity et al. 2017, table 4 (perplexity)",
     columns=("PTB valid", "PTB test", "WikiText-2 valid", "WikiText-2 test"),
@@ -48,7 +47,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, tasks=())
+    setting = read_setting(arguments, paper=papers.AWD_LSTM, tasks=())
     every = setting.pretraining["train.eval_every"]
     looks = {"train.eval_every": min(100, every)} if setting.scale in ("tiny", "mini") else {}
     return Study(

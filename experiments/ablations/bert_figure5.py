@@ -19,8 +19,9 @@ expect the latter.
 Cost at scale=tiny with seeds=1,select=off: 208 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
+from bertlab import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
+from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Published, Study
 from bertlab.train.keep import kept_steps
 
@@ -34,7 +35,7 @@ PUBLISHED = Published(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER)
+    setting = read_setting(arguments, paper=papers.BERT)
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     points = kept_steps("log", setting.steps(mlm))[-6:]

@@ -22,7 +22,8 @@ not. In the paper NSP matters for pairs of sentences; later work found that it d
 supervised at every position, MLM at 30 % of them (15 % in the paper). experiments/README.md has the measured results.
 """
 
-from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
+from bertlab import papers
+from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -45,7 +46,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER, tasks=("package", "code_spans", "next_sentence"))
+    setting = read_setting(arguments, paper=papers.BERT, tasks=("package", "code_spans", "next_sentence"))
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
     if setting.finetune["finetune.recipe"] == "bert":  # whose pooler reads the body, below a biLSTM

@@ -16,7 +16,8 @@ may fall behind, because it reads the same tokens at the same rate as the others
 Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -56,7 +57,7 @@ def shape(size):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER)
+    setting = read_setting(arguments, paper=papers.BERT)
     sizes = SIZES[setting.scale]
     return Study(
         name="bert_table6",

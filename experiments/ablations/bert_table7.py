@@ -20,11 +20,12 @@ layer, then the last, and the embeddings far behind.
 Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 # A model that keeps the case of letters.
-PAPER = {**BERT_PAPER, "data.tokenizer.lowercase": False, "data.tokenizer.vocab_size": 28_996}
+PAPER = {**papers.BERT, "data.tokenizer.lowercase": False, "data.tokenizer.vocab_size": 28_996}
 PUBLISHED = Published(
     source="Devlin et al. 2019, table 7 (CoNLL-2003, BERT-Base)",
     columns=("NER F1, dev", "NER F1, test"),

@@ -16,7 +16,8 @@ against 94.9 F1), because downstream text contains no [MASK]. Random tokens with
 Cost at scale=tiny with seeds=1,select=off: 491 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
@@ -51,7 +52,7 @@ def corruption(shares):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER)
+    setting = read_setting(arguments, paper=papers.BERT)
     last = min(4, setting.numbers("bert")["layers"])
     return Study(
         name="bert_table8",

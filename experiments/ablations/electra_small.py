@@ -20,7 +20,8 @@ token, little from removing the mismatch of [MASK].
 Cost at scale=tiny with seeds=1,select=off: 489 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
+from bertlab import papers
+from bertlab.studies.settings import ONE_LENGTH, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 TASKS = {
@@ -30,7 +31,7 @@ TASKS = {
     "ELECTRA": "discriminate",
 }
 PAPER = {
-    **BERT_PAPER,
+    **papers.BERT,
     **ONE_LENGTH,
     "train.steps": 766_000,
     "optimizer.learning_rate": 2e-4,

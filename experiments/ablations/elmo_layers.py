@@ -19,7 +19,8 @@ layer may know less than its embeddings.
 Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting
+from bertlab import papers
+from bertlab.studies.settings import FRESH_EMBEDDINGS, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -42,7 +43,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ELMO_PAPER)
+    setting = read_setting(arguments, paper=papers.ELMO)
     tokens = "characters" if setting.scale == "paper" else "subwords"
     all_layers = lambda penalty: {"finetune.head.layers": "scalar_mix", "finetune.head.mix_penalty": penalty}
     return Study(

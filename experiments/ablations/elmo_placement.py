@@ -17,7 +17,8 @@ both is best.
 Cost at scale=tiny with seeds=1,select=off: 165 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import ELMO_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -33,7 +34,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ELMO_PAPER, tasks=("code_spans",))
+    setting = read_setting(arguments, paper=papers.ELMO, tasks=("code_spans",))
     tokens = "characters" if setting.scale == "paper" else "subwords"
     return Study(
         name="elmo_placement",

@@ -21,7 +21,8 @@ Cost at scale=tiny with seeds=1,select=off: 178 TFLOP, as `--dry_run` counts the
 
 import dataclasses
 
-from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, read_setting
+from bertlab import papers
+from bertlab.studies.settings import FRESH_EMBEDDINGS, read_setting
 from bertlab.studies.study import Claim, Study
 
 COUNTS, FEWER = (100, 1000, 10_000, 100_000), (100, 300, 1000, 3000)
@@ -30,7 +31,7 @@ ALL = "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4", "Peters et a
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ELMO_PAPER)
+    setting = read_setting(arguments, paper=papers.ELMO)
     tokens = "characters" if setting.scale == "paper" else "subwords"
     counts = setting.labels or (*(FEWER if setting.scale in ("tiny", "mini") else COUNTS), 0)
     examples = {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}

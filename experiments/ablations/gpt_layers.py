@@ -17,7 +17,8 @@ text).
 Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import GPT_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Study
 
 # {all}: the label of all layers at the scale.
@@ -29,7 +30,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=GPT_PAPER)
+    setting = read_setting(arguments, paper=papers.GPT)
     layers = setting.numbers("gpt")["layers"]
     transferred = {"none": {"finetune.transfer.random": True}, "embeddings": {"finetune.transfer.layers": 0}}
     transferred |= {f"{n} of {layers}": {"finetune.transfer.layers": n} for n in range(1, layers + 1)}

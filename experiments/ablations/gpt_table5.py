@@ -19,7 +19,8 @@ The LSTM is below the transformer on all tasks but MRPC. On little text, a small
 Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import GPT_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 # V·W + 8·W² weights equal GPT's at the scale: V·D + 512·D + 12·D² per layer.
@@ -44,7 +45,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=GPT_PAPER)
+    setting = read_setting(arguments, paper=papers.GPT)
     lstm = {
         "model.family": "awd_lstm",
         "model.size": "tiny",  # the next keys replace its layers and width

@@ -16,7 +16,8 @@ are in the middle, MLM's closer to the end. A body without pretraining is well a
 Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, OWN_TASKS, read_setting
+from bertlab import papers
+from bertlab.studies.settings import LAST_PIECE, OWN_TASKS, read_setting
 from bertlab.studies.study import Claim, Study
 
 # We could not verify numbers of the probes' papers.
@@ -24,7 +25,7 @@ FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER, tasks=tuple(OWN_TASKS))
+    setting = read_setting(arguments, paper=papers.BERT, tasks=tuple(OWN_TASKS))
     layers = range(1, setting.numbers("bert")["layers"] + 1)
     return Study(
         name="layers_by_task",

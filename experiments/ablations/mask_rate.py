@@ -17,11 +17,12 @@ models prefer lower rates. With few steps supervision matters more and favours h
 Cost at scale=tiny with seeds=1,select=off: 876 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
+from bertlab import papers
+from bertlab.studies.settings import ONE_LENGTH, read_setting
 from bertlab.studies.study import Claim, Study
 
 PAPER = {
-    **BERT_PAPER,
+    **papers.BERT,
     **ONE_LENGTH,
     "model.size": "large",
     "model.norm_placement": "pre",

@@ -23,7 +23,8 @@ Cost at scale=tiny with seeds=1,select=off: 679 TFLOP, as `--dry_run` counts the
 
 import math
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Study
 
 
@@ -47,7 +48,7 @@ def gated_width(width):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER, body="paper", alone=False)
+    setting = read_setting(arguments, paper=papers.BERT, body="paper", alone=False)
     bert, seq_len = setting.numbers("bert"), setting.overrides["data.seq_len"]
     steps, so_far = {}, {}
     for label, keys in switches(bert["width"], seq_len).items():

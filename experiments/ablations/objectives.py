@@ -10,7 +10,8 @@ pretraining at scale=tiny for 250 steps, four seeds, and a linear layer on froze
 pretraining shows most.
 """
 
-from bertlab.studies.settings import BERT_PAPER, LAST_PIECE, read_setting
+from bertlab import papers
+from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Study
 
 DEMO = {"scale": "tiny", "steps": 250, "seeds": 4, "select": "off", "use": "probe"}
@@ -32,7 +33,7 @@ def demo_logging(steps):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=BERT_PAPER, presets={"demo": DEMO})
+    setting = read_setting(arguments, paper=papers.BERT, presets={"demo": DEMO})
     mlm, ltr = setting.recipe("bert", objectives="mlm"), setting.recipe("bert", objectives="ltr")
     transformer = {**setting.transformer, **(DEMO_RATE if setting.preset == "demo" else {})}
     objectives = {

@@ -19,11 +19,12 @@ document slightly above rows across documents.
 Cost at scale=tiny with seeds=1,select=off: 407 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
+from bertlab import papers
+from bertlab.studies.settings import ONE_LENGTH, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 # 1,000,000 steps in batches of 256, as BERT-Base.
-PAPER = {**BERT_PAPER, **ONE_LENGTH}
+PAPER = {**papers.BERT, **ONE_LENGTH}
 PUBLISHED = Published(
     source="Liu et al. 2019, table 2 (development sets, BERT-Base)",
     columns=("SQuAD 1.1 F1", "SQuAD 2.0 F1", "MNLI-m", "SST-2", "RACE"),

@@ -15,10 +15,11 @@ below the held-out loss sooner.
 Cost at scale=tiny with seeds=1,select=off: 163 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, read_setting
+from bertlab import papers
+from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 
-PAPER = {**BERT_PAPER, "train.phases": ""}
+PAPER = {**papers.BERT, "train.phases": ""}
 PUBLISHED = Published(
     source="Liu et al. 2019, table 1 (development sets, BERT-Base)",
     columns=("SQuAD 2.0 F1", "MNLI-m", "SST-2"),

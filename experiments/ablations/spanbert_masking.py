@@ -19,11 +19,12 @@ document per row above pairs with NSP. SBO helps most if the task compares spans
 Cost at scale=tiny with seeds=1,select=off: 422 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import BERT_PAPER, ONE_LENGTH, read_setting
+from bertlab import papers
+from bertlab.studies.settings import ONE_LENGTH, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {
-    **BERT_PAPER,
+    **papers.BERT,
     **ONE_LENGTH,
     "model.size": "large",
     "train.steps": 1_200_000,

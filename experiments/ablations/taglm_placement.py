@@ -20,10 +20,11 @@ paper's numbers, so the report shows only these.
 Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
-from bertlab.studies.settings import ELMO_PAPER, FRESH_EMBEDDINGS, LAST_PIECE, read_setting
+from bertlab import papers
+from bertlab.studies.settings import FRESH_EMBEDDINGS, LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
-PAPER = {**ELMO_PAPER, "model.hidden": 2048, "model.width": 512}
+PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
 PUBLISHED = Published(
     source="Peters et al. 2017 (CoNLL 2003, test)",
     columns=("NER F1",),

@@ -5,11 +5,12 @@
 
 As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties (`ar` with weight 2, `tar` with
 1), truncated backpropagation of varying length with the rate in proportion, and SGD that starts averaging when the held-out
-loss stops falling (checked every `train.eval_every` steps; in the original once per epoch). The original's rate of 30 suits its
-size and batch. A small model on little text needs less dropout and a smaller rate, as set here for tiny and mini.
+loss stops falling (checked every `train.eval_every` steps; in the original once per epoch). Size original has that repository's
+settings for WikiText-2 (`bertlab.papers.AWD_LSTM`). Its rate of 30 suits its size and batch. A small model on little text needs
+less dropout and a smaller rate, as set here for tiny and mini.
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments, take_published, train_on
 from bertlab.errors import UserError
 
 
@@ -39,9 +40,7 @@ def get_config(arguments=None):
         average_after=5,
     )
     if values["size"] == "original":
-        config.data.batch_size = 80
-        config.data.tokenizer.kind = "words"
-        config.data.tokenizer.vocab_size = 33_278
+        take_published(config, values["steps"])
     else:
         config.model.update(input_dropout=0.2, hidden_dropout=0.1, dropout=0.1, weight_dropout=0.2, embedding_dropout=0.02)
         config.optimizer.learning_rate = 10.0

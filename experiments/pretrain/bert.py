@@ -2,10 +2,11 @@
 
     bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs --workdir=runs/bert
 
-The paper's left-to-right ablation (section 5.1) is the same body with left-to-right attention: `objectives=ltr`.
+The paper's left-to-right ablation (section 5.1) is the same body with left-to-right attention: `objectives=ltr`. Sizes base and
+large are trained as in its appendix A.2 (`bertlab.papers.BERT`); the smaller ones have our own text, batch, steps and rate.
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments, take_published, train_on
 
 
 def get_config(arguments=None):
@@ -14,10 +15,7 @@ def get_config(arguments=None):
     config.model.family = "bert"
     config.model.size = values["size"]
     config.train.steps = values["steps"] or 1000
+    if values["size"] in ("base", "large"):
+        take_published(config, values["steps"])
     train_on(config, values["corpus"], values["objectives"], values["mask_rate"])
-    if values["size"] in ("base", "large"):  # A.2; its last tenth at 512 positions is a separate run
-        config.data.batch_size = 256
-        config.optimizer.learning_rate = 1e-4
-        config.train.steps = values["steps"] or 1_000_000
-        config.optimizer.warmup_steps = min(10_000, config.train.steps // 10)
     return config

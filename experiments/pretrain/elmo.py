@@ -7,10 +7,11 @@
 With tokens=subwords (the default) it has the transformers' subword ids, packed rows and optimiser, so an ablation changes only
 the model. With tokens=characters it is ELMo as published (allenai/bilm-tf): a character CNN reads words, each direction reads
 its own stream of sentences, states are carried along the stream, backpropagation goes through 20 words, training uses a sampled
-softmax, and the optimiser is Adagrad.
+softmax, and the optimiser is Adagrad. The published sizes then also have its vocabulary, batch and steps
+(`bertlab.papers.ELMO`).
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments, take_published, train_on
 
 _LARGE = ("small", "medium", "original")  # the published sizes
 
@@ -24,6 +25,8 @@ def get_config(arguments=None):
     config.train.steps = values["steps"] or 1000
     if values["tokens"] == "characters":
         as_published(config)
+        if values["size"] in _LARGE:
+            take_published(config, values["steps"])
     train_on(config, values["corpus"], values["objectives"])
     if values["tokens"] == "characters" and values["size"] in _LARGE:
         for objective in config.objectives.values():
@@ -52,5 +55,3 @@ def as_published(config):
         gradient_scale=config.data.get_oneway_ref("seq_len").to_float(),  # bilm-tf multiplies the loss by its steps, 20
         clip_norm=10.0,
     )
-    if config.model.size in _LARGE:
-        config.data.tokenizer.vocab_size = 793_471

@@ -4,10 +4,11 @@
     bertlab train --config=experiments/pretrain/gpt.py:size=gpt2,corpus='text:books/*.jsonl.zst' --workdir=runs/gpt2
 
 Linear warm-up and cosine decay to zero; Adam with bias-corrected moments, and decoupled weight decay on all parameters but
-biases and norms (openai/finetune-transformer-lm opt.py). Size gpt1 has the paper's batch, length and rate.
+biases and norms (openai/finetune-transformer-lm opt.py). Size gpt1 is trained as in the paper, gpt2 and larger as far as
+theirs tells (Radford et al. 2019: rows, batch and vocabulary); `bertlab.papers` has both.
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments, take_published, train_on
 
 
 def get_config(arguments=None):
@@ -21,11 +22,7 @@ def get_config(arguments=None):
     config.optimizer.decay_from_start = False
     config.optimizer.bias_correction = "rate"
     config.optimizer.epsilon = 1e-8
+    if values["size"].startswith("gpt"):
+        take_published(config, values["steps"])
     train_on(config, values["corpus"], values["objectives"])
-    if values["size"] == "gpt1":
-        config.data.batch_size = 64
-        config.data.seq_len = 512
-        config.optimizer.learning_rate = 2.5e-4
-        config.train.steps = values["steps"] or 100_000
-        config.optimizer.warmup_steps = min(2000, config.train.steps // 10)
     return config

@@ -4,7 +4,7 @@
 
 The shape of ModernBERT (Warner et al. 2024). Every part is a switch of `config.model`; change one of them for an ablation:
 `--config.model.position_encoding=learned`, `--config.model.norm=layer_norm`, `--config.model.local_window=0`, ...
-Optimiser and masks are those of experiments/pretrain/bert.py.
+Optimiser and masks are those of experiments/pretrain/bert.py; batch, steps, rate and tokenizer are ours in every size.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on

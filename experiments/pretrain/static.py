@@ -5,7 +5,7 @@
     bertlab train --config=experiments/pretrain/static.py:objectives=glove,corpus=pydocs --workdir=runs/glove
 
 The losses are Mikolov et al.'s (2013) and Pennington et al.'s (2014). Adagrad (GloVe's own optimiser, accumulators from 1)
-makes one update per batch; the originals make one per pair of words.
+makes one update per batch; the originals make one per pair of words, so size original has only their width.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on

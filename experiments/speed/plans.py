@@ -25,8 +25,8 @@ SLICES = {
 }
 # Model -> recipe, settings, and rows per chip.
 MODELS = {
-    "BERT-Large": ("bert.py:size=large", {"data.seq_len": 512, "data.tokenizer.vocab_size": 30_522}, 16),
-    "GPT-2 124M": ("gpt.py:size=gpt2", {"data.seq_len": 1024, "data.tokenizer.vocab_size": 50_257}, 8),
+    "BERT-Large": ("bert.py:size=large", {"train.phases": ""}, 16),
+    "GPT-2 124M": ("gpt.py:size=gpt2", {}, 8),
     "ELMo": ("elmo.py:size=original", {"data.seq_len": 128, "data.tokenizer.vocab_size": 30_522}, 32),
 }
 MESHES = {"data": 1, "fsdp": 16}  # the most chips that share a parameter

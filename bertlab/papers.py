@@ -1,0 +1,123 @@
+"""How the papers pretrained the sizes that carry their names: config keys with the published values, one table per paper.
+
+`bertlab.config.take_published` sets a table's values in a recipe, studies build theirs on it, and `bertlab train` prints what a
+run of a published size has otherwise (`differences`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Devlin et al. 2018, appendix A.2; nine tenths of the steps at 128 positions, the rest at 512.
+BERT: Mapping[str, Any] = {
+    "train.steps": 1_000_000,
+    "train.phases": "0.9 data.seq_len=128; 0.1 data.seq_len=512",
+    "data.seq_len": 512,
+    "data.batch_size": 256,
+    "data.dupe_factor": 10,
+    "data.tokenizer.kind": "wordpiece",
+    "data.tokenizer.vocab_size": 30_522,
+    "data.tokenizer.lowercase": True,
+    "optimizer.learning_rate": 1e-4,
+    "optimizer.warmup_steps": 10_000,
+}
+# Radford et al. 2018, section 4.1. Its number of tokens is not printed, so its 100 passes over BooksCorpus are counted in that
+# corpus's 800 million words (Devlin et al. 2018): 100 · 800e6 / (64 · 512) steps.
+GPT: Mapping[str, Any] = {
+    "train.steps": 2_441_406,
+    "data.seq_len": 512,
+    "data.batch_size": 64,
+    "data.tokenizer.kind": "bpe",
+    "data.tokenizer.vocab_size": 40_478,
+    "data.tokenizer.lowercase": True,
+    "optimizer.learning_rate": 2.5e-4,
+    "optimizer.warmup_steps": 2000,
+}
+# Radford et al. 2019, section 2.3; its steps and rates were not published.
+GPT2: Mapping[str, Any] = {
+    "data.seq_len": 1024,
+    "data.batch_size": 512,
+    "data.tokenizer.kind": "bpe",
+    "data.tokenizer.vocab_size": 50_257,
+}
+# allenai/bilm-tf train_elmo.py: ten passes over 768,648,884 tokens in batches of three times 128 rows of 20.
+ELMO: Mapping[str, Any] = {
+    "train.steps": 1_000_840,
+    "data.seq_len": 20,
+    "data.batch_size": 384,
+    "data.tokenizer.kind": "words",
+    "data.tokenizer.vocab_size": 793_471,
+    "optimizer.name": "adagrad",
+    "optimizer.learning_rate": 0.2,
+    "optimizer.warmup_steps": 0,
+}
+# salesforce/awd-lstm-lm README, on WikiText-2: 750 passes over two million tokens, 373 steps each; `valid` after each pass.
+AWD_LSTM: Mapping[str, Any] = {
+    "train.steps": 280_000,
+    "train.eval_every": 373,
+    "data.seq_len": 70,
+    "data.batch_size": 80,
+    "data.tokenizer.kind": "words",
+    "data.tokenizer.vocab_size": 33_278,
+    "model.hidden_dropout": 0.2,
+    "optimizer.name": "sgd",
+    "optimizer.learning_rate": 30.0,
+    "optimizer.warmup_steps": 0,
+}
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How a paper pretrained a size.
+
+    Attributes:
+        source: the paper.
+        values: config keys with its values.
+        lacks: what no run has as the paper, or what the paper does not print.
+    """
+
+    source: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    lacks: str = ""
+
+
+_BERT = Pretraining("Devlin et al. 2018", BERT)
+_GPT2 = Pretraining("Radford et al. 2019", GPT2, "it does not print steps and rate")
+# google-research/bert README; batch, steps and rate of these sizes are not verified.
+_TURC = Pretraining("Turc et al. 2019", {key: BERT[key] for key in BERT if key.startswith("data.tokenizer.")})
+_ELMO = Pretraining("Peters et al. 2018", ELMO | {"model.token_encoder": "characters"})
+_WORD2VEC = Pretraining("Mikolov et al. 2013 and Pennington et al. 2014", lacks="they make one update per pair of words")
+SIZES: Mapping[tuple[str, str], Pretraining] = {
+    **{("bert", size): _TURC for size in ("tiny", "mini", "small", "medium")},
+    **{("bert", size): _BERT for size in ("base", "large")},
+    ("gpt", "gpt1"): Pretraining("Radford et al. 2018", GPT),
+    **{("gpt", size): _GPT2 for size in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
+    # Warner et al. 2024, section 2.2; its tokenizer, batch and optimiser (StableAdamW) are not verified.
+    ("modern", "base"): Pretraining("Warner et al. 2024", {"optimizer.learning_rate": 8e-4}, "it reads 1.7 trillion tokens"),
+    ("modern", "large"): Pretraining("Warner et al. 2024", {"optimizer.learning_rate": 5e-4}, "it reads 1.7 trillion tokens"),
+    **{("elmo", size): _ELMO for size in ("small", "medium", "original")},
+    ("awd_lstm", "original"): Pretraining("Merity et al. 2017", AWD_LSTM),
+    ("static", "original"): _WORD2VEC,
+}
+
+
+def differences(config) -> dict[str, tuple[Any, Any]]:
+    """Key -> (the paper's value, the config's) of what a config has otherwise than the paper of its size; empty without one."""
+    published = SIZES.get((config.model.family, config.model.size), Pretraining(""))
+    ours = {key: _value(config, key) for key in published.values}
+    return {key: (value, ours[key]) for key, value in published.values.items() if value != ours[key]}
+
+
+def remark(config) -> str:
+    """One line about `differences`; "" if there are none."""
+    model = config.model
+    found = [f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in differences(config).items()]
+    published = SIZES.get((model.family, model.size), Pretraining(""))
+    found += [published.lacks] if published.lacks else []
+    return f"{model.family} {model.size} is not trained as in {published.source}: {', '.join(found)}" if found else ""
+
+
+def _value(config, key: str) -> Any:
+    for part in key.split("."):
+        config = config[part]
+    return config
