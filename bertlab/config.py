@@ -298,7 +298,8 @@ def set_key(config: ConfigDict, name: str, value: Any) -> None:
     parent, _, leaf = name.rpartition(".")
     node = _node(config, parent)
     if isinstance(value, Mapping):
-        node[leaf].update(value)
+        for key, of_key in value.items():
+            set_key(config, f"{name}.{key}", of_key)
         return
     try:
         node[leaf] = value

@@ -146,6 +146,8 @@ def test_set_key_and_parse_override():
     assert config.data.tokenizer.vocab_size == base_config().data.tokenizer.vocab_size
     with pytest.raises(UserError, match=r"'train.step'; did you mean train.steps"):
         set_key(config, "train.step", 3)
+    with pytest.raises(UserError, match=r"'objectives.mlm.rat'; did you mean objectives.mlm.rate"):
+        load_config(BERT, {"objectives": {"mlm": {"rat": 0.3}}})
     with pytest.raises(UserError, match=r"config.train.steps='many': "):
         set_key(config, "train.steps", "many")
     assert parse_override(config, "model.filters", "((1,8),(2,16))") == ((1, 8), (2, 16))
