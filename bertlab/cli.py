@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bertlab.errors import UserError, failure_of_machine, require
 from bertlab.files import refuse_unwritable
+from bertlab.interrupts import interruptible
 from bertlab.run import Run
 from bertlab.transfer.recipes import RECIPES
 
@@ -20,7 +21,11 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 def command() -> int:
     """The `bertlab` of the shell: `main`, in a process with the fastest settings."""
     begin_with_huge_pages()
-    return main()
+    status = main()
+    if status > 128:  # interrupted anywhere: an orderly exit under threads that are still at work may crash
+        sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 def begin_with_huge_pages() -> None:
@@ -40,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
         0 on success, 1 if a run failed (a full disk, a run of a sweep) or the doctor found something, 2 for a mistake in the
-        request. A mistake, and a failure of the machine, are reported in one line on stderr.
+        request, 130 after Ctrl-C and 143 after SIGTERM. A mistake and a failure of the machine are one line on stderr.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.path.insert(0, os.getcwd())  # your own objective in this directory can be imported, as with `python -m`
@@ -48,15 +53,18 @@ def main(arguments: list[str] | None = None) -> int:
     given, rest = parser.parse_known_args(arguments)
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
-    try:
-        _check_places(given)
-        return given.function(given, rest) or 0
-    except UserError as error:
-        status, said = 2, str(error)
-    except Exception as error:
-        status, said = 1, failure_of_machine(error, getattr(given, "workdir", ""))
-        if said is None:
-            raise
+    with interruptible() as signals:
+        try:
+            _check_places(given)
+            return given.function(given, rest) or 0
+        except KeyboardInterrupt:
+            status, said = signals.status, "interrupted; run the same command again to continue"
+        except UserError as error:
+            status, said = 2, str(error)
+        except Exception as error:
+            status, said = 1, failure_of_machine(error, getattr(given, "workdir", ""))
+            if said is None:
+                raise
     line = f"bertlab {given.command}: {said}"
     if given.command == "train":
         from bertlab.train import processes

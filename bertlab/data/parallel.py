@@ -4,6 +4,7 @@ import functools
 import itertools
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +29,7 @@ def _exit_with_parent() -> None:
 
 def _start_worker(load: Callable[[], Any] | None) -> None:
     global _loaded
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent ends the others
     # A pool worker waits for work for ever when its parent is killed; this thread ends it instead.
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     # One process per core is enough; the `tokenizers` library would start as many threads in each.

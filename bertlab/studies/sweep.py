@@ -5,7 +5,6 @@ that shares another run's pretraining waits for it. All state of a run is in its
 that was killed.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -13,15 +12,15 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from bertlab.data.prepare import check_corpus, prepare
+from bertlab.interrupts import interruptible
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.checks import blaming, check_claims, check_transfers, load_checked
 from bertlab.studies.dry_run import print_plan
@@ -112,14 +111,14 @@ def sweep(
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)
-    with lock_directory(workdir, functools.partial(print_line, console)) as descriptor, sigterm_interrupts():
+    running: list[Job] = []
+    with lock_directory(workdir, functools.partial(print_line, console)) as descriptor, interruptible(lambda: kill(running)):
         names = {run.name for run in [*tried, *runs]}
         there = [run.directory for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
         if left := [directory.name for directory in there if directory.name not in names]:
             print_line(console, f"no longer in the study; their files stay, but the report omits them: {', '.join(left)}")
         if until_decided:
             fix_rule(workdir, study, until_decided)
-        running: list[Job] = []
         failures: dict[str, str] = {}
 
         def work_on(runs, ended, what, settled=None) -> tuple[dict[str, str], int]:
@@ -286,17 +285,17 @@ def start(run: RunSpec, workdir: Path, launcher: Launcher, runner: str, lock: in
 
 
 def stop(running: Sequence[Job]) -> None:
-    """Tells the workers to save and end, and waits for them; a second interrupt kills them."""
-    try:
-        for job in running:
-            job.process.stop()
-        for job in running:
-            job.process.wait()
-    except KeyboardInterrupt:
-        for job in running:
-            job.process.kill()
-        for job in running:
-            job.process.wait()
+    """Tells the workers to save and end, and waits for them."""
+    for job in running:
+        job.process.stop()
+    for job in running:
+        job.process.wait()
+
+
+def kill(running: Sequence[Job]) -> None:
+    """Ends the workers at once."""
+    for job in list(running):
+        job.process.kill()
 
 
 def failure(job: Job) -> str | None:
@@ -362,21 +361,3 @@ def describe(study: Study, runs: Sequence[RunSpec], searches: Sequence[Search] =
         "runs": [dataclasses.asdict(run) for run in runs],
     }
     return json.loads(json.dumps(description))
-
-
-@contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Makes SIGTERM raise KeyboardInterrupt, like Ctrl-C; only the main thread can do so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

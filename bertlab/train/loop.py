@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import signal
 import tempfile
 import time
@@ -15,6 +16,7 @@ from bertlab import keys
 from bertlab.config import as_saved, base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
+from bertlab.interrupts import held
 from bertlab.run import Run
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
@@ -45,7 +47,7 @@ def train(config, workdir) -> dict:
 
     Raises:
         UserError: the config or workdir is unusable, or training diverged.
-        SystemExit: status 0, after SIGTERM and a saved checkpoint.
+        SystemExit: after a saved checkpoint, with status 0 after SIGTERM and 130 after Ctrl-C.
     """
     config, workdir = begun_from(config), Path(workdir)
     if (result := finished(config, workdir)) is not None:
@@ -86,7 +88,6 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     # 1. Mesh and optimiser; state and data position, restored or fresh.
     with (
         company(),
-        StopSignal() as stop,
         contextlib.closing(Session(experiment, workdir)) as session,
         contextlib.closing(Trace(config.profile, Run(workdir).profile, session.step, steps)) as trace,
         company(),  # again: closing the rest would wait for processes that are gone
@@ -104,33 +105,36 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         # 3. Train. The host waits for the device only when something is due.
         trace.begin_at(session.step)
         session.start_clock()
-        while session.step < steps:
-            with trace.step(session.step + 1):
-                session.advance(train_steps)
-            log, evaluate, save = (
-                itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
-            )
-            save = save or session.step in kept
-            next_phase, stopping = session.phase is not experiment.phase(session.step), stop.wanted(session.step)
-            if not (log or evaluate or save or next_phase or stopping or trace.due(session.step)):
-                continue
-            session.fetch()
-            trace.end_at(session.step)
-            if log or next_phase:
-                session.log()
-            if next_phase:
-                session.enter(experiment.phase(session.step))
-            if evaluate and session.step < steps:
-                session.observe(session.evaluate("valid", eval_step))
-            if save or stopping:
-                session.save()
-            if stopping:
-                session.say(f"stopped by SIGTERM at step {session.step} and saved; run the same command again to continue")
-                raise SystemExit(0)
-            if next_phase:
-                train_steps = session.compile_training()
-            trace.begin_at(session.step)
-            session.start_clock()
+        with StopSignal() as stop:
+            while session.step < steps:
+                with trace.step(session.step + 1):
+                    session.advance(train_steps)
+                log, evaluate, save = (
+                    itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
+                )
+                save = save or session.step in kept
+                next_phase, stopping = session.phase is not experiment.phase(session.step), stop.wanted(session.step)
+                if not (log or evaluate or save or next_phase or stopping or trace.due(session.step)):
+                    continue
+                session.fetch()
+                trace.end_at(session.step)
+                if log or next_phase:
+                    session.log()
+                if next_phase:
+                    session.enter(experiment.phase(session.step))
+                if evaluate and session.step < steps:
+                    session.observe(session.evaluate("valid", eval_step))
+                if save or stopping:
+                    session.save()
+                if stopping:
+                    session.say(
+                        f"stopped by {stop.name} at step {session.step} and saved; run the same command again to continue"
+                    )
+                    raise SystemExit(stop.status)
+                if next_phase:
+                    train_steps = session.compile_training()
+                trace.begin_at(session.step)
+                session.start_clock()
 
         # 4. Evaluate every held-out split and save. The result comes last: it marks the run as finished.
         metrics = {split: session.evaluate(split, eval_step) for split in experiment.evaluations}
@@ -327,24 +331,31 @@ def data_hash(iterator) -> str:
 
 
 class StopSignal:
-    """Turns SIGTERM into a flag that the loop reads between steps; several processes agree on the step through JAX."""
+    """SIGTERM or Ctrl-C as a flag that the loop reads between steps; several processes agree on the step through JAX."""
 
     def __enter__(self):
-        self._received = False
-        if jax.process_count() == 1:
-            self._previous = signal.signal(signal.SIGTERM, self._receive)
+        self._several = jax.process_count() > 1  # then SIGTERM is JAX's, which tells the others
+        tell = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        self._held = held(tell, (signal.SIGINT,)) if self._several else held()
+        self._signals = self._held.__enter__()
         return self
 
     def wanted(self, step: int) -> bool:
         """Whether to stop after this many steps."""
-        return self._received if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(step)
+        return multihost_utils.reached_preemption_sync_point(step) if self._several else self._signals.received is not None
 
-    def _receive(self, number, frame):
-        self._received = True
+    @property
+    def name(self) -> str:
+        """Of the signal."""
+        return "Ctrl-C" if self.status else "SIGTERM"
 
-    def __exit__(self, *_):
-        if jax.process_count() == 1:
-            signal.signal(signal.SIGTERM, self._previous)
+    @property
+    def status(self) -> int:
+        """The exit status once the state is saved: 130 after Ctrl-C; 0 after SIGTERM, for those who send it and resume."""
+        return 130 if self._signals.received == signal.SIGINT else 0
+
+    def __exit__(self, *error):
+        self._held.__exit__(*error)
 
 
 def itstime(step: int, steps: int, every: int) -> bool:

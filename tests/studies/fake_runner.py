@@ -11,7 +11,7 @@ from bertlab.studies.worker import awaited, existing_run, stages
 
 
 def run(run, directory):
-    """Obeys "mode" in the overrides: finish, fail, die, leave or wait; notes each call in calls.txt."""
+    """Obeys "mode" in the overrides: finish, fail, die, leave, wait or stay; notes each call in calls.txt."""
     with open(directory / "calls.txt", "a") as file:
         file.write(f"{run.config} {sorted(os.sched_getaffinity(0))} {os.getpid()}\n")
     mode = run.overrides.get("mode", "finish")
@@ -25,8 +25,8 @@ def run(run, directory):
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "leave":
         return
-    if mode == "wait":
-        wait(directory)
+    if mode in ("wait", "stay"):
+        wait(directory, saves=mode == "wait")
     for name, stage in awaited(run, directory.parent):
         assert stage.finished, f"{name} is not finished"
     print("trained")
@@ -43,14 +43,14 @@ def run(run, directory):
             (stage.directory / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
 
 
-def wait(workdir):
-    """Tells the test through a pipe that it runs, then waits for SIGTERM, saves, and ends without a result."""
+def wait(workdir, saves):
+    """Tells the test through a pipe that it runs, then waits for SIGTERM, and if it `saves`, ends without a result."""
 
     def save(*_):
         (workdir / "saved.txt").write_text("saved")
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, save)
+    signal.signal(signal.SIGTERM, save if saves else lambda *_: (workdir / "told.txt").write_text("told"))
     signal.alarm(60)  # a sweep that never stops its worker fails the test, and does not hang it
     with open(workdir.parent / "pipe", "w") as pipe:
         pipe.write(f"{workdir.name}\n")

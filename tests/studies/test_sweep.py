@@ -14,9 +14,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from conftest import InThisProcess, run_sweep
 from rich.console import Console
@@ -337,7 +339,7 @@ def test_a_wrong_config_is_refused_before_any_run(tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
-def start_waiting_sweep(workdir, before=()):
+def start_waiting_sweep(workdir, before=(), mode="wait"):
     """Starts a sweep in which a run, after those before, waits for SIGTERM, and returns once that one is under way."""
     os.mkfifo(workdir / "pipe")
     script = f"""
@@ -347,7 +349,7 @@ def start_waiting_sweep(workdir, before=()):
         from test_sweep import study
         from bertlab.studies import sweep
         sweep.load_checked, sweep.prepare = fake_config, lambda data: None
-        spec = study({{**{dict.fromkeys(before, "finish")}, "A": "wait", "B": "finish"}})
+        spec = study({{**{dict.fromkeys(before, "finish")}, "A": {mode!r}, "B": "finish"}})
         sys.exit(sweep.sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run"))
     """
     process = subprocess.Popen(
@@ -374,6 +376,18 @@ def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number, before):
     assert (tmp_path / "a-seed=1" / "saved.txt").exists()
     assert not calls(tmp_path, "b-seed=1")
     assert "interrupted" in printed
+
+
+def test_a_second_interrupt_kills_the_run_and_exits_at_once(tmp_path):
+    process = start_waiting_sweep(tmp_path, mode="stay")
+    [worker] = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    while not (tmp_path / "a-seed=1" / "told.txt").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=5)
+    assert process.returncode == 130
+    worker.wait(timeout=5)
 
 
 def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path):

@@ -174,11 +174,12 @@ def test_run_on_buckets_resumes_bit_for_bit(small_config, tmp_path, monkeypatch)
     assert {0 <= n <= 5 for n in number} == {True} and 0 < number.sum() < 20
 
 
-def test_sigterm_saves_where_it_stands_and_exits_0(of_gpt, tmp_path):
+@pytest.mark.parametrize(("kind", "name", "status"), [("SIGTERM", "SIGTERM", 0), ("SIGINT", "Ctrl-C", 130)])
+def test_a_signal_saves_where_it_stands(kind, name, status, of_gpt, tmp_path):
     config, straight = of_gpt
-    done = kill_at(config, tmp_path, 7, kind="SIGTERM")
-    assert done.returncode == 0, done.stderr
-    assert "stopped by SIGTERM at step 7" in done.stdout
+    done = kill_at(config, tmp_path, 7, kind=kind)
+    assert done.returncode == status, done.stderr
+    assert f"stopped by {name} at step 7" in done.stdout and "Traceback" not in done.stderr
     assert (tmp_path / "checkpoints" / "7").is_dir()
     loop.train(config, tmp_path)
     assert lines_of(tmp_path) == lines_of(straight)

@@ -1,0 +1,126 @@
+"""Ctrl-C (SIGINT) and SIGTERM, for every command: the first lets it save and end, the second ends it at once.
+
+`interruptible` is around a whole command: the first signal raises KeyboardInterrupt. Inside `held`, a training loop, it is only
+noted, and the loop saves and ends by itself. A thread sees the signals as well: the main thread does not while XLA compiles.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Seconds after which a command that holds no signal ends, if its main thread has not noticed: it can be killed at any moment.
+PATIENCE = 5.0
+
+
+class Signals:
+    """What has come while a block was `interruptible`.
+
+    Attributes:
+        received: The number of the first signal; None before one.
+    """
+
+    def __init__(self):
+        self.received: int | None = None
+        self._noticed, self._holders, self._at_once = False, [], []
+
+    @property
+    def status(self) -> int:
+        """The exit status of what the signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self.received or 0)
+
+    def _receive(self, number, frame) -> None:
+        """In the main thread, between two lines of Python."""
+        first, self._noticed = not self._noticed, True
+        self.received = self.received or number
+        if first and self._holders:
+            self._holders[-1]()
+        elif first:
+            raise KeyboardInterrupt
+
+    def _watch(self, wakeups: int) -> None:
+        """In a thread: ends the process at the second signal, or if the first finds the main thread busy and nothing held."""
+        while not self.received:
+            if (number := os.read(wakeups, 1)[0]) == 0:  # the block has ended
+                return
+            self.received = number if number in SIGNALS else None
+        if self._holders:
+            os.write(2, b"interrupted: saving; press Ctrl-C again to end at once\n")
+        while True:
+            waits = None if self._holders or self._noticed else PATIENCE
+            number = os.read(wakeups, 1)[0] if select.select([wakeups], [], [], waits)[0] else None
+            if number == 0:
+                return
+            if number in SIGNALS or (number is None and not self._noticed):
+                for act in self._at_once:
+                    with contextlib.suppress(Exception):
+                        act()
+                os.write(2, b"ended at once; run the same command again to continue\n")
+                os._exit(self.status)
+
+
+_active: list[Signals] = []
+
+
+@contextlib.contextmanager
+def interruptible(at_once: Callable[[], None] | None = None, numbers: Sequence[int] = SIGNALS) -> Iterator[Signals]:
+    """A block that the first signal ends with KeyboardInterrupt, and the second with the process.
+
+    Args:
+        at_once: Called before the second one ends the process.
+        numbers: Signals to receive, unless a block around this one receives them; only the main thread can.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield Signals()
+        return
+    with contextlib.ExitStack() as stack:
+        if not _active:
+            _active.append(_begin(stack, numbers))
+        if at_once:
+            _active[0]._at_once.append(at_once)
+            stack.callback(_active[0]._at_once.remove, at_once)
+        yield _active[0]
+
+
+def _begin(stack: contextlib.ExitStack, numbers: Sequence[int]) -> Signals:
+    signals = Signals()
+    wakeups, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    watcher = threading.Thread(target=signals._watch, args=(wakeups,), daemon=True)
+    previous = {number: signal.signal(number, signals._receive) for number in numbers}
+    before = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+
+    def end() -> None:
+        _active.clear()
+        signal.set_wakeup_fd(before)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        os.write(wakeup, b"\0")
+        watcher.join()
+        os.close(wakeup)
+        os.close(wakeups)
+
+    stack.callback(end)
+    watcher.start()
+    return signals
+
+
+@contextlib.contextmanager
+def held(then: Callable[[], None] = lambda: None, numbers: Sequence[int] = SIGNALS) -> Iterator[Signals]:
+    """A block that the first signal does not interrupt: it is to look at `received`, save and end.
+
+    Args:
+        then: Called when it comes.
+        numbers: As for `interruptible`.
+    """
+    with interruptible(numbers=numbers) as signals:
+        signals._holders.append(then)
+        try:
+            yield signals
+        finally:
+            signals._holders.remove(then)
+        if signals.received:  # it came after the last look
+            raise KeyboardInterrupt

@@ -1,0 +1,86 @@
+"""Ctrl-C and SIGTERM end every command within seconds; a second one ends it at once, whatever it is in the middle of."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bertlab import cli
+from tests.conftest import ROOT
+from tests.test_cli import COMMANDS
+
+# What a process does when it has printed "ready". `busy` is outside Python for minutes, as XLA is when it compiles.
+SCRIPT = """
+import hashlib, sys, time
+from bertlab import interrupts
+interrupts.PATIENCE = {patience}
+busy = lambda: hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+print("ready", flush=True)
+"""
+UNHELD = """
+with interrupts.interruptible(lambda: print("killed the others", flush=True)) as signals:
+    try:
+        {work}
+    except KeyboardInterrupt:
+        sys.exit(signals.status)
+"""
+HELD = """
+with interrupts.interruptible(lambda: print("killed the others", flush=True)):
+    with interrupts.held() as signals:
+        while not signals.received:
+            time.sleep(0.01)
+        print("saving", flush=True)
+        {work}
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "numbers", "status", "said"),
+    [
+        (UNHELD.format(work="time.sleep(600)"), [signal.SIGINT], 130, []),
+        (UNHELD.format(work="time.sleep(600)"), [signal.SIGTERM], 143, []),
+        (UNHELD.format(work="busy()"), [signal.SIGINT], 130, ["killed the others"]),
+        (HELD.format(work="time.sleep(0.2)"), [signal.SIGINT], 7, ["saving"]),
+        (HELD.format(work="busy()"), [signal.SIGTERM, signal.SIGINT], 143, ["saving", "killed the others"]),
+        (HELD.format(work="time.sleep(600)"), [signal.SIGINT, signal.SIGINT], 130, ["saving", "killed the others"]),
+    ],
+)
+def test_the_first_signal_lets_it_save_and_the_second_ends_it(script, numbers, status, said):
+    command = [sys.executable, "-c", SCRIPT.format(patience=0.2) + script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    printed = []
+    for number in numbers:
+        process.send_signal(number)
+        if "saving" in said and not printed:
+            printed.append(process.stdout.readline())
+    rest, errors = process.communicate(timeout=10)
+    assert process.returncode == status, errors
+    assert "".join([*printed, rest]).split("\n")[:-1] == said and "Traceback" not in errors
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_interrupted_in_one_line(command, monkeypatch, capsys):
+    """The example of its help, stopped as it begins."""
+
+    def interrupt(given):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    monkeypatch.setattr(cli, "_check_places", interrupt)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(SystemExit):
+        cli.main([*command.split(), "--help"])
+    words = shlex.split(capsys.readouterr().out.split("example:\n")[1])
+    words = words[words.index("|") + 1 :] if "|" in words else words
+    begun = time.monotonic()
+    assert cli.main(words[1:]) == 130
+    assert time.monotonic() - begun < 5 and capsys.readouterr().err.count("\n") == 1
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], "as they were"
