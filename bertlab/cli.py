@@ -227,6 +227,12 @@ def _add_measuring(add) -> None:
     evaluate("--run", required=True, type=Path, help=_ANY_RUN)
     evaluate("--text", type=Path, help="UTF-8 file, one text per line (default: sentences of the run's test split)")
     evaluate("--minimal_pairs", type=Path, help="minimal pairs in BLiMP's format: .jsonl, .jsonl.gz or .jsonl.xz")
+    evaluate("--suite", choices=("babylm",), help="a suite of tasks instead: BabyLM's zero-shot tasks, from --data")
+    evaluate("--data", type=Path, help="folder of the suite's files: BabyLM's evaluation_data/full_eval or fast_eval")
+    evaluate(
+        "--special_tokens", choices=("pipeline", "bertlab"), default="pipeline",
+        help="with --suite: score a completion's pieces alone, as BabyLM's pipeline does, or the closing token too",
+    )  # fmt: skip
     evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
     evaluate("--orders", type=int, default=4, help="random orders of each text for the kind any-order (default 4)")
     evaluate("--limit", type=int, default=0, help="most texts, or pairs per paradigm (default: a whole file, or 200 sentences)")
@@ -509,6 +515,14 @@ def _evaluate(given, _) -> None:
     from bertlab.transfer.evaluate import evaluate
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
+    if given.suite or given.data:
+        if not (given.suite and given.data) or given.text or given.minimal_pairs:
+            raise UserError("--suite=babylm goes with --data=DIR, without --text and --minimal_pairs")
+        from bertlab.transfer.babylm import evaluate_babylm
+
+        how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens)
+        evaluate_babylm(given.run, given.data, *how)
+        return
     evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out, given.step, given.orders)
 
 

@@ -379,7 +379,7 @@ def _floors(floors: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 
 def _evaluations(evaluations: Mapping[str, Any]) -> Rows:
-    """Bits per byte and minimal pairs, from evaluation.json."""
+    """Bits per byte, minimal pairs and BabyLM's scores, from evaluation.json."""
     return [
         (measure, _number(entry[MEASURES[measure.metric.partition("/")[0]][0]], entry["standard_error"]))
         for measure, entry in _entries(evaluations)

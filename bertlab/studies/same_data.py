@@ -43,13 +43,13 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
 
 
 def compare_texts(results: Results) -> list[str]:
-    """A sentence for each text of bits per byte or minimal pairs that differs between finished runs."""
+    """A sentence for each text of bits per byte, minimal pairs or BabyLM's tasks that differs between finished runs."""
     problems = []
     table = results.text_hashes[results.text_hashes["run"].isin(results.finished["run"])]
     measured = table["metric"].map(lambda metric: metric.partition("/")[0])  # the kinds are compared with each other
     for (source, measure), rows in table.groupby(["task", measured], sort=False):
         if rows["text_hash"].nunique() > 1:
-            what = {"bits_per_byte": "Bits per byte", "minimal_pairs": "Minimal pairs"}[measure]
+            what = {"bits_per_byte": "Bits per byte", "minimal_pairs": "Minimal pairs", "babylm": "BabyLM's scores"}[measure]
             of = source or "the test split"
             by_text = rows.groupby("text_hash", sort=False)["run"]
             listing = "; ".join(f"{text_hash[:12]}… in {', '.join(runs.unique())}" for text_hash, runs in by_text)

@@ -22,6 +22,7 @@ SCALES = "One scale for all (test)"
 ON_ONE_SCALE = {
     "bits_per_byte/": ("bits/byte, {}", lambda mean, sd: spread(mean, sd, 3)),
     "minimal_pairs/": ("minimal pairs (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
+    "babylm/": ("BabyLM (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
 }
 LOSSES_NOTE = (
     "Losses are measured on held-out documents. Each objective answers its own question, so do not compare losses between"

@@ -79,14 +79,7 @@ def evaluate(
     Raises:
         UserError: a file cannot be read, held-out text or the checkpoint is missing, or the model cannot be scored this way.
     """
-    if limit < 0:
-        raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
-    if orders < 2:
-        raise UserError(f"--orders={orders} must be 2 or more, so that their spread gives a standard error")
-    Run(run).require_step(step)
-    out = out or Run(run).evaluation_at(step).path
-    if out.suffix != ".json":
-        raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
+    out = check_request(run, step, out, limit, orders)
     # Files are read first: a mistake in them is found before a model is compiled.
     pairs = read_pairs(minimal_pairs, limit) if minimal_pairs else []
     texts, source = (_read_texts(text, limit), str(text)) if text else ([], TEST_SPLIT)
@@ -101,12 +94,30 @@ def evaluate(
         found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds, orders)}
     if pairs:
         found["minimal_pairs"] = {str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), of_pairs, orders)}
-    for measure, by_source in found.items():
-        for asked, by_kind in by_source.items():
-            kept.setdefault(measure, {}).setdefault(asked, {}).update(by_kind)
-    write_json(out, kept)
+    write_merged(out, kept, found)
     print(f"{out}: {', '.join(found)} of {', '.join(kinds if texts else of_pairs)}")
     return found
+
+
+def check_request(run: Path, step: int | None, out: Path | None, limit: int, orders: int) -> Path:
+    """Where an evaluation is written: `out`, or the run's own file. Raises: UserError: one of the arguments is wrong."""
+    if limit < 0:
+        raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
+    if orders < 2:
+        raise UserError(f"--orders={orders} must be 2 or more, so that their spread gives a standard error")
+    Run(run).require_step(step)
+    out = out or Run(run).evaluation_at(step).path
+    if out.suffix != ".json":
+        raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
+    return out
+
+
+def write_merged(out: Path, kept: dict[str, Any], found: dict[str, Any]) -> None:
+    """Writes what was measured beside what the file holds of other texts and kinds."""
+    for measure, by_source in found.items():
+        for source, by_kind in by_source.items():
+            kept.setdefault(measure, {}).setdefault(source, {}).update(by_kind)
+    write_json(out, kept)
 
 
 def held_out_sentences(run: Path, limit: int) -> list[str]:
@@ -199,17 +210,37 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
     """
     scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
     values = np.array([score.log_probability for score in scores]).reshape(-1, 2)
-    right = (values[:, 0] > values[:, 1]) + 0.5 * (values[:, 0] == values[:, 1])
-    paradigms = {}
-    for name in dict.fromkeys(pair.paradigm for pair in pairs):
-        own = right[[pair.paradigm == name for pair in pairs]]
+    return mean_accuracy([credit(pair) for pair in values], [pair.paradigm for pair in pairs])
+
+
+def credit(values: Sequence[float]) -> float:
+    """1 if the first value is the highest, 1/k if it ties with k − 1 others, otherwise 0."""
+    best = np.max(values)
+    return float(values[0] == best) / np.sum(values == best)
+
+
+def mean_accuracy(
+    right: Sequence[float], names: Sequence[str], split_of: Callable[[str], str] = lambda name: ""
+) -> dict[str, Any]:
+    """The accuracy as the mean over splits of the means over their paradigms, in the form of `judge_pairs`.
+
+    Args:
+        right: 1 or 0 for each item, or between them for a tie.
+        names: the paradigm of each item.
+        split_of: the split of a paradigm.
+    """
+    paradigms, right = {}, np.asarray(right)
+    for name in dict.fromkeys(names):
+        own = right[[name == other for other in names]]
         error = float(own.std(ddof=1) / math.sqrt(len(own))) if len(own) > 1 else None
         paradigms[name] = {"accuracy": float(own.mean()), "standard_error": error, "pairs": len(own)}
+    splits = [split_of(name) for name in paradigms]
+    weights = [1 / len({*splits}) / splits.count(split) for split in splits]
     errors = [paradigm["standard_error"] for paradigm in paradigms.values()]
     return {
-        "accuracy": float(np.mean([paradigm["accuracy"] for paradigm in paradigms.values()])),
-        "standard_error": None if None in errors else math.hypot(*errors) / len(errors),
-        "pairs": len(pairs),
+        "accuracy": sum(w * paradigm["accuracy"] for w, paradigm in zip(weights, paradigms.values())),
+        "standard_error": None if None in errors else math.hypot(*(w * error for w, error in zip(weights, errors))),
+        "pairs": len(right),
         "paradigms": paradigms,
     }
 

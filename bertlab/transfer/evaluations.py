@@ -1,9 +1,10 @@
 """evaluation.json: the measurements of `bertlab evaluate` for a run, by text. Reading it needs no model.
 
-    {"bits_per_byte": {SOURCE: {KIND: {...}}}, "minimal_pairs": {SOURCE: {KIND: {...}}}}
+    {"bits_per_byte": {SOURCE: {KIND: {...}}}, "minimal_pairs": {SOURCE: {KIND: {...}}}, "babylm": {SOURCE: {KIND: {...}}}}
 
-SOURCE is TEST_SPLIT or the path of a file as given, KIND one of `bertlab.transfer.likelihood.KINDS`. Every entry has a
-`text_hash`: you can compare the numbers of entries with equal hashes, because they score the same texts.
+SOURCE is TEST_SPLIT, the path of a file as given or (for "babylm") the name of a task, KIND one of
+`bertlab.transfer.likelihood.KINDS`. Every entry has a `text_hash`: you can compare the numbers of entries with equal hashes,
+because they score the same texts.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ BOUNDS = ("any-order",)
 MEASURES = {
     "bits_per_byte": ("value", "standard_error", "text_hash", "tokens", "pieces", "unknown", "lowercase"),
     "minimal_pairs": ("accuracy", "standard_error", "text_hash", "pairs"),
+    "babylm": ("score", "standard_error", "text_hash", "items", "special_tokens"),
 }
 """The measures, with what an entry of each has at least."""
 

@@ -186,10 +186,18 @@ class Scorer:
     longest: int
     learned: Mapping[str, str]
 
-    def score(self, rows: Sequence[TextRow], kind: str, orders: int = ORDERS) -> list[Score]:
-        """The score of each row; `kind` is one of `kinds_of` the trained objectives, `orders` (2 or more) for "any-order"."""
+    def score(self, rows: Sequence[TextRow], kind: str, orders: int = ORDERS, closing: bool = True) -> list[Score]:
+        """The score of each row.
+
+        Args:
+            rows: the pieces at `first` are scored and all others are given; a row whose `first` lacks the beginning of a text
+                gives log p(rest | beginning), except from right to left.
+            kind: one of `kinds_of` the trained objectives.
+            orders: 2 or more, for "any-order".
+            closing: special tokens are predicted too (for "any-order", the number of pieces).
+        """
         if kind == "any-order":
-            return self._in_any_order(rows, orders)
+            return self._in_any_order(rows, orders, closing)
         if kind.startswith("pseudo"):
             return self._masked(rows, kind)
         ways = ["backward"] if kind == "right-to-left" else ["forward", "backward"]
@@ -197,6 +205,12 @@ class Scorer:
         scores = {}
         for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
             view = view | {"order": view["positions"]} if "in order" in ways else view
+            view["predicted"] = np.zeros_like(view["tokens"])
+            for places, index in zip(view["predicted"], indices):
+                places[rows[index].first] = 1
+                if closing:
+                    places[: len(self.tokenizer.prefix_ids)] = 1
+                    places[len(rows[index].tokens) - len(self.tokenizer.suffix_ids) :] = 1
             sums = np.mean([self.inference(_score_neighbours, view, self.learned[way], way) for way in ways], axis=0)
             scores |= {index: Score(float(total), round(float(n)), kind) for index, total, n in zip(indices, *sums)}
         return [scores[index] for index in range(len(rows))]
@@ -230,7 +244,7 @@ class Scorer:
                 numbers = alike[start : start + size]
                 yield numbers, stacked([rows[owners[number]] for number in numbers], length, self.tokenizer.pad_id, size)
 
-    def _in_any_order(self, rows: Sequence[TextRow], orders: int) -> list[Score]:
+    def _in_any_order(self, rows: Sequence[TextRow], orders: int, closing: bool) -> list[Score]:
         """The bound over orders: one copy for each set of shown pieces that is computed."""
         way, name = way_of(self.learned, "any-order")
         # A token is predicted from the position before it: without [CLS] the first is always shown.
@@ -250,7 +264,7 @@ class Scorer:
                 sums[index][order] += weight * total / (len(places[index]) - len(shown))
         scores = []
         for of, by_order in zip(places, sums):
-            end = math.log(len(of) * (len(of) + 1)) if len(of) and self.tokenizer.suffix_ids else 0.0
+            end = math.log(len(of) * (len(of) + 1)) if len(of) and closing and self.tokenizer.suffix_ids else 0.0
             error = by_order.std(ddof=1) / math.sqrt(len(by_order)) if len(by_order) > 1 else 0.0
             scores.append(Score(float(by_order.mean()) - end, len(of), "any-order", float(error)))
         return scores
@@ -343,9 +357,10 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
 
 
 def _score_neighbours(program: Program, name: str, way: str, params, view: View) -> Float[Array, "2 B"]:
-    """Σ log p of each row's neighbouring tokens in one way, by the logits of one objective, and their number."""
+    """Σ log p of each row's predicted neighbouring tokens in one way, by the logits of one objective, and their number."""
+    predicted, view = view["predicted"], {name: values for name, values in view.items() if name != "predicted"}
     labels = neighbours(view, "backward" if way == "backward" else "forward")
-    asked = labels >= 0
+    asked = (labels >= 0) & (jnp.roll(predicted, 1 if way == "backward" else -1, axis=1) > 0)
     chosen = _log_probability(program.token_logits(params, view, name, WAYS[way]), jnp.maximum(labels, 0))
     return jnp.stack([jnp.where(asked, chosen, 0.0).sum(axis=1), asked.sum(axis=1).astype(jnp.float32)])
 

@@ -247,7 +247,7 @@ class Pretrained:
             UserError: the model predicts no tokens, or not in this way; or a text has more tokens than the model has positions.
         """
         kind = self.check_kind(kind)
-        return self._scorer.score(self.rows(texts, pretokenized=False), kind, orders)
+        return self.scorer.score(self.rows(texts, pretokenized=False), kind, orders)
 
     def bits_per_byte(self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS) -> BitsPerByte:
         """Bits per byte of texts: within one kind of score, you can compare models with different tokenizers.
@@ -260,7 +260,7 @@ class Pretrained:
         """
         kind = self.check_kind(kind)
         rows = self.rows(texts, pretokenized=False)
-        return bits_per_byte(texts, rows, self._scorer.score(rows, kind, orders), self.tokenizer)
+        return bits_per_byte(texts, rows, self.scorer.score(rows, kind, orders), self.tokenizer)
 
     def _states(
         self, rows: list[TextRow], layers, carried: bool = False
@@ -279,7 +279,8 @@ class Pretrained:
         return Inference(self.program, self.params)
 
     @functools.cached_property
-    def _scorer(self) -> Scorer:
+    def scorer(self) -> Scorer:
+        """Scores rows, and parts of rows."""
         return Scorer(self.inference, self.tokenizer, self.longest, self.learned)
 
     @functools.cached_property

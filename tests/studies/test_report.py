@@ -378,6 +378,20 @@ def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):
     ]
 
 
+def test_babylm_tasks_have_columns_and_scores_by_different_rules_are_noticed(tmp_path, no_figures):
+    directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
+    for variant, rule in (("mlm", "a"), ("ltr", "b")):
+        entry = {"score": 0.75, "standard_error": None, "text_hash": rule * 32, "items": 4, "special_tokens": rule}
+        found = {"babylm": {"ewok": {"pseudo": entry}, "wug_past": {"pseudo": entry | {"score": -0.1, "text_hash": "c" * 32}}}}
+        (directory / f"{variant}-seed=1" / "evaluation.json").write_text(json.dumps(found))
+    results = load(directory)
+    assert columns_of(results, SCALES) == {
+        "BabyLM (%), pseudo, ewok": {"MLM": "75.0", "LTR": "75.0"},
+        "BabyLM (%), pseudo, wug_past": {"MLM": "-10.0", "LTR": "-10.0"},
+    }
+    assert len(notices(results)) == 1 and "ewok" in notices(results)[0]
+
+
 def test_bits_per_byte_of_a_file_stand_beside_those_of_the_test_split(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM",)))
     write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5})
