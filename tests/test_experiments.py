@@ -16,9 +16,20 @@ from bertlab.studies.checks import load_checked
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import load_study
 from bertlab.studies.sweep import check_configs
+from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.tasks import find_task
 from tests.conftest import RECIPES, ROOT
-from tests.studies.golden import GOLDEN, STUDIES, described, label, of_finetuning, runs_of, scales
+from tests.studies.golden import (
+    GOLDEN,
+    GOLDEN_RECIPES,
+    STUDIES,
+    described,
+    label,
+    of_finetuning,
+    recipes_described,
+    runs_of,
+    scales,
+)
 
 ABLATIONS = ROOT / "experiments/ablations"
 PRETRAIN = sorted((ROOT / "experiments/pretrain").glob("*.py"))
@@ -92,6 +103,10 @@ def test_what_a_study_trains_with_is_written_down(study):
     """A change of settings is to be seen in review."""
     assert {path.stem for path in GOLDEN.iterdir()} == {path.stem for path in STUDIES}
     assert described(study) == (GOLDEN / f"{study.stem}.txt").read_text(encoding="utf-8"), "python -m tests.studies.golden"
+
+
+def test_what_a_recipe_sets_is_written_down():
+    assert recipes_described() == GOLDEN_RECIPES.read_text(encoding="utf-8"), "python -m tests.studies.golden"
 
 
 @pytest.mark.parametrize(
@@ -345,3 +360,37 @@ def test_a_trial_differs_from_its_scale_in_what_its_name_says():
         "rows half as long": {"data.seq_len", "data.batch_size"},
         "four times the pieces": {"data.tokenizer.vocab_size"},
     }
+
+
+def test_bert_s_studies_select_fine_tuning_s_rate_as_its_paper_does():
+    rates = {"5e-05", "4e-05", "3e-05", "2e-05"}
+    for name in ("bert_table5", "bert_table6", "bert_figure5", "bert_table7", "bert_table8"):
+        study = study_of(name, "scale=paper,seeds=2,tasks=code_spans")
+        assert study.selected == ["finetune.rate"] and study_of(name, "scale=base").selected == []
+        of = {run.labels["finetune.rate"]: run.downstream["code_spans"] for run in study.runs()}
+        assert {*of} - {""} == rates and of["2e-05"]["optimizer.learning_rate"] == 2e-5
+        features = {
+            run.labels["finetune.rate"] for run in study.runs() if run.downstream["code_spans"]["recipe"] == "bert_features"
+        }
+        assert features == ({""} if name in ("bert_table7", "bert_table8") else set()), "theirs are not the paper's"
+        assert study_of(name, "scale=paper,seeds=1,task_rates=1e-5+1e-4").selected == ["finetune.rate"]
+
+
+@pytest.mark.parametrize("name", ["bert_table6", "bert_table7"])
+def test_restarts_of_fine_tuning_share_a_pretraining(name):
+    runs = study_of(name, "scale=paper,seeds=3").runs()
+    assert (
+        {run.labels["finetune.seed"] for run in runs}
+        == {"1", "2", "3"}
+        == {f"{run.downstream[task]['seed']}" for run in runs for task in run.downstream}
+    )
+    assert sum("pretrain" not in run.shares for run in runs) == (6 if name == "bert_table6" else 1)
+
+
+def test_squad_is_trained_as_in_bert_s_paper_or_as_in_its_script():
+    keys = ("data.batch_size", "optimizer.learning_rate", "transfer.epochs")
+    of = lambda recipe, task: tuple(find_recipe(recipe, find_task(task).kind)[key] for key in keys)
+    assert of("bert", "squad1") == of("bert", "squad2") == (12, 3e-5, 2.0)
+    assert (of("bert_paper", "squad1"), of("bert_paper", "squad2")) == ((32, 5e-5, 3.0), (48, 5e-5, 2.0))
+    assert of("bert_paper", "swag") == (16, 2e-5, 3.0) and of("bert_paper", "mnli") == (32, 5e-5, 3.0)
+    assert study_of("bert_table5", "scale=paper,tasks=squad2,data=x").runs()[0].downstream["squad2"]["recipe"] == "bert_paper"

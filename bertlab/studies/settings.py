@@ -12,6 +12,8 @@ from typing import Any
 from bertlab.config import load_config, parse_arguments
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
+from bertlab.studies.axes import Point, axis, product
+from bertlab.studies.study import rate_axis
 from bertlab.transfer.kinds import KINDS, Kind
 from bertlab.transfer.recipes import RECIPES, SMALL
 from bertlab.transfer.tasks import find_task
@@ -82,7 +84,7 @@ FINETUNING: Mapping[str, Mapping[str, Any]] = {
     "mini": {"finetune.recipe": "small", "finetune.train.steps": 1000},
     "small": {"finetune.recipe": "small", "finetune.train.steps": 0, "finetune.transfer.epochs": 3.0},
     "base": {"finetune.recipe": "bert"},
-    "paper": {"finetune.recipe": "bert"},
+    "paper": {"finetune.recipe": "bert_paper"},
 }
 # Models after BERT have rows of one length from the first step, and new masks in each epoch.
 ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
@@ -218,6 +220,20 @@ class Setting:
     def numbers(self, family: str) -> Mapping[str, Any]:
         """Layers, width, heads and so on of a family's size at this scale."""
         return FAMILIES[family].sizes[self.size(family)]
+
+    def published_rates(self, rates: Sequence[float]) -> Sequence[float]:
+        """`task_rates`, or at scale=paper those of which the paper's authors selected one, if the arguments give none."""
+        return self.task_rates or (rates if self.scale == "paper" else ())
+
+    def at_rates(self, points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
+        """At scale=paper the points at each of these rates, where not all of a study are (`Study.select` has the axis)."""
+        return list(points) if self.task_rates or self.scale != "paper" else product(points, rate_axis(rates))
+
+    def restarts(self) -> list[Point]:
+        """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""
+        if self.scale != "paper":
+            return axis("seed", self.seeds)
+        return product(axis("seed", [1]), axis("finetune.seed", self.seeds))
 
     def features(self, layers: str) -> dict[str, Any]:
         """Overrides for feature-based use: a frozen BERT's layers, named as in `LayerMix`, below a biLSTM of its width.

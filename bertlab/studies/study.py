@@ -138,7 +138,7 @@ class Study:
             raise UserError(f'study {self.name}: it has task_rates and an axis "{TASK_RATES}"; keep one of them')
         if wrong := [rate for rate in self.task_rates if not isinstance(rate, float) or not 0 < rate < math.inf]:
             raise UserError(f"study {self.name}: task_rates has {wrong[0]!r}; give numbers above 0, such as 1e-3")
-        rates = axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in self.task_rates})
+        rates = rate_axis(self.task_rates)
         before_seed = lambda point: {name: choice for name, choice in point.items() if name != "seed"}
         return [{**before_seed(point), **rate, **point} for point in grid for rate in rates]
 
@@ -267,6 +267,11 @@ class Claim:
     published: str
     source: str
     kinds: Sequence[str] = ()
+
+
+def rate_axis(rates: Sequence[float]) -> list[Point]:
+    """The axis of `Study.task_rates`."""
+    return axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in rates})
 
 
 def _of_stage(stage: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,18 +48,24 @@ _ULMFIT = SLANTED_ADAM | {
     "head.dropout": 0.4,
 }
 
+# google-research/bert run_classifier.py; Devlin et al. 2018, A.3: batch 16 or 32, rate 5e-5, 3e-5 or 2e-5, 2 to 4 epochs.
+_BERT = {
+    "data.seq_len": 128,
+    "data.batch_size": 32,
+    "optimizer.learning_rate": 5e-5,
+    "transfer.warmup": 0.1,
+    "transfer.epochs": 3.0,
+    "train.steps": 0,
+    "head.pooling": "pooler",
+}
+# Of which the development set selects one for each task of GLUE (ibid., section 4.1).
+BERT_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
+
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "small": SMALL,
-    # google-research/bert run_classifier.py; Devlin et al. 2018, A.3: batch 16 or 32, rate 5e-5, 3e-5 or 2e-5, 2 to 4 epochs.
-    "bert": {
-        "data.seq_len": 128,
-        "data.batch_size": 32,
-        "optimizer.learning_rate": 5e-5,
-        "transfer.warmup": 0.1,
-        "transfer.epochs": 3.0,
-        "train.steps": 0,
-        "head.pooling": "pooler",
-    },
+    "bert": _BERT,
+    # The released scripts and the paper differ for SQuAD (`bertlab.transfer.kinds.span`).
+    "bert_paper": _BERT,
     # openai/finetune-transformer-lm train.py; Radford et al. 2018, section 4.1.
     "gpt": {
         "transfer.layout": "delimited",
@@ -106,4 +112,4 @@ def find_recipe(name: str, kind: "Kind") -> dict[str, Any]:
     """
     if name not in RECIPES:
         raise UserError(f"recipe '{name}' is not known; choose one of {', '.join(RECIPES)}")
-    return {**RECIPES[name], **kind.recipes.get(name, {})}
+    return {**RECIPES[name], **kind.recipe(name)}

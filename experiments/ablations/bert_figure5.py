@@ -10,7 +10,7 @@ has not yet fallen at the early checkpoints, so a point shows what the run has l
 length would give. The report plots scores against steps, tokens, supervised positions and FLOPs; at 0 it shows the body from
 random values. Neither model has NSP (the paper's masked model has it). The pretrainings and the fine-tuning are those of
 `bert_table5.py`. All rows read a word at its last piece: only there has a left-to-right model seen the whole word. The paper's
-task is MNLI: `tasks=mnli,data=DIR`.
+task is MNLI: `tasks=mnli,data=DIR`. At scale=paper `valid` selects each point's rate among the paper's four.
 
 Expect: both rise with steps (in the paper by about a point on MNLI from 500,000 to 1,000,000). In the paper MLM is above LTR
 almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens,
@@ -24,6 +24,7 @@ from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Published, Study
 from bertlab.train.keep import kept_steps
+from bertlab.transfer.recipes import BERT_RATES
 
 PUBLISHED = Published(
     source="Devlin et al. 2019, figure 5 (its end points, from table 5)",
@@ -56,7 +57,7 @@ def get_study(arguments=None):
         ),
         overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "data.format": "segment_pair"},
         rates=setting.rates,
-        task_rates=setting.task_rates,
+        task_rates=setting.published_rates(BERT_RATES),
         downstream=setting.downstream(),
         published=PUBLISHED,
         claims=[

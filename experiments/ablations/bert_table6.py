@@ -8,7 +8,8 @@ BERT (MLM + NSP) in six sizes, named layers/width/heads, on the same text with t
 scale=paper the sizes are the published ones. Smaller scales scale them down in the same steps: a quarter and half of the
 layers, half with fewer heads, all layers, wider, and twice as deep. The feed-forward layer is four times the width. The paper's
 perplexity is exp(mlm/loss) on held-out text; the report shows this loss. Compare perplexities only between models with the same
-vocabulary. The paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`.
+vocabulary. The paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts
+of fine-tuning on one pretraining, as in the paper (five), and `valid` selects each task's rate among the paper's four.
 
 Expect: perplexity falls and scores rise with size, even on tasks of a few thousand examples. With few steps the deepest model
 may fall behind, because it reads the same tokens at the same rate as the others.
@@ -17,8 +18,10 @@ Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts t
 """
 
 from bertlab import papers
+from bertlab.studies.axes import axis, product
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
+from bertlab.transfer.recipes import BERT_RATES
 
 PUBLISHED = Published(
     source="Devlin et al. 2019, table 6 (development sets)",
@@ -64,10 +67,10 @@ def get_study(arguments=None):
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and downstream?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={"layers/width/heads": {size: shape(size) for size in sizes}, "seed": setting.seeds},
+        axes=product(axis("layers/width/heads", {size: shape(size) for size in sizes}), setting.restarts()),
         overrides={**setting.overrides, **setting.transformer},
         rates=setting.rates,
-        task_rates=setting.task_rates,
+        task_rates=setting.published_rates(BERT_RATES),
         downstream=setting.downstream(),
         published=PUBLISHED,
         claims=[Claim(sizes[a], sizes[b], published, PUBLISHED.source) for a, b, published in CLAIMS],

@@ -12,7 +12,9 @@ so.
 
 The paper's task is named-entity recognition, case-preserving, with document context (`tasks=ner,data=DIR`; bertlab does not add
 the context). The default task, code_spans, is tagging too. The paper's BiLSTM is 768 wide, but it does not say whether per
-direction or in total; here both directions together are as wide as the model.
+direction or in total; here both directions together are as wide as the model. At scale=paper the seeds are restarts of the
+task's training on one pretraining, as in the paper (five), and `valid` selects fine-tuning's rate among the paper's four. The
+rate under the BiLSTM is ours.
 
 Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes, then the second-to-last
 layer, then the last, and the embeddings far behind.
@@ -21,8 +23,10 @@ Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts th
 """
 
 from bertlab import papers
+from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.settings import read_setting
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import TASK_RATES, Claim, Published, Study
+from bertlab.transfer.recipes import BERT_RATES
 
 # A model that keeps the case of letters.
 PAPER = {**papers.BERT, "data.tokenizer.lowercase": False, "data.tokenizer.vocab_size": 28_996}
@@ -57,24 +61,23 @@ def get_study(arguments=None):
     all_layers, mix = f"all {layers}", f"weighted_sum_last_{layers}"
     if layers == last:
         all_layers, mix = f"all {layers} and embeddings", "weighted_sum"
+    tuned = setting.at_rates(axis("use", {"Fine-tuning": {}}), BERT_RATES)
+    features = {
+        "Embeddings": setting.features("layer:0"),
+        "Second-to-last": setting.features("layer:-2"),
+        "Last": setting.features("last"),
+        f"Weighted sum of last {last}": setting.features(f"weighted_sum_last_{last}"),
+        f"Concatenation of last {last}": setting.features(f"concat_last_{last}"),
+        f"Weighted sum of {all_layers}": setting.features(mix),
+    }
     return Study(
         name="bert_table7",
         title="BERT as features",
         question="Which layers are the best features, and how far behind fine-tuning are they?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={
-            "use": {
-                "Fine-tuning": {},
-                "Embeddings": setting.features("layer:0"),
-                "Second-to-last": setting.features("layer:-2"),
-                "Last": setting.features("last"),
-                f"Weighted sum of last {last}": setting.features(f"weighted_sum_last_{last}"),
-                f"Concatenation of last {last}": setting.features(f"concat_last_{last}"),
-                f"Weighted sum of {all_layers}": setting.features(mix),
-            },
-            "seed": setting.seeds,
-        },
+        axes=product(chain(tuned, axis("use", features)), setting.restarts()),
         overrides={**setting.overrides, **setting.transformer},
+        select=[TASK_RATES] if TASK_RATES in tuned[0] else [],
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),

@@ -8,7 +8,7 @@ Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random. Each is 
 the frozen body reads the last four layers side by side, or all layers if the model has fewer). Both uses share their
 pretraining. The paper's tasks are MNLI and, in both uses, named entities: `tasks=mnli+ner,data=DIR`. A model that never saw
 [MASK] has no bits per byte, because a pseudo-likelihood needs [MASK]. Each row measures mlm/loss under its own corruption, so
-do not compare rows by it.
+do not compare rows by it. At scale=paper `valid` selects fine-tuning's rate among the paper's four.
 
 Expect: fine-tuning hardly depends on the corruption, even at 100 % [MASK]. As features, 100 % [MASK] is clearly worst (94.0
 against 94.9 F1), because downstream text contains no [MASK]. Random tokens without [MASK] cost a little everywhere.
@@ -17,8 +17,10 @@ Cost at scale=tiny with seeds=1,select=off: 491 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab import papers
+from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.settings import read_setting
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import TASK_RATES, Claim, Published, Study
+from bertlab.transfer.recipes import BERT_RATES
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
 TABLE = {
@@ -54,16 +56,18 @@ def corruption(shares):
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT)
     last = min(4, setting.numbers("bert")["layers"])
+    tuned = setting.at_rates(axis("use", {"fine-tuned": {}}), BERT_RATES)
     return Study(
         name="bert_table8",
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={
-            "[MASK]/same/random": {shares: corruption(shares) for shares in TABLE},
-            "use": {"fine-tuned": {}, "features": setting.features(f"concat_last_{last}")},
-            "seed": setting.seeds,
-        },
+        axes=product(
+            axis("[MASK]/same/random", {shares: corruption(shares) for shares in TABLE}),
+            chain(tuned, axis("use", {"features": setting.features(f"concat_last_{last}")})),
+            axis("seed", setting.seeds),
+        ),
+        select=[TASK_RATES] if TASK_RATES in tuned[0] else [],
         overrides={**setting.overrides, **setting.transformer},
         rates=setting.rates,
         task_rates=setting.task_rates,

@@ -1,5 +1,7 @@
 """What every run of every study trains with, as text: `python -m tests.studies.golden` writes golden_configs/STUDY.txt anew.
 
+golden_recipes.txt has what each recipe sets.
+
 A file tells of the first run what differs from the defaults (of `base_config`, of the objectives, of the model's family), and
 of each other run what differs from the one before it that is most like it. A value with no scale before it is that of all.
 """
@@ -16,18 +18,21 @@ from bertlab.config import base_config, flatten, load_config
 from bertlab.models.presets import FAMILIES, model_shape
 from bertlab.studies import worker
 from bertlab.studies.settings import SCALES
-from bertlab.studies.study import RunSpec, load_study
+from bertlab.studies.study import RATE, TASK_RATES, RunSpec, load_study
 from bertlab.transfer.adapt import RECIPES as ADAPTATIONS
-from bertlab.transfer.recipes import find_recipe
+from bertlab.transfer.recipes import RECIPES, find_recipe
 from bertlab.transfer.tasks import find_task
 from tests.conftest import ROOT
 
 GOLDEN = Path(__file__).parent / "golden_configs"
+GOLDEN_RECIPES = Path(__file__).parent / "golden_recipes.txt"
+# A task of each kind that recipes know.
+TASKS = ("sst2", "mrpc", "stsb", "ner", "squad1", "squad2", "swag")
 STUDIES = sorted((ROOT / "experiments/ablations").glob("*.py"))
 OTHER_SCALES = {"floors": ("demo", "tiny"), "objectives": ("demo", *SCALES)}
 DEFAULT = "default"
 ORDER = ("averages", "init_from", "data", "model", "objectives", "optimizer", "lora", "train", "evaluate", "mesh", "writers")
-ORDER += ("adapt", "finetune")
+ORDER += ("transfer", "head", "language_model", "adapt", "finetune")
 _BASE = {key: value for key, value in flatten(base_config()).items() if not key.startswith(("objectives", "model.", "seed"))}
 
 Row = dict[str, dict[str, str]]  # scale -> what a run sets there: key -> value
@@ -40,8 +45,20 @@ def scales(study: str) -> tuple[str, ...]:
 
 @functools.cache
 def runs_of(path: Path, scale: str) -> list[RunSpec]:
-    """A study's runs at a scale with one seed; built once for all tests."""
+    """A study's runs at a scale with one seed, at the first rate of fine-tuning; built once for all tests."""
+    runs, rates = all_runs(path, scale), rates_of(path, scale)
+    return [run for run in runs if run.labels.get(TASK_RATES, "") in ("", *rates[:1])]
+
+
+@functools.cache
+def all_runs(path: Path, scale: str) -> list[RunSpec]:
+    """A study's runs at a scale with one seed."""
     return load_study(f"{path}:scale={scale},seeds=1").runs()
+
+
+def rates_of(path: Path, scale: str) -> list[str]:
+    """The rates of fine-tuning of which a study selects one."""
+    return [rate for rate in dict.fromkeys(run.labels.get(TASK_RATES) for run in all_runs(path, scale)) if rate]
 
 
 def described(path: Path) -> str:
@@ -50,6 +67,9 @@ def described(path: Path) -> str:
     by_scale = {}
     for scale in scales(path.stem):
         by_scale[scale] = [(label(run), effective(run, pretrainings)) for run in runs_of(path, scale)]
+        for run, (_, settings) in zip(runs_of(path, scale), by_scale[scale]):
+            if run.labels.get(TASK_RATES):
+                settings[f"finetune.{RATE}"] = " or ".join(rates_of(path, scale))
     # Runs of the same place belong together, as "half of the steps" does at each scale; or else those of the same label.
     aligned = len({len(runs) for runs in by_scale.values()}) == 1
     rows: dict[Any, tuple[dict[str, str], Row]] = {}
@@ -68,9 +88,17 @@ def described(path: Path) -> str:
     return "\n".join(found)
 
 
+def recipes_described() -> str:
+    """What each recipe of fine-tuning and of adaptation sets, with the tasks where it has different values."""
+    tuned = {name: {task: find_recipe(name, find_task(task).kind) for task in TASKS} for name in RECIPES}
+    adapted = {f"adapt {name}": {"": settings} for name, settings in ADAPTATIONS.items()}
+    return "\n".join("\n  ".join([name, *by_key({"": of_tasks("", of)})]) + "\n" for name, of in (tuned | adapted).items())
+
+
 def label(run: RunSpec) -> str:
-    """A run's labels but the seed's."""
-    return ", ".join(label for name, label in run.labels.items() if name != "seed" and label)
+    """A run's labels but the seeds' and the rate's of fine-tuning."""
+    left_out = ("seed", "finetune.seed", TASK_RATES)
+    return ", ".join(label for name, label in run.labels.items() if name not in left_out and label)
 
 
 def unlike_defaults(row: Row) -> Row:
@@ -157,11 +185,11 @@ def of_finetuning(run: RunSpec, task: str) -> dict[str, Any]:
 
 def of_tasks(stage: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Settings of a stage, with the tasks where they have different values."""
-    found = {}
+    found, prefix = {}, stage and f"{stage}."
     for key in dict.fromkeys(key for of in settings.values() for key in of):
         by_value = groups({task: text(of[key]) if key in of else DEFAULT for task, of in settings.items()})
         several = (f"{value} ({', '.join(of)})" for value, of in by_value)
-        found[f"{stage}.{key}"] = ", ".join(several) if len(by_value) > 1 else next(iter(by_value))[0]
+        found[f"{prefix}{key}"] = ", ".join(several) if len(by_value) > 1 else next(iter(by_value))[0]
     return found
 
 
@@ -182,3 +210,4 @@ if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
     for path in STUDIES:
         (GOLDEN / f"{path.stem}.txt").write_text(described(path), encoding="utf-8")
+    GOLDEN_RECIPES.write_text(recipes_described(), encoding="utf-8")

@@ -53,6 +53,10 @@ class Kind(abc.ABC):
     one_row: ClassVar[bool] = True
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
+    def recipe(self, name: str) -> dict[str, Any]:
+        """The settings of a recipe that differ for this kind."""
+        return dict(self.recipes.get(name, {}))
+
     @classmethod
     def is_among(cls, names: Sequence[str]) -> bool:
         """Whether a statement about kinds of these names is about this one; about every kind if there are none."""

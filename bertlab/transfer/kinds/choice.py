@@ -39,7 +39,8 @@ class Choice(OneClass):
     # f1 scores class 1, but the number of a choice is no class.
     metrics = ("accuracy", "macro_f1", "matthews")
     default_metrics = ("accuracy",)
-    recipes: ClassVar = {"bert": {"data.batch_size": 16, "optimizer.learning_rate": 2e-5}}  # Devlin et al. 2018, section 4.4
+    # Devlin et al. 2018, section 4.4
+    recipes: ClassVar = {name: {"data.batch_size": 16, "optimizer.learning_rate": 2e-5} for name in ("bert", "bert_paper")}
 
     def texts(self, examples: Sequence[Example], layout: Layout) -> int:
         """The number of choices.

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -18,6 +18,12 @@ from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 from bertlab.transfer.scorers import best_threshold, span_f1_scores
 from bertlab.transfer.windows import Window, best_answers, encode_question
+
+# run_squad.py
+_SCRIPT = {"data.seq_len": 384, "data.batch_size": 12, "optimizer.learning_rate": 3e-5, "transfer.epochs": 2.0}
+# Devlin et al. 2018, sections 4.2 (SQuAD 1.1) and 4.3 (2.0); the rows are the script's.
+_PAPER = {"data.batch_size": 32, "optimizer.learning_rate": 5e-5, "transfer.epochs": 3.0}
+_PAPER_2 = {"data.batch_size": 48, "transfer.epochs": 2.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +75,11 @@ class Span(Kind):
     default_metrics = ("span_f1", "exact_match")
     unknown: ClassVar = {"start": NO_LABEL, "end": NO_LABEL}
     one_row = False
-    # run_squad.py
-    recipes: ClassVar = {
-        "bert": {
-            "data.seq_len": 384,
-            "data.batch_size": 12,
-            "optimizer.learning_rate": 3e-5,
-            "transfer.epochs": 2.0,
-        }
-    }
+    recipes: ClassVar = {"bert": _SCRIPT, "bert_paper": _SCRIPT | _PAPER}
+
+    def recipe(self, name: str) -> dict[str, Any]:
+        own = _PAPER_2 if name == "bert_paper" and self.may_lack_answer else {}
+        return super().recipe(name) | own
 
     def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], list[Window]]:
         """The rows of all questions' windows, and the windows.
