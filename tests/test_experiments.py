@@ -394,3 +394,9 @@ def test_squad_is_trained_as_in_bert_s_paper_or_as_in_its_script():
     assert (of("bert_paper", "squad1"), of("bert_paper", "squad2")) == ((32, 5e-5, 3.0), (48, 5e-5, 2.0))
     assert of("bert_paper", "swag") == (16, 2e-5, 3.0) and of("bert_paper", "mnli") == (32, 5e-5, 3.0)
     assert study_of("bert_table5", "scale=paper,tasks=squad2,data=x").runs()[0].downstream["squad2"]["recipe"] == "bert_paper"
+
+
+def test_gpt_reads_as_many_positions_in_fine_tuning_as_in_pretraining():
+    for scale in ("base", "paper"):
+        tasks = study_of("gpt_table5", f"scale={scale},seeds=1").runs()[0].downstream
+        assert {of_finetuning(runs_of(ABLATIONS / "gpt_table5.py", scale)[0], task)["data.seq_len"] for task in tasks} == {512}

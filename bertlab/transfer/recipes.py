@@ -66,10 +66,10 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "bert": _BERT,
     # The released scripts and the paper differ for SQuAD (`bertlab.transfer.kinds.span`).
     "bert_paper": _BERT,
-    # openai/finetune-transformer-lm train.py; Radford et al. 2018, section 4.1.
+    # openai/finetune-transformer-lm train.py (n_ctx=512); Radford et al. 2018, section 4.1.
     "gpt": {
         "transfer.layout": "delimited",
-        "data.seq_len": 128,
+        "data.seq_len": 512,
         "data.batch_size": 32,
         "optimizer.learning_rate": 6.25e-5,
         "optimizer.decay": "warmup_linear",
