@@ -23,6 +23,7 @@ from bertlab.transfer.windows import Window, best_answers, encode_question
 _SCRIPT = {"data.seq_len": 384, "data.batch_size": 12, "optimizer.learning_rate": 3e-5, "transfer.epochs": 2.0}
 # Devlin et al. 2018, sections 4.2 (SQuAD 1.1) and 4.3 (2.0); the rows are the script's.
 _PAPER = {"data.batch_size": 32, "optimizer.learning_rate": 5e-5, "transfer.epochs": 3.0}
+_ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}  # google-research/electra configure_finetuning.py
 _PAPER_2 = {"data.batch_size": 48, "transfer.epochs": 2.0}
 
 
@@ -75,7 +76,7 @@ class Span(Kind):
     default_metrics = ("span_f1", "exact_match")
     unknown: ClassVar = {"start": NO_LABEL, "end": NO_LABEL}
     one_row = False
-    recipes: ClassVar = {"bert": _SCRIPT, "bert_paper": _SCRIPT | _PAPER}
+    recipes: ClassVar = {"bert": _SCRIPT, "bert_paper": _SCRIPT | _PAPER, "electra": _ELECTRA}
 
     def recipe(self, name: str) -> dict[str, Any]:
         own = _PAPER_2 if name == "bert_paper" and self.may_lack_answer else {}
