@@ -20,7 +20,7 @@ from bertlab.train.build import begun_from
 from bertlab.train.checks import check_config, check_model
 from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import pretraining_options
-from bertlab.transfer.recipes import SLANTED_ADAM
+from bertlab.transfer.recipes import FITLAM_ANNEALING, SLANTED_ADAM
 from bertlab.transfer.tasks import OPTIONS, find_task, load_task
 
 _ULMFIT = SLANTED_ADAM | {
@@ -32,8 +32,8 @@ _ULMFIT = SLANTED_ADAM | {
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "same": {},  # the run's own optimiser
     "ulmfit": _ULMFIT,
-    # The first version thaws the language model layer by layer, with cosine annealing.
-    "fitlam": _ULMFIT | {"optimizer.decay": "cosine", "optimizer.layer_decay": 0.3, "optimizer.thaw": "gradual"},
+    # The first version thaws the language model layer by layer in one epoch, with cosine annealing after a reversed warm-up.
+    "fitlam": _ULMFIT | FITLAM_ANNEALING | {"optimizer.layer_decay": 0.3, "optimizer.thaw": "gradual"},
 }
 
 

@@ -31,6 +31,8 @@ SLANTED_ADAM = {
     "optimizer.decay": "slanted_triangular",
     "optimizer.warmup_steps": 0,
 }
+# Of the first version's language model: "warm-up reverse annealing", then a cosine. The warm-up's share is ours.
+FITLAM_ANNEALING: Mapping[str, Any] = {"optimizer.decay": "reverse_cosine", "optimizer.warmup_steps": None}
 # Howard and Ruder 2018, sections 3.3 and 4.1; weight decay as in the released scripts.
 _ULMFIT = SLANTED_ADAM | {
     "data.seq_len": 280,

@@ -6,12 +6,13 @@
 The last version, with each of the first version's choices one at a time and with all of them:
 
 - rates that fall by 0.3 a layer, not 1/2.6, in both later stages;
-- instead of the slanted triangle, a cosine for the language model; the classifier first warms up along the reversed cosine for
-  a tenth of the steps;
+- one epoch for the language model, and a cosine instead of the slanted triangle; the language model first warms up along the
+  reversed cosine for a tenth of the steps ("warm-up reverse annealing");
 - gradual unfreezing of the language model, not of the classifier.
 
-We did not have the first version's text. We rely on what reviews say about it, and guessed the formula of the reverse warm-up
-from its name. No published result compares the two versions. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+Sources: reviews of the first version place its one epoch, cosine, reverse annealing and unfreezing in the language model. Not
+verified: the formula of the reverse warm-up, its length, and the classifier's schedule (here the cosine alone). `task_steps=`
+replaces the epochs. No published result compares the two versions. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Expect: little difference between 0.3 and 1/2.6. What to unfreeze matters if the task has little text.
 
@@ -21,16 +22,16 @@ Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts the
 from bertlab.studies import ulmfit
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Study
+from bertlab.transfer.recipes import FITLAM_ANNEALING
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
     factor = {"finetune.optimizer.layer_decay": 0.3, "adapt.optimizer.layer_decay": 0.3}
     cosine = {
-        "adapt.optimizer.decay": "cosine",
-        "finetune.optimizer.decay": "reverse_cosine",
-        "finetune.optimizer.thaw_restarts": False,
-        "finetune.transfer.warmup": 0.1,
+        "adapt.epochs": 1.0,
+        **{f"adapt.{key}": value for key, value in FITLAM_ANNEALING.items()},
+        "finetune.optimizer.decay": "cosine",
         "adapt.optimizer.cut_fraction": 0.1,  # the default again: only the triangle has it
         "finetune.optimizer.cut_fraction": 0.1,
     }
@@ -44,7 +45,7 @@ def get_study(arguments=None):
             "version": {
                 "last (ULMFiT)": {},
                 "rates by 0.3": factor,
-                "cosine": cosine,
+                "one epoch, cosine": cosine,
                 "language model thawed": thawing,
                 "first (FitLaM)": {**factor, **cosine, **thawing},
             },
