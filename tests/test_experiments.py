@@ -408,3 +408,19 @@ def test_electra_is_fine_tuned_as_its_code_does():
     assert of("mnli") == (1e-4, 0.8, 3.0, 128, "first") and of("stsb")[2] == 10.0 and of("squad2")[2:4] == (2.0, 512)
     tasks = study_of("electra_small", "scale=paper,seeds=1,tasks=rte+mnli,data=x").runs()[0].downstream
     assert [(of["recipe"], of.get("transfer.epochs")) for of in tasks.values()] == [("electra", 10.0), ("electra", None)]
+
+
+def test_clm_then_mlm_has_the_papers_budgets_and_continued_pretraining():
+    def steps_of(arguments):
+        runs = study_of("clm_then_mlm", f"seeds=1,{arguments}").runs()
+        return {label(run): run.overrides["train.steps"] for run in runs}, {
+            label(run): run.overrides.get("train.phases") for run in runs
+        }
+
+    steps, phases = steps_of("scale=paper")
+    assert len(steps) == 20 and {*steps.values()} == {12_000, 22_000, 42_000, 62_000}
+    assert steps["MLM"] == 42_000 and steps["CLM, 12,000 steps"] == 12_000
+    assert phases["25% CLM then MLM, 12,000 steps"].startswith("0.25 objectives.mlm.weight=0; 0.75")
+    assert float(phases["CLM, continued as MLM"].split()[0]) * 62_000 == pytest.approx(40_000)
+    assert phases["MLM, continued"] is None and len(steps_of("scale=tiny")[0]) == 6
+    assert {*steps_of("scale=tiny,whole=on")[0].values()} == {1714, 3143, 6000, 8857}

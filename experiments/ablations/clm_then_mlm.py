@@ -10,11 +10,13 @@ The model trained only with CLM is fine-tuned twice: seeing both sides and, in a
 at its last piece: only there has a left-to-right model seen the whole word. `rate=` sets MLM's mask rate; the paper has 20 to
 50 %.
 
-The paper's models have EuroBERT's shape and 210 million to 1 billion parameters; here they are `modern` bodies without local
-attention. The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), so the
-second objective does not train at a falling rate. scale=paper has the published 42,000 steps at 5e-4 in batches of 2.4 million
-tokens (100 billion in all), on `modern` in size base. We could not verify rows of 512 positions and a vocabulary of 30,522
-pieces. The paper shows its results as figures.
+The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), so the second
+objective does not train at a falling rate. scale=paper has the smallest of the paper's three sizes, 210 million parameters
+with EuroBERT's shape (rotary base 10,000), rows of 2,048, and 42,000 steps at 5e-4 in batches of 2.4 million tokens (100
+billion in all). It adds the budgets of 12,000 and 22,000 steps and continued pretraining, `whole=on` at other scales, in
+the same proportions: MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified: these 22,000
+steps, that they begin before the cooldown, and initial values. The vocabulary of 128,256 pieces is trained on the corpus;
+the paper has EuroBERT's. The paper shows its results as figures.
 
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above
 MLM, reliably with a quarter of CLM; with three quarters no worse than MLM.
@@ -22,24 +24,36 @@ MLM, reliably with a quarter of CLM; with three quarters no worse than MLM.
 Cost at scale=tiny with seeds=1,select=off: 482 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
+from bertlab.errors import UserError
+from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Study
 
+# Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT optimus/trainer/model/encoder/eurobert.py, 210m.
 PAPER = {
     "train.steps": 42_000,
-    "data.seq_len": 512,
-    "data.batch_size": 4608,
-    "data.tokenizer.vocab_size": 30_522,
+    "data.seq_len": 2048,
+    "data.batch_size": 1152,
+    "data.tokenizer.kind": "bpe",
+    "data.tokenizer.vocab_size": 128_256,
+    "model.layers": 12,
+    "model.hidden": 3072,
+    "model.activation": "silu",
+    "model.tied": False,
+    "model.rotary_base": 10_000.0,
     "optimizer.learning_rate": 5e-4,
     "optimizer.warmup_steps": 2000,
 }
 SHARES = (0.25, 0.5, 0.75)
-CLM = {"objectives.mlm.weight": 0.0}
+CLM, MLM = {"objectives.mlm.weight": 0.0}, {"objectives.prefix.weight": 0.0}
+FULL, SHORTER, BEFORE_COOLDOWN, CONTINUED = 42, (12, 22), 40, 22  # thousands of steps
 SOURCE = "Gisserot-Boukhlef et al. 2025 (figures, without numbers)"
 CLAIMS = (
     Claim("MLM", "CLM", "MLM above CLM on sentences, most on questions and answers; not on tokens", SOURCE),
     Claim("25% CLM then MLM", "MLM", "CLM and then MLM best at a fixed budget, reliably with a quarter of CLM", SOURCE),
 )
+
+CONTINUED_CLAIM = Claim("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM", SOURCE)
 
 
 def clm_first(share, steps):
@@ -48,24 +62,44 @@ def clm_first(share, steps):
     return {"train.phases": f"{share} objectives.mlm.weight=0; {1 - share} objectives.prefix.weight=0"}
 
 
+def fixed(steps):
+    """The rows of a budget."""
+    return {
+        "MLM": MLM,
+        **{f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES},
+        "CLM": CLM,
+        "CLM from the left": {**CLM, "finetune.model.direction": "left-to-right"},
+    }
+
+
+def shorter_and_continued(steps):
+    """The rows of the smaller budgets, and of continued pretraining."""
+    budgets = [max(2, round(steps * thousands / FULL)) for thousands in SHORTER]
+    total = round(steps * (BEFORE_COOLDOWN + CONTINUED) / FULL)
+    from_clm = clm_first(BEFORE_COOLDOWN / (BEFORE_COOLDOWN + CONTINUED), total)
+    continued = {"MLM, continued": MLM, "CLM, continued as MLM": from_clm}
+    return chain(
+        *(
+            product(axis("pretraining", fixed(budget)), axis("budget", {f"{budget:,} steps": {"train.steps": budget}}))
+            for budget in budgets
+        ),
+        axis("pretraining", {label: {**of, "train.steps": total} for label, of in continued.items()}),
+    )
+
+
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, least={"steps": 2}, rate=0.3)
+    setting = read_setting(arguments, paper=PAPER, least={"steps": 2}, rate=0.3, whole="")
     recipe = setting.recipe("modern", objectives="mlm+prefix")
-    steps = setting.steps(recipe)
+    steps, whole = setting.steps(recipe), setting.others["whole"] or ("on" if setting.scale == "paper" else "off")
+    if whole not in ("on", "off"):
+        raise UserError(f"whole={whole}: give on or off, or omit it to use the scale's own")
+    rows = [axis("pretraining", fixed(steps)), *([shorter_and_continued(steps)] if whole == "on" else [])]
     return Study(
         name="clm_then_mlm",
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,
-        axes={
-            "pretraining": {
-                "MLM": {"objectives.prefix.weight": 0.0},
-                **{f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES},
-                "CLM": CLM,
-                "CLM from the left": {**CLM, "finetune.model.direction": "left-to-right"},
-            },
-            "seed": setting.seeds,
-        },
+        axes=product(chain(*rows), axis("seed", setting.seeds)),
         overrides={
             **setting.overrides,
             **setting.transformer,
@@ -79,5 +113,5 @@ def get_study(arguments=None):
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
-        claims=CLAIMS,
+        claims=[*CLAIMS, *([CONTINUED_CLAIM] if whole == "on" else [])],
     )
