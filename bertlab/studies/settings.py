@@ -88,7 +88,8 @@ FINETUNING: Mapping[str, Mapping[str, Any]] = {
 }
 # Models after BERT have rows of one length from the first step, and new masks in each epoch.
 ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
-# Pieces, rows and steps of models of different papers that are to read the same; all else is each recipe's, as published.
+# Pieces, rows and steps of models of different papers that are to read the same, so batches are not the papers'; rate, warm-up
+# and optimiser are each recipe's (`bertlab.papers` has BERT's and GPT's; ELMo on subwords has Adam).
 SAME_ROWS: Mapping[str, Any] = {
     "train.steps": 1_000_000,
     "data.seq_len": 512,

@@ -12,7 +12,8 @@
 | static (`static=skip_gram`, `cbow`, `glove`) | Mikolov et al. 2013, Pennington et al. 2014 | frozen below that biLSTM |
 | no pretraining | none | BERT's body from random values, fine-tuned as BERT |
 
-All share the same pieces and the same budget of text. Each recipe keeps its own format, optimiser and schedule. `equal=` sets
+All share the same pieces, rows and budget of text, so no pretraining is wholly its paper's: batches and steps are ours. Each
+recipe keeps its own format, optimiser and schedule. `equal=` sets
 what else is equal:
 
 - `tokens` (the default): each model has its own size at the scale and reads as many tokens, without padding, as BERT has
@@ -66,7 +67,7 @@ CLAIMS = (
 )
 
 
-def as_published(setting):
+def as_used(setting):
     """System -> (recipe, overrides of pretraining, overrides of use), in the scale's own sizes."""
     transformer = {**setting.adam, **setting.transformer}
     rate = {} if setting.scale in ("base", "paper") else {"finetune.optimizer.learning_rate": 5e-4}
@@ -75,7 +76,7 @@ def as_published(setting):
     published = {key: value for key, value in ulmfit.PAPER.items() if key.startswith(("model.", "optimizer."))}
     bert = (setting.recipe("bert", objectives="mlm+nsp"), {**transformer, "data.format": "segment_pair"})
     return {
-        "BERT": (*bert, {**setting.finetuning("bert"), **rate}),
+        "BERT": (*bert, {**setting.finetuning("bert_paper" if setting.scale == "paper" else "bert"), **rate}),
         "GPT": (setting.recipe("gpt"), transformer, {**setting.finetuning("gpt"), **rate}),
         "ELMo": (setting.recipe("elmo"), setting.adam, features),
         "ULMFiT": (setting.recipe("awd_lstm"), published if setting.scale == "paper" else {}, stages),
@@ -98,7 +99,7 @@ def widths(setting):
 def pretrainings(setting):
     """System -> overrides of its pretraining, matched to BERT's by `equal`."""
     pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
-    found = {name: (recipe, {**pieces, **own}) for name, (recipe, own, _) in as_published(setting).items()}
+    found = {name: (recipe, {**pieces, **own}) for name, (recipe, own, _) in as_used(setting).items()}
     equal, reference = setting.others["equal"], found["BERT"]
     if equal == "parameters":
         target = parameters(*reference)
@@ -120,7 +121,7 @@ def get_study(arguments=None):
     for name, known in (("equal", EQUAL), ("static", STATIC)):
         if setting.others[name] not in known:
             raise UserError(f"{name}={setting.others[name]}: choose one of {', '.join(known)}")
-    read, systems = pretrainings(setting), as_published(setting)
+    read, systems = pretrainings(setting), as_used(setting)
     systems = {name: {"config": recipe, **read[name], **use} for name, (recipe, _, use) in systems.items()}
     return Study(
         name="four_systems",
