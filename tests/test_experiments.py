@@ -424,3 +424,8 @@ def test_clm_then_mlm_has_the_papers_budgets_and_continued_pretraining():
     assert float(phases["CLM, continued as MLM"].split()[0]) * 62_000 == pytest.approx(40_000)
     assert phases["MLM, continued"] is None and len(steps_of("scale=tiny")[0]) == 6
     assert {*steps_of("scale=tiny,whole=on")[0].values()} == {1714, 3143, 6000, 8857}
+
+
+def test_every_study_and_recipe_is_in_the_table_of_papers():
+    linked = re.findall(r"\(\.\./(experiments/\w+/\w+\.py)\)", (ROOT / "docs/papers.md").read_text())
+    assert {ROOT / path for path in linked} == {*STUDIES, *PRETRAIN}

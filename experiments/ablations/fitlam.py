@@ -16,7 +16,7 @@ replaces the epochs. No published result compares the two versions. Stages, task
 
 Expect: little difference between 0.3 and 1/2.6. What to unfreeze matters if the task has little text.
 
-Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 153 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.studies import ulmfit
