@@ -98,7 +98,7 @@ def _scores(run: Run, step: int | None) -> Iterator[tuple]:
     for measure, sources in run.evaluation_at(step).get({}).items():
         for source, kinds in sources.items():
             for kind, entry in kinds.items():
-                value = entry.get("value", entry.get("accuracy"))
+                value = next(entry[name] for name in ("value", "accuracy", "score") if name in entry)
                 yield f"{measure.replace('_', ' ')} ({kind})", Path(source).name, "mean", _rounded(value)
 
 

@@ -16,8 +16,8 @@ length, for models without the others.
 
 Where we differ from the pipeline:
 
-- Ties: k equally likely best answers count 1/k each. The pipeline takes the first, which is always the right one. Entries have
-  the number of `ties`.
+- Ties, up to rounding: k equally likely best answers count 1/k each. The pipeline takes the first, which is always the right
+  one. Entries have the number of `ties`.
 - wug: its softmax saturates in float32, which makes ties of its own; our differences do not.
 - Texts longer than the model's positions lose the beginning of their context; entries have their number, `cut`.
 - Words of several pieces (reading): the pipeline decodes the pieces and encodes the text again, which changes them unless the
@@ -42,7 +42,7 @@ from jaxtyping import Float
 
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.errors import UserError
-from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, write_merged
+from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, tied, write_merged
 from bertlab.transfer.evaluations import BOUNDS, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS
 from bertlab.transfer.load import Pretrained, load, read_lines
@@ -115,7 +115,7 @@ Values = Sequence[Float[np.ndarray, "n"]]
 def _accuracy(items: Sequence[Item], values: Values, split_of: Callable[[str], str] = lambda name: "") -> dict[str, Any]:
     found = mean_accuracy([credit(of) for of in values], [item.paradigm for item in items], split_of)
     paradigms = {name: of["accuracy"] for name, of in found["paradigms"].items()}
-    ties = sum(int(np.sum(of == of.max()) > 1) for of in values)
+    ties = sum(int(tied(of).sum() > 1) for of in values)
     return {"score": found["accuracy"], "standard_error": found["standard_error"], "ties": ties, "paradigms": paradigms}
 
 

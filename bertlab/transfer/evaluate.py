@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Document
@@ -26,6 +27,8 @@ SAMPLE = 200  # sentences of the held-out split
 
 # Sentences of the sample, in UTF-8: every tokenizer's pieces of these fit into 512 positions.
 _LONGEST = 480
+
+_ROUNDING = 1e-5  # nats, of a sum of float32 log-probabilities
 
 _MEANING = {
     "both directions": "the mean of the two code lengths",
@@ -196,9 +199,9 @@ def read_pairs(path: Path, limit: int = 0, key: str = "--minimal_pairs") -> list
 
 
 def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]) -> dict[str, Any]:
-    """How often the good sentence is more likely than the bad one (Warstadt et al. 2020, section 4); a tie counts as half.
+    """How often the good sentence is more likely than the bad one (Warstadt et al. 2020, section 4).
 
-    Scores are likelihoods of whole sentences, not divided by length.
+    A tie, up to rounding, counts as half. Scores are likelihoods of whole sentences, not divided by length.
 
     Args:
         pairs: from any number of paradigms.
@@ -215,8 +218,13 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
 
 def credit(values: Sequence[float]) -> float:
     """1 if the first value is the highest, 1/k if it ties with k − 1 others, otherwise 0."""
-    best = np.max(values)
-    return float(values[0] == best) / np.sum(values == best)
+    best = tied(values)
+    return float(best[0]) / int(best.sum())
+
+
+def tied(values: Sequence[float]) -> Bool[np.ndarray, "n"]:
+    """Which log-probabilities are the highest, up to rounding."""
+    return np.max(values) - np.asarray(values) < _ROUNDING
 
 
 def mean_accuracy(

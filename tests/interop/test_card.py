@@ -34,7 +34,8 @@ def trained(directory, **model) -> Run:
     run.data.write({"corpus": {"fingerprint": "f1"}})
     run.stage("finetune", "sst2").result.write({"metrics": {"valid": {"sst2/accuracy": 0.875}}})
     entry = {"value": 1.5, "standard_error": 0.1}
-    run.evaluation.write({"bits_per_byte": {"test split": {"pseudo": entry}}})
+    babylm = {"wug_past": {"pseudo": {"score": -0.25, "standard_error": None}}}
+    run.evaluation.write({"bits_per_byte": {"test split": {"pseudo": entry}}, "babylm": babylm})
     return run
 
 
@@ -53,6 +54,7 @@ def test_hash_config_and_scores_of_the_last_step(tmp_path):
         ["mlm", "test", "accuracy", "0.5"],
         ["sst2", "valid", "accuracy", "0.875"],
         ["bits per byte (pseudo)", "test split", "mean", "1.5"],
+        ["babylm (pseudo)", "wug_past", "mean", "-0.25"],
     ]
     (config,) = re.findall(r"```json\n(.*)\n```", card, re.S)
     assert json.loads(config) == json.loads(json.dumps(run.config.read()))

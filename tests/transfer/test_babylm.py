@@ -70,7 +70,7 @@ def test_what_is_no_record_is_refused_with_file_and_line(line, tmp_path):
 
 
 def test_ties_are_shared_and_files_of_entity_tracking_weigh_alike():
-    values = [np.array(of) for of in ([2, 1], [1, 1], [0, 1], [3, 3, 3])]
+    values = [np.array(of) for of in ([2, 1], [1, 1 + 1e-6], [0, 1e-4], [3, 3, 3])]
     items = [Item(("a", "b"), (0, 0), name, ratio) for name, ratio in [("u", 0.9), ("u", 0.5), ("v", 0.1), ("v", 0.6)]]
     judged = TASKS["blimp"].judge(items, values)
     assert judged["ties"] == 2 and judged["paradigms"] == {"u": 0.75, "v": pytest.approx(1 / 6)}
