@@ -9,11 +9,14 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Seconds after which a command that holds no signal ends, if its main thread has not noticed: it can be killed at any moment.
 PATIENCE = 5.0
+# Seconds in which a signal is the first one again: `timeout` and schedulers send theirs to the process and to its group.
+TOGETHER = 1.0
 
 
 class Signals:
@@ -47,6 +50,7 @@ class Signals:
             if (number := os.read(wakeups, 1)[0]) == 0:  # the block has ended
                 return
             self.received = number if number in SIGNALS else None
+        first = time.monotonic()
         if self._holders:
             os.write(2, b"interrupted: saving; press Ctrl-C again to end at once\n")
         while True:
@@ -54,6 +58,8 @@ class Signals:
             number = os.read(wakeups, 1)[0] if select.select([wakeups], [], [], waits)[0] else None
             if number == 0:
                 return
+            if number in SIGNALS and time.monotonic() - first < TOGETHER:
+                continue
             if number in SIGNALS or (number is None and not self._noticed):
                 for act in self._at_once:
                     with contextlib.suppress(Exception):

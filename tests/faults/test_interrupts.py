@@ -17,7 +17,7 @@ from tests.test_cli import COMMANDS
 SCRIPT = """
 import hashlib, sys, time
 from bertlab import interrupts
-interrupts.PATIENCE = {patience}
+interrupts.PATIENCE, interrupts.TOGETHER = {patience}, {together}
 busy = lambda: hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
 print("ready", flush=True)
 """
@@ -39,6 +39,14 @@ with interrupts.interruptible(lambda: print("killed the others", flush=True)):
 """
 
 
+def started(script, together):
+    command = [sys.executable, "-c", SCRIPT.format(patience=0.2, together=together) + script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    return process
+
+
 @pytest.mark.parametrize(
     ("script", "numbers", "status", "said"),
     [
@@ -51,18 +59,25 @@ with interrupts.interruptible(lambda: print("killed the others", flush=True)):
     ],
 )
 def test_the_first_signal_lets_it_save_and_the_second_ends_it(script, numbers, status, said):
-    command = [sys.executable, "-c", SCRIPT.format(patience=0.2) + script]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.2)
+    process = started(script, together=0.1)
     printed = []
     for number in numbers:
         process.send_signal(number)
         if "saving" in said and not printed:
             printed.append(process.stdout.readline())
+        time.sleep(0.2)
     rest, errors = process.communicate(timeout=10)
     assert process.returncode == status, errors
     assert "".join([*printed, rest]).split("\n")[:-1] == said and "Traceback" not in errors
+
+
+def test_a_signal_that_comes_twice_at_once_is_one():
+    """As `timeout` sends it: to the process, and to its group."""
+    process = started(HELD.format(work="time.sleep(0.5)"), together=10)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    assert process.communicate(timeout=10)[0] == "saving\n" and process.returncode == 7
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -23,6 +23,7 @@ import pytest
 from conftest import InThisProcess, run_sweep
 from rich.console import Console
 
+from bertlab import interrupts
 from bertlab.errors import UserError
 from bertlab.studies import locks, views
 from bertlab.studies import sweep as sweep_module
@@ -384,6 +385,7 @@ def test_a_second_interrupt_kills_the_run_and_exits_at_once(tmp_path):
     process.send_signal(signal.SIGINT)
     while not (tmp_path / "a-seed=1" / "told.txt").exists():
         time.sleep(0.02)
+    time.sleep(interrupts.TOGETHER)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=5)
     assert process.returncode == 130
