@@ -1,6 +1,6 @@
 """The trials behind scale=tiny: each variant differs from it in one setting.
 
-    study="experiments/trials.py:corpus=text:wiki/*.jsonl.xz,steps=2000,select=off,tasks=ud,data=tasks,labels=1000"
+    study="experiments/trials.py:corpus=text:wiki/wiki-train-0*.jsonl.xz,steps=1000,select=off,tasks=ud,data=tasks,labels=1000"
     bertlab sweep --study="$study" --workdir=runs/trials --jobs=2
     bertlab report runs/trials
 

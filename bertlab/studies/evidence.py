@@ -28,7 +28,7 @@ WORDS = ("agrees", "disagrees", "undecided", "too few seeds", "no such task", "n
 RULE = (
     "A finding **agrees** if the 95 % interval of our difference lies above zero, **disagrees** if it lies below, and is"
     " **undecided** otherwise. Intervals are paired by seed and corrected for the number of findings that the study names"
-    " before it is run (Bonferroni)."
+    " before it is run, within a task (Bonferroni)."
     " **Too few seeds**: the two variants do not have two finished seeds yet. **No such task**: the study has no task of the"
     " kind for which the finding was published. **Not run**: no run of the study is published."
 )

@@ -29,8 +29,8 @@ SIZES: Mapping[str, Mapping[str, str]] = {
     "awd_lstm": {"small": "original", "base": "original", "paper": "original"},
     "static": {"small": "original", "base": "original", "paper": "original"},
 }
-# Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run takes some 20 minutes on one CPU
-# core at scale tiny; a night on two cores, or minutes on a GPU, at scale mini.
+# Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run takes 17 to 23 minutes on one
+# CPU core without other work at scale tiny; a night on two cores, or minutes on a GPU, at scale mini.
 _KEYS = ("data.seq_len", "data.batch_size", "data.tokenizer.vocab_size", "train.steps")
 _KEYS += ("train.eval_every", "train.log_every", "train.checkpoint_every")
 _VALUES = {
