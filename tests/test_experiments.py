@@ -404,10 +404,13 @@ def test_gpt_reads_as_many_positions_in_fine_tuning_as_in_pretraining():
 
 def test_electra_is_fine_tuned_as_its_code_does():
     keys = ("optimizer.learning_rate", "optimizer.layer_decay", "transfer.epochs", "data.seq_len", "head.pooling")
-    of = lambda task: tuple(find_recipe("electra", find_task(task).kind).get(key) for key in keys)
+    of = lambda task: tuple(find_recipe("electra_paper", find_task(task).kind).get(key) for key in keys)
     assert of("mnli") == (1e-4, 0.8, 3.0, 128, "first") and of("stsb")[2] == 10.0 and of("squad2")[2:4] == (2.0, 512)
     tasks = study_of("electra_small", "scale=paper,seeds=1,tasks=rte+mnli,data=x").runs()[0].downstream
-    assert [(of["recipe"], of.get("transfer.epochs")) for of in tasks.values()] == [("electra", 10.0), ("electra", None)]
+    assert [(of["recipe"], of.get("transfer.epochs")) for of in tasks.values()] == [
+        ("electra_paper", 10.0),
+        ("electra_paper", None),
+    ]
 
 
 def test_clm_then_mlm_has_the_papers_budgets_and_continued_pretraining():

@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer
-from bertlab.files import read_json, write_text
+from bertlab.files import write_text
 from bertlab.run import Run
 
 
@@ -49,7 +49,7 @@ def _use(directory: Path) -> str:
     """How to open a directory of transformers; "" for other formats."""
     if not (directory / "tokenizer_config.json").exists():
         return ""
-    trust = ", trust_remote_code=True" if "auto_map" in read_json(directory / "config.json") else ""
+    trust = ", trust_remote_code=True" if (directory / "modeling_bertlab.py").exists() else ""
     remark = "\n\n`modeling_bertlab.py` in this directory is the model's code; read it before you trust it." if trust else ""
     code = f'AutoTokenizer.from_pretrained("DIRECTORY"{trust})\nmodel = AutoModel.from_pretrained("DIRECTORY"{trust})'
     return f"## Use\n\n```python\nfrom transformers import AutoModel, AutoTokenizer\n\ntokenizer = {code}\n```{remark}"

@@ -70,7 +70,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "bert_paper": _BERT,
     # google-research/electra configure_finetuning.py and finetune/classification: its first state, without a pooler. There a
     # further step of 0.8 lies between the head and the top layer (model/optimization.py); Clark et al. 2020, appendix A.
-    "electra": _BERT | {"optimizer.learning_rate": 1e-4, "optimizer.layer_decay": 0.8, "head.pooling": "first"},
+    "electra_paper": _BERT | {"optimizer.learning_rate": 1e-4, "optimizer.layer_decay": 0.8, "head.pooling": "first"},
     # openai/finetune-transformer-lm train.py (n_ctx=512); Radford et al. 2018, section 4.1.
     "gpt": {
         "transfer.layout": "delimited",

@@ -56,7 +56,7 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     large, tasks = setting.scale in ("base", "paper"), setting.downstream()
     size = 1 / 3 if large else 1 / 4
-    tuned = setting.finetuning("electra") if large else {}
+    tuned = setting.finetuning("electra_paper") if large else {}
     if large and "rte" in tasks:
         tasks["rte"]["transfer.epochs"] = 10.0  # as STS-B's: google-research/electra configure_finetuning.py
     electra = {"config": setting.recipe("bert", objectives="electra"), "objectives.electra.generator_size": size}

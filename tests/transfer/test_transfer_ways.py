@@ -388,7 +388,12 @@ def test_a_recipe_s_settings_reach_the_heads_that_have_them(runs):
         ("bert", "half", {"transfer.layers": 3}, r"config.transfer.layers=3 must be 0 .* to 2"),
         ("bert", "half", {"transfer.layers": -1}, r"config.transfer.layers=-1 must be at least 0"),
         ("bert", "half", {"head.chunk": 4}, r"config.objectives.half.chunk=4 .*family='bert'"),
-        ("bert", "half", {"recipe": "best"}, r"recipe 'best' is not known; choose one of small, bert, gpt, ulmfit"),
+        (
+            "bert",
+            "half",
+            {"recipe": "best"},
+            r"recipe 'best' is not known; choose one of small, bert, bert_paper, electra_paper, gpt, ulmfit",
+        ),
         ("bert", "half", {"head.crf": "true"}, r"head.crf: the heads of half have no setting 'crf'"),
         ("bert", "half", {"data.batch_size": 91}, r"config.data.batch_size=91 .* 90 training rows"),
         ("bert", "half+half", {}, r"config.task='half\+half' names a task twice"),

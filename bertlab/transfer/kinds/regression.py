@@ -46,7 +46,9 @@ class Regression(Kind):
     metrics = default_metrics = ("pearson", "spearman")
     unknown: ClassVar = {"target": np.nan}
     is_plain = True
-    recipes: ClassVar = {"electra": {"transfer.epochs": 10.0}}  # google-research/electra configure_finetuning.py, of STS-B
+    recipes: ClassVar = {
+        "electra_paper": {"transfer.epochs": 10.0}
+    }  # google-research/electra configure_finetuning.py, of STS-B
 
     @classmethod
     def read_label(cls, field: str, where: str, words: tuple[str, ...] = ()) -> float:

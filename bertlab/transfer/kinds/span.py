@@ -76,7 +76,7 @@ class Span(Kind):
     default_metrics = ("span_f1", "exact_match")
     unknown: ClassVar = {"start": NO_LABEL, "end": NO_LABEL}
     one_row = False
-    recipes: ClassVar = {"bert": _SCRIPT, "bert_paper": _SCRIPT | _PAPER, "electra": _ELECTRA}
+    recipes: ClassVar = {"bert": _SCRIPT, "bert_paper": _SCRIPT | _PAPER, "electra_paper": _ELECTRA}
 
     def recipe(self, name: str) -> dict[str, Any]:
         own = _PAPER_2 if name == "bert_paper" and self.may_lack_answer else {}
