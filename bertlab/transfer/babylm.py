@@ -41,6 +41,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from bertlab.data.text_rows import RowEncoder, TextRow
+from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, tied, write_merged
 from bertlab.transfer.evaluations import BOUNDS, read_evaluations, text_hash
@@ -253,15 +254,24 @@ def answer_scores(
     for item in items:
         for text, start in zip(item.texts, item.starts):
             row = encoder.text(text)
-            # The context ends at white space, so its own pieces are those that the text begins with.
-            own, context = row.tokens[row.first], model.tokenizer.encode(text[:start]) if start else []
-            before = next((i for i, pair in enumerate(zip(own, context)) if pair[0] != pair[1]), min(len(own), len(context)))
+            before = pieces_before(text, start, model.tokenizer)
             row = dataclasses.replace(row, first=row.first[before:])
             cut += len(row.tokens) > model.longest
             rows.append(fitted(row, model))
     scores = model.scorer.score(rows, kind, orders, closing=special_tokens == "bertlab")
     values = np.array([score.log_probability for score in scores])
     return np.split(values, np.cumsum([len(item.texts) for item in items])[:-1]), cut
+
+
+def pieces_before(text: str, start: int, tokenizer: Tokenizer) -> int:
+    """How many pieces of a text end before the character `start`, which begins a word or the space before one."""
+    if not start:
+        return 0
+    own, context = tokenizer.encode(text), tokenizer.encode(text[:start])
+    same = next((i for i, pair in enumerate(zip(own, context)) if pair[0] != pair[1]), min(len(own), len(context)))
+    # SentencePiece may give a space a piece of its own, and drops it at the end of a context.
+    adds = tokenizer.decode(own[: same + 1])[len(tokenizer.decode(own[:same])) :]
+    return same + (adds.isspace() and text[start - 1].isspace())
 
 
 def fitted(row: TextRow, model: Pretrained) -> TextRow:

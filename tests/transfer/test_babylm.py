@@ -8,10 +8,20 @@ import pandas as pd
 import pytest
 
 from bertlab.cli import main
+from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported, save_imported
 from bertlab.transfer import babylm
-from bertlab.transfer.babylm import TASKS, Item, answer_scores, explained, read_items, read_reading, with_surprisals
+from bertlab.transfer.babylm import (
+    TASKS,
+    Item,
+    answer_scores,
+    explained,
+    pieces_before,
+    read_items,
+    read_reading,
+    with_surprisals,
+)
 from bertlab.transfer.evaluations import read_evaluations
 from tests.transfer.test_likelihood import compile_quickly, ids_of, log_probabilities, masked_sum, model_of  # noqa: F401
 
@@ -106,6 +116,14 @@ def test_a_completion_is_scored_given_its_context(special_tokens):
         copies[place, place] = 4
     found = log_probabilities(model, copies, "both")
     assert whole[1] == pytest.approx(sum(found[place, place, ids[place]] for place in places), rel=1e-5)
+
+
+def test_a_space_of_its_own_belongs_to_the_context_only_if_the_completion_begins_after_it():
+    """As in COMPS and in EWoK; the pipeline counts the pieces that end after the first character."""
+    tokenizer = train_tokenizer("unigram", ["a bad cab ab face d deed aa bee."] * 50, 272, seed=0)
+    pieces = [tokenizer.pieces()[index] for index in tokenizer.encode("a bad cab")]
+    assert pieces == ["▁a", "▁b", "a", "d", "▁", "c", "a", "b"]
+    assert [pieces_before("a bad cab", start, tokenizer) for start in (0, 1, 2, 5, 6)] == [0, 1, 1, 4, 5]
 
 
 def test_one_hidden_piece_is_as_likely_in_any_order():
