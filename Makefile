@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow planted studies test-lowest parity lint clean
+.PHONY: demo test test-slow soak planted studies test-lowest parity lint clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -18,6 +18,12 @@ test: $(VENV)/.installed-test
 # The rest: the remaining resume and smoke runs, and the notebooks.
 test-slow: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+# Makes every call of a short run that changes a file fail once, in random order, for so many minutes, and prints counts by operation.
+SEED ?= 0
+MINUTES ?= 30
+soak: $(VENV)/.installed-test
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m tests.faults.soak --seed=$(SEED) --minutes=$(MINUTES)
 
 # Trains every run of every study for two steps; the tests train one run of each kind.
 studies: $(VENV)/.installed-test

@@ -17,6 +17,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from bertlab.errors import RunFailed, UserError, code_of
 from bertlab.run import Run
 from bertlab.train.lora import build_adapter
+from bertlab.train.processes import is_first
 
 
 class Checkpoints:
@@ -39,6 +40,11 @@ class Checkpoints:
             enable_async_checkpointing=True,
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
+        if is_first() and keep:  # a removal that failed or was killed leaves a part of a checkpoint
+            for step in Run(directory.parent).steps()[:-keep]:
+                if step not in steps:
+                    shutil.rmtree(self._directory / str(step), ignore_errors=True)
+            self._manager.reload()
 
     def latest(self) -> int | None:
         """The last complete step, or None."""

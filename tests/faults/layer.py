@@ -1,0 +1,227 @@
+"""A layer under a process that sees every call that changes a file, and makes one of them fail.
+
+It is Linux's seccomp with a supervisor (kernel 5.6 or later): the kernel asks this process before each such call of the
+other one, of its threads and of the processes that it starts, whatever language made the call.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import re
+import select
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Operation -> the numbers of its calls (x86_64, aarch64); None where a machine lacks one.
+CALLS = {
+    "open": {"open": (2, None), "openat": (257, 56), "creat": (85, None)},
+    "write": {"write": (1, 64), "pwrite64": (18, 68), "writev": (20, 66), "pwritev": (296, 70)},
+    "copy": {"sendfile": (40, 71), "copy_file_range": (326, 285)},
+    "sync": {"fsync": (74, 82), "fdatasync": (75, 83)},
+    "truncate": {"ftruncate": (77, 46), "fallocate": (285, 47)},
+    "rename": {"rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276)},
+    "link": {"link": (86, None), "linkat": (265, 37)},
+    "mkdir": {"mkdir": (83, None), "mkdirat": (258, 34)},
+    "remove": {"unlink": (87, None), "unlinkat": (263, 35), "rmdir": (84, None)},
+}
+COLUMN = ("x86_64", "aarch64").index(platform.machine())
+NAMES = {of[COLUMN]: (operation, name) for operation, calls in CALLS.items() for name, of in calls.items() if of[COLUMN]}
+SECCOMP, ARCHITECTURE, PIDFD_OPEN, PIDFD_GETFD = ((317, 0xC000003E, 434, 438), (277, 0xC00000B7, 434, 438))[COLUMN]
+RECEIVE, SEND = 0xC0502100, 0xC0182101
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+# What can happen to an operation. A disk that is full or read-only stays so; the others happen once.
+FAULTS = {
+    "open": ("ENOSPC", "EROFS", "EIO"),
+    "write": ("ENOSPC", "EIO", "short"),
+    "copy": ("ENOSPC", "EIO"),
+    "sync": ("EIO", "ENOSPC"),
+    "truncate": ("EIO", "ENOSPC"),
+    "rename": ("EIO", "EROFS", "ENOSPC"),
+    "link": ("EIO", "ENOSPC"),
+    "mkdir": ("ENOSPC", "EROFS"),
+    "remove": ("EIO", "EROFS"),
+}
+GROWS = ("open", "write", "copy", "truncate", "rename", "link", "mkdir")
+# Parts of names that differ from run to run.
+RANDOM = [
+    (r"\.preparing-[^/]+", ".preparing"),
+    (r"\.part-\d+", ".part"),
+    (r"\.\d+\.partial", ".partial"),
+    (r"\.writable-\w+", ".writable"),
+    (r"/d/[0-9a-f]{32}", "/d/*"),
+    (r"tmp[\w]{8}\b", "tmp"),
+]
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """A call: the n-th of an operation on a file, whose name is without what is random."""
+
+    operation: str
+    path: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.operation}:{self.path}#{self.number}"
+
+
+@dataclass
+class Layer:
+    """What was seen, and what fails.
+
+    Attributes:
+        roots: only files below these directories count.
+        point, fault: the call that fails, and how; None: none does.
+        points: the calls that were seen, in order.
+        met: whether the point was among them.
+    """
+
+    roots: Sequence[Path]
+    point: Point | None = None
+    fault: str = ""
+    points: list[Point] = field(default_factory=list)
+    met: bool = False
+    _numbers: Counter = field(default_factory=Counter)
+
+    def run(self, function: Callable[[], int], seconds: float = 120) -> int | None:
+        """Calls a function in a fork of this process under the layer; its exit status, or None if it had to be killed."""
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if child == 0:
+            status = 99
+            try:
+                socket.send_fds(theirs, [b"x"], [_install()])
+                status = function()
+            finally:
+                os._exit(status)
+        listener = socket.recv_fds(ours, 1, 1)[1][0]
+        ours.close()
+        theirs.close()
+        status = self._supervise(listener, child, time.monotonic() + seconds)
+        os.close(listener)
+        return status
+
+    def _supervise(self, listener: int, child: int, deadline: float) -> int | None:
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        buffer = ctypes.create_string_buffer(80)
+        while True:
+            for _, event in poll.poll(100):
+                if event & select.POLLIN:
+                    ctypes.memset(buffer, 0, 80)
+                    if libc.ioctl(listener, ctypes.c_ulong(RECEIVE), buffer) == 0:
+                        number, value, error, flags = self._decide(buffer.raw)
+                        answer = ctypes.create_string_buffer(struct.pack("=Qqii", number, value, error, flags))
+                        libc.ioctl(listener, ctypes.c_ulong(SEND), answer)
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > deadline:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+                return None
+
+    def _decide(self, request: bytes) -> tuple[int, int, int, int]:
+        """The kernel's request -> its number, and what the call returns: a value, an error, or (flag 1) whatever it does."""
+        identity, process, _, call, _, _, *arguments = struct.unpack("=QIIiIQ6Q", request)
+        go_on = identity, 0, 0, 1
+        operation, name = NAMES[call]
+        try:
+            path = _path(process, name, arguments)
+        except OSError:  # a thread that has ended
+            return go_on
+        root = next((root for root in self.roots if path.is_relative_to(root)), None)
+        if root is None:
+            return go_on
+        shown = f"{root.name}/{path.relative_to(root)}"
+        for pattern, plain in RANDOM:
+            shown = re.sub(pattern, plain, shown)
+        self._numbers[operation, shown] += 1
+        point = Point(operation, shown, self._numbers[operation, shown])
+        self.points.append(point)
+        lasting = self.met and (self.fault == "EROFS" or (self.fault == "ENOSPC" and operation in GROWS))
+        if point != self.point and not lasting:
+            return go_on
+        self.met = True
+        if self.fault == "short":
+            written = _write_half(process, name, arguments)
+            return go_on if written is None else (identity, written, 0, 0)
+        return identity, 0, -getattr(errno, self.fault), 0
+
+
+def _install() -> int:
+    """Puts this process under the layer; returns the supervisor's end."""
+    load, jump, mask, give = 0x20, 0x15, 0x45, 0x06
+    ask, allow = 0x7FC00000, 0x7FFF0000
+    code = [(load, 0, 0, 4), (jump, 1, 0, ARCHITECTURE), (give, 0, 0, allow), (load, 0, 0, 0)]
+    for number, (_, name) in NAMES.items():
+        if name == "openat" or name == "open":  # only to write
+            flags = 16 + 8 * (2 if name == "openat" else 1)
+            code += [(jump, 0, 4, number), (load, 0, 0, flags), (mask, 0, 1, WRITES), (give, 0, 0, ask), (give, 0, 0, allow)]
+        else:
+            code += [(jump, 0, 1, number), (give, 0, 0, ask)]
+    code.append((give, 0, 0, allow))
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in code))
+    program = ctypes.create_string_buffer(struct.pack("=H6xQ", len(code), ctypes.addressof(instructions)))
+    libc.prctl(1, 9, 0, 0, 0)  # killed with its parent
+    libc.prctl(38, 1, 0, 0, 0)  # no new privileges
+    listener = libc.syscall(SECCOMP, 1, 8, program)
+    if listener < 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+    return listener
+
+
+def _memory(process: int, address: int, size: int) -> bytes:
+    with open(f"/proc/{process}/mem", "rb", 0) as memory:
+        return os.pread(memory.fileno(), size, address)
+
+
+def _text(process: int, address: int) -> str:
+    found = b""
+    while b"\0" not in found:  # page by page: the next may not exist
+        at = address + len(found)
+        found += _memory(process, at, 4096 - at % 4096)
+    return os.fsdecode(found.split(b"\0")[0])
+
+
+def _path(process: int, name: str, arguments: Sequence[int]) -> Path:
+    """The file of a call; of a rename or a link, the new one."""
+    if name in ("write", "pwrite64", "writev", "pwritev", "fsync", "fdatasync", "ftruncate", "fallocate", "sendfile"):
+        return Path(os.readlink(f"/proc/{process}/fd/{arguments[0]}"))
+    if name == "copy_file_range":
+        return Path(os.readlink(f"/proc/{process}/fd/{arguments[2]}"))
+    first = {"rename": 1, "link": 1, "renameat": 2, "renameat2": 2, "linkat": 2}.get(name, 0)
+    if not name.endswith("at") and name != "renameat2":
+        base, address = -100, arguments[first]
+    else:
+        base, address = ctypes.c_int(arguments[first] & 0xFFFFFFFF).value, arguments[first + 1]
+    within = f"/proc/{process}/cwd" if base == -100 else f"/proc/{process}/fd/{base}"
+    return Path(os.path.normpath(os.path.join(os.readlink(within), _text(process, address))))
+
+
+def _write_half(process: int, name: str, arguments: Sequence[int]) -> int | None:
+    """Does the first half of a write for the process; returns the number of bytes, None if there is no half."""
+    descriptor, address, size, offset, *_ = arguments
+    if name.endswith("v"):
+        address, size = struct.unpack("=QQ", _memory(process, address, 16))  # of the first part
+    if size < 2:
+        return None
+    with open(f"/proc/{process}/status") as status:  # the group of the thread
+        group = next(int(line.split()[1]) for line in status if line.startswith("Tgid:"))
+    handle = libc.syscall(PIDFD_OPEN, group, 0)
+    copy = libc.syscall(PIDFD_GETFD, handle, descriptor, 0)
+    half = _memory(process, address, size // 2)
+    try:
+        return os.pwrite(copy, half, offset) if name.startswith("p") else os.write(copy, half)
+    finally:
+        os.close(copy)
+        os.close(handle)

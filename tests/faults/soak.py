@@ -1,0 +1,284 @@
+"""Makes every call that changes a file fail once, over a short run: `python -m tests.faults.soak --seed=0 --minutes=30`.
+
+The run is a preparation, a training with checkpoints, and everything that reads it and writes files. For each call in turn: the
+command with the fault ends within two minutes with one sentence and no traceback, and what stands under a final name is whole.
+Then the same command ends as if nothing had happened: the same files, with the same content but for times.
+
+Everything is imported once; each command runs in a fork, under `tests.faults.layer`. XLA starts in the forks only.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from bertlab import cli
+from tests.faults.layer import FAULTS, RANDOM, Layer, Point
+
+ROOT = Path(__file__).parents[2]
+TIMES = ("seconds", "tokens_per_second")
+SMALL = {
+    "data.workers": 1, "data.tokenizer.vocab_size": 400, "data.valid_fraction": 0.1, "data.test_fraction": 0.1,
+    "data.seq_len": 32, "data.batch_size": 8, "data.shuffle_window": 16, "mesh.data": 1, "model.width": 16, "model.layers": 1,
+    "train.steps": 6, "train.log_every": 2, "train.eval_every": 3, "train.eval_batches": 1, "train.checkpoint_every": 2,
+    "evaluate.sentences": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command: what it writes starts anew each time, from the undisturbed results of the stages before it.
+
+    Attributes:
+        name: its name.
+        arguments: of the command, with {place} for the directory of all stages.
+        writes: directory or file that it makes.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    writes: str
+
+
+def stages() -> list[Stage]:
+    """The stages, each after those that it needs."""
+    config = f"--config={ROOT}/experiments/pretrain/bert.py:objectives=mlm,corpus=text:{{place}}/text.txt"
+    settings = [f"--config.{key}={value}" for key, value in SMALL.items()]
+    cache = "--config.data.directory={place}/cache"
+    of_text = [setting for setting in settings if setting.startswith("--config.data.")]
+    tokenizer = ["--kind=bpe", "--vocab_size=400", "--out={place}/tokenizer"]
+    return [
+        Stage("prepare", ["prepare", "--corpus=text:{place}/text.txt", *of_text, cache], "cache"),
+        Stage("train", ["train", config, *settings, cache, "--workdir={place}/study/a"], "study/a"),
+        Stage("tokenizer", ["tokenizer", "train", "--corpus=text:{place}/text.txt", *tokenizer], "tokenizer"),
+        Stage("export", ["export", "{place}/study/a", "--to=huggingface", "{place}/exported"], "exported"),
+        Stage("import", ["import", "--from=huggingface", "{place}/exported", "--workdir={place}/imported"], "imported"),
+        Stage("embed", ["embed", "--run={place}/study/a", "--text={place}/lines.txt", "--out={place}/e/x.npz"], "e"),
+        Stage("publish", ["publish", "{place}/study", "{place}/published"], "published"),
+        Stage("report", ["report", "{place}/study/a"], "study/a"),
+    ]
+
+
+class Soak:
+    """The undisturbed results of all stages in a directory, and the points of each."""
+
+    def __init__(self, place: Path, names: Sequence[str] = ()):
+        self.place, self.names = place, names
+        self.points: dict[str, list[Point]] = {}
+        self.whole: dict[str, dict[str, str]] = {}
+        (place / "text.txt").write_text("\n\n".join(" ".join(topics[name].split()) for name in sorted(topics)[:40]))
+        (place / "lines.txt").write_text("a parser reads a file\nthe grammar\n")
+        self.stages = [stage for stage in stages() if not names or stage.name in names]
+        for stage in self.stages:
+            if stage.name == "publish":  # a study of one run
+                (place / "study" / "study.json").write_text(json.dumps({"name": "s", "runs": [{"name": "a"}]}))
+                (place / "study" / "a" / "job.json").write_text("{}")
+            shutil.copytree(place / stage.writes, self._before(stage)) if (place / stage.writes).exists() else None
+            layer = Layer([place / stage.writes])
+            status, said = self.run(stage, layer)
+            assert status == 0, f"{stage.name} undisturbed: {status}\n{said}"
+            self.points[stage.name] = list(dict.fromkeys(layer.points))
+            self.whole[stage.name] = self.state(stage)
+            shutil.copytree(place / stage.writes, self._after(stage))
+
+    def _before(self, stage: Stage) -> Path:
+        return self.place / f"{stage.name}.before"
+
+    def _after(self, stage: Stage) -> Path:
+        return self.place / f"{stage.name}.after"
+
+    def run(self, stage: Stage, layer: Layer) -> tuple[int | None, str]:
+        """Runs a stage's command under a layer; its exit status and what it printed to both outputs."""
+        said = self.place / "said.txt"
+
+        def command() -> int:
+            with said.open("wb") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+            os.chdir(self.place)
+            status = cli.main([argument.format(place=self.place) for argument in stage.arguments])
+            sys.stdout.flush()
+            return status
+
+        return layer.run(command), said.read_text(errors="replace")
+
+    def state(self, stage: Stage) -> dict[str, str]:
+        """Names below what a stage wrote -> a digest of their content; of the last checkpoint, a digest of its arrays."""
+        top = self.place / stage.writes
+        found = {}
+        for path in sorted(top.rglob("*")):
+            name = f"/{path.relative_to(top)}"
+            for pattern, plain in RANDOM:
+                name = re.sub(pattern, plain, name)
+            if path.is_file() and not name.endswith((".partial", "log.txt")):
+                found[name] = "" if "/checkpoints/" in name else digest(path)
+        for steps in top.rglob("checkpoints"):
+            found["arrays"] = in_fork(lambda steps=steps: arrays(steps))
+        return found
+
+    def restore(self, stage: Stage, after: bool = False) -> None:
+        """Puts back what stood where a stage writes before it ran, or after."""
+        top, source = self.place / stage.writes, self._after(stage) if after else self._before(stage)
+        shutil.rmtree(top, ignore_errors=True)
+        if source.exists():
+            shutil.copytree(source, top)
+
+    def attempt(self, stage: Stage, point: Point, fault: str) -> tuple[str, str]:
+        """Makes a call fail, then runs the command again.
+
+        Returns:
+            "survived", or "not met" if the call did not happen, and "", or what is wrong.
+        """
+        self.restore(stage)
+        try:
+            layer = Layer([self.place / stage.writes], point, fault)
+            status, said = self.run(stage, layer)
+            if wrong := self._wrong(stage, status, said):
+                return "failed", f"{wrong}\n{said[-3000:]}"
+            again, said = self.run(stage, Layer([]))
+            if again != 0:
+                return "failed", f"the same command again ends with {again}\n{said[-3000:]}"
+            state, whole = self.state(stage), self.whole[stage.name]
+            if state != whole:
+                differ = sorted(name for name in {**state, **whole} if state.get(name) != whole.get(name))
+                return (
+                    "failed",
+                    f"after status {status}, the same command again leaves other files: {differ[:9]}\n{said[-900:]}",
+                )
+            return ("survived" if layer.met else "not met"), ""
+        finally:
+            self.restore(stage, after=True)
+
+    def _wrong(self, stage: Stage, status: int | None, said: str) -> str:
+        """What a command may not leave behind after a fault."""
+        if status not in (0, 1, 2):
+            return f"it ends with status {status}"
+        if "Traceback" in said:
+            return f"it ends with status {status} and a traceback"
+        if status and not said.splitlines()[-1].startswith("bertlab "):
+            return "its last line is not its own sentence"
+        top = self.place / stage.writes
+        for path in sorted(top.rglob("*.json*")):
+            if path.suffix == ".json" and "tmp" not in str(path.relative_to(top)) and ".preparing" not in str(path):
+                with contextlib.suppress(FileNotFoundError):
+                    try:
+                        json.loads(path.read_text())
+                    except ValueError:
+                        return f"{path} is not whole"
+        return ""
+
+
+def digest(path: Path) -> str:
+    """Of a file's content, without times."""
+    content = path.read_bytes()
+    if path.suffix in (".json", ".jsonl"):
+        timeless = lambda pairs: {key: value for key, value in pairs if key not in TIMES}
+        lines = [content] if path.suffix == ".json" else content.splitlines()
+        values = [json.loads(line, object_pairs_hook=timeless) for line in lines]
+        content = json.dumps(values, sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def arrays(steps: Path) -> str:
+    """A digest of the arrays of the last checkpoint."""
+    import jax
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    last = max((path for path in steps.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        tree = checkpointer.restore(last / "state")
+    found = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        found.update(jax.tree_util.keystr(path).encode() + np.asarray(leaf).tobytes())
+    return f"{last.name} {found.hexdigest()}"
+
+
+def in_fork(function: Callable[[], str]) -> str:
+    """Calls a function in a fork, which may start XLA."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, pickle.dumps(function()))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        found = answer.read()
+    os.waitpid(child, 0)
+    return pickle.loads(found)
+
+
+def turns(soak: Soak, seed: int) -> Iterator[tuple[Stage, Point, str]]:
+    """Every point once, with one of its faults; then every point with another, and so on; in random order."""
+    generator = random.Random(seed)
+    calls = [(stage, point) for stage in soak.stages for point in soak.points[stage.name]]
+    orders = [generator.sample(FAULTS[point.operation], len(FAULTS[point.operation])) for _, point in calls]
+    for turn in range(max(map(len, orders))):
+        for (stage, point), order in generator.sample(list(zip(calls, orders)), len(calls)):
+            if turn < len(order):
+                yield stage, point, order[turn]
+
+
+def prepare_process() -> None:
+    """Imports what the commands import, so that a fork starts at once."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import bertlab.data.prepare
+    import bertlab.interop
+    import bertlab.studies.published
+    import bertlab.studies.report
+    import bertlab.transfer.load
+    import bertlab.transfer.pretrain  # noqa: F401
+
+
+def main() -> int:
+    """Prints a line for each failure, and counts by operation and fault; the exit status is 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the order (default 0)")
+    parser.add_argument("--minutes", type=float, default=30, help="time budget (default 30)")
+    parser.add_argument("--points", type=int, default=sys.maxsize, help="most faults (default: as the time allows)")
+    parser.add_argument("--stages", default="", help="stages, joined by commas (default all)")
+    parser.add_argument("--only", default="", help="a part, as a regular expression, of STAGE/OPERATION:FILE#NUMBER=FAULT")
+    given = parser.parse_args()
+    begun, counts, failures = time.monotonic(), Counter(), 0
+    with tempfile.TemporaryDirectory(prefix="bertlab-soak-") as place:
+        os.environ |= {"JAX_COMPILATION_CACHE_DIR": f"{place}/programs", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        prepare_process()
+        soak = Soak(Path(place), [name for name in given.stages.split(",") if name])
+        number = {stage.name: len(soak.points[stage.name]) for stage in soak.stages}
+        print(f"{sum(number.values())} calls change a file: {number}, after {time.monotonic() - begun:.0f} s", flush=True)
+        for stage, point, fault in turns(soak, given.seed):
+            shown = f"{stage.name}/{point}={fault}"
+            if not re.search(given.only, shown):
+                continue
+            if counts.total() >= given.points or time.monotonic() - begun > 60 * given.minutes:
+                break
+            outcome, wrong = soak.attempt(stage, point, fault)
+            counts[point.operation, fault, outcome] += 1
+            if outcome == "failed":
+                failures += 1
+                print(f"FAILED {shown}: {wrong}", flush=True)
+    print(f"{'operation':<10}{'fault':<8}{'survived':>10}{'not met':>10}{'failed':>8}")
+    for operation, fault in sorted({key[:2] for key in counts}):
+        of = [counts[operation, fault, outcome] for outcome in ("survived", "not met", "failed")]
+        print(f"{operation:<10}{fault:<8}{of[0]:>10}{of[1]:>10}{of[2]:>8}")
+    print(f"{sum(counts.values())} faults in {time.monotonic() - begun:.0f} s with seed {given.seed}: {failures} failed")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Calls that fail: the layer's own, and a few of the points that `make soak` goes through."""
+
+import os
+import re
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+
+OWN = """
+import shutil
+from pathlib import Path
+from bertlab.files import write_text
+from tests.faults.layer import FAULTS, Layer
+
+def work():
+    try:
+        write_text(root / "new" / "a.json", "text" * 9)
+    except OSError:
+        return 1
+    return 0
+
+root = Path(sys.argv[1])
+layer = Layer([root])
+assert layer.run(work) == 0
+for point in layer.points:
+    for fault in FAULTS[point.operation]:
+        shutil.rmtree(root / "new", ignore_errors=True)
+        layer = Layer([root], point, fault)
+        status = layer.run(work)
+        file = root / "new" / "a.json"
+        print(point, fault, status, layer.met, file.read_text() == "text" * 9 if file.exists() else None)
+"""
+
+
+def run(*command):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_each_call_of_a_write_fails_once_and_leaves_no_half_of_a_file(tmp_path):
+    lines = [line.split() for line in run("-c", "import sys" + OWN, str(tmp_path)).splitlines()]
+    points = [point.partition(":")[0] for point, *_ in lines]
+    assert sorted(set(points)) == ["mkdir", "open", "rename", "write"] and len(lines) == 2 + 3 + 3 + 3
+    for point, fault, status, met, whole in lines:
+        expected = ("0", "True") if fault == "short" else ("1", "None")
+        assert met == "True" and (status, whole) == expected, (point, fault)
+
+
+# The disk is full in the middle of a checkpoint; the removal of an old checkpoint stops half-way.
+FEW = {
+    r"train/write:a/checkpoints/4[^=]*state[^/]*/d/\*#1=ENOSPC": "write",
+    r"train/remove:a/checkpoints/2/state#1=EIO": "remove",
+}
+
+
+def test_a_run_that_meets_a_fault_ends_as_an_undisturbed_one():
+    said = run("-m", "tests.faults.soak", f"--only={'|'.join(FEW)}", "--stages=prepare,train")
+    rows = dict(re.findall(r"^(\w+) +\w+ +(\d+ +\d+ +\d+)$", said, re.MULTILINE))
+    assert {operation: numbers.split() for operation, numbers in rows.items()} == {of: ["1", "0", "0"] for of in FEW.values()}
