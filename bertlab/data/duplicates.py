@@ -26,7 +26,11 @@ class HashFiles(contextlib.ExitStack):
         super().__init__()
         folder = Path(self.enter_context(tempfile.TemporaryDirectory(dir=directory)))
         self._paths = {(split, unit): folder / f"{split}-{unit}" for split in splits for unit in UNITS}
-        self._files = {key: self.enter_context(path.open("wb")) for key, path in self._paths.items()}
+        try:
+            self._files = {key: self.enter_context(path.open("wb")) for key, path in self._paths.items()}
+        except OSError:
+            self.close()
+            raise
 
     def add(self, split: str, hashes: Mapping[str, np.ndarray]) -> None:
         """Adds the hashes of a split's "sentences" and "documents", uint64 [n]."""

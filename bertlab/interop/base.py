@@ -6,6 +6,7 @@ Imports and exports read the same table, so an export returns exactly what was i
 
 import contextlib
 import dataclasses
+import glob
 import importlib
 import os
 import shutil
@@ -20,6 +21,7 @@ from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import is_running
 from bertlab.interop.card import write_card
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
@@ -235,7 +237,11 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """
     refuse_occupied(directory)
     directory = directory.absolute()
-    part = directory.with_name(f".{directory.name}.part-{os.getpid()}")
+    begun = f".{directory.name}.part-"
+    for abandoned in directory.parent.glob(f"{glob.escape(begun)}*"):
+        if (number := abandoned.name.removeprefix(begun)).isdigit() and not is_running(int(number)):
+            shutil.rmtree(abandoned, ignore_errors=True)
+    part = directory.with_name(f"{begun}{os.getpid()}")
     part.mkdir(parents=True)
     try:
         yield part

@@ -159,6 +159,7 @@ def _reason(error: BaseException) -> str:
 
 def save_params(run: Path, params) -> None:
     """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
+    _leave_errors_to_us()
     with ocp.CheckpointManager(Run(run).checkpoints.absolute()) as manager:
         if not manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params}))):
             raise UserError(

@@ -92,7 +92,7 @@ class Layer:
     met: bool = False
     _numbers: Counter = field(default_factory=Counter)
 
-    def run(self, function: Callable[[], int], seconds: float = 120) -> int | None:
+    def run(self, function: Callable[[], int], seconds: float = 600) -> int | None:
         """Calls a function in a fork of this process under the layer; its exit status, or None if it had to be killed."""
         ours, theirs = socket.socketpair()
         child = os.fork()
