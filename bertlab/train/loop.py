@@ -307,10 +307,10 @@ class Session:
         progress = self.record.progress
         progress.sums = self.record.sums.sums
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
-        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress))
-        if is_first():
+        if is_first():  # first: a run that goes on from this checkpoint does not come by here again
             costs = Run(self.workdir).costs
             costs.write({**costs.get({}), str(self.step): progress.axes()})
+        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress))
 
     def result(self, metrics: dict) -> dict:
         """The content of result.json."""
