@@ -13,7 +13,7 @@ from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, cost, score_of_task, scores
 from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts
-from bertlab.studies.selection import at_selected_labels, searches_of
+from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 from bertlab.transfer.tasks import find_task
 
@@ -235,7 +235,7 @@ def notices(results: Results) -> list[str]:
 
 
 def rate_notices(results: Results) -> list[str]:
-    """Which searches for a pretraining rate ended at the lowest or highest candidate, and which have not selected one."""
+    """Which rates were selected at the end of their candidates, and which pretrainings have none."""
     selected = [(search, search.selected(results.path)) for search in searches_of(results)]
     ends = [f"{search.variant} ({rate:g})" for search, rate in selected if rate and search.at_the_end(rate)]
     none = [search.variant for search, rate in selected if rate is None]
@@ -247,6 +247,9 @@ def rate_notices(results: Results) -> list[str]:
         )
     if none:
         said.append(f"No pretraining rate is selected for {'; '.join(none)}: candidates have not finished, or all diverged.")
+    for (axis, label, end), variants in at_the_ends(results).items():
+        listed = "; ".join(f"{variant} ({', '.join(tasks)})" for variant, tasks in variants.items())
+        said.append(f"{axis}={label} is the {end} candidate and was selected for {listed}; a better one may lie beyond.")
     return said
 
 

@@ -14,7 +14,7 @@ label's `test` score is reported.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.measurements import Results, bounds, scores, seed_axes, variant_name
+from bertlab.studies.measurements import Measure, Results, bounds, scores, seed_axes, variant_name
 from bertlab.studies.seeds import by_seed
 from bertlab.studies.statistics import mean_interval, multi_bootstrap
 from bertlab.studies.study import RATE, RunSpec, Study, unseeded
@@ -192,34 +192,47 @@ def selections(results: Results) -> pd.DataFrame:
         runs of the variant). Unfinished runs are left out.
     """
     select, rows = selected_axes(results), []
-    kept = [axis for axis in results.axes if axis not in select and axis not in results.seed_axes]
-    for labels, runs in _groups(results.runs, kept):
-        for measure in scores(results):
-            on_test, on_valid = results.values(measure), results.values(measure._replace(split="valid"))
-            choices, chosen = _choose(runs, select, on_valid)
-            if chosen is None:
-                continue
-            scored = by_seed(choices[chosen], on_test).dropna(how="all")
-            over_seeds = scored.mean(axis=1)
-            low, high = _interval(scored, bounds(measure.metric))
-            rows.append(
-                {
-                    "variant": variant_name(labels) or results.study["name"],
-                    "task": measure.task,
-                    "metric": measure.metric,
-                    "chosen": ", ".join(f"{axis.removeprefix('finetune.')}={label}" for axis, label in zip(select, chosen)),
-                    "valid": by_seed(choices[chosen], on_valid).mean(axis=1).mean(),
-                    "test": over_seeds.mean(),
-                    "low": low,
-                    "high": high,
-                    "sd": over_seeds.std(),
-                    "best": scored.max().max(),
-                    "seeds": len(over_seeds),
-                    "runs": int(scored.notna().sum().sum()),
-                    "failed": int((runs["status"] == "failed").sum()),
-                }
-            )
+    for choice in _choices(results):
+        measure = choice.measure
+        on_test, on_valid = results.values(measure), results.values(measure._replace(split="valid"))
+        scored = by_seed(choice.chosen_runs, on_test).dropna(how="all")
+        over_seeds = scored.mean(axis=1)
+        low, high = _interval(scored, bounds(measure.metric))
+        named = zip(select, choice.chosen, strict=True)
+        rows.append(
+            {
+                "variant": choice.variant,
+                "task": measure.task,
+                "metric": measure.metric,
+                "chosen": ", ".join(f"{axis.removeprefix('finetune.')}={label}" for axis, label in named),
+                "valid": by_seed(choice.chosen_runs, on_valid).mean(axis=1).mean(),
+                "test": over_seeds.mean(),
+                "low": low,
+                "high": high,
+                "sd": over_seeds.std(),
+                "best": scored.max().max(),
+                "seeds": len(over_seeds),
+                "runs": int(scored.notna().sum().sum()),
+                "failed": int((choice.runs["status"] == "failed").sum()),
+            }
+        )
     return pd.DataFrame(rows)
+
+
+def at_the_ends(results: Results) -> dict[tuple[str, str, str], dict[str, list[str]]]:
+    """Where a better label of `select` may lie beyond the candidates.
+
+    Returns:
+        (Axis, label, "lowest" or "highest") -> variant -> tasks for which `valid` selected it. Only axes of numbers have ends.
+    """
+    found: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    numbers = {axis: _numbers(results.study["axes"][axis]) for axis in selected_axes(results)}
+    for choice in _choices(results):
+        for (axis, of), label in zip(numbers.items(), choice.chosen, strict=True):
+            for end, value in (("lowest", min(of.values(), default=None)), ("highest", max(of.values(), default=None))):
+                if of and of[label] == value:
+                    found.setdefault((axis, label, end), {}).setdefault(choice.variant, []).append(choice.measure.task)
+    return found
 
 
 def at_selected_labels(results: Results) -> Results:
@@ -238,13 +251,10 @@ def at_selected_labels(results: Results) -> Results:
         one |= dict.fromkeys(of["run"], [*done, *of["run"]][0])
     firsts, of_tasks = set(one.values()), results.measurements["stage"].isin(TASK_STAGES)
     parts = [results.measurements[results.measurements["run"].isin(firsts) & ~of_tasks]]
-    for _, runs in _groups(results.runs, names):
-        for measure in scores(results):
-            choices, chosen = _choose(runs, select, results.values(measure._replace(split="valid")))
-            if chosen is not None:
-                scored = choices[chosen].query("status == 'finished'")["run"]
-                of_task = of_tasks & results.measurements["task"].eq(measure.task)
-                parts.append(results.measurements[of_task & results.measurements["run"].isin(scored)])
+    for choice in _choices(results):
+        scored = choice.chosen_runs.query("status == 'finished'")["run"]
+        of_task = of_tasks & results.measurements["task"].eq(choice.measure.task)
+        parts.append(results.measurements[of_task & results.measurements["run"].isin(scored)])
     measurements = pd.concat(parts, ignore_index=True)
     measurements["run"] = measurements["run"].map(one)
     finished = results.runs["status"].eq("finished").groupby(results.runs["run"].map(one)).transform("max")
@@ -261,6 +271,44 @@ def at_selected_labels(results: Results) -> Results:
 def selected_axes(results: Results) -> list[str]:
     """The axes of which `valid` selects a label."""
     return [axis for axis in results.axes if axis in results.study.get("select", ())]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What `valid` selected for a variant and a score.
+
+    Attributes:
+        variant: Its name.
+        measure: The score.
+        runs: All runs of the variant.
+        chosen: The selected labels, in the order of `selected_axes`.
+        chosen_runs: The runs with these labels.
+    """
+
+    variant: str
+    measure: Measure
+    runs: pd.DataFrame
+    chosen: tuple[str, ...]
+    chosen_runs: pd.DataFrame
+
+
+def _choices(results: Results) -> Iterator[_Choice]:
+    """By variant and score, without those that no run has."""
+    select = selected_axes(results)
+    for labels, runs in _groups(results.runs, [a for a in results.axes if a not in (*select, *results.seed_axes)]):
+        for measure in scores(results):
+            choices, chosen = _choose(runs, select, results.values(measure._replace(split="valid")))
+            if chosen is not None:
+                yield _Choice(variant_name(labels) or results.study["name"], measure, runs, chosen, choices[chosen])
+
+
+def _numbers(labels: Sequence[str]) -> dict[str, float]:
+    """Label -> number; empty unless all are numbers and there are two or more."""
+    try:
+        numbers = {label: float(label) for label in labels}
+    except ValueError:
+        return {}
+    return numbers if len(numbers) > 1 else {}
 
 
 def _choose(

@@ -10,7 +10,7 @@ import scipy.stats
 
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import compare_all, difference, find
-from bertlab.studies.findings import findings
+from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import load, score_of_task
 from bertlab.studies.report import html_tables, report, run_rows
 from bertlab.studies.seeds import summarise
@@ -103,6 +103,21 @@ def test_variants_are_compared_at_the_labels_that_valid_selects(tmp_path):
     marked = [(variant, best) for variant, cells in html_tables(results, compared)[0]["rows"] for _, best in cells]
     assert ("big", True) in marked and ("small", True) not in marked
     assert len(run_rows(results)) > len(at.runs), "the list of runs has all of them"
+
+
+def test_a_rate_selected_at_the_end_of_its_candidates_is_noticed(tmp_path):
+    """Of numbers, not of their order in the study or as text; words have no ends."""
+    rates = ["3e-4", "1e-3", "1e-4"]
+    best = {"low": "1e-4", "middle": "3e-4", "high": "1e-3"}
+    scores = {(name, rate, "1"): (0.9 if rate == best[name] else 0.5, 0.5) for name in best for rate in rates}
+    results = write_scores(tmp_path / "rates", scores, ("model", "finetune.rate", "seed"), select=["finetune.rate"])
+    said = [text for text in notices(results) if "candidate" in text]
+    assert sorted(said) == [
+        "finetune.rate=1e-3 is the highest candidate and was selected for high (words); a better one may lie beyond.",
+        "finetune.rate=1e-4 is the lowest candidate and was selected for low (words); a better one may lie beyond.",
+    ]
+    worded = write_scores(tmp_path / "words", SCORES, ("model", "rate", "seed"), select=["rate"])
+    assert not any("candidate" in text for text in notices(worded))
 
 
 def test_a_seed_keeps_its_pretraining_where_the_run_at_another_label_failed(tmp_path):
