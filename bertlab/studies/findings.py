@@ -45,7 +45,7 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
             " together with 95 % (Bonferroni)."
         )
     said = [said for measure in scores(results) for said in of_score(results, compared, measure) if said]
-    return [*claimed(results, compared), *said, head] if results.study.get("claims") else [head, *said]
+    return [*claimed(results, compared), *scale(results), *said, head] if results.study.get("claims") else [head, *said]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +102,14 @@ def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
                 f" the published finding that {finding} ({source})."
             )
     return decided + [f"Published: {finding}. Undecided here on {', '.join(tasks)}." for finding, tasks in undecided.items()]
+
+
+def scale(results: Results) -> list[str]:
+    """How much was read, to be kept in mind beside published findings; [] if nothing was pretrained."""
+    tokens = results.values(cost("tokens")).max()
+    if not tokens > 0:
+        return []
+    return [f"No pretraining here read more than {count_text(tokens)} tokens; with more text, a finding can change."]
 
 
 def one_seed(results: Results, measure: Measure) -> list[str]:

@@ -22,7 +22,7 @@ from bertlab.studies import report as module
 from bertlab.studies.comparisons import compare_all
 from bertlab.studies.curves import curves
 from bertlab.studies.findings import findings, notices
-from bertlab.studies.measurements import load
+from bertlab.studies.measurements import cost, load
 from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report
 from bertlab.studies.seeds import summarise
 from bertlab.studies.statistics import seeds_needed
@@ -772,5 +772,8 @@ def test_a_published_finding_is_held_against_the_interval(mlm, ltr, says, tmp_pa
         objectives_study((1, 2, 3), ("MLM", "LTR")), claims=(Claim("MLM", "LTR", "83.9 and 82.1", "table 5"),)
     )
     scores = {f"{name}-seed={i}": {"code_spans": x} for name, of in (("mlm", mlm), ("ltr", ltr)) for i, x in enumerate(of, 1)}
-    first = findings_of(load(write_study(tmp_path / "s", study, per_run=scores)))[0]
+    results = load(write_study(tmp_path / "s", study, per_run=scores))
+    first, *more = findings_of(results)
     assert says in first and "MLM is above LTR (83.9 and 82.1; table 5)." in first
+    tokens = count_text(results.values(cost("tokens")).max())
+    assert any(f"read more than {tokens} tokens" in text for text in more), "how small it was"
