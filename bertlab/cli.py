@@ -419,9 +419,11 @@ def _load_config(spec: str, overrides: list[str], show: bool = True):
     from bertlab.papers import remark
 
     config = load_config(spec, argv=overrides)
-    if show and (settings := brought(spec, config, overrides)):
+    if not show:
+        return config
+    if settings := brought(spec, config, overrides):
         print(f"{spec} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()), flush=True)
-    if show and (otherwise := remark(config)):
+    if otherwise := remark(config, settings):
         print(otherwise, flush=True)
     return config
 

@@ -4,7 +4,7 @@
 run of a published size has otherwise (`differences`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,10 +108,14 @@ def differences(config) -> dict[str, tuple[Any, Any]]:
     return {key: (value, ours[key]) for key, value in published.values.items() if value != ours[key]}
 
 
-def remark(config) -> str:
-    """One line about `differences`; "" if there are none."""
+def remark(config, asked: Collection[str] = ()) -> str:
+    """One line about `differences`; "" if there are none.
+
+    Those in the keys `asked` for are left out, and with a kind of tokenizer all of the tokenizer's.
+    """
     model = config.model
-    found = [f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in differences(config).items()]
+    left = {*asked, *(key for key in differences(config) if f"{key.rpartition('.')[0]}.kind" in asked)}
+    found = [f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in differences(config).items() if key not in left]
     published = SIZES.get((model.family, model.size), Pretraining(""))
     found += [published.lacks] if published.lacks else []
     return f"{model.family} {model.size} is not trained as in {published.source}: {', '.join(found)}" if found else ""

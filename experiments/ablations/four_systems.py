@@ -13,8 +13,8 @@
 | no pretraining | none | BERT's body from random values, fine-tuned as BERT |
 
 All share the same pieces, rows and budget of text, so no pretraining is wholly its paper's: batches and steps are ours. Each
-recipe keeps its own format, optimiser and schedule. `equal=` sets
-what else is equal:
+recipe keeps its own format, optimiser and schedule. Each system is used at its paper's rate, or with `task_rates=` at one of
+these, which `valid` selects for each system and task. `equal=` sets what else is equal:
 
 - `tokens` (the default): each model has its own size at the scale and reads as many tokens, without padding, as BERT has
   positions. BERT's own rows are the exception: their padding counts (0.4 % of the positions on Wikipedia), so that its
@@ -70,7 +70,8 @@ CLAIMS = (
 def as_used(setting):
     """System -> (recipe, overrides of pretraining, overrides of use), in the scale's own sizes."""
     transformer = {**setting.adam, **setting.transformer}
-    rate = {} if setting.scale in ("base", "paper") else {"finetune.optimizer.learning_rate": 5e-4}
+    own = setting.task_rates or setting.scale in ("base", "paper")
+    rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
     features = setting.finetuning("elmo")
     stages = {key: value for key, value in ulmfit.stages(setting).items() if key.startswith(("adapt.", "finetune."))}
     published = {key: value for key, value in ulmfit.PAPER.items() if key.startswith(("model.", "optimizer."))}

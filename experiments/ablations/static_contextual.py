@@ -62,7 +62,8 @@ def get_study(arguments=None):
         "BERT": {"config": setting.recipe("bert", objectives="mlm"), "data.format": "full_sentences", **transformer},
     }
     features, rate = {"finetune.recipe": "elmo"}, 5e-5 if setting.scale in ("base", "paper") else 5e-4
-    tuned = lambda rate: {"finetune.recipe": "small", "finetune.optimizer.learning_rate": rate}
+    at = lambda rate: {} if setting.task_rates else {"finetune.optimizer.learning_rate": rate}
+    tuned = lambda rate: {"finetune.recipe": "small", **at(rate)}
     return Study(
         name="static_contextual",
         title="Static and contextual vectors",

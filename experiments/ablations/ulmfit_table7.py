@@ -63,7 +63,7 @@ def get_study(arguments=None):
         **ulmfit.thawing(setting, "chain"),
         **constant,
         **one_rate,
-        "finetune.optimizer.learning_rate": 1e-3,
+        **({} if setting.task_rates else {"finetune.optimizer.learning_rate": 1e-3}),
         "finetune.optimizer.group_rates": ",".join(["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]),
     }
     return Study(
