@@ -335,6 +335,11 @@ def _node(config: ConfigDict, name: str) -> ConfigDict:
 
 
 def _require_key(config: ConfigDict, name: str, shown: str) -> None:
+    node = config
+    for part in name.split("."):
+        node = node[part] if isinstance(node, (ConfigDict, Mapping)) and part in node else None
+    if node is not None:
+        return
     known = flatten(config)
     groups = {".".join(k.split(".")[:i]) for k in known for i in range(1, k.count(".") + 1)}
     if name in known or name in groups:

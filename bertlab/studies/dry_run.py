@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, schedule, transfer_cost
 from bertlab.studies.launchers import Launcher
-from bertlab.studies.study import RunSpec, Study, unseeded
+from bertlab.studies.study import RATE, RunSpec, Study, unseeded
 from bertlab.studies.text import count_text, seconds_text
 from bertlab.studies.views import print_line
 from bertlab.studies.worker import awaited, is_finished
@@ -25,7 +25,7 @@ def print_plan(
     launcher: Launcher,
     console: Console,
 ) -> None:
-    """Prints what a sweep would run and what it will cost.
+    """Prints what a sweep would run and what it will cost; of runs that differ only in seeds, the settings of the first.
 
     Args:
         study: The study.
@@ -43,6 +43,7 @@ def print_plan(
     at_a_time = max(1, min(launcher.jobs, len(waiting)))
     rate, source = flops_per_second([workdir / run.name for run in runs], launcher, at_a_time)
     known: dict[str, Cost] = {}
+    printed: set[str] = set()
     total, seconds = Cost(), {}
     trained = [run.overrides.items() for run in runs if run.overrides]
     common = [(key, value) for key, value in (trained[0] if trained else ()) if all((key, value) in of for of in trained)]
@@ -50,8 +51,9 @@ def print_plan(
         print_line(console, "in all runs: " + " ".join(f"{key}={value}" for key, value in common))
     for run in runs:
         config, shared = configs[run.name], run.shares.get("pretrain")
-        key = json.dumps([run.config, unseeded(run.overrides)], sort_keys=True)
-        if key not in known:
+        settings = unseeded(run.overrides)
+        key = json.dumps([run.config, {key: value for key, value in settings.items() if key != RATE}], sort_keys=True)
+        if not shared and key not in known:
             known[key] = pretraining_cost(config)
         cost = (Cost() if shared else known[key]) + transfer_cost(run, transfers.get(run.name, {}))
         if run in waiting:
@@ -60,6 +62,10 @@ def print_plan(
         steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
         cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(cost.flops / rate)}"
         print_line(console, f"{run.name}  ({'to do' if run in waiting else 'finished'})  {steps}, {cost_text}", style="bold")
+        same = json.dumps([run.config, settings, run.downstream, bool(run.adapt)], sort_keys=True)
+        if same in printed and not run.averages:
+            continue
+        printed.add(same)
         own = [f"{key}={value}" for key, value in run.overrides.items() if (key, value) not in common]
         print_line(console, f"    {run.config}  {' '.join(own)}".rstrip())
         if run.averages:

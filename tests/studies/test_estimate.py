@@ -76,14 +76,14 @@ def test_time_comes_from_finished_runs_where_there_are_any(tmp_path):
     paths = [tmp_path / name for name in "abc"]
     assert estimate.flops_per_second(paths, Local(1), 1) == (2e9, "at the rate of the finished runs")
     rate, source = estimate.flops_per_second([tmp_path / "c"], Local(1), 1)
-    assert rate > 1e9 and "15 % of this machine (cpu: " in source
+    assert rate > 1e9 and "30 % of this machine (cpu: " in source
 
 
 def test_runs_at_a_time_share_the_rate_of_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(estimate, "product_rate", lambda: 100e9)
+    monkeypatch.setattr(estimate, "machine_rate", lambda: 100e9)
     rate = lambda launcher, at_a_time: estimate.flops_per_second([tmp_path], launcher, at_a_time)[0]
-    assert rate(Local(1), 1) == 15e9
-    assert rate(Local(64), 2) == 15e9 / 2, "two runs of 64 at a time"
+    assert rate(Local(1), 1) == 30e9
+    assert rate(Local(64), 2) == 30e9 / 2, "two runs of 64 at a time"
     (tmp_path / "result.json").write_text(json.dumps({"flops": 6e9, "seconds": 3.0}))
     (tmp_path / "job.json").write_text(json.dumps({"jobs": 2}))
     assert rate(Local(1), 1) == 4e9, "it had half of the machine"

@@ -135,7 +135,7 @@ def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(real_configs,
     assert printed[2].endswith("bert.py:corpus=pydocs,objectives=ltr") and printed[3] == "    then fine-tuned on words"
     assert printed[4].startswith(f"b-seed=1  (to do)  pretrained by a-seed=1, {of_tasks:,} tokens, ")
     assert printed[-1].startswith(f"s: 2 runs, 2 to do: {10 * 4 * 8 + 2 * of_tasks:,} tokens")
-    assert "1 at a time, roughly, at 15 % of this machine" in printed[-1]
+    assert "1 at a time, roughly, at 30 % of this machine" in printed[-1]
 
 
 @pytest.mark.parametrize(
