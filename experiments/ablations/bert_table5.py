@@ -4,9 +4,9 @@
     bertlab report runs/table5
 
 Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; and the same
-pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR share one body; direction and objective differ. The paper has no
-rows without pretraining: BERT's body from random values, and the left-to-right body from random values below the BiLSTM, which
-shows what the BiLSTM gives by itself.
+pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR share one body; direction and objective differ. The paper has
+no rows without pretraining. Ours are BERT's body from random values, and the left-to-right body from random values below the
+BiLSTM, which shows what the BiLSTM gives by itself.
 
 All rows classify a text in the same way, as in `bert_figure5.py`. At base and paper the pooler reads the token that has seen
 the whole text: [CLS], or the last token of a left-to-right model. At smaller scales the head reads the mean of the states. The
