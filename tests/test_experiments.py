@@ -36,6 +36,7 @@ PRETRAIN = sorted((ROOT / "experiments/pretrain").glob("*.py"))
 COMMANDS = [
     command
     for path in PRETRAIN
+    if path.stem != "continued"  # begins with a run: test_init_from
     for command in re.findall(r"--config=(\S+)", path.read_text().replace("\\\n", "").replace("'", ""))
 ]
 
@@ -51,7 +52,8 @@ def study_of(name, arguments):
 
 
 def test_every_recipe_is_among_those_that_the_tests_train():
-    assert {path.name for path in PRETRAIN} == {re.search(r"(\w+\.py)", recipe).group(1) for recipe in RECIPES.values()}
+    trained = {re.search(r"(\w+\.py)", recipe).group(1) for recipe in RECIPES.values()}
+    assert {path.name for path in PRETRAIN} == {*trained, "continued.py"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values())

@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from bertlab.config import flatten, load_config
 from bertlab.errors import UserError
 from bertlab.interop import import_weights
+from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import begun_from, build_pretraining
 from bertlab.train.checkpoint import load_params
@@ -41,6 +43,25 @@ def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys
     loop.train(small_config("bert", train__steps=0, init_from=str(tmp_path / "without")), tmp_path / "with")
     assert f"not in {tmp_path / 'without'}, so newly initialised: " in (out := capsys.readouterr().out)
     assert "heads_nsp/kernel" in out and "token_embedding" not in out
+
+
+def test_continued_pretraining_goes_on_with_another_objective_in_its_direction(bert_run, tmp_path):
+    """Everything else is the run's, the values with which it begins included."""
+    recipe = f"{ROOT}/experiments/pretrain/continued.py:run="
+    before = Run(bert_run).config.read()
+    config = load_config(f"{recipe}{bert_run},objectives=ltr,steps=0")
+    assert begun_from(config).model.direction == "left-to-right" and list(config.objectives) == ["ltr"]
+    assert json.loads(json.dumps(config.data.to_dict())) == before["data"]
+    same = flatten(before["optimizer"])
+    assert same.pop("warmup_steps") == 0 and same.items() <= flatten(config.optimizer).items()
+    loop.train(config, tmp_path / "ltr")
+    first, begun = flat(load_params(bert_run)), flat(load_params(tmp_path / "ltr"))
+    assert begun and all(np.array_equal(array, first[name]) for name, array in begun.items())
+    again = load_config(f"{recipe}{tmp_path / 'ltr'},objectives=masked_next_token,corpus=text:other.txt,mask_rate=0.4")
+    assert begun_from(again).model.direction == "bidirectional", "left to right, it would see no token that is to come"
+    assert (again.data.corpus, again.objectives.masked_next_token.rate, again.train.steps) == ("text:other.txt", 0.4, 1000)
+    with pytest.raises(UserError, match="run= is missing"):
+        load_config(recipe.removesuffix("run="))
 
 
 @pytest.mark.parametrize("kind", ["roberta", pytest.param("gpt2", marks=pytest.mark.slow)])

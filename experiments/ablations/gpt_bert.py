@@ -1,0 +1,72 @@
+"""Causal and masked rows in one model, in which proportion: Charpentier and Samuel 2024 (GPT-BERT), arXiv 2410.24159.
+
+    bertlab sweep --study=experiments/ablations/gpt_bert.py:scale=tiny,corpus=pydocs --workdir=runs/gpt_bert --jobs=2
+    bertlab report runs/gpt_bert
+
+One model predicts every token from the position before it (objective `masked_next_token`). A share of its rows is causal, the
+others are masked; the study varies the share from none to all. All variants are fine-tuned seeing both sides, as in the paper,
+and read a word at its last piece. The report's bits per byte show what each mixture has learned of either kind: from left to
+right, and with one token masked. The paper's evaluation is BabyLM's (`bertlab evaluate --suite=babylm`).
+
+scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json, pretraining/train_100m.py): LAMB at
+1e-2, 15,625 steps, rows that grow from 128 to 512 positions, masks from 30 to 15 %. Not theirs: attention gates, weighted sums
+of layers, relative positions (rotary here), masks of spans, the z-loss, averaged parameters, and a rate that ends at a tenth.
+Their batch grows fourfold; ours has its mean. The vocabulary of 16,384 pieces is trained on the corpus.
+
+Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16). A masked model that has never
+seen a causal row cannot score text from left to right.
+
+Cost at scale=tiny with seeds=1,select=off: 663 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+"""
+
+from bertlab.studies.settings import LAST_PIECE, read_setting
+from bertlab.studies.study import Claim, Study
+
+PAPER = {
+    "train.steps": 15_625,
+    "train.phases": "0.7 data.seq_len=128 data.batch_size=20480; 0.2 data.seq_len=256 data.batch_size=10240; "
+    "0.1 data.seq_len=512 data.batch_size=5120",
+    "data.seq_len": 512,
+    "data.batch_size": 20_480,
+    "data.tokenizer.kind": "bpe",
+    "data.tokenizer.vocab_size": 16_384,
+    "model.layers": 12,
+    "model.width": 768,
+    "model.heads": 12,
+    "model.hidden": 2560,
+    "model.dropout": 0.1,
+    "objectives.masked_next_token.rate": 0.3,
+    "objectives.masked_next_token.final_rate": 0.15,
+    "optimizer.name": "lamb",
+    "optimizer.learning_rate": 1e-2,
+    "optimizer.warmup_steps": 250,
+    "optimizer.decay": "cosine",
+    "optimizer.decay_from_start": False,
+    "optimizer.b2": 0.98,
+    "optimizer.epsilon": 1e-8,
+    "optimizer.clip_norm": 2.0,
+    "optimizer.weight_decay": 0.1,
+}
+SHARES = {"masked only": 0.0, "1 : 15": 1 / 16, "1 : 7": 1 / 8, "1 : 1": 1 / 2, "7 : 1": 7 / 8, "causal only": 1.0}
+SOURCE = "Charpentier and Samuel 2024, abstract"
+FINDING = "hybrid pretraining outperforms masked-only or causal-only models"
+CLAIMS = (Claim("1 : 15", "masked only", FINDING, SOURCE), Claim("1 : 15", "causal only", FINDING, SOURCE))
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=PAPER)
+    return Study(
+        name="gpt_bert",
+        title="Causal and masked rows in one model",
+        question="How many of a model's rows should be causal, and how many masked?",
+        config=setting.recipe("modern", objectives="masked_next_token"),
+        axes={
+            "causal : masked": {label: {"objectives.masked_next_token.causal_share": of} for label, of in SHARES.items()},
+            "seed": setting.seeds,
+        },
+        overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "model.local_window": 0},
+        rates=setting.rates,
+        task_rates=setting.task_rates,
+        downstream=setting.downstream(),
+        claims=CLAIMS,
+    )

@@ -1,0 +1,34 @@
+"""Continued pretraining: a trained model goes on with another objective, and reads in the direction that it needs.
+
+    bertlab train --config=experiments/pretrain/continued.py:run=runs/gpt,objectives=mlm --workdir=runs/gpt_masked
+    bertlab train --config=experiments/pretrain/continued.py:run=runs/bert,objectives=diffusion --workdir=runs/bert_diffusion
+    bertlab train --config=experiments/pretrain/continued.py:run=runs/gpt,objectives=masked_next_token --workdir=runs/both \
+      --config.objectives.masked_next_token.causal_share=0 --config.lora.rank=16
+
+`run` is a run directory, also one that `bertlab import` wrote. Parameters, shape and tokenizer are that run's, and so are text,
+format, rows, batch and optimiser unless you set others; warm-up is a tenth of the steps. A left-to-right model that goes on
+with `mlm` or `masked_next_token` attends to both sides from the first step. Examples are Gisserot-Boukhlef et al. 2025 (masked
+after causal; the study `clm_then_mlm.py` has both in one run) and LLM2Vec (BehnamGhader et al. 2024, arXiv 2404.05961, the last
+command: a decoder learns to see both sides with masked next tokens and low-rank updates).
+"""
+
+from pathlib import Path
+
+from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.errors import UserError
+from bertlab.run import Run
+
+
+def get_config(arguments=None):
+    values = parse_arguments(arguments, run="", objectives="mlm", corpus="", steps=1000, mask_rate=0.0)
+    if not values["run"]:
+        raise UserError("run= is missing; write continued.py:run=RUN,objectives=mlm with the directory of a trained model")
+    before, config = Run(Path(values["run"])).config.read(), base_config()
+    config.init_from = values["run"]
+    config.model.family, config.model.direction = before["model"]["family"], before["model"]["direction"]
+    for group in ("data", "optimizer"):
+        config[group].update(before[group])
+    config.optimizer.warmup_steps = None
+    config.train.steps = values["steps"]
+    train_on(config, values["corpus"] or before["data"]["corpus"], values["objectives"], values["mask_rate"])
+    return config
