@@ -208,6 +208,15 @@ def _add_studies(add) -> None:
     )
     report("path", type=Path, help="study or run directory")
 
+    scaling = add(
+        "scaling", _scaling, "fit each objective's loss against parameters and tokens, and draw isoFLOP curves",
+        "bertlab scaling runs/scaling",
+    )  # fmt: skip
+    scaling("path", type=Path, help="directory of a study with several sizes and budgets, such as ablations/scaling.py's")
+    scaling(
+        "--along", default="size,budget", metavar="AXIS,AXIS", help="the study's axes that change them (default size,budget)"
+    )
+
     compare = add("compare", _compare, "show how two runs differ in config and results", "bertlab compare runs/x runs/y")
     compare("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
 
@@ -597,6 +606,12 @@ def _report(given, _) -> None:
     from bertlab.studies.report import report
 
     report(given.path)
+
+
+def _scaling(given, _) -> None:
+    from bertlab.studies.scaling import scaling
+
+    scaling(given.path, given.along.split(","))
 
 
 def _compare(given, _) -> None:

@@ -132,6 +132,7 @@ UNCLAIMED = {
     "fitlam": "nothing published compares the two versions",
     "floors": "synthetic language",
     "modern_body": "no published table at equal data",
+    "scaling": "fits of losses; claims are about scores of tasks",
 }
 
 

@@ -1,0 +1,88 @@
+"""`bertlab scaling`: a known law is found again, with an interval that has it, whatever a few odd runs say."""
+
+import io
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from bertlab.errors import UserError
+from bertlab.run import Run, StudyDirectory
+from bertlab.studies.scaling import Fit, fit, isoflop, scaling
+
+LAWS = {"MLM": Fit(1.69, 406.4, 0.34, 410.7, 0.28), "LTR": Fit(2.5, 60.0, 0.25, 900.0, 0.40)}  # the first: Hoffmann et al. 2022
+SIZES, TOKENS = (3e5, 7e5, 2e6, 5e6), (2e6, 8e6, 4e7)
+
+
+def write_study(directory, noise=0.0, odd=(), sizes=SIZES, tokens=TOKENS):
+    """Finished runs of LTR and MLM whose losses are the laws', times 1 ± noise, and half as high again for the `odd` ones."""
+    random, runs = np.random.default_rng(0), []
+    for number, (name, size, budget) in enumerate(itertools.product(LAWS, sizes, tokens)):
+        labels = {"objective": name, "size": f"{size:g}", "budget": f"{budget:g}", "seed": "1"}
+        run = f"r{number}"
+        runs.append({"name": run, "labels": labels, "config": "", "overrides": {}, "downstream": {}})
+        loss = float(LAWS[name].loss(size, budget)) * math.exp(noise * random.normal()) * (1.5 if number in odd else 1)
+        costs = {"step": 9, "parameters": size, "tokens": budget, "flops": 6 * size * budget, "seconds": 1.0, "supervised": 1}
+        Run(directory / run).result.write(costs | {"metrics": {"test": {"loss": loss, f"{name.lower()}/loss": loss}}})
+    axes = {axis: list(dict.fromkeys(run["labels"][axis] for run in runs)) for axis in ("objective", "size", "budget", "seed")}
+    described = {"name": "s", "title": "S", "question": "?", "command": "", "axes": axes, "downstream": [], "select": []}
+    StudyDirectory(directory).study.write(described | {"runs": runs})
+    return directory
+
+
+def test_exact_losses_give_the_law_back_from_any_units():
+    sizes, tokens = (np.array(x) for x in zip(*itertools.product((1e8, 4e8, 2e9), (1e9, 1e10, 1e11))))
+    law = LAWS["MLM"]
+    found = fit(sizes, tokens, law.loss(sizes, tokens))
+    for name in ("E", "A", "alpha", "B", "beta"):
+        assert getattr(found, name) == pytest.approx(getattr(law, name), rel=1e-4)
+    assert found.exponent == pytest.approx(0.28 / 0.62, rel=1e-4)
+    thousands = fit(sizes / 1e3, tokens / 1e3, law.loss(sizes, tokens))
+    assert (thousands.alpha, thousands.beta) == pytest.approx((0.34, 0.28), rel=1e-4)
+
+
+def test_odd_runs_do_not_move_the_fit(tmp_path):
+    """Least squares without Huber's loss would be off by more than a tenth in β."""
+    out = io.StringIO()
+    folder = scaling(write_study(tmp_path, noise=5e-4, odd=(2, 17)), console=Console(file=out, width=500))
+    fits = pd.read_csv(folder / "fits.csv").set_index("variant")
+    assert list(fits.index) == ["MLM: mlm", "LTR: ltr"] and set(fits["runs"]) == {len(SIZES) * len(TOKENS)}
+    for name, law in LAWS.items():
+        row = fits.loc[f"{name}: {name.lower()}"]
+        for key in ("E", "alpha", "beta", "exponent"):
+            assert row[key] == pytest.approx(getattr(law, key), rel=0.1), (name, key)
+            assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
+            assert row[f"{key}_low"] <= getattr(law, key) <= row[f"{key}_high"], (name, key)
+    assert f"FLOPs^{fits.loc['LTR: ltr', 'exponent']:.2f}" in out.getvalue()
+    runs = pd.read_csv(folder / "runs.csv")
+    assert len(runs) == 24 and set(runs.columns) == {"variant", "run", "parameters", "tokens", "flops", "loss"}
+    assert {path.name for path in folder.iterdir()} == {"runs.csv", "fits.csv", "isoflop.svg", "isoflop.png"}
+
+
+def test_a_curve_of_equal_flops_has_its_lowest_point_where_the_law_has_it(tmp_path):
+    law = LAWS["LTR"]
+    folder = scaling(write_study(tmp_path), console=Console(quiet=True))
+    figure = isoflop(pd.read_csv(folder / "runs.csv"), {"LTR: ltr": law})
+    (panel,) = figure.axes
+    assert panel.get_title() == "LTR: ltr" and len(panel.lines) == 5
+    line, flops = panel.lines[2], np.geomspace(6 * SIZES[0] * TOKENS[0], 6 * SIZES[-1] * TOKENS[-1], 5)[2]
+    # The derivative of A / N^α + B / (C / 6 N)^β is 0.
+    best = (law.alpha * law.A / (law.beta * law.B)) ** (1 / (law.alpha + law.beta)) * (flops / 6) ** law.exponent
+    sizes, losses = line.get_data()
+    assert sizes[np.argmin(losses)] == pytest.approx(best, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("given", "along", "message"),
+    [
+        ({}, ("size", "steps"), "no axis steps; its axes are objective, size, budget, seed"),
+        ({"sizes": SIZES[:2]}, ("size", "budget"), "MLM: mlm: 6 runs with 2 sizes and 3 numbers of tokens; a fit needs"),
+        ({"tokens": TOKENS[:1]}, ("size", "budget"), "4 runs with 4 sizes and 1 numbers of tokens"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(given, along, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        scaling(write_study(tmp_path, **given), along, console=Console(quiet=True))
