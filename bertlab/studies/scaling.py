@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import scipy.optimize
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from rich.console import Console
 
 from bertlab.errors import UserError
@@ -188,5 +189,8 @@ def isoflop(runs: pd.DataFrame, fits: dict[str, Fit]) -> Figure:
         dots = {"c": colours(norm(of["flops"])), "s": 18, "edgecolors": plots.INK, "linewidths": 0.5, "zorder": 3}
         panel.scatter(of["parameters"], of["loss"], **dots)
         panel.set(title=name, xscale="log", xlabel="parameters", ylabel="loss on test (nats)")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda size, _: count_text(size)))
+        panel.xaxis.set_minor_locator(NullLocator())
         panel.legend(fontsize=7)
     return figure
