@@ -160,6 +160,7 @@ KEYS = (
     Key("data.batch_size", 32, "rows per batch", least=1, in_phases=True),
     Key("data.seed", 0, "seed of the order of documents, apart from `seed`: a study's seeds can read the same tokens", least=0),
     Key("data.dupe_factor", 0, "readings of a document after which its random choices repeat (BERT: 10); 0: never", least=0),
+    Key("data.unique_tokens", 0, "train on so many tokens of the text, in whole documents, again and again; 0: all", least=0),
     Key("data.directory", "", "directory of prepared corpora; empty: $BERTLAB_CACHE or ~/.cache/bertlab", on_resume=True),
     Key("data.workers", 0, "processes for preparation; 0: one per core", on_resume=True, least=0),
     Key("data.valid_fraction", 0.05, "share of documents (for long ones, of their sections) held out as valid", **_SHARE),

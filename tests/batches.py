@@ -15,6 +15,8 @@ FIRST = 10
 class Source(list):
     """Documents in memory; Grain compares sources by their text."""
 
+    unknown = None
+
     def __repr__(self):
         return f"Source({len(self)})"
 

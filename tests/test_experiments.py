@@ -132,6 +132,7 @@ UNCLAIMED = {
     "fitlam": "nothing published compares the two versions",
     "floors": "synthetic language",
     "modern_body": "no published table at equal data",
+    "repetition": "losses and bits per byte; claims are about scores of tasks",
     "scaling": "fits of losses; claims are about scores of tasks",
 }
 

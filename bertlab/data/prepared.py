@@ -133,6 +133,37 @@ class PreparedSource:
         return {name: value for name, value in vars(self).items() if name != "_source"}
 
 
+class PartOfSource:
+    """So many tokens of a source, in whole documents, as a source of its own: for studies of how often text may be repeated.
+
+    The documents come in a random order that is the same for all runs on a corpus, until there are enough tokens. So a smaller
+    part is in every larger one.
+    """
+
+    def __init__(self, source: PreparedSource, tokens: int):
+        """Args: source: of a split; tokens: at least so many. Raises: UserError: the source has fewer."""
+        self._source, self.unknown, self.tokens, chosen = source, source.unknown, 0, []
+        for number in np.random.default_rng(0).permutation(len(source)):
+            if self.tokens >= tokens:
+                break
+            chosen.append(number)
+            self.tokens += len(source[number]["tokens"])
+        if self.tokens < tokens:
+            raise UserError(
+                f"config.data.unique_tokens={tokens}: the train split has only {self.tokens:,} tokens; set it to 0 to read all"
+            )
+        self._numbers = np.sort(chosen)  # in the order of the corpus, so that the whole of it is the source itself
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index) -> dict[str, Any]:
+        return self._source[int(self._numbers[index])]
+
+    def __repr__(self) -> str:
+        return f"PartOfSource({self._source!r}, {self.tokens} tokens)"
+
+
 def load_prepared(directory: str | Path) -> Prepared:
     """Opens a prepared corpus. Raises: UserError: if `directory` is not one."""
     directory = Path(directory)

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from bertlab.config import base_config
 from bertlab.data.batches import AddCharacters, BatchHash, check_data, eval_batches, train_batches
 from bertlab.data.buckets import bucketed
+from bertlab.data.formats import format_of
 from bertlab.data.prepare import load_prepared, prepare
 from bertlab.data.prepared import UnknownWords
 from bertlab.data.rows import pad_batch
@@ -209,6 +210,35 @@ def test_rows_of_sentences_lose_nothing_over_epochs_and_have_the_visit_of_their_
     assert len(read) > 3 * size
     for epoch in range(3):
         assert Counter(read[epoch * size : (epoch + 1) * size]) == train
+
+
+@pytest.mark.parametrize("format_name", ["segment_pair", "full_sentences", "stream"])
+def test_a_limit_on_unique_tokens_repeats_a_part_of_the_text(prepared, format_name):
+    """A smaller part is in every larger one, the same for every seed."""
+    train, parts = list(prepared.source("train")), {}
+    lengths = {record["document"]: len(record["tokens"]) for record in train}
+    whole, limited = sum(lengths.values()), lambda limit, **more: data_config(format=format_name, unique_tokens=limit, **more)
+    for limit, seed in itertools.product((whole // 8, whole // 3, whole), (0, 1)):
+        source = format_of(limited(limit, seed=seed), prepared, "train").source
+        part = {source[number]["document"] for number in range(len(source))}
+        assert limit <= sum(lengths[number] for number in part) < limit + max(lengths.values())
+        assert part == parts.setdefault(limit, part)
+    small, middle, everything = parts.values()
+    assert small < middle < everything == set(lengths)
+    read = Counter(
+        token for batch in take(40, prepared, limited(whole // 8)) for token in batch["tokens"].ravel() if token >= 10
+    )
+    known = Counter(token for record in train if record["document"] in small for token in record["tokens"])
+    assert set(read) == set(known) and sum(read.values()) > 2 * sum(known.values())
+    with pytest.raises(UserError, match=f"unique_tokens={whole + 1}: the train split has only"):
+        take(1, prepared, limited(whole + 1))
+
+
+def test_a_limit_that_is_all_of_the_text_changes_nothing(prepared):
+    limited = data_config(unique_tokens=sum(len(record["tokens"]) for record in prepared.source("train")))
+    assert_equal_batches(take(8, prepared, limited), take(8, prepared, data_config()))
+    few = data_config(unique_tokens=10)
+    assert_equal_batches(*(eval_batches(prepared, data, "valid", 0) for data in (few, data_config())))
 
 
 def test_a_window_changes_the_order_of_rows_only(prepared):

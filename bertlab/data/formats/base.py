@@ -8,6 +8,7 @@ import grain
 import numpy as np
 
 from bertlab.data.buckets import check_buckets
+from bertlab.data.prepared import PartOfSource
 from bertlab.errors import UserError
 
 
@@ -42,6 +43,8 @@ class Format(abc.ABC):
         if prepared is not None:
             self.tokenizer = prepared.tokenizer
             self.source = prepared.source(split, keep_unknown=True) if data.get("characters") else prepared.source(split)
+            if split == "train" and data.get("unique_tokens"):
+                self.source = PartOfSource(self.source, data.unique_tokens)
 
     @property
     def label_field(self) -> str | None:
@@ -75,6 +78,11 @@ class Format(abc.ABC):
                     f"config.data.buckets={data.buckets} shorten rows that end in padding, but rows of"
                     f" config.data.{key}={data[key]!r} have little or none; set it to ()"
                 )
+        if data.unique_tokens and self.is_word_pairs:
+            raise UserError(
+                f"config.data.unique_tokens={data.unique_tokens} has no effect with config.data.format={self.name!r}, which"
+                " counts words in the whole text; set it to 0"
+            )
         if data.characters and self.is_word_pairs:
             raise UserError(f"config.data.characters=True has no effect with config.data.format={self.name!r}; set it to False")
 
