@@ -108,13 +108,13 @@ def differences(config) -> dict[str, tuple[Any, Any]]:
     return {key: (value, ours[key]) for key, value in published.values.items() if value != ours[key]}
 
 
-def remark(config, asked: Collection[str] = ()) -> str:
+def remark(config, said: Collection[str] = ()) -> str:
     """One line about `differences`; "" if there are none.
 
-    Those in the keys `asked` for are left out, and with a kind of tokenizer all of the tokenizer's.
+    Those in the keys that were `said` before are left out, and with a kind of tokenizer all of the tokenizer's.
     """
     model = config.model
-    left = {*asked, *(key for key in differences(config) if f"{key.rpartition('.')[0]}.kind" in asked)}
+    left = {*said, *(key for key in differences(config) if f"{key.rpartition('.')[0]}.kind" in said)}
     found = [f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in differences(config).items() if key not in left]
     published = SIZES.get((model.family, model.size), Pretraining(""))
     found += [published.lacks] if published.lacks else []

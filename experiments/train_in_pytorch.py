@@ -16,6 +16,7 @@ as a run directory) and `losses.json`: by step the mean training loss since the 
 import argparse
 import contextlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ import torch
 import transformers
 from ml_collections import ConfigDict
 
+from bertlab.config import base_config, flatten
 from bertlab.errors import UserError
 from bertlab.interop import import_weights
 from bertlab.interop.base import Imported, refuse_occupied
@@ -37,6 +39,11 @@ from bertlab.train.optimizers import build_optimizer
 from bertlab.train.schedules import learning_rate
 from bertlab.train.state import fresh_state
 
+# What the training loop can do and this script does not.
+AT_DEFAULT = re.compile(
+    r"init_from|lora\.rank|train\.(phases|micro_batches|budget)|data\.(pack_length|buckets|shards)|model\.dtype"
+    r"|optimizer\.(layer_decay|group_rates|thaw|frozen|gradient_scale|average_after)$"
+)
 MODELS = {"mlm": transformers.AutoModelForMaskedLM, "ltr": transformers.AutoModelForCausalLM}
 
 
@@ -46,10 +53,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("run", type=Path, help="a finished pretraining")
     parser.add_argument("directory", type=Path, help="a new directory")
     given = parser.parse_args(arguments)
+    refuse_occupied(given.directory)
+    if not Run(given.run).result.exists():
+        raise UserError(f"{given.run} is not a finished pretraining; give one with a result.json")
     config = ConfigDict(Run(given.run).config.read())
     objective = check(config)
     experiment = build_pretraining(config)
-    refuse_occupied(given.directory)
     start, trained = given.directory / "start", given.directory / "trained"
     start.mkdir(parents=True)
     save(Imported(config, initial_values(experiment), experiment.tokenizer), start)
@@ -80,10 +89,16 @@ def check(config: ConfigDict) -> str:
         "optimizer.bias_correction": optimizer.bias_correction in ("none", "moments"),
         "optimizer.coupled_decay": not optimizer.coupled_decay,
         "optimizer.decay_exclude": optimizer.decay_exclude == "(norm|bias)",
-        "train.phases": not config.train.phases,
-        "train.micro_batches": config.train.micro_batches == 1,
         "data.format": config.data.format in ("segment_pair", "sentence_pair"),
     }
+    default = flatten(base_config())
+    needed |= {
+        key: value == default[key] or not (value or default[key])  # () is saved as []
+        for key, value in flatten(config).items()
+        if AT_DEFAULT.match(key)
+    }
+    weights = {entry.get(key) for entry in config.objectives.values() for key in ("weight", "final_weight")}
+    needed["objectives' weight"] = weights <= {None, 1.0}
     if other := [key for key, is_met in needed.items() if not is_met]:
         raise UserError(f"the run has another {other[0]} than this script repeats; its docstring lists what it does")
     return names[0]

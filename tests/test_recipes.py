@@ -131,4 +131,4 @@ def test_what_differs_from_a_size_s_paper_is_said():
     assert remarked == {"gpt": False, "bert size=base": False, "static size=original": True}
     synthetic = load_config(spec("bert", "size=tiny,corpus=synthetic"))
     assert "tokenizer.kind (wordpiece there, words here)" in papers.remark(synthetic)
-    assert papers.remark(synthetic, {"data.tokenizer.kind"}) == "", "what was asked for is not remarked on"
+    assert papers.remark(synthetic, {"data.tokenizer.kind"}) == "", "what was said is not said again"

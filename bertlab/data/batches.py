@@ -108,7 +108,8 @@ def _shard(prepared: Prepared, data, index: int, count: int) -> grain.IterDatase
     making = _open(prepared, data, "train")
     if len(making.source) < count:
         raise UserError(
-            f"the train split has {len(making.source)} documents for {count} shards; use more text or lower config.data.shards"
+            f"the train split has {len(making.source)} documents for {count} shards; use more text (perhaps a larger"
+            " config.data.unique_tokens) or lower config.data.shards"
         )
     batches = making.train(index, count)
     if data.characters:

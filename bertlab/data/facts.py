@@ -6,22 +6,25 @@ from typing import Any
 import numpy as np
 
 from bertlab.data.formats import NEGATIVES
-from bertlab.data.prepared import Prepared
+from bertlab.data.prepared import PartOfSource, Prepared
 
 _BINS = 4  # of each segment's length: held-out rows are few, and 16 cells share them
 
 
-def data_facts(prepared: Prepared, evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> dict[str, Any]:
+def data_facts(
+    prepared: Prepared, evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]], limit: int = 0
+) -> dict[str, Any]:
     """Facts about the text and the held-out batches.
 
     Args:
         prepared: the corpus.
         evaluations: held-out batches by split.
+        limit: `config.data.unique_tokens`.
 
     Returns:
         `batches`: `batch_facts` by split; and `corpus`: `fingerprint`, `tokenizer` (its kind), `vocab_size`, `splits`
-        (`Prepared.statistics`) and `unigram_entropy` of the train split in nats per token, the loss of a model that knows
-        only how often each token occurs.
+        (`Prepared.statistics`), with a limit `unique` (the `documents` and `tokens` that are trained on), and
+        `unigram_entropy` of the train split in nats per token, the loss of a model that knows only how often each token occurs.
     """
     corpus = {
         "fingerprint": prepared.fingerprint,
@@ -30,7 +33,16 @@ def data_facts(prepared: Prepared, evaluations: Mapping[str, Sequence[Mapping[st
         "splits": prepared.statistics,
         "unigram_entropy": unigram_entropy(prepared.counts),
     }
+    if limit:
+        part = PartOfSource(prepared.source("train"), limit)
+        corpus["unique"] = {"documents": len(part), "tokens": part.tokens}
     return {"corpus": corpus, "batches": {split: batch_facts(batches) for split, batches in evaluations.items()}}
+
+
+def unique_tokens(facts: Mapping[str, Any]) -> int:
+    """Tokens of the text that a run trains on again and again, by its data.json: the train split's, or a part's; 0: unknown."""
+    corpus = facts.get("corpus", {})
+    return (corpus.get("unique") or corpus.get("splits", {}).get("train", {})).get("tokens", 0)
 
 
 def unigram_entropy(counts: np.ndarray) -> float:

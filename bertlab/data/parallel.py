@@ -9,17 +9,24 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""What Linux gives a container: "max PERIOD", or QUOTA PERIOD in microseconds."""
 
 # In a worker process: what its `load` returned. Never set in the main process.
 _loaded: Any = None
 
 
 def available_cores() -> int:
-    """Number of CPU cores that this process may use (its affinity, if the system reports it)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Number of CPU cores that this process may use: its affinity, and at most a container's quota on Linux."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = CPU_QUOTA.read_text().split()
+        return max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no container, or "max": no quota
+        return cores
 
 
 def _exit_with_parent() -> None:

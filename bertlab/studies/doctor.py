@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bertlab.data.facts import unique_tokens
 from bertlab.data.formats import FORMATS, Format
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
@@ -427,7 +428,7 @@ def _train_and_held_out(facts: Facts) -> Finding | None:
     if not apart:
         return None
     seen = f"held-out loss is well above training loss: {', '.join(apart)}"
-    tokens = facts.data and facts.data["corpus"]["splits"]["train"]["tokens"]
+    tokens = unique_tokens(facts.data or {})
     epochs = lines[-1].get("tokens", 0) / tokens if tokens else math.nan
     if epochs < 2:
         return Finding(

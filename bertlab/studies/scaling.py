@@ -7,7 +7,9 @@ fitted by least squares of log L with Huber's loss (δ = 10⁻³, equation 3 the
 size for a budget of FLOPs grows as FLOPs^a, with a = β / (α + β) (equation 4).
 
 Losses are those of the test split, and N counts all parameters, embeddings too. Each run counts once, at its end: during a run
-the learning rate has not fallen yet, so a loss on the way is higher than that of a shorter run (section 3.1 there).
+the learning rate has not fallen yet, so a loss on the way is higher than that of a shorter run. Two assumptions: FLOPs grow as
+N · D (the curves follow the runs' own FLOPs a token), and D counts new text. If runs read their text more than a few times, D
+means less than it says, and a notice tells you so.
 """
 
 import itertools
@@ -24,7 +26,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from rich.console import Console
 
+from bertlab.data.facts import unique_tokens
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.studies import plots
 from bertlab.studies.measurements import Results, cost, load, variant_name
 from bertlab.studies.text import count_text
@@ -33,6 +37,7 @@ DELTA = 1e-3  # Huber's, of log L
 LEAST = 3  # different sizes and budgets
 SAMPLES = 200  # of the bootstrap
 LEVELS = 5  # isoFLOP curves
+READINGS = 4  # Muennighoff et al. 2023: up to four are nearly as good as new text
 NAMES = ("E", "A", "alpha", "B", "beta", "exponent")
 
 
@@ -87,6 +92,8 @@ def scaling(path: str | os.PathLike, along: Sequence[str] = ("size", "budget"), 
         figure = isoflop(runs, {name: of["fit"] for name, of in fits.items()})
         figure.savefig(folder / "isoflop.svg", facecolor="white", metadata={"Date": None, "Creator": None})
         figure.savefig(folder / "isoflop.png", dpi=160, facecolor="white")
+    if repeated := repeated_text(results):
+        console.print(repeated, markup=False, highlight=False)
     for row in rows:
         console.print(sentence(row), markup=False, highlight=False)
     console.print(f"scaling: {folder}", markup=False, highlight=False, soft_wrap=True)
@@ -113,9 +120,25 @@ def run_table(results: Results, along: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def repeated_text(results: Results) -> str:
+    """A notice if runs read their text more than `READINGS` times; "" otherwise, or if data.json does not say."""
+    read, tokens = {}, results.values(cost("tokens"))
+    for run in results.finished["run"]:
+        if unique := unique_tokens(Run(results.path / run).data.get({})):
+            read[run] = tokens[run] / unique
+    often = [readings for readings in read.values() if readings > READINGS]
+    if not often:
+        return ""
+    return (
+        f"{len(often)} of {len(read)} runs read their text more than {READINGS} times, at most {max(often):.0f} times. The fit"
+        " takes repeated text for new text; use a larger corpus for laws of new text."
+    )
+
+
 def fitted(name: str, runs: pd.DataFrame) -> dict:
     """`runs`, "fit", its numbers (`NAMES`), and each with "_low" and "_high" of its 95 % interval."""
-    sizes, budgets = runs["parameters"].nunique(), runs["tokens"].round(-2).nunique()
+    # Seeds read the same budget with a little more or less padding.
+    sizes, budgets = runs["parameters"].nunique(), 1 + int((np.diff(np.sort(np.log(runs["tokens"]))) > 0.05).sum())
     if min(sizes, budgets) < LEAST or len(runs) < 2 * LEAST:
         raise UserError(
             f"{name}: {len(runs)} runs with {sizes} sizes and {budgets} numbers of tokens; a fit needs {2 * LEAST} runs, with"
@@ -181,10 +204,10 @@ def isoflop(runs: pd.DataFrame, fits: dict[str, Fit]) -> Figure:
     panels = np.atleast_1d(figure.subplots(1, len(fits)))
     for panel, (name, found) in zip(panels, fits.items(), strict=True):
         of = runs[runs["variant"] == name]
-        per_token = (of["flops"] / (of["parameters"] * of["tokens"])).median()
+        per_token = np.polyfit(np.log(of["parameters"]), np.log(of["flops"] / of["tokens"]), 1)
         sizes = np.geomspace(of["parameters"].min() / 1.5, of["parameters"].max() * 1.5, 100)
         for flops in np.geomspace(of["flops"].min(), of["flops"].max(), LEVELS):
-            curve = found.loss(sizes, flops / (per_token * sizes))
+            curve = found.loss(sizes, flops / np.exp(np.polyval(per_token, np.log(sizes))))
             panel.plot(sizes, curve, color=colours(norm(flops)), linewidth=1.4, label=f"{count_text(flops)} FLOPs")
         dots = {"c": colours(norm(of["flops"])), "s": 18, "edgecolors": plots.INK, "linewidths": 0.5, "zorder": 3}
         panel.scatter(of["parameters"], of["loss"], **dots)

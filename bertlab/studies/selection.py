@@ -230,7 +230,7 @@ def at_the_ends(results: Results) -> dict[tuple[str, str, str], dict[str, list[s
     for choice in _choices(results):
         for (axis, of), label in zip(numbers.items(), choice.chosen, strict=True):
             for end, value in (("lowest", min(of.values(), default=None)), ("highest", max(of.values(), default=None))):
-                if of and of[label] == value:
+                if of and of.get(label) == value:  # variants without the axis have the label ""
                     found.setdefault((axis, label, end), {}).setdefault(choice.variant, []).append(choice.measure.task)
     return found
 

@@ -138,6 +138,8 @@ class Study:
             raise UserError(f'study {self.name}: it has task_rates and an axis "{TASK_RATES}"; keep one of them')
         if wrong := [rate for rate in self.task_rates if not isinstance(rate, float) or not 0 < rate < math.inf]:
             raise UserError(f"study {self.name}: task_rates has {wrong[0]!r}; give numbers above 0, such as 1e-3")
+        if not self.downstream:
+            raise UserError(f"study {self.name}: task_rates has no effect without tasks; name some, or leave it out")
         rates = rate_axis(self.task_rates)
         before_seed = lambda point: {name: choice for name, choice in point.items() if name != "seed"}
         return [{**before_seed(point), **rate, **point} for point in grid for rate in rates]

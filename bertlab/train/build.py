@@ -101,6 +101,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     program = compose(config, built, vocabulary_of(prepared.tokenizer, prepared.counts))
     for name, objective in built.items():  # reports a mistake before anything is compiled
         prediction_flops(name, objective, program.body.config)
+    facts = data_facts(prepared, evaluations, config.data.get("unique_tokens", 0))
     process, begin = (jax.process_index(), jax.process_count()), Path(config.init_from).expanduser()
     return Experiment(
         config=config,
@@ -108,7 +109,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         phases=build_phases(config, program, lambda data: train_batches(prepared, data, process)),
         tokenizer=prepared.tokenizer,
         evaluations=evaluations,
-        data_facts=data_facts(prepared, evaluations) | {"objectives": objective_facts(built, prepared, evaluations)},
+        data_facts=facts | {"objectives": objective_facts(built, prepared, evaluations)},
         warm_start=(lambda fresh: warm_start(fresh, begin, config.init_step)) if config.init_from else None,
     )
 

@@ -100,6 +100,7 @@ def adaptation_config(
     config.update(ConfigDict({key: pretrained[key] for key in ("model", "data", "objectives", "optimizer")}))
     config.seed, config.init_from = pretrained["seed"], str(run)
     config.data.corpus, config.data.tokenizer.path = f"text:{Run(workdir).task_text}", str(Run(run).tokenizer)
+    config.data.unique_tokens = 0  # a limit on the pretraining's text, not on the task's
     config.task, config.task_data = task, ConfigDict({**OPTIONS, "pretraining": pretraining_options(pretrained["data"])})
     settings = {**RECIPES[recipe], **(overrides or {})}
     for name, value in settings.items():

@@ -50,6 +50,7 @@ OBJECTIVES = {
     "mlm": on_transformer("mlm", 1500),
     "mlm, each token by itself": on_transformer("mlm", 1500, **{"objectives.mlm.exact": False}),
     "mlm+sbo, spans": on_transformer("mlm+sbo", 1500, **SPANS),
+    "diffusion": on_transformer("diffusion", 3000),
     "ltr": on_transformer("ltr", 1000),
     "rtl": on_transformer("rtl", 1000),
     "bilm": {"config": ELMO, "train.steps": 1000, "model.width": 64, "model.hidden": 128},

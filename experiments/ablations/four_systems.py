@@ -13,8 +13,8 @@
 | no pretraining | none | BERT's body from random values, fine-tuned as BERT |
 
 All share the same pieces, rows and budget of text, so no pretraining is wholly its paper's: batches and steps are ours. Each
-recipe keeps its own format, optimiser and schedule. Each system is used at its paper's rate, or with `task_rates=` at one of
-these, which `valid` selects for each system and task. `equal=` sets what else is equal:
+recipe keeps its own format, optimiser and schedule. Each system is used at its paper's rate (BERT and GPT at 5e-4 below scale
+base), or with `task_rates=` at one of these, which `valid` selects for each system and task. `equal=` sets what else is equal:
 
 - `tokens` (the default): each model has its own size at the scale and reads as many tokens, without padding, as BERT has
   positions. BERT's own rows are the exception: their padding counts (0.4 % of the positions on Wikipedia), so that its

@@ -9,8 +9,11 @@ half and all of the scale's steps. `bertlab scaling` fits E + A / N^Î± + B / D^Î
 at equal FLOPs. `objectives=mlm+ltr` names the objectives; each is trained by itself. One seed by default: the fit is over sizes
 and budgets. The paper's models are causal and have 70 million parameters or more.
 
-Losses of different objectives answer different questions, so compare exponents, not losses. Parameters count embeddings, most
-of a small model. Without the search for rates all widths have the same rate, which does not suit each of them equally well.
+Losses of different objectives answer different questions, so compare exponents, not losses. Twelve runs an objective give wide
+intervals: expect to tell two exponents apart only with more sizes, or with a fourth of the budgets or less between them. The
+law is one of new text, and the command above reads pydocs about a hundred times; give a larger `corpus=`. Parameters count
+embeddings, most of a small model. Without the search for rates (`select=off`) all widths have the same rate, which does not
+suit each of them equally well.
 
 Cost at scale=tiny with select=off: 2,170 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
@@ -33,7 +36,11 @@ def get_study(arguments=None):
     bert, steps = setting.numbers("bert"), setting.steps(recipes[names[0]])
     per_head, heads = bert["width"] // bert["heads"], [max(1, round(factor * bert["heads"])) for factor in WIDTHS]
     sizes = {per_head * n: {"model.width": per_head * n, "model.heads": n, "model.hidden": 4 * per_head * n} for n in heads}
-    budgets = [max(1, round(share * steps)) for share in SHARES]
+    budgets = {}
+    for count in (max(1, round(share * steps)) for share in SHARES):
+        warmup = setting.adam.get("optimizer.warmup_steps")  # a number of steps at the larger scales
+        shorter = {"optimizer.warmup_steps": round(warmup * count / steps)} if warmup else {}
+        budgets[f"{count:,} steps"] = {"train.steps": count, **shorter}
     return Study(
         name="scaling",
         title="Loss against size and text",
@@ -42,7 +49,7 @@ def get_study(arguments=None):
         axes=product(
             axis("objective", {name.upper(): {"config": recipe} for name, recipe in recipes.items()}),
             axis("size", {f"width {width}": of for width, of in sizes.items()}),
-            axis("budget", {f"{count:,} steps": {"train.steps": count} for count in budgets}),
+            axis("budget", budgets),
             axis("seed", setting.seeds),
         ),
         overrides={**setting.overrides, **setting.transformer},

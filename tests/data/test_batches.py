@@ -237,6 +237,10 @@ def test_a_limit_on_unique_tokens_repeats_a_part_of_the_text(prepared, format_na
 def test_a_limit_that_is_all_of_the_text_changes_nothing(prepared):
     limited = data_config(unique_tokens=sum(len(record["tokens"]) for record in prepared.source("train")))
     assert_equal_batches(take(8, prepared, limited), take(8, prepared, data_config()))
+    old = data_config()
+    del old["unique_tokens"]  # a run from before there was a limit
+    check_data(old)
+    assert_equal_batches(take(2, prepared, old), take(2, prepared, data_config()))
     few = data_config(unique_tokens=10)
     assert_equal_batches(*(eval_batches(prepared, data, "valid", 0) for data in (few, data_config())))
 

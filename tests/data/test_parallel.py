@@ -3,6 +3,7 @@ import os
 
 import pytest
 
+from bertlab.data import parallel
 from bertlab.data.parallel import ordered_map
 
 
@@ -28,6 +29,15 @@ def die(item):
 def test_order_and_processes(workers):
     found = ordered_map(scaled, range(20), workers=workers, load=load_factor)
     assert list(found) == [(10 * i, workers > 1) for i in range(20)]
+
+
+def test_a_container_has_no_more_cores_than_its_quota(tmp_path, monkeypatch):
+    monkeypatch.setattr(parallel, "CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert parallel.available_cores() == 64
+    for text, cores in (("max 100000", 64), ("200000 100000", 2), ("50000 100000", 1), ("9900000 100000", 64)):
+        (tmp_path / "cpu.max").write_text(text + "\n")
+        assert parallel.available_cores() == cores
 
 
 def test_few_items_start_no_process():

@@ -27,7 +27,7 @@ def pretrained(directory, objective, body=None, **changes):
     config.data.synthetic.documents = 300
     config.model.update(dropout=0.0, init_stddev=0.05, layers=2, width=32, heads=2, hidden=64)
     config.model.update(body or {})
-    config.optimizer.update(learning_rate=1e-2, clip_norm=0.5)
+    config.optimizer.update(learning_rate=1e-2, clip_norm=0.5, weight_decay=3.0)
     config.train.update(log_every=2, eval_every=STEPS, checkpoint_every=STEPS)
     config.update_from_flattened_dict(changes)
     train(config, directory)
@@ -35,12 +35,12 @@ def pretrained(directory, objective, body=None, **changes):
 
 
 @pytest.mark.parametrize(
-    ("objective", "body", "model"),
-    [("mlm", (), "BertForMaskedLM"), ("ltr", TODAY, "BertlabForCausalLM")],
+    ("objective", "body", "correction", "model"),
+    [("mlm", {}, "none", "BertForMaskedLM"), ("ltr", TODAY, "moments", "BertlabForCausalLM")],
     ids=["BERT", "today's"],
 )
-def test_losses_and_parameters_are_pytorch_s(objective, body, model, tmp_path):
-    run = pretrained(tmp_path / "run", objective, body)
+def test_losses_and_parameters_are_pytorch_s(objective, body, correction, model, tmp_path):
+    run = pretrained(tmp_path / "run", objective, body, **{"optimizer.bias_correction": correction})
     train_in_pytorch.main([str(run), str(tmp_path / "torch")])
     found = json.loads((tmp_path / "torch" / "losses.json").read_text())
     assert found["model"] == model and len(found["losses"]) == STEPS // 2
@@ -56,4 +56,12 @@ def test_losses_and_parameters_are_pytorch_s(objective, body, model, tmp_path):
 def test_what_it_does_not_repeat_is_refused(tmp_path):
     run = pretrained(tmp_path / "run", "mlm", **{"model.dropout": 0.1})
     with pytest.raises(UserError, match=r"another model\.dropout"):
+        train_in_pytorch.main([str(run), str(tmp_path / "torch")])
+    saved = json.loads((run / "config.json").read_text())
+    saved["model"]["dropout"], saved["optimizer"]["frozen"] = 0.0, "body/blocks"
+    (run / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(UserError, match=r"another optimizer\.frozen"):
+        train_in_pytorch.main([str(run), str(tmp_path / "torch")])
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match="is not a finished pretraining"):
         train_in_pytorch.main([str(run), str(tmp_path / "torch")])

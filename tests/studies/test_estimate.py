@@ -1,5 +1,6 @@
 """What a run is said to cost before it runs, beside what it did cost."""
 
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -77,6 +78,15 @@ def test_time_comes_from_finished_runs_where_there_are_any(tmp_path):
     assert estimate.flops_per_second(paths, Local(1), 1) == (2e9, "at the rate of the finished runs")
     rate, source = estimate.flops_per_second([tmp_path / "c"], Local(1), 1)
     assert rate > 1e9 and "30 % of this machine (cpu: " in source
+
+
+def test_other_work_on_the_cores_slows_no_estimate(monkeypatch):
+    """A CPU's rate counts the process's own time, once for each core."""
+    times = itertools.count(0, 0.25)
+    clock = SimpleNamespace(process_time=lambda: next(times), perf_counter=lambda: pytest.fail("the wall clock"))
+    monkeypatch.setattr(estimate, "time", clock)
+    monkeypatch.setattr(estimate, "available_cores", lambda: 3)
+    assert estimate.machine_rate() == pytest.approx(3 * 2 * 1024**3 / 0.25)
 
 
 def test_runs_at_a_time_share_the_rate_of_this_machine(tmp_path, monkeypatch):

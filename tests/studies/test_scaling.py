@@ -75,12 +75,35 @@ def test_a_curve_of_equal_flops_has_its_lowest_point_where_the_law_has_it(tmp_pa
     assert sizes[np.argmin(losses)] == pytest.approx(best, rel=0.05)
 
 
+def test_the_curves_follow_the_runs_own_flops_a_token(tmp_path):
+    """A table of embeddings costs no FLOPs, so they do not grow as parameters do."""
+    runs = pd.DataFrame(itertools.product(SIZES, TOKENS), columns=["parameters", "tokens"])
+    runs["flops"], runs["variant"] = 90 * runs["parameters"] ** 0.8 * runs["tokens"], "LTR: ltr"
+    law = LAWS["LTR"]
+    runs["loss"] = law.loss(runs["parameters"], runs["tokens"])
+    line = isoflop(runs, {"LTR: ltr": law}).axes[0].lines[1]
+    flops = np.geomspace(runs["flops"].min(), runs["flops"].max(), 5)[1]
+    sizes, losses = line.get_data()
+    np.testing.assert_allclose(losses, law.loss(sizes, flops / (90 * sizes**0.8)), rtol=1e-6)
+
+
+def test_text_that_is_read_again_and_again_is_noticed(tmp_path):
+    directory, said = write_study(tmp_path), io.StringIO()
+    for number in range(24):
+        part = {"unique": {"documents": 3, "tokens": 2_000_000}} if number % 2 else {}
+        facts = {"corpus": {"splits": {"train": {"documents": 9, "tokens": 40_000_000}}} | part}
+        Run(directory / f"r{number}").data.write(facts)
+    scaling(directory, console=Console(file=said, width=500))
+    assert "4 of 24 runs read their text more than 4 times, at most 20 times." in said.getvalue()
+
+
 @pytest.mark.parametrize(
     ("given", "along", "message"),
     [
         ({}, ("size", "steps"), "no axis steps; its axes are objective, size, budget, seed"),
         ({"sizes": SIZES[:2]}, ("size", "budget"), "MLM: mlm: 6 runs with 2 sizes and 3 numbers of tokens; a fit needs"),
         ({"tokens": TOKENS[:1]}, ("size", "budget"), "4 runs with 4 sizes and 1 numbers of tokens"),
+        ({"tokens": (2e6, 2.01e6, 2.03e6)}, ("size", "budget"), "12 runs with 4 sizes and 1 numbers of tokens"),  # seeds
     ],
 )
 def test_what_cannot_be_fitted_is_refused(given, along, message, tmp_path):

@@ -116,6 +116,10 @@ def test_a_rate_selected_at_the_end_of_its_candidates_is_noticed(tmp_path):
         "finetune.rate=1e-3 is the highest candidate and was selected for high (words); a better one may lie beyond.",
         "finetune.rate=1e-4 is the lowest candidate and was selected for low (words); a better one may lie beyond.",
     ]
+    scores |= {("no rate", "", "1"): (0.5, 0.5)}
+    some = write_scores(tmp_path / "some", scores, ("model", "finetune.rate", "seed"), select=["finetune.rate"])
+    axes = {**some.study["axes"], "finetune.rate": rates}  # as a sweep writes it: "" is no label
+    assert notices(dataclasses.replace(some, study={**some.study, "axes": axes})) == notices(results)
     worded = write_scores(tmp_path / "words", SCORES, ("model", "rate", "seed"), select=["rate"])
     assert not any("candidate" in text for text in notices(worded))
 

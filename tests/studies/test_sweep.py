@@ -136,6 +136,13 @@ def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(real_configs,
     assert printed[4].startswith(f"b-seed=1  (to do)  pretrained by a-seed=1, {of_tasks:,} tokens, ")
     assert printed[-1].startswith(f"s: 2 runs, 2 to do: {10 * 4 * 8 + 2 * of_tasks:,} tokens")
     assert "1 at a time, roughly, at 30 % of this machine" in printed[-1]
+    seeds = dataclasses.replace(spec, axes={**spec.axes, "seed": [1, 2]})
+    out = io.StringIO()
+    assert sweep(seeds, workdir, dry_run=True, console=Console(file=out, width=200)) == 0
+    lines = out.getvalue().splitlines()
+    named = [line.split()[0] for line in lines if "(to do)" in line]
+    assert named == ["a-seed=1", "a-seed=2", "b-seed=1", "b-seed=2"], "every run is there"
+    assert sum("then fine-tuned" in line for line in lines) == 2, "the settings of seeds once"
 
 
 @pytest.mark.parametrize(

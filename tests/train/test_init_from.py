@@ -50,8 +50,9 @@ def test_continued_pretraining_goes_on_with_another_objective_in_its_direction(b
     recipe = f"{ROOT}/experiments/pretrain/continued.py:run="
     before = Run(bert_run).config.read()
     config = load_config(f"{recipe}{bert_run},objectives=ltr,steps=0")
+    config.data.unique_tokens = 300
     assert begun_from(config).model.direction == "left-to-right" and list(config.objectives) == ["ltr"]
-    assert json.loads(json.dumps(config.data.to_dict())) == before["data"]
+    assert json.loads(json.dumps(config.data.to_dict())) == before["data"] | {"unique_tokens": 300}
     same = flatten(before["optimizer"])
     assert same.pop("warmup_steps") == 0 and same.items() <= flatten(config.optimizer).items()
     loop.train(config, tmp_path / "ltr")
@@ -60,6 +61,14 @@ def test_continued_pretraining_goes_on_with_another_objective_in_its_direction(b
     again = load_config(f"{recipe}{tmp_path / 'ltr'},objectives=masked_next_token,corpus=text:other.txt,mask_rate=0.4")
     assert begun_from(again).model.direction == "bidirectional", "left to right, it would see no token that is to come"
     assert (again.data.corpus, again.objectives.masked_next_token.rate, again.train.steps) == ("text:other.txt", 0.4, 1000)
+    assert again.data.unique_tokens == 0, "a limit was for the other text"
+    Run(tmp_path / "import").config.write(before)
+    Run(tmp_path / "import").imported.write({"from": "huggingface"})
+    with pytest.raises(UserError, match="is an import, which has no text; add corpus="):
+        load_config(f"{recipe}{tmp_path / 'import'}")
+    Run(tmp_path / "tuned").config.write({"transfer": {}, "model": before["model"]})
+    with pytest.raises(UserError, match="is a fine-tuning and has no pretraining objective"):
+        load_config(f"{recipe}{tmp_path / 'tuned'}")
     with pytest.raises(UserError, match="run= is missing"):
         load_config(recipe.removesuffix("run="))
 

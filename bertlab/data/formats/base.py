@@ -78,7 +78,7 @@ class Format(abc.ABC):
                     f"config.data.buckets={data.buckets} shorten rows that end in padding, but rows of"
                     f" config.data.{key}={data[key]!r} have little or none; set it to ()"
                 )
-        if data.unique_tokens and self.is_word_pairs:
+        if data.get("unique_tokens") and self.is_word_pairs:
             raise UserError(
                 f"config.data.unique_tokens={data.unique_tokens} has no effect with config.data.format={self.name!r}, which"
                 " counts words in the whole text; set it to 0"
