@@ -48,7 +48,7 @@ def test_losses_and_parameters_are_pytorch_s(objective, body, correction, model,
     ours, theirs = (np.array([line[side] for line in found["losses"].values()]) for side in ("bertlab", "pytorch"))
     np.testing.assert_allclose(ours, theirs, atol=1e-3)
     assert ours[0] - ours[-1] > 0.2, "it learns"
-    # Adam divides by small moments, so float32's noise in single values grows to some 1e-3; all of the decay is 0.16 of a value.
+    # Adam divides by small moments, so float32's noise grows to some 1e-3 in single values; the decay is 0.16 of a value.
     before, after = (flatten_tree(load_run(tmp_path / name).params) for name in ("run", "torch/run"))
     for name in before:
         np.testing.assert_allclose(before[name], after[name], atol=5e-3, err_msg=name)
