@@ -1,13 +1,12 @@
-"""The trials behind scale=tiny: each variant differs from it in one setting.
+"""The trials behind scale=tiny: each variant differs from it in one setting, or in the body.
 
     study="experiments/trials.py:corpus=text:wiki/wiki-train-0*.jsonl.xz,steps=1000,select=off,tasks=ud,data=tasks,labels=1000"
-    bertlab sweep --study="$study" --workdir=runs/trials --jobs=2
+    bertlab sweep --study="$study,dtype=bfloat16" --workdir=runs/trials --jobs=2
     bertlab report runs/trials
 
 Losses at other mask rates and vocabularies answer other questions, so compare pseudo bits per byte and the task's score. All
-variants read as many positions, each with its own schedule over `steps=`. One seed by default: a trial chooses a setting and
-proves nothing. Measured results are in README.md.
-"""
+variants read as many positions, each with its own schedule over `steps=`; the last has random values. One seed by default: a
+trial chooses a setting and proves nothing. Measured results are in README.md."""
 
 from bertlab.studies.settings import BODIES, read_setting
 from bertlab.studies.study import Study
@@ -25,7 +24,8 @@ def get_study(arguments=None):
         "four times the pieces": {"data.tokenizer.vocab_size": 4 * setting.pretraining["data.tokenizer.vocab_size"]},
     }
     trials = {name: {**setting.transformer, **change} for name, change in changes.items()}
-    trials["the papers' body"] = dict(BODIES["paper"])
+    trials["the papers' body"] = dict(BODIES["paper"])  # and the recipe's rate and β2
+    trials["no pretraining"] = {**setting.transformer, "train.steps": 0}
     return Study(
         name="trials",
         title="The trials behind scale=tiny",

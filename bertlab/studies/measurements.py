@@ -73,7 +73,7 @@ class Results:
             `supervised`, `flops`, `seconds` (all cumulative), `metric`, `value`.
         data_hashes: The chain of batch hashes: `run`, `step`, `data_hash`.
         text_hashes: What evaluations were asked about: `run`, `task` and `metric` (see `Measure`), `text_hash`.
-        environments: Run name -> its environment.json.
+        environments: Run name -> its environment.json; of a run that pretrains nothing, its first fine-tuning's.
         first_metrics: Downstream task -> the metric it is reported by.
         configs: Run name -> the config.json of its pretraining.
         token_objectives: Run name -> the objectives of its pretraining that predict tokens, from data.json.
@@ -232,7 +232,9 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
             asked[name] = leaks.token_objectives(data)
-        environments |= {name: found} if (found := pretraining.environment.get()) else {}
+        stages = (directories[name].stage("finetune", task) for task in directories[name].tasks("finetune"))
+        found = pretraining.environment.get() or next((of.environment.get() for of in stages if of.environment.exists()), None)
+        environments |= {name: found} if found else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since
     results = Results(

@@ -57,9 +57,9 @@ ADAM: Mapping[str, Mapping[str, Any]] = {
     "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000, **_SAME_TEXT},
     "paper": {},
 }
-# Bodies of the transformers at small scales. With the papers' body and its initial deviation of 0.02, a narrow masked model was
-# still at the unigram loss after 1.4 M tokens; today's is well below it after 0.7 M positions (experiments/README.md has the
-# trials). All objectives of a study have the same body; `body=paper` is the papers' with a larger initial deviation.
+# Bodies of the transformers at small scales. With the papers' body and optimiser, a narrow masked model is still on the plateau
+# of word frequencies after 4 M tokens; today's has left it (experiments/README.md has the trials). All objectives of a study
+# have the same body; `body=paper` is the papers' with a larger initial deviation.
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "paper": {"model.init_stddev": 0.05},
     "today": {

@@ -62,7 +62,9 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task,
     # The study reads as any other: a variant a row, a task a column.
     description = sweep.describe(study, study.runs())
     (tmp_path / "study" / "study.json").write_text(json.dumps(description))
-    found = measurements.load(tmp_path / "study").wide("words/accuracy", "few words/words/accuracy").set_index("run")
+    results = measurements.load(tmp_path / "study")
+    assert results.environments[spec.name]["packages"], "what ran its tasks, though it pretrains nothing"
+    found = results.wide("words/accuracy", "few words/words/accuracy").set_index("run")
     assert found.loc[spec.name, "status"] == "finished"
     assert 0 <= found.loc[spec.name, "words/accuracy"] <= 1
     assert 0 <= found.loc[spec.name, "few words/words/accuracy"] <= 1
