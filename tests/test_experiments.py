@@ -367,6 +367,7 @@ def test_a_trial_differs_from_its_scale_in_what_its_name_says():
         "β2 of 0.999": {"optimizer.b2"},
         "rows half as long": {"data.seq_len", "data.batch_size"},
         "four times the pieces": {"data.tokenizer.vocab_size"},
+        "no pretraining": {"train.steps"},
     }
 
 
