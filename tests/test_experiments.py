@@ -195,6 +195,7 @@ def test_left_to_right_models_are_fine_tuned_as_masked_ones(scale):
         for run in runs_of(ABLATIONS / f"{name}.py", scale)
     }
     bilstm = by_label.pop("+ BiLSTM")
+    assert by_label.pop("No pretraining + BiLSTM") == bilstm
     assert [settings for settings in by_label.values() if settings != by_label["BERT"]] == []
     assert {key for key in bilstm if bilstm[key] != by_label["BERT"].get(key)} <= {"head.bilstm", "head.pooling"}
 
