@@ -114,8 +114,9 @@ def remark(config, said: Collection[str] = ()) -> str:
     Those in the keys that were `said` before are left out, and with a kind of tokenizer all of the tokenizer's.
     """
     model = config.model
-    left = {*said, *(key for key in differences(config) if f"{key.rpartition('.')[0]}.kind" in said)}
-    found = [f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in differences(config).items() if key not in left]
+    is_said = lambda key: key in said or f"{key.rpartition('.')[0]}.kind" in said
+    pairs = differences(config).items()
+    found = [f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in pairs if not is_said(key)]
     published = SIZES.get((model.family, model.size), Pretraining(""))
     found += [published.lacks] if published.lacks else []
     return f"{model.family} {model.size} is not trained as in {published.source}: {', '.join(found)}" if found else ""

@@ -233,7 +233,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         if not scratch and (data := pretraining.data.get()):
             asked[name] = leaks.token_objectives(data)
         stages = (directories[name].stage("finetune", task) for task in directories[name].tasks("finetune"))
-        found = pretraining.environment.get() or next((of.environment.get() for of in stages if of.environment.exists()), None)
+        found = pretraining.environment.get() or next(filter(None, (of.environment.get() for of in stages)), None)
         environments |= {name: found} if found else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since

@@ -31,6 +31,7 @@ from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies import plots
 from bertlab.studies.measurements import Results, cost, load, variant_name
+from bertlab.studies.report import figure_svg
 from bertlab.studies.text import count_text
 
 DELTA = 1e-3  # Huber's, of log L
@@ -90,7 +91,7 @@ def scaling(path: str | os.PathLike, along: Sequence[str] = ("size", "budget"), 
     pd.DataFrame(rows).to_csv(folder / "fits.csv", index=False)
     with matplotlib.rc_context(plots.STYLE):
         figure = isoflop(runs, {name: of["fit"] for name, of in fits.items()})
-        figure.savefig(folder / "isoflop.svg", facecolor="white", metadata={"Date": None, "Creator": None})
+        figure_svg(figure, folder / "isoflop.svg", background="white")
         figure.savefig(folder / "isoflop.png", dpi=160, facecolor="white")
     if repeated := repeated_text(results):
         console.print(repeated, markup=False, highlight=False)
