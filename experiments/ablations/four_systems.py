@@ -19,6 +19,9 @@ base), or with `task_rates=` at one of these, which `valid` selects for each sys
 - `tokens` (the default): each model has its own size at the scale and reads as many tokens, without padding, as BERT has
   positions. BERT's own rows are the exception: their padding counts (0.4 % of the positions on Wikipedia), so that its
   pretraining is that of `bert_table5.py` and `--store` has it.
+- `steps`: each model has its own size and as many steps of as many positions; padding counts, and AWD-LSTM's rows, which vary in
+  length, are not evened out. The pretrainings are those of `gpt_table5.py`, `elmo_layers.py` and `ulmfit_table4.py`, so that
+  `--store` has them.
 - `parameters`: the same number of tokens, and each model is widened or narrowed to BERT's number of parameters (within 2 %): in
   GPT the feed-forward layers, in the LSTMs the states, in the static model the vectors (no paper made them that wide).
 - `flops`: each model has its own size and as many pretraining FLOPs as BERT. Static vectors keep the number of tokens: with
@@ -41,7 +44,7 @@ from bertlab.studies.equal import flops, parameters, sized, tokens
 from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
-EQUAL = ("tokens", "parameters", "flops")
+EQUAL = ("tokens", "steps", "parameters", "flops")
 STATIC = ("skip_gram", "cbow", "glove")
 PUBLISHED = Published(
     source="Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)",
@@ -102,6 +105,8 @@ def pretrainings(setting):
     pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
     found = {name: (recipe, {**pieces, **own}) for name, (recipe, own, _) in as_used(setting).items()}
     equal, reference = setting.others["equal"], found["BERT"]
+    if equal == "steps":
+        return {name: overrides for name, (_, overrides) in found.items()}
     if equal == "parameters":
         target = parameters(*reference)
         for name, (size, begin) in widths(setting).items():

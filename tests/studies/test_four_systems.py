@@ -20,6 +20,8 @@ ABLATIONS = ROOT / "experiments/ablations"
 STUDY = ABLATIONS / "four_systems.py"
 SLOW_SCALES = [pytest.param(scale, marks=pytest.mark.slow) for scale in ("mini", "small", "base", "paper")]
 SCALES = ["tiny", *SLOW_SCALES]
+SHARED = [("BERT", "bert_table5", "BERT"), ("GPT", "gpt_table5", "full"), ("ELMo", "elmo_layers", "last only")]
+SHARED += [("ULMFiT", "ulmfit_table4", "with pretraining")]
 
 
 @functools.cache
@@ -50,6 +52,14 @@ def test_all_read_as_many_tokens(scale):
 def test_bert_is_pretrained_as_in_its_table_5():
     [other] = [run for run in load_study(f"{ABLATIONS}/bert_table5.py:seeds=1").runs() if run.labels["pretraining"] == "BERT"]
     ours = systems("scale=tiny")[0]["BERT"]
+    assert load_config(ours.config, ours.overrides) == load_config(other.config, other.overrides)
+
+
+@pytest.mark.parametrize("system, study, row", SHARED, ids=[system for system, _, _ in SHARED])
+def test_with_equal_steps_a_system_is_pretrained_as_in_its_paper_s_tables(system, study, row):
+    """So `--store` trains each once."""
+    [other] = [run for run in load_study(f"{ABLATIONS}/{study}.py:seeds=1").runs() if label(run) == row]
+    ours = systems("equal=steps")[0][system]
     assert load_config(ours.config, ours.overrides) == load_config(other.config, other.overrides)
 
 
