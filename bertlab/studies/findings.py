@@ -109,7 +109,7 @@ def scale(results: Results) -> list[str]:
     tokens = results.values(cost("tokens")).max()
     if not tokens > 0:
         return []
-    return [f"No pretraining here read more than {count_text(tokens)} tokens; with more text, a finding can change."]
+    return [f"No model here was pretrained on more than {count_text(tokens)} tokens; with more text, a finding can change."]
 
 
 def one_seed(results: Results, measure: Measure) -> list[str]:

@@ -19,6 +19,7 @@ from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import is_finished
 
+_STORE = re.compile(r"(--store[= ])'?/(?:[^\s']*/)?(?=[^\s'/])")  # the part of its path that only this machine has
 LINES = 30  # of each split, at most, that a published metrics.jsonl has
 
 
@@ -45,6 +46,8 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         added += [str(place) for place in places if _copy(Run(workdir / place), Run(folder / place), workdir)]
         if places:
             _write(source.run(name).job, target.run(name).job, workdir)
+    if "command" in study:
+        study["command"] = _STORE.sub(r"\1", study["command"])
     target.study.write(_elsewhere(study, workdir))
     if source.rule.exists():  # intervals are corrected for its looks
         target.rule.write(source.rule.read())

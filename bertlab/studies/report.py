@@ -245,11 +245,16 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
             values.setdefault(plain_text(environment.get(key)), []).append(run)
         text = next(iter(values))
         if len(values) > 1:
-            listing = (f"{value or 'none'} ({', '.join(runs)})" for value, runs in values.items())
+            listing = (f"{value or 'none'} ({_of_runs(runs)})" for value, runs in values.items())
             text = "differs between runs: " + "; ".join(listing)
         if text:
             rows.append((key.replace("_", " "), text))
     return rows
+
+
+def _of_runs(names: Sequence[str], most: int = 6) -> str:
+    """The names of runs, or, if they are many, their number and the first and last of them."""
+    return ", ".join(names) if len(names) <= most else f"{len(names)} runs, {names[0]} to {names[-1]}"
 
 
 def html_page(results: Results, compared: Sequence[Comparison]) -> str:

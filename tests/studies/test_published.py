@@ -63,12 +63,17 @@ def test_a_rule_for_stopping_early_is_published_with_what_it_stopped(tmp_path):
     assert looks_of(load(there)) == looks_of(load(here))
 
 
-def test_only_paths_of_the_study_are_shortened(tmp_path):
+def test_only_paths_of_the_study_and_of_the_store_are_shortened(tmp_path):
     here, folder = tmp_path / "t", tmp_path / "folder"
     assert run_sweep(study(), here)[0] == 0
     config = {"a": f"{here}/top-seed=1", "b": [f"--run={here}"], "c": f"{here}able5/mlm", "d": 1.5}
     (here / "top-seed=1" / "config.json").write_text(json.dumps(config))
+    recorded = StudyDirectory(here).study.read()
+    StudyDirectory(here).study.write(
+        recorded | {"command": f"bertlab sweep --study=a.py --workdir={here} --store=/a/b/c --jobs=2"}
+    )
     publish(here, folder)
+    assert StudyDirectory(folder).study.read()["command"] == "bertlab sweep --study=a.py --workdir=t --store=c --jobs=2"
     found = json.loads((folder / "top-seed=1" / "config.json").read_text())
     assert found == {"a": "t/top-seed=1", "b": ["--run=t"], "c": f"{here}able5/mlm", "d": 1.5}
 

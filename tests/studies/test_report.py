@@ -528,6 +528,8 @@ def test_environments_that_differ_are_listed_by_run():
         }
     )
     assert rows == [("devices", "cpu × 2"), ("commit", "differs between runs: 1 (a); 2 (b)")]
+    [(_, text)] = environment_rows({f"r{n}": {"commit": str(n // 7)} for n in range(12)})
+    assert text == "differs between runs: 0 (7 runs, r0 to r6); 1 (r7, r8, r9, r10, r11)"
 
 
 def test_files_and_terminal(study_directory, study_report):
@@ -776,4 +778,4 @@ def test_a_published_finding_is_held_against_the_interval(mlm, ltr, says, tmp_pa
     first, *more = findings_of(results)
     assert says in first and "MLM is above LTR (83.9 and 82.1; table 5)." in first
     tokens = count_text(results.values(cost("tokens")).max())
-    assert any(f"read more than {tokens} tokens" in text for text in more), "how small it was"
+    assert any(f"pretrained on more than {tokens} tokens" in text for text in more), "how small it was"
