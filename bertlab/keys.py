@@ -238,6 +238,8 @@ KEYS = (
     Key("model.truncated_init", bool, "transformers: initial values from a normal cut at two deviations (BERT) or a full one"),
     Key("model.scaled_residual_init", bool, "transformers: smaller initial values of the residual branches' outputs (GPT-2)"),
     Key("model.init_stddev", float, "standard deviation of kernels and embeddings; 0.02 is small for narrow models", least=0),
+    Key("model.base_width", int, "transformers: the width that rate and init_stddev are meant for, carried over by μP; 0: off",
+        least=0),
     Key("model.activation", str, "transformers: activation", ("gelu_tanh", "gelu_erf", "relu", "silu")),
     Key("model.gated", bool, "transformers: feed-forward layer with a gate (GeGLU, SwiGLU)"),
     Key("model.norm", str, "transformers: kind of norm", ("layer_norm", "rms_norm")),

@@ -483,6 +483,8 @@ def _modern_settings(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 # config.json has config.model's own names but for this one, which transformers reads itself.
 _OWN_NAMES = {"tied": "tie_word_embeddings"}
+# Keys that earlier exports lack, and what they meant.
+_ADDED = {"base_width": 0}
 
 
 def _own_keys() -> list[Key]:
@@ -496,7 +498,7 @@ def _own_settings(settings: Mapping[str, Any], path: Path) -> tuple[str, dict[st
     values = {}
     for key in _own_keys():
         name = _OWN_NAMES.get(key.leaf, key.leaf)
-        value, kind = settings.get(name), key.default
+        value, kind = settings.get(name, _ADDED.get(name)), key.default
         if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
             raise UserError(f"{path}: {name}={value!r} must be a {key.values()}")
         values[key.name] = kind(value)
@@ -579,6 +581,8 @@ def kind_of(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Toke
     left_to_right, activation = shape.direction == "left-to-right", shape.activation
     modern = has(norm="layer_norm", norm_placement="pre", first_norm=False, embedding_norm=True, final_norm=True, gated=True)
     modern = modern and has(position_encoding="rotary", segments=0, direction="bidirectional") and not pools
+    if shape.times_base != 1 and predicts:
+        return "bertlab"
     if modern and (head[:2] == (True, True) or not predicts):
         return "modernbert"
     if not has(norm="layer_norm", first_norm=True, gated=False, use_bias=True, position_encoding="learned", local_window=0):

@@ -68,6 +68,7 @@ class BertlabConfig(PreTrainedConfig):
     pooler: bool = False
     dropout: float = 0.1
     init_stddev: float = 0.02
+    base_width: int = 0
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None
@@ -143,10 +144,12 @@ class Output(nn.Module):
         self.transform = nn.Linear(config.width, config.width, bias=config.use_bias) if config.output_transform else None
         self.transform_norm = norm_of(config) if config.output_transform else None
         self.decoder = nn.Linear(config.width, config.vocab_size, bias=config.output_bias)
+        self.divisor = config.width / config.base_width if config.base_width else 1.0
 
     def forward(self, x):
         """Logits [B, L, V]."""
-        return self.decoder(x if self.transform is None else self.transform_norm(self.activation(self.transform(x))))
+        x = x if self.transform is None else self.transform_norm(self.activation(self.transform(x)))
+        return self.decoder(x / self.divisor)
 
 
 class BertlabPreTrainedModel(PreTrainedModel):

@@ -21,6 +21,7 @@ from bertlab.models.base import (
     Shape,
     TokenPrediction,
     View,
+    between_products,
     lookup,
     normal,
     param,
@@ -76,7 +77,8 @@ class AwdLstmConfig(Shape):
 
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
         """States of `rows` rows before their first position: zeros, by side and layer, each [rows, F]."""
-        zeros = lambda cell: {"cell": jnp.zeros((rows, cell), jnp.float32), "state": jnp.zeros((rows, cell), self.dtype)}
+        dtype = between_products(self.dtype)
+        zeros = lambda cell: {"cell": jnp.zeros((rows, cell), jnp.float32), "state": jnp.zeros((rows, cell), dtype)}
         return {side: {f"layer_{i}": zeros(cell) for i, cell in enumerate(self.cells)} for side in sides}
 
 
@@ -107,8 +109,8 @@ class DroppedLstm(nn.Module):
         bias = self.param("input_bias", param(init, None, "hidden"), (4, f))
         bias = bias + self.param("recurrent_bias", param(init, None, "hidden"), (4, f))
         wh = Dropout(c.weight_dropout)(wh, self.deterministic)
-        flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * f)
-        gates = of_inputs(x, flat(wx)) + flat(bias)
+        flat = lambda w: w.astype(between_products(c.dtype)).reshape(*w.shape[:-2], 4 * f)
+        gates = of_inputs(x, flat(wx), c.dtype) + flat(bias)
         outputs, end = lstm(Cell((0, 1, 2, 3), None, self.reverse), gates, flat(wh), None, begin, *rows)
         return rows_apart(outputs, axis=1), end
 
@@ -158,6 +160,6 @@ class AwdLstm(Body):
 
     def _embed(self, tokens: Int[Array, "L B"], deterministic: bool) -> Float[Array, "L B D"]:
         """Rows of the table; `embedding_dropout` drops whole words everywhere in the batch."""
-        embedded = lookup(self.token_embedding.astype(self.config.dtype), tokens)
+        embedded = lookup(self.token_embedding.astype(between_products(self.config.dtype)), tokens)
         kept = self.words(jnp.ones(self.config.vocab_size, embedded.dtype), deterministic)
         return embedded * kept[tokens][..., None]

@@ -343,6 +343,11 @@ class Shape:
         """Forward and backward FLOPs of one row of logits."""
         return 6 * self.width * self.vocab_size
 
+    @property
+    def times_base(self) -> float:
+        """How many times as wide it is as the width that rates and initial values are meant for (μP)."""
+        return 1.0
+
 
 class TokenPrediction(nn.Module):
     """Hidden states to logits. A biLSTM's joined state (2D wide) is always transformed to the embedding's width first."""
@@ -356,6 +361,8 @@ class TokenPrediction(nn.Module):
     norm: str = "layer_norm"
     use_bias: bool = True
     activation: str = "gelu_tanh"
+    divisor: float = 1.0  # of the logits, without their bias
+    table_initializer: nn.initializers.Initializer | None = None  # None: `initializer`
 
     def __call__(
         self,
@@ -392,9 +399,10 @@ class TokenPrediction(nn.Module):
             hidden = ACTIVATIONS[self.activation](hidden)
             hidden = Norm(self.epsilon, self.norm, self.use_bias, name=f"{name}_norm")(hidden)
         if not self.config.tied:
-            embedding = self.param("kernel", param(self.initializer, "vocab", "embed"), (self.vocab_size, width))
+            table = param(self.table_initializer or self.initializer, "vocab", "embed")
+            embedding = self.param("kernel", table, (self.vocab_size, width))
         bias = self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,)) if self.config.bias else None
-        return hidden.astype(self.dtype), embedding, bias
+        return hidden.astype(self.dtype) / self.divisor, embedding, bias
 
 
 class Body(nn.Module):

@@ -22,6 +22,7 @@ from bertlab.models.base import (
     Shape,
     TokenPrediction,
     View,
+    between_products,
     lookup,
     normal,
     param,
@@ -98,7 +99,7 @@ class BilstmConfig(Shape):
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
         """States of `rows` rows before their first position: zeros, [rows, n, F] and [rows, n, D]."""
         cell = jnp.zeros((rows, self.layers, self.hidden), jnp.float32)
-        state = jnp.zeros((rows, self.layers, self.width), self.dtype)
+        state = jnp.zeros((rows, self.layers, self.width), between_products(self.dtype))
         return {side: {"cell": cell, "state": state} for side in sides}
 
 
@@ -134,13 +135,14 @@ class ProjectedLstm(nn.Module):
         bias = self.param("bias", param(nn.initializers.zeros, None, "hidden"), (4, c.hidden))
         projection_init = uniform((6 / (c.hidden + c.width)) ** 0.5)
         wp = self.param("projection", param(projection_init, "hidden", "embed"), (c.hidden, c.width))
-        flat = lambda w: w.astype(c.dtype).reshape(*w.shape[:-2], 4 * c.hidden)
+        dtype = between_products(c.dtype)
+        flat = lambda w: w.astype(dtype).reshape(*w.shape[:-2], 4 * c.hidden)
         # bilm-tf applies dropout to the input of each layer, and the residual adds the input after dropout.
         inputs = Dropout(c.dropout)(x, self.deterministic)
         bias = bias + jnp.array([0.0, 0.0, 1.0, 0.0])[:, None]
-        gates = of_inputs(inputs, flat(wx)) + flat(bias)
+        gates = of_inputs(inputs, flat(wx), c.dtype) + flat(bias)
         cell = Cell((0, 2, 1, 3), c.clip, self.reverse)
-        outputs, end = lstm(cell, gates, flat(wh), wp.astype(c.dtype), begin, *rows)
+        outputs, end = lstm(cell, gates, flat(wh), wp.astype(dtype), begin, *rows)
         outputs = rows_apart(outputs + jnp.where(residual, inputs, 0), axis=1)
         return outputs, (outputs, end)
 
@@ -181,7 +183,7 @@ class Bilstm(Body):
     def _embed(self, view: View) -> Float[Array, "B L D"]:
         if self.config.token_encoder == "characters":
             return self.characters(view["characters"])
-        return lookup(self.token_embedding.astype(self.config.dtype), view["tokens"])
+        return lookup(self.token_embedding.astype(between_products(self.config.dtype)), view["tokens"])
 
     @nn.compact
     def _stack(self, embedded: Float[Array, "L B D"], view: View, side: str, deterministic: bool, carry: Carry):

@@ -88,6 +88,7 @@ _TRANSFORMER = dict(
     local_window=0,
     global_every=1,
     init_stddev=0.02,
+    base_width=0,
     scaled_residual_init=False,
     tied=True,
     dropout=0.1,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.models.base import BATCH_AXES, Carry, View, for_cpu
+from bertlab.models.base import BATCH_AXES, Carry, View, between_products, for_cpu, product
 
 State = Mapping[str, Array]
 """`cell` [B, F] in float32, so that small changes are not rounded away over time, and `state` [B, D]."""
@@ -56,19 +56,29 @@ def begin_with(config, carry: Carry, side: str, view: View) -> Carry:
     return jax.tree.map(lambda x: jnp.where(continues.reshape(-1, *[1] * (x.ndim - 1)), x, 0), carry[side])
 
 
+def of_inputs(x: Float[Array, "L B D"], kernel: Float[Array, "D F"], dtype: jnp.dtype) -> Float[Array, "L B F"]:
+    """The inputs' contribution to the gates, one product in `dtype` for all positions; the result has that between products.
+
+    What follows in the loop over time is in the dtype between products too: a CPU takes ten times as long for bfloat16 there.
+    """
+    if between_products(dtype) != dtype:
+        return product(x, kernel, dtype)
+    return _in_one_product(x.astype(dtype), kernel.astype(dtype))
+
+
 @jax.custom_vjp
-def of_inputs(x: Float[Array, "L B D"], kernel: Float[Array, "D F"]) -> Float[Array, "L B F"]:
-    """The inputs' contribution to the gates, one product for all positions; so is the kernel's gradient."""
+def _in_one_product(x: Float[Array, "L B D"], kernel: Float[Array, "D F"]) -> Float[Array, "L B F"]:
+    """x @ kernel, whose kernel's gradient is one product too."""
     return jnp.einsum("lbd,df->lbf", x, kernel)
 
 
-def _of_inputs_backward(factors, of_result):
+def _in_one_product_backward(factors, of_result):
     x, kernel = factors
     of_x = jnp.einsum("lbf,df->lbd", of_result, kernel)
     return of_x.astype(x.dtype), _of_weights(x, of_result).astype(kernel.dtype)
 
 
-of_inputs.defvjp(lambda x, kernel: (of_inputs(x, kernel), (x, kernel)), _of_inputs_backward)
+_in_one_product.defvjp(lambda x, kernel: (_in_one_product(x, kernel), (x, kernel)), _in_one_product_backward)
 
 
 def _of_weights(x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]) -> Float[Array, "D F"]:

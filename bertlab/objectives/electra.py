@@ -272,7 +272,7 @@ class _Generator(Transformer):
         if c.final_norm:
             self.final_norm = Norm(c.epsilon, c.norm, c.use_bias)
         self.output = TokenPrediction(
-            c.output, c.vocab_size, wide.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation
+            c.output, c.vocab_size, wide.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation, wide.times_base
         )
 
     def logits(self, view: View, deterministic: bool) -> Float[Array, "B P V"]:

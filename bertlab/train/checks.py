@@ -246,6 +246,11 @@ def check_shape(config: ConfigDict, shape) -> None:
         ) from None
     check_attention(config, shape)
     check_optimizer(config.optimizer)
+    if shape.times_base != 1 and config.optimizer.name != "adam":
+        raise UserError(
+            f"config.model.base_width={shape.base_width}: μP's rates are Adam's, not those of"
+            f" config.optimizer.name={config.optimizer.name!r}; set name='adam', or base_width=0"
+        )
     build_adapter(config.lora)
     if config.optimizer.average_after and not config.train.eval_every:
         raise UserError(

@@ -173,7 +173,7 @@ class Session:
         config, program = experiment.config, experiment.program
         self.experiment, self.workdir = experiment, workdir
         self.mesh = build_mesh(config.mesh)
-        self.optimizer = build_optimizer(config.optimizer, config.train.steps)
+        self.optimizer = build_optimizer(config.optimizer, config.train.steps, program.body.config.times_base)
         self.example = next(iter(experiment.evaluations.values()))[0]
         kept = kept_steps(config.train.keep, config.train.steps)
         self.checkpoints = Checkpoints(Run(workdir).checkpoints, config.train.keep_checkpoints, kept)

@@ -206,6 +206,17 @@ def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArg
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+def scale_kernels(factor: float) -> optax.GradientTransformation:
+    """Multiplies the updates of all kernels but that of an output layer over the vocabulary."""
+
+    def update(updates, params=None):
+        del params
+        is_kernel = lambda name: name.endswith("kernel") and not name.endswith("output/kernel")
+        return jax.tree_util.tree_map_with_path(lambda path, u: u * factor if is_kernel(parameter_name(path)) else u, updates)
+
+    return optax.stateless(update)
+
+
 class ThawState(NamedTuple):
     """The number of updates, and the state of the optimiser that sees only trained parameters."""
 
@@ -391,12 +402,14 @@ def check_optimizer(optimizer) -> None:
         raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} is not a valid pattern: {error}") from None
 
 
-def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraArgs:
+def build_optimizer(optimizer, steps: int, times_base: float = 1.0) -> optax.GradientTransformationExtraArgs:
     """The transformation from gradients to updates; `update` takes `rate_scale` (default 1), a factor of the whole update.
 
     Args:
         optimizer: `config.optimizer`.
         steps: of the whole run, for the schedule and the stages.
+        times_base: divides the rate of all kernels but that of an output layer over the vocabulary, which is like a table of
+            embeddings (μP; see `TransformerConfig.base_width`).
 
     Raises:
         UserError: from `check_optimizer` and the schedule; its `init` raises what `layer_plan` does.
@@ -422,6 +435,7 @@ def build_optimizer(optimizer, steps: int) -> optax.GradientTransformationExtraA
         *([] if optimizer.coupled_decay else [decay]),
         *([scale_by_trust_ratio(optimizer.decay_exclude)] if optimizer.name == "lamb" else []),
         scale_by_rate(optimizer, steps),
+        *([] if times_base == 1 else [scale_kernels(1 / times_base)]),
     ]
     if freezes(optimizer):
         parts = [train_thawed(optax.chain(*parts), optimizer, steps)]

@@ -130,7 +130,7 @@ def plan(config, topology: str) -> Plan:
     mesh, phase = build_mesh(config.mesh, devices), build_phases(config, made_up_program(config), batches)[0]
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
-    optimizer = build_optimizer(config.optimizer, config.train.steps)
+    optimizer = build_optimizer(config.optimizer, config.train.steps, phase.program.body.config.times_base)
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), next(iter(of_few.train)))

@@ -89,7 +89,7 @@ def test_no_gradient_of_a_kernel_is_added_up_in_the_loop():
 
 def inputs_and_gradients(x, kernel, gradient):
     """`of_inputs`, and its gradients."""
-    value, pull = jax.vjp(of_inputs, x, kernel)
+    value, pull = jax.vjp(lambda x, kernel: of_inputs(x, kernel, jnp.float32), x, kernel)
     return value, *pull(gradient)
 
 

@@ -48,6 +48,8 @@ SWITCHES = [
     {"output_transform": False, "output_bias": False},
     {"truncated_init": False, "init_stddev": 0.3},
     {"scaled_residual_init": True},
+    {"base_width": 8},
+    {"base_width": 8, "tied": False, "output_bias": False},
     {"layers": 1, "width": 24, "heads": 3, "hidden": 40, "max_positions": 13},
     {"dropout": 0.3},
     LOCAL,
