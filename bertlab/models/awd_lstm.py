@@ -28,7 +28,7 @@ from bertlab.models.base import (
     rematerialised,
     rows_apart,
 )
-from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, uniform
+from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, to_carry, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +77,7 @@ class AwdLstmConfig(Shape):
 
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
         """States of `rows` rows before their first position: zeros, by side and layer, each [rows, F]."""
-        dtype = between_products(self.dtype)
-        zeros = lambda cell: {"cell": jnp.zeros((rows, cell), jnp.float32), "state": jnp.zeros((rows, cell), dtype)}
+        zeros = lambda cell: {"cell": jnp.zeros((rows, cell), jnp.float32), "state": jnp.zeros((rows, cell), self.dtype)}
         return {side: {f"layer_{i}": zeros(cell) for i, cell in enumerate(self.cells)} for side in sides}
 
 
@@ -156,7 +155,7 @@ class AwdLstm(Body):
             c.side: tuple(map(batch_first, layers)),
             "dropped": {c.side: batch_first(self.after_layers(x, deterministic))},
         }
-        return Encoded(**encoded), {c.side: jax.lax.stop_gradient(end)} if carry else {}
+        return Encoded(**encoded), {c.side: to_carry(end, carry[c.side])} if carry else {}
 
     def _embed(self, tokens: Int[Array, "L B"], deterministic: bool) -> Float[Array, "L B D"]:
         """Rows of the table; `embedding_dropout` drops whole words everywhere in the batch."""

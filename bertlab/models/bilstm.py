@@ -31,7 +31,7 @@ from bertlab.models.base import (
     summary,
 )
 from bertlab.models.characters import PUBLISHED_FILTERS, Characters, CharactersConfig
-from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, uniform
+from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, to_carry, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class BilstmConfig(Shape):
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
         """States of `rows` rows before their first position: zeros, [rows, n, F] and [rows, n, D]."""
         cell = jnp.zeros((rows, self.layers, self.hidden), jnp.float32)
-        state = jnp.zeros((rows, self.layers, self.width), between_products(self.dtype))
+        state = jnp.zeros((rows, self.layers, self.width), self.dtype)
         return {side: {"cell": cell, "state": state} for side in sides}
 
 
@@ -172,7 +172,7 @@ class Bilstm(Body):
         for side in carry or self.config.sides:
             layers, end = self._stack(embedded, view, side, deterministic, carry)
             sides[side] = tuple(layer.transpose(1, 0, 2) for layer in (embedded, *layers))
-            carried |= {side: jax.lax.stop_gradient(end)} if carry else {}
+            carried |= {side: to_carry(end, carry[side])} if carry else {}
         # Once for all logits of a position: a sampled softmax computes them in two parts.
         dropped = {side: self.dropout(layers[-1], deterministic) for side, layers in sides.items()}
         if len(sides) == 2:

@@ -50,10 +50,17 @@ def borders(documents: Int[Array, "L B"], reverse: bool, stateful: bool) -> tupl
 
 def begin_with(config, carry: Carry, side: str, view: View) -> Carry:
     """A side's states for position 0: the carried ones if the row continues, otherwise the zeros of `config.initial_carry`."""
+    between = between_products(config.dtype)
+    wide = lambda x: x.astype(jnp.promote_types(x.dtype, between))
     if not carry:
-        return config.initial_carry(len(view["documents"]), (side,))[side]
+        return jax.tree.map(wide, config.initial_carry(len(view["documents"]), (side,))[side])
     continues = view["continues"] > 0
-    return jax.tree.map(lambda x: jnp.where(continues.reshape(-1, *[1] * (x.ndim - 1)), x, 0), carry[side])
+    return jax.tree.map(lambda x: jnp.where(continues.reshape(-1, *[1] * (x.ndim - 1)), wide(x), 0), carry[side])
+
+
+def to_carry(end: Carry, carry: Carry) -> Carry:
+    """The states after a row, in the dtypes of those before it; no gradient passes through them."""
+    return jax.tree.map(lambda new, old: jax.lax.stop_gradient(new.astype(old.dtype)), end, carry)
 
 
 def of_inputs(x: Float[Array, "L B D"], kernel: Float[Array, "D F"], dtype: jnp.dtype) -> Float[Array, "L B F"]:
