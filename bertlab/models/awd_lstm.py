@@ -6,7 +6,6 @@ Letters: B batch, L length, D embedding width, F cell width (of the last layer: 
 import dataclasses
 from collections.abc import Iterable
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int

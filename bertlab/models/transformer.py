@@ -62,10 +62,10 @@ class TransformerConfig(Shape):
         segments: rows of the segment embedding; 0 for none; 1: the same for all tokens (RoBERTa).
         truncated_init: initial values from a truncated normal (BERT) or a plain one (GPT).
         init_stddev: its deviation.
-        base_width: the width W that the learning rate and `init_stddev` are meant for; 0: this one. At another width D = m·W the
-            best rate stays about the same under μP (Yang et al. 2022, table 8, for Adam): kernels whose inputs are D or F wide
-            have initial deviations smaller by √m and rates smaller by m. The output layer's table has neither; its logits are
-            divided by m. Keep F / D and the width of a head, so that wider models have more heads.
+        base_width: the width W that the learning rate and `init_stddev` are meant for; 0: this one. At another width D = m·W
+            the best rate stays about the same under μP (Yang et al. 2022, table 8, for Adam): kernels whose inputs are D or F
+            wide have initial deviations smaller by √m and rates smaller by m. The output layer's table has neither; its
+            logits are divided by m. Keep F / D and the width of a head, so that wider models have more heads.
         scaled_residual_init: initial kernels that write to the residual are smaller by √(2·layers) (GPT-2).
         remat: "none", "dots" or "full": what the backward pass recomputes.
         scan_layers: run layers in a loop, or unrolled; None: what suits the device.

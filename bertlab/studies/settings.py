@@ -51,7 +51,7 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
 _SAME_TEXT = {"train.phases": "", "data.dupe_factor": 0, "data.tokenizer.kind": "unigram", "data.tokenizer.lowercase": False}
 # For bodies trained with Adam: transformers, and ELMo on subwords.
 ADAM: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"model.dropout": 0.0},
+    "tiny": {"model.dropout": 0.0, "optimizer.learning_rate": 3e-3},
     "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
     "small": {"optimizer.learning_rate": 5e-4, "optimizer.warmup_steps": 5000},
     "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000, **_SAME_TEXT},
@@ -61,7 +61,7 @@ ADAM: Mapping[str, Mapping[str, Any]] = {
 # of word frequencies after 4 M tokens; today's has left it (experiments/README.md has the trials). All objectives of a study
 # have the same body; `body=paper` is the papers' with a larger initial deviation.
 BODIES: Mapping[str, Mapping[str, Any]] = {
-    "paper": {"model.init_stddev": 0.05},
+    "paper": {"model.init_stddev": 0.05, "optimizer.learning_rate": 1e-3},
     "today": {
         "model.init_stddev": 0.05,
         "model.position_encoding": "rotary",

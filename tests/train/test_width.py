@@ -1,4 +1,4 @@
-"""μP: what a few steps change in a transformer is as large in a wide one as in a narrow one (Yang et al. 2022, appendix D.1)."""
+"""μP: a few steps change as much in a wide transformer as in a narrow one (Yang et al. 2022, appendix D.1)."""
 
 import jax
 import numpy as np
