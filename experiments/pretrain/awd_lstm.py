@@ -6,8 +6,9 @@
 As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties (`ar` with weight 2, `tar` with
 1), truncated backpropagation of varying length with the rate in proportion, and SGD that starts averaging when the held-out
 loss stops falling (checked every `train.eval_every` steps; in the original once per epoch). Size original has that repository's
-settings for WikiText-2 (`bertlab.papers.AWD_LSTM`). Its rate of 30 suits its size and batch. A small model on little text needs
-less dropout and a smaller rate, as set here for tiny and mini.
+settings for WikiText-2 (`bertlab.papers.AWD_LSTM`). A small model on little text needs less dropout, as set here for tiny and
+mini. The rate is always the published one, 30: at scale=tiny, of 10, 30, 60 and 120, it has the lowest loss on Wikipedia after
+1.6 M tokens (5.80, 5.40, 6.22 and 12.02 nats; one seed).
 """
 
 from bertlab.config import base_config, parse_arguments, take_published, train_on
@@ -43,7 +44,6 @@ def get_config(arguments=None):
         take_published(config, values["steps"])
     else:
         config.model.update(input_dropout=0.2, hidden_dropout=0.1, dropout=0.1, weight_dropout=0.2, embedding_dropout=0.02)
-        config.optimizer.learning_rate = 10.0
     train_on(config, values["corpus"], f"{objective}+ar+tar")
     config.objectives.ar.weight = 2.0
     return config
