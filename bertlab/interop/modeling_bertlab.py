@@ -6,6 +6,8 @@ It needs torch and transformers and nothing of bertlab. Config keys have the nam
 Letters: B batch, L length, D model width, H heads, K head width.
 """
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -19,6 +21,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+BUCKETS, DISTANCE = 32, 128  # of relative positions
 ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_erf": F.gelu,
@@ -97,7 +100,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.use_bias)
 
     def forward(self, x, visible, rotation):
-        """x [B, L, D]; visible bool [B, 1, L, L]; rotation (cos, sin) or None."""
+        """x [B, L, D]; visible [B, 1, L, L] bool, or [B, H, L, L] a bias of the scores; rotation (cos, sin) or None."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if rotation is not None:
             query, key = rotate(query, *rotation), rotate(key, *rotation)
@@ -170,6 +173,7 @@ class BertlabModel(BertlabPreTrainedModel):
         self.token_embedding = nn.Embedding(c.vocab_size, c.width)
         self.position_embedding = nn.Embedding(c.max_positions + c.position_offset, c.width) if learned else None
         self.segment_embedding = nn.Embedding(c.segments, c.width) if c.segments else None
+        self.relative_bias = nn.Embedding(BUCKETS, c.heads) if c.position_encoding == "relative" else None
         self.embedding_norm = norm_of(c) if c.embedding_norm else None
         self.blocks = nn.ModuleList(Block(c, number == 0) for number in range(c.layers))
         self.final_norm = norm_of(c) if c.final_norm else None
@@ -213,6 +217,8 @@ class BertlabModel(BertlabPreTrainedModel):
         mask = zeros + 1 if attention_mask is None else attention_mask
         if self.position_embedding is not None:
             x = x + self.position_embedding(positions + c.position_offset)
+        if c.position_encoding == "sinusoidal":
+            x = x + self.sinusoids(positions).to(x.dtype)
         if self.segment_embedding is not None:
             x = x + self.segment_embedding(zeros if token_type_ids is None or c.segments == 1 else token_type_ids)
         if self.embedding_norm is not None:
@@ -238,9 +244,31 @@ class BertlabModel(BertlabPreTrainedModel):
         itself = index[None, :] == index[:, None]  # so that padding sees something, and its states are numbers
         near = (positions[:, :, None] - positions[:, None, :]).abs() <= c.local_window // 2
         return tuple(
-            ((seen | itself)[:, None], self.rotation(positions, base, dtype))
+            (self.scored((seen | itself)[:, None], dtype), self.rotation(positions, base, dtype))
             for seen, base in ((visible, c.rotary_base), (visible & near, c.rotary_base_local))
         )
+
+    def scored(self, seen, dtype):
+        """The visible positions; with relative positions, the bias of each head's scores, −∞ where nothing is visible."""
+        if self.relative_bias is None:
+            return seen
+        index = torch.arange(seen.shape[-1], device=seen.device)
+        ahead = index[None, :] - index[:, None]
+        both_sides, distance = self.config.direction == "bidirectional", ahead.abs()
+        buckets = BUCKETS // 2 if both_sides else BUCKETS
+        exact = buckets // 2
+        share = (distance.clamp(min=1).double() / exact).log() / math.log(DISTANCE / exact)
+        bucket = torch.where(distance < exact, distance, (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1))
+        bucket = bucket + buckets * (both_sides & (ahead > 0))
+        bias = self.relative_bias(bucket).permute(2, 0, 1)[None].to(dtype)
+        return bias.masked_fill(~seen, torch.finfo(dtype).min)
+
+    def sinusoids(self, positions):
+        """sin(position / 10000^(2i/D)) in coordinate 2i, the cosine in 2i + 1."""
+        width = self.config.width
+        rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+        angles = positions[:, :, None].float() * rates
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
 
     def rotation(self, positions, base, dtype):
         """Cosines and sines of each pair of coordinates' angle, position · base^(−2i/K); None without rotary positions."""

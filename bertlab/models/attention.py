@@ -2,8 +2,8 @@
 
     xla     plain JAX; holds its weights [B, H, L, L]. Every mask, and dropout of the weights
     cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights
-    pallas  JAX's fused kernels for GPU (Triton) and TPU (Mosaic). Documents and direction, no dropout of the weights. On a
-            CPU it is interpreted, for tests
+    pallas  JAX's fused kernels for GPU (Triton) and TPU (Mosaic). Documents and direction, no bias of the scores, no dropout
+            of the weights. On a CPU it is interpreted, for tests
 
 Letters: B batch, L length, H heads, K head width.
 """
@@ -32,11 +32,13 @@ class Sight:
         mask: [B, 1, L, L], the keys that each query sees.
         documents: [B, L], or None if the mask is more than "the same document, not against the direction".
         direction: the body's direction.
+        bias: [1, H, L, L], added to the scores; None for none.
     """
 
     mask: Bool[Array, "B 1 L L"]
     documents: Int[Array, "B L"] | None
     direction: str
+    bias: Float[Array, "1 H L L"] | None = None
 
 
 def attend(
@@ -59,10 +61,13 @@ def attend(
     """
     dtype = dtype or query.dtype
     if backend == "cudnn" and drop is None:
-        return jax.nn.dot_product_attention(query, key, value, mask=sight.mask, implementation="cudnn")
-    if backend == "pallas" and drop is None and sight.documents is not None and tiles(query.shape[1]):
+        bias = None if sight.bias is None else sight.bias.astype(query.dtype)
+        return jax.nn.dot_product_attention(query, key, value, bias, mask=sight.mask, implementation="cudnn")
+    plain = drop is None and sight.bias is None and sight.documents is not None
+    if backend == "pallas" and plain and tiles(query.shape[1]):
         return _on_all_devices(functools.partial(_fused, sight.direction), query, key, value, sight.documents)
     scores = einsum("blhk,bmhk->bhlm", query, key, dtype, jnp.float32) / query.shape[-1] ** 0.5
+    scores = scores if sight.bias is None else scores + sight.bias
     weights = jax.nn.softmax(jnp.where(sight.mask, scores, jnp.finfo(jnp.float32).min)).astype(query.dtype)
     return einsum("bhlm,bmhk->blhk", weights if drop is None else drop(weights), value, dtype)
 

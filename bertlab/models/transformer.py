@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
@@ -38,6 +39,7 @@ from bertlab.models.base import (
     truncated_normal,
 )
 
+BUCKETS, DISTANCE = 32, 128  # of relative positions
 _SIDE = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "backward"}
 
 
@@ -54,7 +56,9 @@ class TransformerConfig(Shape):
         first_norm: pre: a norm before the first block's attention too; ModernBERT has none (its scale is then not used).
         final_norm: a norm after the last block.
         embedding_norm: a norm after the summed embeddings.
-        position_encoding: "learned", "rotary" (Su et al. 2021) or "none".
+        position_encoding: "learned"; "sinusoidal", added to the embeddings (Vaswani et al. 2017, section 3.5); "rotary" (Su et
+            al. 2021); "relative", a bias of each head's scores by the distance's bucket, the same in all layers (Raffel et al.
+            2020, section 2.1); or "none".
         position_offset: added to learned positions (RoBERTa: 2).
         rotary_base, rotary_base_local: θ of layers that see everything and of layers that see a window.
         local_window: a position of a local layer sees half of it to either side; 0: no layer is local.
@@ -187,6 +191,28 @@ def rotate(x: Float[Array, "B L H K"], angles: Float[Array, "B L 1 K/2"]) -> Flo
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
+def sinusoids(positions: Int[Array, "B L"], width: int) -> Float[Array, "B L D"]:
+    """sin(position / 10000^(2i/D)) in coordinate 2i, the cosine in 2i + 1 (Vaswani et al. 2017, section 3.5)."""
+    rates = 10_000.0 ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    angles = positions[:, :, None].astype(jnp.float32) * rates
+    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1).reshape(*positions.shape, -1)[..., :width]
+
+
+def distance_buckets(length: int, both_sides: bool) -> Int[np.ndarray, "L L"]:
+    """The bucket of each key (last axis) seen from each query (Raffel et al. 2020, section 2.1; transformers' T5 has the same).
+
+    Distances below half of a side's buckets have their own; longer ones share, in steps that grow up to DISTANCE. With both
+    sides, keys after the query have the upper half of the BUCKETS; with one, its keys have all.
+    """
+    ahead = np.arange(length)[None] - np.arange(length)[:, None]
+    distance = np.abs(ahead)
+    buckets = BUCKETS // 2 if both_sides else BUCKETS
+    exact = buckets // 2
+    share = np.log(np.maximum(distance, 1) / exact) / np.log(DISTANCE / exact)
+    far = np.minimum(exact + (share * (buckets - exact)).astype(np.int64), buckets - 1)
+    return np.where(distance < exact, distance, far) + np.where(both_sides & (ahead > 0), buckets, 0)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2) over flattened rows."""
 
@@ -228,7 +254,8 @@ class Block(nn.Module):
         Args:
             x: the residual stream.
             layer: whether it is the first, and whether it attends to all visible positions or to a window.
-            views: (mask, angles) for a layer that sees all, and for one that sees a window (or None); `Sight.documents`.
+            views: (mask, angles) for a layer that sees all, and for one that sees a window (or None); `Sight.documents` and
+                `Sight.bias`.
 
         Returns:
             The new residual stream, twice: as the scan's carry and as its output.
@@ -237,11 +264,11 @@ class Block(nn.Module):
         norm = lambda name: Norm(c.epsilon, c.norm, c.use_bias, name=name)
         dropout = Dropout(c.dropout, deterministic=self.deterministic)
         is_first, sees_all = layer
-        everything, window, documents = views
+        everything, window, documents, bias = views
         mask, angles = (
             everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
         )
-        sight, attention = Sight(mask, documents, c.direction), Attention(c, self.deterministic, name="attention")
+        sight, attention = Sight(mask, documents, c.direction, bias), Attention(c, self.deterministic, name="attention")
         if c.norm_placement == "pre":
             normed = norm("attention_norm")(x)
             normed = normed if c.first_norm else jnp.where(is_first, x, normed)
@@ -274,6 +301,8 @@ class Transformer(Body):
         self.token_embedding = self.param("token_embedding", *table(c.vocab_size, "vocab"))
         if c.position_encoding == "learned":
             self.position_embedding = self.param("position_embedding", *table(c.max_positions + c.position_offset, None))
+        if c.position_encoding == "relative":
+            self.relative_bias = self.param("relative_bias", param(c.table_init, None, "heads"), (BUCKETS, c.heads))
         if c.segments:
             self.segment_embedding = self.param("segment_embedding", *table(c.segments, None))
         if c.embedding_norm:
@@ -313,6 +342,8 @@ class Transformer(Body):
         x = lookup(self.token_embedding.astype(between_products(c.dtype)), view["tokens"])
         if c.position_encoding == "learned":
             x = x + lookup(self.position_embedding.astype(between_products(c.dtype)), view["positions"] + c.position_offset)
+        if c.position_encoding == "sinusoidal":
+            x = x + sinusoids(view["positions"], c.width).astype(x.dtype)
         if c.segments:
             segments = view["segments"] if c.segments > 1 else jnp.zeros_like(view["segments"])
             x = x + lookup(self.segment_embedding.astype(between_products(c.dtype)), segments)
@@ -337,5 +368,9 @@ class Transformer(Body):
         blocks = stacked(Block, c.layers, c.remat, c.scan_layers)(c, deterministic, name="blocks")
         number = jnp.arange(c.layers)
         documents = None if "order" in view or c.local_window else view["documents"]
-        _, outputs = blocks(x, (number == 0, number % c.global_every == 0), (everything, window, documents))
+        bias = None
+        if c.position_encoding == "relative":  # a document's tokens are neighbours in its row, so indices serve as positions
+            buckets = distance_buckets(mask.shape[-1], c.direction == "bidirectional")
+            bias = jnp.moveaxis(self.relative_bias[buckets], -1, 0)[None]
+        _, outputs = blocks(x, (number == 0, number % c.global_every == 0), (everything, window, documents, bias))
         return list(outputs)

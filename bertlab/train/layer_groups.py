@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.train.schedules import learning_rate
 
-_EMBEDDINGS = re.compile(r"body/(token_embedding$|position_embedding$|segment_embedding$|embedding_norm/|characters/)")
+_EMBEDDINGS = re.compile(r"body/((token|position|segment)_embedding$|relative_bias$|embedding_norm/|characters/)")
 STACKED = re.compile(r"body/(blocks|forward|backward)/")
 LAYER = re.compile(r"body/layer_(\d+)/")
 _HEAD = re.compile(r"(heads_[^/]+|body/(pooler|output|final_norm))/")

@@ -235,19 +235,21 @@ class Pretrained:
         """
         return check_kind(kind, self.program.objectives, self._trained)
 
-    def score(self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS) -> list[Score]:
+    def score(self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS, closing: bool = True) -> list[Score]:
         """Log-probability, or pseudo-log-likelihood, of each text by the model's own objectives.
 
         Args:
             texts: strings.
             kind: one of `kinds`; None for the first. `bertlab.transfer.likelihood` defines each kind.
             orders: random orders of each text, for "any-order".
+            closing: also score where the text ends: its last token, or for "any-order" its number of pieces. For texts whose
+                length is known.
 
         Raises:
             UserError: the model predicts no tokens, or not in this way; or a text has more tokens than the model has positions.
         """
         kind = self.check_kind(kind)
-        return self.scorer.score(self.rows(texts, pretokenized=False), kind, orders)
+        return self.scorer.score(self.rows(texts, pretokenized=False), kind, orders, closing)
 
     def bits_per_byte(self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS) -> BitsPerByte:
         """Bits per byte of texts: within one kind of score, you can compare models with different tokenizers.

@@ -9,6 +9,7 @@ import pytest
 
 from bertlab.models.base import Norm
 from bertlab.models.presets import FAMILIES
+from bertlab.models.transformer import distance_buckets
 from bertlab.objectives import Vocabulary
 from tests.references import (
     gelu,
@@ -50,6 +51,14 @@ def turned(x, positions, base):
     return np.concatenate([number.real, number.imag], 1)
 
 
+def bucket(ahead, both_sides):
+    """T5's bucket of a distance: the first ones by themselves, longer ones by their logarithm, up to 128."""
+    buckets, distance = 16 if both_sides else 32, abs(ahead)
+    own = buckets // 2
+    far = own + int(math.log(max(distance, 1) / own) / math.log(128 / own) * (buckets - own))
+    return (distance if distance < own else min(far, buckets - 1)) + (16 if both_sides and ahead > 0 else 0)
+
+
 def encode_row(body, row, c):
     """Hidden states [L, D] of every layer of one row, in float64, written from the papers; `c` has the switches."""
 
@@ -71,7 +80,12 @@ def encode_row(body, row, c):
             q, k, v = (x @ p["qkv_kernel"][:, i, head] + (p["qkv_bias"][i, head] if c.use_bias else 0) for i in range(3))
             if c.position_encoding == "rotary":
                 q, k = turned(q, row["positions"], base), turned(k, row["positions"], base)
-            scores = np.where(mask, q @ k.T / np.sqrt(q.shape[1]), -np.inf)
+            scores = q @ k.T / np.sqrt(q.shape[1])
+            if c.position_encoding == "relative":
+                both_sides, place = c.direction == "bidirectional", row["positions"]
+                buckets = [[bucket(int(there - here), both_sides) for there in place] for here in place]
+                scores = scores + body["relative_bias"][buckets, head]
+            scores = np.where(mask, scores, -np.inf)
             weights = np.exp(scores - scores.max(1, keepdims=True))
             mixed += weights / weights.sum(1, keepdims=True) @ v @ p["out_kernel"][head]
         return mixed + p.get("out_bias", 0.0)
@@ -83,6 +97,10 @@ def encode_row(body, row, c):
     x = np.float64(body["token_embedding"])[row["tokens"]]
     if c.position_encoding == "learned":
         x = x + body["position_embedding"][row["positions"] + c.position_offset]
+    if c.position_encoding == "sinusoidal":
+        for i in range(c.width):
+            angle = row["positions"] / 10_000 ** (i // 2 * 2 / c.width)
+            x[:, i] += np.cos(angle) if i % 2 else np.sin(angle)
     if c.segments:
         x = x + body["segment_embedding"][row["segments"] if c.segments > 1 else 0 * row["segments"]]
     if c.embedding_norm:
@@ -109,6 +127,11 @@ SHAPES = {
     "roberta": ("bert", "bidirectional", ROBERTA),
     "modern": ("modern", "bidirectional", dict(local_window=4, global_every=3, heads=2)),
     "modern left to right": ("modern", "left-to-right", dict(local_window=2, global_every=2, activation="silu")),
+    "sinusoidal": ("bert", "bidirectional", dict(position_encoding="sinusoidal")),
+    "relative": ("bert", "bidirectional", dict(position_encoding="relative")),
+    "relative, left to right": ("gpt", "left-to-right", dict(position_encoding="relative")),
+    "relative, right to left": ("bert", "right-to-left", dict(position_encoding="relative", segments=0)),
+    "relative, modern": ("modern", "bidirectional", dict(position_encoding="relative", local_window=4, global_every=2)),
     "no positions, gated, biases, post": (
         "gpt",
         "left-to-right",
@@ -163,6 +186,14 @@ def test_a_views_own_order_equals_numpy(name, packed_batch):
         expected = encode_row(params["body"], {k: v[row] for k, v in view.items()}, program.body.config)
         for ours, theirs in zip(layers, expected, strict=True):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_far_relative_positions_share_buckets():
+    for both_sides in (True, False):
+        found = distance_buckets(300, both_sides)
+        expected = [[bucket(there - here, both_sides) for there in range(300)] for here in (0, 150, 299)]
+        np.testing.assert_array_equal(found[[0, 150, 299]], expected)
+        assert len(np.unique(found[150])) == (31 if both_sides else 32)
 
 
 SWITCHES = {

@@ -12,6 +12,7 @@ import bertlab
 from bertlab.interop import huggingface
 from bertlab.interop.base import save_imported
 from bertlab.models.presets import model_shape
+from bertlab.models.transformer import distance_buckets
 from tests.interop import published
 
 ROTARY = {"position_encoding": "rotary"}
@@ -36,6 +37,10 @@ SWITCHES = [
     {"epsilon": 0.1},
     {"use_bias": False},
     {"position_encoding": "none"},
+    {"position_encoding": "sinusoidal"},
+    {"position_encoding": "relative"},
+    {"position_encoding": "relative", "direction": "left-to-right"},
+    {"position_encoding": "relative", "local_window": 4, "global_every": 2},
     {"position_offset": 3},
     {"position_encoding": "rotary"},
     {"rotary_base": 7.0, "position_encoding": "rotary"},
@@ -251,3 +256,13 @@ def test_generation_predicts_what_ours_does_for_the_text_so_far(exported):
         row = found.sequences[:, 2 : 2 + length].numpy().astype(np.int32)
         view = {"tokens": row, "documents": row * 0 + 1, "segments": row * 0 + 1, "positions": np.arange(length)[None]}
         np.testing.assert_allclose(logits[0], published.run(run, view)["logits"][0, -1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("both_sides", [True, False])
+def test_relative_positions_have_t5_s_buckets(both_sides):
+    place = torch.arange(400)
+    bucket = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket
+    theirs = bucket(place[None] - place[:, None], both_sides, 32, 128).numpy()
+    ours = distance_buckets(400, both_sides)
+    seen = np.ones_like(ours) if both_sides else np.tri(400, dtype=int)
+    np.testing.assert_array_equal(ours * seen, theirs * seen)
