@@ -41,7 +41,7 @@ from bertlab.train.state import fresh_state
 
 # What the training loop can do and this script does not.
 AT_DEFAULT = re.compile(
-    r"init_from|lora\.rank|train\.(phases|micro_batches|budget)|data\.(pack_length|buckets|shards)|model\.dtype"
+    r"init_from|lora\.rank|train\.(phases|micro_batches|budget)|data\.(pack_length|buckets|shards)|model\.(dtype|base_width)"
     r"|optimizer\.(layer_decay|group_rates|thaw|frozen|gradient_scale|average_after)$"
 )
 MODELS = {"mlm": transformers.AutoModelForMaskedLM, "ltr": transformers.AutoModelForCausalLM}

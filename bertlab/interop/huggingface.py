@@ -581,7 +581,7 @@ def kind_of(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Toke
     left_to_right, activation = shape.direction == "left-to-right", shape.activation
     modern = has(norm="layer_norm", norm_placement="pre", first_norm=False, embedding_norm=True, final_norm=True, gated=True)
     modern = modern and has(position_encoding="rotary", segments=0, direction="bidirectional") and not pools
-    if shape.times_base != 1 and predicts:
+    if shape.times_base != 1:
         return "bertlab"
     if modern and (head[:2] == (True, True) or not predicts):
         return "modernbert"

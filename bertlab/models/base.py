@@ -345,7 +345,7 @@ class Shape:
 
     @property
     def times_base(self) -> float:
-        """How many times as wide it is as the width that rates and initial values are meant for (μP)."""
+        """How many times as wide it is as the width that rates and initial values are meant for."""
         return 1.0
 
 
@@ -362,7 +362,6 @@ class TokenPrediction(nn.Module):
     use_bias: bool = True
     activation: str = "gelu_tanh"
     divisor: float = 1.0  # of the logits, without their bias
-    table_initializer: nn.initializers.Initializer | None = None  # None: `initializer`
 
     def __call__(
         self,
@@ -399,8 +398,7 @@ class TokenPrediction(nn.Module):
             hidden = ACTIVATIONS[self.activation](hidden)
             hidden = Norm(self.epsilon, self.norm, self.use_bias, name=f"{name}_norm")(hidden)
         if not self.config.tied:
-            table = param(self.table_initializer or self.initializer, "vocab", "embed")
-            embedding = self.param("kernel", table, (self.vocab_size, width))
+            embedding = self.param("kernel", param(self.initializer, "vocab", "embed"), (self.vocab_size, width))
         bias = self.param("bias", param(nn.initializers.zeros, "vocab"), (self.vocab_size,)) if self.config.bias else None
         return hidden.astype(self.dtype) / self.divisor, embedding, bias
 

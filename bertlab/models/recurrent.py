@@ -69,7 +69,7 @@ def of_inputs(x: Float[Array, "L B D"], kernel: Float[Array, "D F"], dtype: jnp.
     What follows in the loop over time is in the dtype between products too: a CPU takes ten times as long for bfloat16 there.
     """
     if between_products(dtype) != dtype:
-        return product(x, kernel, dtype)
+        return product(x.swapaxes(0, 1), kernel, dtype).swapaxes(0, 1)  # rows first: they may be on several devices
     return _in_one_product(x.astype(dtype), kernel.astype(dtype))
 
 

@@ -66,10 +66,9 @@ class TransformerConfig(Shape):
         segments: rows of the segment embedding; 0 for none; 1: the same for all tokens (RoBERTa).
         truncated_init: initial values from a truncated normal (BERT) or a plain one (GPT).
         init_stddev: its deviation.
-        base_width: the width W that the learning rate and `init_stddev` are meant for; 0: this one. At another width D = m·W
-            the best rate stays about the same under μP (Yang et al. 2022, table 8, for Adam): kernels whose inputs are D or F
-            wide have initial deviations smaller by √m and rates smaller by m. The output layer's table has neither; its
-            logits are divided by m. Keep F / D and the width of a head, so that wider models have more heads.
+        base_width: the width that learning rates and `init_stddev` are meant for; 0: this one. Another width is scaled by μP
+            (`bertlab.train.width`), under which the best rate stays about the same. Keep F / D and the width of a head, so
+            that wider models have more heads.
         scaled_residual_init: initial kernels that write to the residual are smaller by √(2·layers) (GPT-2).
         remat: "none", "dots" or "full": what the backward pass recomputes.
         scan_layers: run layers in a loop, or unrolled; None: what suits the device.
@@ -112,25 +111,18 @@ class TransformerConfig(Shape):
 
     @property
     def times_base(self) -> float:
-        """m; 1 without a `base_width`."""
+        """1 without a `base_width`."""
         return self.width / self.base_width if self.base_width else 1.0
 
     @property
-    def table_init(self):
-        """Initialiser of embedding tables and the output layer's."""
-        return self._initializer(1.0)
-
-    @property
     def init(self):
-        """Initialiser of kernels."""
-        return self._initializer(self.times_base**-0.5)
+        """Initialiser of every kernel and embedding table."""
+        return (truncated_normal if self.truncated_init else normal)(self.init_stddev)
 
     @property
     def residual_init(self):
         """Initialiser of the kernels whose product is added to the residual."""
-        return self._initializer((self.times_base * (2 * self.layers if self.scaled_residual_init else 1)) ** -0.5)
-
-    def _initializer(self, scale: float):
+        scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
         return (truncated_normal if self.truncated_init else normal)(self.init_stddev * scale)
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
@@ -297,12 +289,12 @@ class Transformer(Body):
 
     def setup(self):
         c = self.config
-        table = lambda rows, axis: (param(c.table_init, axis, "embed"), (rows, c.width))
+        table = lambda rows, axis: (param(c.init, axis, "embed"), (rows, c.width))
         self.token_embedding = self.param("token_embedding", *table(c.vocab_size, "vocab"))
         if c.position_encoding == "learned":
             self.position_embedding = self.param("position_embedding", *table(c.max_positions + c.position_offset, None))
         if c.position_encoding == "relative":
-            self.relative_bias = self.param("relative_bias", param(c.table_init, None, "heads"), (BUCKETS, c.heads))
+            self.relative_bias = self.param("relative_bias", param(c.init, None, "heads"), (BUCKETS, c.heads))
         if c.segments:
             self.segment_embedding = self.param("segment_embedding", *table(c.segments, None))
         if c.embedding_norm:
@@ -312,17 +304,7 @@ class Transformer(Body):
         self.dropout = Dropout(c.dropout)
         self.pooler = Dense(c.width, ("embed", None), c.init, c.use_bias, c.dtype)
         self.output = TokenPrediction(
-            c.output,
-            c.vocab_size,
-            c.width,
-            c.epsilon,
-            c.init,
-            c.dtype,
-            c.norm,
-            c.use_bias,
-            c.activation,
-            divisor=c.times_base,
-            table_initializer=c.table_init,
+            c.output, c.vocab_size, c.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation, c.times_base
         )
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:

@@ -9,6 +9,7 @@ as any other. A sweep takes its runs as finished. If something new begins with a
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import is_finished
 
-_STORE = re.compile(r"(--store[= ])'?/(?:[^\s']*/)?(?=[^\s'/])")  # the part of its path that only this machine has
 LINES = 30  # of each split, at most, that a published metrics.jsonl has
 
 
@@ -47,7 +47,7 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         if places:
             _write(source.run(name).job, target.run(name).job, workdir)
     if "command" in study:
-        study["command"] = _STORE.sub(r"\1", study["command"])
+        study["command"] = _with_name_of_store(study["command"])
     target.study.write(_elsewhere(study, workdir))
     if source.rule.exists():  # intervals are corrected for its looks
         target.rule.write(source.rule.read())
@@ -142,6 +142,17 @@ def thinned(lines: Sequence[dict]) -> list[dict]:
         every = -(-len(of_split) // LINES)
         kept += of_split[::-1][::every]
     return sorted(kept, key=lambda line: line["step"])
+
+
+def _with_name_of_store(command: str) -> str:
+    """A sweep's command without the part of the store's path that only this machine has."""
+    words = shlex.split(command)
+    for place, word in enumerate(words):
+        if word.startswith("--store="):
+            words[place] = f"--store={Path(word.removeprefix('--store=')).name}"
+        elif place and words[place - 1] == "--store":
+            words[place] = Path(word).name
+    return shlex.join(words)
 
 
 def _write(source: JsonFile, target: JsonFile, workdir: Path) -> None:

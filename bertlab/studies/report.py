@@ -253,8 +253,8 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
 
 
 def _of_runs(names: Sequence[str], most: int = 6) -> str:
-    """The names of runs, or, if they are many, their number and the first and last of them."""
-    return ", ".join(names) if len(names) <= most else f"{len(names)} runs, {names[0]} to {names[-1]}"
+    """The names of runs, or, if they are many, their number and two of them."""
+    return ", ".join(names) if len(names) <= most else f"{len(names)} runs, such as {names[0]} and {names[-1]}"
 
 
 def html_page(results: Results, compared: Sequence[Comparison]) -> str:

@@ -49,8 +49,8 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
 }
 # Rows and pieces of the recipes' published sizes return to those that all models share below scale paper.
 _SAME_TEXT = {"train.phases": "", "data.dupe_factor": 0, "data.tokenizer.kind": "unigram", "data.tokenizer.lowercase": False}
-# For bodies trained with Adam: transformers, and ELMo on subwords. ELMo's rate at tiny: of 1e-3, 3e-3 and 1e-2 (5.18, 4.80 and
-# 4.78 nats on Wikipedia after 1.3 M tokens; one seed) the last leaves its two directions 0.3 nats apart.
+# For bodies trained with Adam: transformers, LSTMs and ELMo on subwords. The rate at tiny is from trials of ELMo: 1e-3, 3e-3
+# and 1e-2 have 5.18, 4.80 and 4.78 nats on Wikipedia after 1.3 M tokens (one seed); at 1e-2 its directions are 0.3 apart.
 ADAM: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"model.dropout": 0.0, "optimizer.learning_rate": 3e-3},
     "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},

@@ -248,8 +248,8 @@ def check_shape(config: ConfigDict, shape) -> None:
     check_optimizer(config.optimizer)
     if shape.times_base != 1 and config.optimizer.name != "adam":
         raise UserError(
-            f"config.model.base_width={shape.base_width}: μP's rates are Adam's, not those of"
-            f" config.optimizer.name={config.optimizer.name!r}; set name='adam', or base_width=0"
+            f"config.model.base_width={shape.base_width} scales Adam's rates, not those of"
+            f" config.optimizer.name={config.optimizer.name!r}; set config.optimizer.name='adam'"
         )
     build_adapter(config.lora)
     if config.optimizer.average_after and not config.train.eval_every:
@@ -307,9 +307,15 @@ def check_model(config: ConfigDict, theirs: ConfigDict) -> None:
 
 
 def check_family(config: ConfigDict, theirs: ConfigDict) -> None:
-    """Refuses a model whose family differs from `theirs`."""
+    """Refuses a model whose family or base width differs from `theirs`."""
     if config.model.family != theirs.family:
         raise UserError(
             f"config.init_from={config.init_from} holds a model of family {theirs.family!r}, but config.model.family is"
             f" {config.model.family!r}; use that family's recipe"
+        )
+    ours, its = (model.get("base_width") or 0 for model in (config.model, theirs))
+    if ours != its:
+        raise UserError(
+            f"config.init_from={config.init_from} holds a model with base_width={its}, by which its logits are scaled, but"
+            f" config.model.base_width={ours}; leave it unset"
         )

@@ -16,7 +16,7 @@ and its moments do not change. When it thaws, it has fresh moments, and its bias
 
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -206,17 +206,6 @@ def scale_by_rate(optimizer, steps: int) -> optax.GradientTransformationExtraArg
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def scale_kernels(factor: float) -> optax.GradientTransformation:
-    """Multiplies the updates of all kernels but that of an output layer over the vocabulary."""
-
-    def update(updates, params=None):
-        del params
-        is_kernel = lambda name: name.endswith("kernel") and not name.endswith("output/kernel")
-        return jax.tree_util.tree_map_with_path(lambda path, u: u * factor if is_kernel(parameter_name(path)) else u, updates)
-
-    return optax.stateless(update)
-
-
 class ThawState(NamedTuple):
     """The number of updates, and the state of the optimiser that sees only trained parameters."""
 
@@ -402,14 +391,13 @@ def check_optimizer(optimizer) -> None:
         raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} is not a valid pattern: {error}") from None
 
 
-def build_optimizer(optimizer, steps: int, times_base: float = 1.0) -> optax.GradientTransformationExtraArgs:
+def build_optimizer(optimizer, steps: int, rate_factors: Any = None) -> optax.GradientTransformationExtraArgs:
     """The transformation from gradients to updates; `update` takes `rate_scale` (default 1), a factor of the whole update.
 
     Args:
         optimizer: `config.optimizer`.
         steps: of the whole run, for the schedule and the stages.
-        times_base: divides the rate of all kernels but that of an output layer over the vocabulary, which is like a table of
-            embeddings (μP; see `TransformerConfig.base_width`).
+        rate_factors: a factor of each parameter's update, without its decay (`bertlab.train.width`); None for none.
 
     Raises:
         UserError: from `check_optimizer` and the schedule; its `init` raises what `layer_plan` does.
@@ -432,10 +420,10 @@ def build_optimizer(optimizer, steps: int, times_base: float = 1.0) -> optax.Gra
         *([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),
         *([decay] if optimizer.coupled_decay else []),
         rules[optimizer.name](optimizer),
+        *([optax.stateless(lambda u, _: jax.tree.map(jnp.multiply, u, rate_factors))] if rate_factors is not None else []),
         *([] if optimizer.coupled_decay else [decay]),
         *([scale_by_trust_ratio(optimizer.decay_exclude)] if optimizer.name == "lamb" else []),
         scale_by_rate(optimizer, steps),
-        *([] if times_base == 1 else [scale_kernels(1 / times_base)]),
     ]
     if freezes(optimizer):
         parts = [train_thawed(optax.chain(*parts), optimizer, steps)]

@@ -28,6 +28,7 @@ from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.sharding import BATCH, build_mesh, check_batch
 from bertlab.train.state import fresh_state, lower_train_step, state_shardings
+from bertlab.train.width import rate_factors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +131,10 @@ def plan(config, topology: str) -> Plan:
     mesh, phase = build_mesh(config.mesh, devices), build_phases(config, made_up_program(config), batches)[0]
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
-    optimizer = build_optimizer(config.optimizer, config.train.steps, phase.program.body.config.times_base)
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), next(iter(of_few.train)))
+    optimizer = build_optimizer(config.optimizer, config.train.steps, rate_factors(phase.program, next(iter(of_few.train))))
     shapes = jax.eval_shape(lambda batch: fresh_state(phase.program, optimizer, config.seed, batch), example)
     shardings = state_shardings(phase.program, optimizer, mesh, example, shapes)
     placed = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)

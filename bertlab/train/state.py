@@ -16,6 +16,7 @@ from bertlab.objectives.program import Program
 from bertlab.train.layer_groups import parameter_name
 from bertlab.train.optimizers import map_beside_params
 from bertlab.train.sharding import BATCH, check_memory, parameter_shardings, replicated
+from bertlab.train.width import initial_values
 
 
 @jax.tree_util.register_dataclass
@@ -47,7 +48,7 @@ def init_state(program: Program, optimizer: optax.GradientTransformation, mesh: 
 
 def fresh_state(program: Program, optimizer, seed: int | Array, batch) -> TrainState:
     """A fresh state without a placement."""
-    params = program.init(jax.random.key(seed), batch)
+    params = initial_values(program, batch, program.init(jax.random.key(seed), batch))
     return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), program.initial_carry(len(batch["tokens"])))
 
 

@@ -19,7 +19,7 @@ from bertlab.data.rows import Row, make_row
 from bertlab.data.text_rows import RowEncoder
 from bertlab.errors import UserError
 from bertlab.files import cache_directory
-from bertlab.models.base import Carry, Encoded, View
+from bertlab.models.base import Carry, Encoded, Shape, View
 from bertlab.models.presets import model_direction
 from bertlab.transfer.examples import Example
 from bertlab.transfer.features import Features, extract, model_digest, texts_digest
@@ -31,7 +31,7 @@ from bertlab.transfer.tasks import Task
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredShape:
+class StoredShape(Shape):
     """Shape of a body that reads its layers instead of computing them.
 
     Attributes:

@@ -17,11 +17,11 @@ recipe keeps its own format, optimiser and schedule. Each system is used at its 
 base), or with `task_rates=` at one of these, which `valid` selects for each system and task. `equal=` sets what else is equal:
 
 - `tokens` (the default): each model has its own size at the scale and reads as many tokens, without padding, as BERT has
-  positions. BERT's own rows are the exception: their padding counts (0.4 % of the positions on Wikipedia), so that its
+  positions. BERT's own rows are the exception: their padding counts (4 % of the positions on Wikipedia), so that its
   pretraining is that of `bert_table5.py` and `--store` has it.
 - `steps`: each model has its own size and as many steps of as many positions, padding included. On Wikipedia 20 % of GPT's and
-  ELMo's positions are padding, 10 to 15 % of ULMFiT's and 4 % of BERT's, so they read fewer tokens. The pretrainings are those
-  of `gpt_table5.py`, `elmo_layers.py` and `ulmfit_table4.py`, so that `--store` has them.
+  ELMo's positions are padding, 10 to 15 % of ULMFiT's and 4 % of BERT's, so they read fewer tokens. Below scale=paper the
+  pretrainings are those of `bert_table5.py`, `gpt_table5.py`, `elmo_layers.py` and `ulmfit_table4.py`, so `--store` has them.
 - `parameters`: the same number of tokens, and each model is widened or narrowed to BERT's number of parameters (within 2 %): in
   GPT the feed-forward layers, in the LSTMs the states, in the static model the vectors (no paper made them that wide).
 - `flops`: each model has its own size and as many pretraining FLOPs as BERT. Static vectors keep the number of tokens: with

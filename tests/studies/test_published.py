@@ -70,7 +70,7 @@ def test_only_paths_of_the_study_and_of_the_store_are_shortened(tmp_path):
     (here / "top-seed=1" / "config.json").write_text(json.dumps(config))
     recorded = StudyDirectory(here).study.read()
     StudyDirectory(here).study.write(
-        recorded | {"command": f"bertlab sweep --study=a.py --workdir={here} --store=/a/b/c --jobs=2"}
+        recorded | {"command": f"bertlab sweep --study=a.py --workdir={here} '--store=/a b/c' --jobs=2"}
     )
     publish(here, folder)
     assert StudyDirectory(folder).study.read()["command"] == "bertlab sweep --study=a.py --workdir=t --store=c --jobs=2"

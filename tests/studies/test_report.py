@@ -529,7 +529,7 @@ def test_environments_that_differ_are_listed_by_run():
     )
     assert rows == [("devices", "cpu × 2"), ("commit", "differs between runs: 1 (a); 2 (b)")]
     [(_, text)] = environment_rows({f"r{n}": {"commit": str(n // 7)} for n in range(12)})
-    assert text == "differs between runs: 0 (7 runs, r0 to r6); 1 (r7, r8, r9, r10, r11)"
+    assert text == "differs between runs: 0 (7 runs, such as r0 and r6); 1 (r7, r8, r9, r10, r11)"
 
 
 def test_files_and_terminal(study_directory, study_report):

@@ -1,5 +1,7 @@
 """μP: a few steps change as much in a wide transformer as in a narrow one (Yang et al. 2022, appendix D.1)."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import optax
@@ -7,17 +9,22 @@ import pytest
 
 from bertlab.config import base_config
 from bertlab.errors import UserError
-from bertlab.models.presets import model_shape
+from bertlab.train import loop
 from bertlab.train.build import build_pretraining
+from bertlab.train.checkpoint import load_params
+from bertlab.train.lora import Lora
 from bertlab.train.optimizers import build_optimizer, parameter_names
+from bertlab.train.width import initial_values, rate_factors
 from tests.references import VOCABULARY, initial, quick_jit, tiny_program
 
 WIDTHS = (32, 64, 128, 256, 512)
 HEAD, STEPS = 16, 4
+PRE = {"norm_placement": "pre", "final_norm": True, "direction": "left-to-right"}
+# Name -> (family, objectives, settings of the model).
 SHAPES = {
-    "gpt": {"norm_placement": "pre", "final_norm": True},
-    "bert": {"norm_placement": "post"},
-    "untied": {"norm_placement": "pre", "final_norm": True, "tied": False, "use_bias": False, "norm": "rms_norm"},
+    "gpt": ("gpt", "ltr", PRE),
+    "bert": ("bert", "ltr", {"direction": "left-to-right"}),
+    "untied": ("gpt", "ltr", {**PRE, "tied": False, "use_bias": False, "norm": "rms_norm"}),
 }
 
 
@@ -26,29 +33,33 @@ def batch():
     tokens = np.random.default_rng(0).integers(5, VOCABULARY.size, (8, 16)).astype(np.int32)
     fields = {"segments": 0, "documents": 1, "example_id": 0, "visit": 0}
     filled = {name: np.full_like(tokens, value) for name, value in fields.items()}
-    return {**filled, "tokens": tokens, "positions": np.tile(np.arange(16, dtype=np.int32), (8, 1))}
+    pairs = {"pair_label": np.arange(8, dtype=np.int32) % 2}
+    return {**filled, "tokens": tokens, "positions": np.tile(np.arange(16, dtype=np.int32), (8, 1)), **pairs}
 
 
 def program_of(width, base_width, shape):
-    family = "bert" if shape == "bert" else "gpt"
+    family, objectives, given = SHAPES[shape]
     sizes = {"width": width, "heads": width // HEAD, "hidden": 4 * width, "layers": 2, "base_width": base_width}
-    given = {"direction": "left-to-right", "dropout": 0.0, "init_stddev": 0.1, **sizes, **SHAPES[shape]}
-    return tiny_program(family, "ltr", **given)
+    return tiny_program(family, objectives, **{"dropout": 0.0, "init_stddev": 0.1, **sizes, **given})
+
+
+def fresh(program, batch):
+    return initial_values(program, batch, initial(program, batch))
 
 
 def changes(width, base_width, shape, batch):
-    """Name -> the mean size of what training changed in the states of each layer and in the logits."""
+    """Name -> the mean size of what training changed in the states of each layer and in the right tokens' logits."""
     program = program_of(width, base_width, shape)
     settings = base_config().optimizer
     settings.update(
         learning_rate=5e-3, warmup_steps=0, decay="constant", clip_norm=0.0, bias_correction="moments", epsilon=1e-12
     )
-    optimizer = build_optimizer(settings, STEPS, program.body.config.times_base)
-    params = before = initial(program, batch)
+    optimizer = build_optimizer(settings, STEPS, rate_factors(program, batch))
     [view] = program.views(batch, jax.random.key(0)).values()
+    labels = np.roll(batch["tokens"], -1, 1)[:, :-1, None]
 
     def loss(params):
-        total, weight = program.metrics(params, {name: view for name in program.views(batch, jax.random.key(0))})["ltr/loss"]
+        total, weight = program.metrics(params, {"clean": view})["ltr/loss"]
         return total / weight
 
     @quick_jit
@@ -56,16 +67,13 @@ def changes(width, base_width, shape, batch):
         updates, state = optimizer.update(jax.grad(loss)(params), state, params)
         return optax.apply_updates(params, updates), state
 
-    labels = np.roll(batch["tokens"], -1, 1)[..., None]
-    right = lambda logits: jax.numpy.take_along_axis(logits[:, :-1], labels[:, :-1], -1)
-
     @quick_jit
     def outputs(params):
-        states = program.encode(params, view).forward
-        return {f"layer {n}": x for n, x in enumerate(states)} | {
-            "logits": right(program.token_logits(params, view, "ltr", "forward"))
-        }
+        states = {f"layer {n}": x for n, x in enumerate(program.encode(params, view).forward)}
+        logits = program.token_logits(params, view, "ltr", "forward")
+        return states | {"logits": jax.numpy.take_along_axis(logits[:, :-1], labels, -1)}
 
+    params = before = fresh(program, batch)
     state = optimizer.init(params)
     for _ in range(STEPS):
         params, state = step(params, state)
@@ -89,24 +97,67 @@ def test_without_it_they_change_more_the_wider_the_model(shape, batch):
     assert found["layer 1"] > 0.4 and found["logits"] > 0.4
 
 
+MATRICES = ["body/blocks/attention/out_kernel", "body/blocks/attention/qkv_kernel", "body/blocks/down/kernel"]
+MATRICES += ["body/blocks/up/kernel"]
+
+
+@pytest.mark.parametrize(
+    "objectives, given, matrices, outputs",
+    [
+        ("ltr", {"tied": False, "output_transform": False, **PRE}, [], []),
+        ("mlm+nsp", {}, ["body/output/transform/kernel", "body/pooler/kernel"], ["heads_nsp/kernel"]),
+        ("diffusion", {"position_encoding": "relative"}, ["body/output/transform/kernel"], []),
+    ],
+)
+def test_initial_values_and_rates_follow_the_axes_that_grow(objectives, given, matrices, outputs, batch):
+    sizes = {"width": 32, "heads": 4, "hidden": 64, "layers": 2}
+    wide, usual = (tiny_program("bert", objectives, base_width=base, **sizes, **given) for base in (8, 0))
+    assert rate_factors(usual, batch) is None
+    values = [jax.tree.leaves(fresh(program, batch)) for program in (wide, usual)]
+    names, rates = parameter_names(fresh(wide, batch)), jax.tree.leaves(rate_factors(wide, batch))
+    ratios = {name: float(np.median(a[b != 0] / b[b != 0])) for name, a, b in zip(names, *values, strict=True) if b.any()}
+    scaled = {name: (ratio, rate) for name, ratio, rate in zip(names, map(ratios.get, names), rates) if (ratio, rate) != (1, 1)}
+    found = {name: pair for name, pair in scaled.items() if pair[0] is not None or pair[1] != 1}
+    assert found == dict.fromkeys(MATRICES + matrices, (0.5, 0.25)) | dict.fromkeys(outputs, (0.25, 0.25))
+
+
+def test_a_generator_and_low_rank_factors_follow_the_body(batch):
+    sizes = {"width": 32, "heads": 4, "hidden": 64, "layers": 2}
+    program = tiny_program("bert", "electra", base_width=8, **sizes)
+    program = dataclasses.replace(program, adapter=Lora(2, 4.0, "qkv_kernel/(query|value)$"))
+    rates = dict(zip(parameter_names(initial(program, batch)), jax.tree.leaves(rate_factors(program, batch)), strict=True))
+    of = lambda part: {name.rsplit("/", 1)[1]: rate for name, rate in rates.items() if part in name}
+    assert set(of("generator/blocks/up").values()) == {0.25, 1.0} and of("generator/projection")["kernel"] == 0.25
+    assert of("lora/body/blocks/attention/qkv_kernel/query") == {"a": 0.25, "b": 1.0}
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_at_the_base_width_nothing_is_different(shape, batch):
     assert changes(64, 64, shape, batch) == changes(64, 0, shape, batch)
 
 
-def test_initial_values_and_logits_follow_the_width(batch):
-    wide, usual = (initial(program_of(256, base, "untied"), batch) for base in (64, 0))
-    names = parameter_names(wide)
-    scales = [np.unique(np.round(a / b, 4)) for a, b in zip(jax.tree.leaves(wide), jax.tree.leaves(usual)) if b.std()]
-    kernels = [name for name in names if name.endswith("kernel") and name != "body/output/kernel"]
-    assert len(kernels) == 4 and [scale.tolist() for scale in scales].count([0.5]) == 4
-    view = program_of(256, 0, "untied").views(batch, jax.random.key(0)).popitem()[1]
-    logits = [program_of(256, base, "untied").token_logits(usual, view, "ltr", "forward") for base in (64, 0)]
-    np.testing.assert_allclose(logits[0] * 4, logits[1], rtol=1e-6)
+def test_the_loop_trains_with_it(small_config, tmp_path):
+    """One step of Adam moves every trained value by its rate, if decay and ε are small."""
+    sizes = {
+        "model__width": 32,
+        "model__heads": 2,
+        "model__hidden": 64,
+        "optimizer__epsilon": 1e-30,
+        "optimizer__weight_decay": 0.0,
+    }
+    rest = {"optimizer__bias_correction": "moments", "optimizer__warmup_steps": 0, "optimizer__decay": "constant"}
+    config = small_config("gpt", train__steps=1, model__base_width=8, optimizer__learning_rate=1e-3, **sizes, **rest)
+    loop.train(config, tmp_path / "run")
+    program = (experiment := build_pretraining(config)).program
+    example = experiment.evaluations["valid"][0]
+    before = initial_values(program, example, program.init(jax.random.key(config.seed), example))
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), load_params(tmp_path / "run"), before)
+    found = dict(zip(parameter_names(moved), jax.tree.leaves(moved), strict=True))
+    assert found["body/token_embedding"] == pytest.approx(1e-3, rel=1e-3)
+    assert found["body/blocks/up/kernel"] == found["body/blocks/attention/qkv_kernel"] == pytest.approx(2.5e-4, rel=1e-3)
 
 
 def test_only_adam_s_rates_are_carried_over(small_config):
     config = small_config("gpt", model__base_width=64, optimizer__name="sgd", optimizer__bias_correction="none")
     with pytest.raises(UserError, match=r"config\.model\.base_width=64.*optimizer\.name='sgd'"):
         build_pretraining(config)
-    assert model_shape(config.model, 50).times_base == config.model.width / 64
