@@ -163,13 +163,18 @@ def gap(compared: Sequence[Comparison], measure: Measure, variant: str, other: s
     found = find(compared, measure, variant, other)
     if not found:
         return f"not compared with {other} (too few seeds in common)"
-    if not found.mean:
+    if is_none(found):
         return f"as high as {other}"
     text = f"{size(found)} {'above' if found.mean > 0 else 'below'} {other}"
     if math.isnan(found.low):
         return f"{text} in every seed, so no interval can be given"
     text += f" on the {found.pairs} seeds that both have" if 0 < found.pairs < max(found.seeds) else ""
     return text if found.beyond_chance else f"{text} (may be chance)"
+
+
+def is_none(found: Comparison) -> bool:
+    """Whether two variants have the same mean, to within rounding."""
+    return abs(found.mean) < 1e-12
 
 
 def size(found: Comparison) -> str:
