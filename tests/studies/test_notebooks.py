@@ -148,5 +148,5 @@ def test_uses_the_public_interface_alone(path: Path):
 
 
 def test_they_are_all_there_and_small():
-    assert len(NOTEBOOKS) == 8
+    assert len(NOTEBOOKS) == 9
     assert sum(path.stat().st_size for path in NOTEBOOKS) < LARGEST

@@ -17,7 +17,7 @@ from bertlab.train.optimizers import build_optimizer, parameter_names
 from bertlab.train.width import initial_values, rate_factors
 from tests.references import VOCABULARY, initial, quick_jit, tiny_program
 
-WIDTHS = (32, 256)
+WIDTHS = (64, 512)
 HEAD, STEPS = 16, 4
 PRE = {"norm_placement": "pre", "final_norm": True, "direction": "left-to-right"}
 # Name -> (family, objectives, settings of the model).
@@ -97,7 +97,7 @@ def test_a_few_steps_change_states_and_right_logits_alike_at_every_width(shape, 
 @pytest.mark.parametrize("shape", FAST_AND_SLOW)
 def test_without_it_they_change_more_the_wider_the_model(shape, batch):
     found = slopes(0, shape, batch)
-    assert found["layer 1"] > 0.4 and found["logits"] > 0.4
+    assert found["layer 1"] > 0.3 and found["logits"] > 0.3
 
 
 MATRICES = ["body/blocks/attention/out_kernel", "body/blocks/attention/qkv_kernel", "body/blocks/down/kernel"]
