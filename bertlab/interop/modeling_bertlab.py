@@ -84,6 +84,12 @@ def norm_of(config: BertlabConfig) -> nn.Module:
     return nn.LayerNorm(config.width, config.epsilon, bias=config.use_bias)
 
 
+def angles_of(positions: torch.Tensor, width: int, base: float) -> torch.Tensor:
+    """The angle of each pair of coordinates, position · base^(−2i/width): [B, L, width/2]."""
+    rates = base ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+    return positions[:, :, None].float() * rates
+
+
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotates coordinates i and i + K/2 of x [B, H, L, K] by angles [B, 1, L, K/2]."""
     first, second = x.chunk(2, dim=-1)
@@ -242,17 +248,17 @@ class BertlabModel(BertlabPreTrainedModel):
         elif c.direction == "right-to-left":
             visible = visible & (index[None, :] >= index[:, None])
         itself = index[None, :] == index[:, None]  # so that padding sees something, and its states are numbers
+        bias = None if self.relative_bias is None else self.distance_bias(len(index)).to(dtype)
+        scored = lambda seen: seen if bias is None else bias.masked_fill(~seen, torch.finfo(dtype).min)
         near = (positions[:, :, None] - positions[:, None, :]).abs() <= c.local_window // 2
         return tuple(
-            (self.scored((seen | itself)[:, None], dtype), self.rotation(positions, base, dtype))
+            (scored((seen | itself)[:, None]), self.rotation(positions, base, dtype))
             for seen, base in ((visible, c.rotary_base), (visible & near, c.rotary_base_local))
         )
 
-    def scored(self, seen, dtype):
-        """The visible positions; with relative positions, the bias of each head's scores, −∞ where nothing is visible."""
-        if self.relative_bias is None:
-            return seen
-        index = torch.arange(seen.shape[-1], device=seen.device)
+    def distance_bias(self, length):
+        """The bias [1, H, L, L] of each head's scores, by the bucket of the distance (T5's)."""
+        index = torch.arange(length, device=self.relative_bias.weight.device)
         ahead = index[None, :] - index[:, None]
         both_sides, distance = self.config.direction == "bidirectional", ahead.abs()
         buckets = BUCKETS // 2 if both_sides else BUCKETS
@@ -260,23 +266,18 @@ class BertlabModel(BertlabPreTrainedModel):
         share = (distance.clamp(min=1).double() / exact).log() / math.log(DISTANCE / exact)
         bucket = torch.where(distance < exact, distance, (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1))
         bucket = bucket + buckets * (both_sides & (ahead > 0))
-        bias = self.relative_bias(bucket).permute(2, 0, 1)[None].to(dtype)
-        return bias.masked_fill(~seen, torch.finfo(dtype).min)
+        return self.relative_bias(bucket).permute(2, 0, 1)[None]
 
     def sinusoids(self, positions):
         """sin(position / 10000^(2i/D)) in coordinate 2i, the cosine in 2i + 1."""
-        width = self.config.width
-        rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
-        angles = positions[:, :, None].float() * rates
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
+        angles = angles_of(positions, self.config.width, 10_000.0)
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., : self.config.width]
 
     def rotation(self, positions, base, dtype):
-        """Cosines and sines of each pair of coordinates' angle, position · base^(−2i/K); None without rotary positions."""
+        """Cosines and sines of each pair of coordinates' angle; None without rotary positions."""
         if self.config.position_encoding != "rotary":
             return None
-        head_width = self.config.width // self.config.heads
-        rates = base ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
-        angles = positions[:, None, :, None].float() * rates
+        angles = angles_of(positions, self.config.width // self.config.heads, base)[:, None]
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def summary(self, x, mask):

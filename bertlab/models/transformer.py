@@ -185,8 +185,7 @@ def rotate(x: Float[Array, "B L H K"], angles: Float[Array, "B L 1 K/2"]) -> Flo
 
 def sinusoids(positions: Int[Array, "B L"], width: int) -> Float[Array, "B L D"]:
     """sin(position / 10000^(2i/D)) in coordinate 2i, the cosine in 2i + 1 (Vaswani et al. 2017, section 3.5)."""
-    rates = 10_000.0 ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    angles = positions[:, :, None].astype(jnp.float32) * rates
+    angles = rotary_angles(positions, width, 10_000.0)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1).reshape(*positions.shape, -1)[..., :width]
 
 

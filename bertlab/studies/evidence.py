@@ -16,7 +16,7 @@ import pandas as pd
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import Comparison, compare_all
-from bertlab.studies.findings import Verdict, claimed, findings, is_none, notices, size, verdicts
+from bertlab.studies.findings import Verdict, apart, claimed, findings, notices, verdicts
 from bertlab.studies.measurements import Results, load
 from bertlab.studies.published import names_of
 from bertlab.studies.report import environment_rows, figure_svg, figures
@@ -108,7 +108,7 @@ def finding_row(verdict: Verdict, study: str) -> dict[str, str]:
     row = claim_row(verdict.claim, link(study), verdict.word)
     row["Task"] = verdict.measure.task if verdict.measure else ""
     if found := verdict.found:
-        row["Ours"] = size(found) + ("" if is_none(found) else " above" if found.mean > 0 else " below")
+        row["Ours"] = apart(found)
         row["Seeds"] = str(found.pairs or min(found.seeds))
     return row
 

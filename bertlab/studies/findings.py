@@ -96,9 +96,8 @@ def claimed(results: Results, compared: Sequence[Comparison]) -> list[str]:
         if verdict.word == "undecided":
             undecided.setdefault(f"{finding} ({source})", []).append(task)
         elif verdict.found:
-            direction = "above" if verdict.found.mean > 0 else "below"
             decided.append(
-                f"On {task}, {claim['higher']} is {size(verdict.found)} {direction} {claim['lower']}. This {verdict.word} with"
+                f"On {task}, {claim['higher']} is {apart(verdict.found)} {claim['lower']}. This {verdict.word} with"
                 f" the published finding that {finding} ({source})."
             )
     return decided + [f"Published: {finding}. Undecided here on {', '.join(tasks)}." for finding, tasks in undecided.items()]
@@ -165,7 +164,7 @@ def gap(compared: Sequence[Comparison], measure: Measure, variant: str, other: s
         return f"not compared with {other} (too few seeds in common)"
     if is_none(found):
         return f"as high as {other}"
-    text = f"{size(found)} {'above' if found.mean > 0 else 'below'} {other}"
+    text = f"{apart(found)} {other}"
     if math.isnan(found.low):
         return f"{text} in every seed, so no interval can be given"
     text += f" on the {found.pairs} seeds that both have" if 0 < found.pairs < max(found.seeds) else ""
@@ -175,6 +174,11 @@ def gap(compared: Sequence[Comparison], measure: Measure, variant: str, other: s
 def is_none(found: Comparison) -> bool:
     """Whether two variants have the same mean, to within rounding."""
     return abs(found.mean) < 1e-12
+
+
+def apart(found: Comparison) -> str:
+    """How far a variant is from another, and on which side, if on any: "3.1 points (1.9 to 4.3) above"."""
+    return size(found) + ("" if is_none(found) else " above" if found.mean > 0 else " below")
 
 
 def size(found: Comparison) -> str:

@@ -33,7 +33,7 @@ from bertlab.train.record import Progress, Record
 from bertlab.train.schedules import warmup_steps
 from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
 from bertlab.train.state import build_eval_step, compile_lowered, init_state, lower_train_step, state_shardings
-from bertlab.train.width import rate_factors
+from bertlab.train.width import update_factors
 
 
 def train(config, workdir) -> dict:
@@ -175,7 +175,7 @@ class Session:
         self.experiment, self.workdir = experiment, workdir
         self.mesh = build_mesh(config.mesh)
         self.example = next(iter(experiment.evaluations.values()))[0]
-        self.optimizer = build_optimizer(config.optimizer, config.train.steps, rate_factors(program, self.example))
+        self.optimizer = build_optimizer(config.optimizer, config.train.steps, update_factors(program, self.example))
         kept = kept_steps(config.train.keep, config.train.steps)
         self.checkpoints = Checkpoints(Run(workdir).checkpoints, config.train.keep_checkpoints, kept)
         self.seed = np.int32(config.seed)

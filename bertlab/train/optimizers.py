@@ -391,13 +391,13 @@ def check_optimizer(optimizer) -> None:
         raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} is not a valid pattern: {error}") from None
 
 
-def build_optimizer(optimizer, steps: int, rate_factors: Any = None) -> optax.GradientTransformationExtraArgs:
+def build_optimizer(optimizer, steps: int, update_factors: Any = None) -> optax.GradientTransformationExtraArgs:
     """The transformation from gradients to updates; `update` takes `rate_scale` (default 1), a factor of the whole update.
 
     Args:
         optimizer: `config.optimizer`.
         steps: of the whole run, for the schedule and the stages.
-        rate_factors: a factor of each parameter's update, without its decay (`bertlab.train.width`); None for none.
+        update_factors: a factor of each parameter's update, without its decay (`bertlab.train.width`); None for none.
 
     Raises:
         UserError: from `check_optimizer` and the schedule; its `init` raises what `layer_plan` does.
@@ -420,7 +420,7 @@ def build_optimizer(optimizer, steps: int, rate_factors: Any = None) -> optax.Gr
         *([optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []),
         *([decay] if optimizer.coupled_decay else []),
         rules[optimizer.name](optimizer),
-        *([optax.stateless(lambda u, _: jax.tree.map(jnp.multiply, u, rate_factors))] if rate_factors is not None else []),
+        *([optax.stateless(lambda u, _: jax.tree.map(jnp.multiply, u, update_factors))] if update_factors is not None else []),
         *([] if optimizer.coupled_decay else [decay]),
         *([scale_by_trust_ratio(optimizer.decay_exclude)] if optimizer.name == "lamb" else []),
         scale_by_rate(optimizer, steps),

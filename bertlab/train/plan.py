@@ -28,7 +28,7 @@ from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.sharding import BATCH, build_mesh, check_batch
 from bertlab.train.state import fresh_state, lower_train_step, state_shardings
-from bertlab.train.width import rate_factors
+from bertlab.train.width import update_factors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +133,9 @@ def plan(config, topology: str) -> Plan:
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))
-    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), next(iter(of_few.train)))
-    optimizer = build_optimizer(config.optimizer, config.train.steps, rate_factors(phase.program, next(iter(of_few.train))))
+    batch = next(iter(of_few.train))
+    optimizer = build_optimizer(config.optimizer, config.train.steps, update_factors(phase.program, batch))
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
     shapes = jax.eval_shape(lambda batch: fresh_state(phase.program, optimizer, config.seed, batch), example)
     shardings = state_shardings(phase.program, optimizer, mesh, example, shapes)
     placed = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)

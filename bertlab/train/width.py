@@ -29,8 +29,8 @@ def initial_values(program: Program, batch, params) -> Any:
     return params if factors is None else jax.tree.map(lambda x, of: x * of[0], params, factors)
 
 
-def rate_factors(program: Program, batch) -> Any:
-    """A factor of each parameter's rate, a tree like the parameters; None if all are 1."""
+def update_factors(program: Program, batch) -> Any:
+    """A factor of each parameter's update, a tree like the parameters; None if all are 1."""
     factors = _factors(program, batch)
     return None if factors is None else jax.tree.map(lambda of: of[1], factors, is_leaf=lambda x: isinstance(x, tuple))
 

@@ -242,8 +242,8 @@ class Pretrained:
             texts: strings.
             kind: one of `kinds`; None for the first. `bertlab.transfer.likelihood` defines each kind.
             orders: random orders of each text, for "any-order".
-            closing: also score where the text ends: its last token, or for "any-order" its number of pieces. For texts whose
-                length is known.
+            closing: whether to score where the text ends too: its last token, or for "any-order" its number of pieces. False
+                suits texts whose length is known.
 
         Raises:
             UserError: the model predicts no tokens, or not in this way; or a text has more tokens than the model has positions.

@@ -19,8 +19,8 @@ rate under the BiLSTM is ours.
 Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes, then the second-to-last
 layer, then the last, and the embeddings far behind.
 
-Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/bert_table7_tiny_wikipedia` took 57 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/bert_table7_tiny_wikipedia` took 57 minutes of one core.
 """
 
 from bertlab import papers

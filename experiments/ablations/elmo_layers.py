@@ -16,8 +16,8 @@ does.
 Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. After little text, a biLM's top
 layer may know less than its embeddings.
 
-Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/elmo_layers_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/elmo_layers_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
 """
 
 from bertlab import papers

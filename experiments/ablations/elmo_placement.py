@@ -14,8 +14,8 @@ scale=paper, and the tasks are not trained as in the paper.
 Expect: for tagging, the input as good as both, and the output below (SRL). For SQuAD and SNLI, whose models have attention,
 both is best.
 
-Cost at scale=tiny with seeds=1,select=off: 165 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/elmo_placement_tiny_wikipedia` with steps=2000 took 41 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 165 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/elmo_placement_tiny_wikipedia` with steps=2000 took 41 minutes of one core.
 """
 
 from bertlab import papers

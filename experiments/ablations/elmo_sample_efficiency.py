@@ -16,8 +16,8 @@ and 1 % of the data with ELMo is about as good as 10 % without.
 
 Expect: the fewer examples, the more ELMo gives.
 
-Cost at scale=tiny with seeds=1,select=off: 178 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/elmo_sample_efficiency_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 178 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/elmo_sample_efficiency_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
 """
 
 import dataclasses

@@ -14,8 +14,8 @@ show none.
 Expect: the embeddings without layers help, and each layer helps more, up to 9 points on MultiNLI for all layers (the paper's
 text).
 
-Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/gpt_layers_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/gpt_layers_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
 """
 
 from bertlab import papers

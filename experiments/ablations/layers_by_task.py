@@ -13,8 +13,8 @@ report's heat map shows this table. `tasks=` and `data=` name published tasks, a
 Expect: the embeddings are worst; middle layers are best at grammar, later ones at meaning. A left-to-right model's best layers
 are in the middle, MLM's closer to the end. A body without pretraining is well above chance and gets worse with depth.
 
-Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/layers_by_task_tiny_wikipedia` took 98 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/layers_by_task_tiny_wikipedia` took 98 minutes of one core.
 """
 
 from bertlab import papers

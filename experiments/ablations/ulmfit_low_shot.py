@@ -17,8 +17,8 @@ times (IMDb) as many.
 
 Expect: each of ULMFiT's three is above the one before, by more with fewer labels; with all labels the last two are the same.
 
-Cost at scale=tiny with seeds=1,select=off: 242 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/ulmfit_low_shot_tiny_wikipedia` with steps=2000 took 81 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 242 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/ulmfit_low_shot_tiny_wikipedia` with steps=2000 took 81 minutes of one core.
 """
 
 import dataclasses

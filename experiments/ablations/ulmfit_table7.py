@@ -14,8 +14,8 @@ are as in `ulmfit_table4.py`.
 Expect: scratch and last are worst, and on the smallest task last is below scratch. The full recipe is best on all three tasks,
 or within noise of the best. No single part is best everywhere.
 
-Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them. Its three
-seeds in `experiments/results/ulmfit_table7_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/ulmfit_table7_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
 """
 
 from bertlab.studies import ulmfit

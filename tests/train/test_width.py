@@ -14,7 +14,7 @@ from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.lora import Lora
 from bertlab.train.optimizers import build_optimizer, parameter_names
-from bertlab.train.width import initial_values, rate_factors
+from bertlab.train.width import initial_values, update_factors
 from tests.references import VOCABULARY, initial, quick_jit, tiny_program
 
 WIDTHS = (64, 512)
@@ -57,7 +57,7 @@ def changes(width, base_width, shape, batch):
     settings.update(
         learning_rate=5e-3, warmup_steps=0, decay="constant", clip_norm=0.0, bias_correction="moments", epsilon=1e-12
     )
-    optimizer = build_optimizer(settings, STEPS, rate_factors(program, batch))
+    optimizer = build_optimizer(settings, STEPS, update_factors(program, batch))
     [view] = program.views(batch, jax.random.key(0)).values()
     labels = np.roll(batch["tokens"], -1, 1)[:, :-1, None]
 
@@ -115,9 +115,9 @@ MATRICES += ["body/blocks/up/kernel"]
 def test_initial_values_and_rates_follow_the_axes_that_grow(objectives, given, matrices, outputs, batch):
     sizes = {"width": 32, "heads": 4, "hidden": 64, "layers": 2}
     wide, usual = (tiny_program("bert", objectives, base_width=base, **sizes, **given) for base in (8, 0))
-    assert rate_factors(usual, batch) is None
+    assert update_factors(usual, batch) is None
     values = [jax.tree.leaves(fresh(program, batch)) for program in (wide, usual)]
-    names, rates = parameter_names(fresh(wide, batch)), jax.tree.leaves(rate_factors(wide, batch))
+    names, rates = parameter_names(fresh(wide, batch)), jax.tree.leaves(update_factors(wide, batch))
     ratios = {name: float(np.median(a[b != 0] / b[b != 0])) for name, a, b in zip(names, *values, strict=True) if b.any()}
     scaled = {name: (ratio, rate) for name, ratio, rate in zip(names, map(ratios.get, names), rates) if (ratio, rate) != (1, 1)}
     found = {name: pair for name, pair in scaled.items() if pair[0] is not None or pair[1] != 1}
@@ -128,7 +128,7 @@ def test_a_generator_and_low_rank_factors_follow_the_body(batch):
     sizes = {"width": 32, "heads": 4, "hidden": 64, "layers": 2}
     program = tiny_program("bert", "electra", base_width=8, **sizes)
     program = dataclasses.replace(program, adapter=Lora(2, 4.0, "qkv_kernel/(query|value)$"))
-    rates = dict(zip(parameter_names(initial(program, batch)), jax.tree.leaves(rate_factors(program, batch)), strict=True))
+    rates = dict(zip(parameter_names(initial(program, batch)), jax.tree.leaves(update_factors(program, batch)), strict=True))
     of = lambda part: {name.rsplit("/", 1)[1]: rate for name, rate in rates.items() if part in name}
     assert set(of("generator/blocks/up").values()) == {0.25, 1.0} and of("generator/projection")["kernel"] == 0.25
     assert of("lora/body/blocks/attention/qkv_kernel/query") == {"a": 0.25, "b": 1.0}
@@ -137,7 +137,7 @@ def test_a_generator_and_low_rank_factors_follow_the_body(batch):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_at_the_base_width_nothing_is_different(shape, batch):
     at_base, without = (program_of(32, base, shape) for base in (32, 0))
-    assert rate_factors(at_base, batch) is None
+    assert update_factors(at_base, batch) is None
     jax.tree.map(np.testing.assert_array_equal, fresh(at_base, batch), fresh(without, batch))
     assert at_base.body.config.times_base == 1
 
