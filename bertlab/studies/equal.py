@@ -10,7 +10,27 @@ from ml_collections import ConfigDict
 
 from bertlab.config import load_config
 from bertlab.studies.estimate import pretraining_cost
+from bertlab.studies.settings import Setting
 from bertlab.train.made_up import MadeUpRows, made_up_program
+
+
+def _states(family: str) -> Callable[[Setting], tuple[Callable[[int], Mapping[str, Any]], int]]:
+    """Width and states of an LSTM in the family's proportion."""
+
+    def widths(setting: Setting) -> tuple[Callable[[int], Mapping[str, Any]], int]:
+        ratio = setting.numbers(family)["hidden"] / setting.numbers(family)["width"]
+        return lambda width: {"model.width": width, "model.hidden": round(ratio * width)}, 32
+
+    return widths
+
+
+# For `sized`: family -> the keys that a width sets, and a width to begin with. In GPT the feed-forward layers are widened.
+WIDTHS: Mapping[str, Callable[[Setting], tuple[Callable[[int], Mapping[str, Any]], int]]] = {
+    "gpt": lambda setting: (lambda width: {"model.hidden": width}, setting.numbers("gpt")["width"]),
+    "elmo": _states("elmo"),
+    "awd_lstm": _states("awd_lstm"),
+    "static": lambda setting: (lambda width: {"model.width": width}, 32),
+}
 
 
 def parameters(recipe: str, overrides: Mapping[str, Any]) -> int:

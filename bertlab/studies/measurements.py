@@ -381,11 +381,15 @@ def _floors(floors: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 
 def _evaluations(evaluations: Mapping[str, Any]) -> Rows:
-    """Bits per byte, minimal pairs and BabyLM's scores, from evaluation.json."""
-    return [
-        (measure, _number(entry[MEASURES[measure.metric.partition("/")[0]][0]], entry["standard_error"]))
-        for measure, entry in _entries(evaluations)
-    ]
+    """Bits per byte, minimal pairs (of each phenomenon too) and BabyLM's scores, from evaluation.json."""
+    rows = []
+    for measure, entry in _entries(evaluations):
+        name, _, kind = measure.metric.partition("/")
+        rows.append((measure, _number(entry[MEASURES[name][0]], entry["standard_error"])))
+        for phenomenon, of in entry.get("phenomena", {}).items():
+            metric = f"phenomenon/{kind}/{phenomenon}"
+            rows.append((measure._replace(metric=metric), _number(of["accuracy"], of["standard_error"])))
+    return rows
 
 
 def _entries(evaluations: Mapping[str, Any]) -> list[tuple[Measure, Mapping[str, Any]]]:

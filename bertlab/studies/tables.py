@@ -40,6 +40,11 @@ SCALES_NOTE = (
 # A left-to-right model's code length and the others' bounds share a column.
 CODE_LENGTH, ONE_AXIS = "code length", ("left-to-right", *BOUNDS)
 ONE_SEED_NOTE = "For one seed, s.e. is the standard error over texts or pairs; for several, ± is the deviation over seeds."
+PHENOMENA = "Minimal pairs by phenomenon (%, test)"
+PHENOMENA_NOTE = (
+    "How often the better sentence is the more likely one, as the mean over the phenomenon's paradigms; chance is 50. The kind"
+    " of likelihood is in parentheses. Each number is the mean over seeds."
+)
 FLOORS = "Compared with the exact floors (test)"
 FLOORS_NOTE = (
     "A floor is the best loss that any model can have on these rows, in nats. Nats above it are paired with them row by row;"
@@ -162,6 +167,22 @@ def kind_labels(asked: Sequence[tuple[str, str]]) -> list[str]:
     alike = len(set(stems.values())) < len(stems)
     alone = lambda source: len(stems) == 1 or not source  # "" is the test split
     return [kind if alone(source) else f"{kind}, {source if alike else stems[source]}" for kind, source in asked]
+
+
+def phenomenon_table(results: Results) -> pd.DataFrame:
+    """A row for each variant and kind of likelihood, a column for each phenomenon of minimal pairs, as text."""
+    asked = [m for m in results.measures(stage="evaluate") if m.metric.startswith("phenomenon/")]
+    of = {measure: measure.metric.split("/", 2)[1:] for measure in asked}
+    labels = dict(zip(asked, kind_labels([(of[measure][0], measure.task) for measure in asked]), strict=True))
+    rows: dict[str, dict[tuple[str, str], str]] = {}
+    for variant in results.variants:
+        runs = results.finished.loc[results.finished["variant"] == variant, "run"]
+        for measure in asked:
+            values = results.values(measure).reindex(runs).dropna()
+            if len(values):
+                row = rows.setdefault(f"{variant} ({labels[measure]})", {("", "seeds"): str(len(values))})
+                row[PHENOMENA, of[measure][1].replace("_", " ")] = f"{100 * values.mean():.1f}"
+    return pd.DataFrame.from_dict(rows, orient="index").fillna(MISSING)
 
 
 def floor_table(results: Results) -> pd.DataFrame:
@@ -291,7 +312,8 @@ def grouped_tables(results: Results, compared: Sequence[Comparison]) -> list[pd.
     apart = (published_table(chosen), difference_table(compared), selection_table(results), rate_table(results))
     apart += (floor_table(chosen),)
     whole = lambda wanted: [frame[[("", "seeds"), *columns]] for columns in side_by_side(frame, wanted)]
-    return [*whole((SCORES, LOSSES)), *(part for part in apart if not part.empty), *whole((SCALES,)), *whole((COST,))]
+    parts = [*whole((SCORES, LOSSES)), *apart, *whole((SCALES,)), phenomenon_table(chosen), *whole((COST,))]
+    return [part for part in parts if not part.empty]
 
 
 def side_by_side(frame: pd.DataFrame, groups: Sequence[str]) -> list[list[tuple[str, str]]]:
@@ -320,7 +342,14 @@ def notes(results: Results) -> dict[str, str]:
     of_seeds = [SELECTED_NOTE, SEEDS_NOTE] if results.study.get("select") else [SEEDS_NOTE]
     looks = looks_of(results)
     of_differences = [DIFFERENCES_NOTE, SETTLED_NOTE.format(looks=looks)] if looks > 1 else [DIFFERENCES_NOTE]
-    said = {SCALES: of_scales, FLOORS: of_floors, SEEDS: of_seeds, DIFFERENCES: of_differences, RATES: [RATES_NOTE]}
+    said = {
+        SCALES: of_scales,
+        PHENOMENA: [PHENOMENA_NOTE],
+        FLOORS: of_floors,
+        SEEDS: of_seeds,
+        DIFFERENCES: of_differences,
+        RATES: [RATES_NOTE],
+    }
     if published := results.study.get("published"):
         said[f"{PUBLISHED}: {published['source']}"] = [PUBLISHED_NOTE, published["note"]]
     return {group: " ".join(filter(None, sentences)) for group, sentences in said.items()}

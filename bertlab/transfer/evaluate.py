@@ -42,11 +42,18 @@ _MEANING = {
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A minimal pair (Warstadt et al. 2020): `good` should be more likely than `bad`; `paradigm` is BLiMP's UID."""
+    """A minimal pair (Warstadt et al. 2020): `good` should be more likely than `bad`.
+
+    Attributes:
+        good, bad: Two sentences.
+        paradigm: BLiMP's UID.
+        phenomenon: BLiMP's linguistics_term, which several paradigms share; "" if the file has none.
+    """
 
     good: str
     bad: str
     paradigm: str
+    phenomenon: str = ""
 
 
 def evaluate(
@@ -166,7 +173,9 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
 
 
 def read_pairs(path: Path, limit: int = 0, key: str = "--minimal_pairs") -> list[Pair]:
-    """Reads minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`; other keys are ignored.
+    """Reads minimal pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad` and `UID`.
+
+    `linguistics_term` is the phenomenon, if it is there. Other keys are ignored.
 
     Args:
         path: .jsonl, plain or compressed (.gz, .xz).
@@ -192,7 +201,8 @@ def read_pairs(path: Path, limit: int = 0, key: str = "--minimal_pairs") -> list
                 )
         taken[record["UID"]] = taken.get(record["UID"], 0) + 1
         if not limit or taken[record["UID"]] <= limit:
-            pairs.append(Pair(record["sentence_good"], record["sentence_bad"], record["UID"]))
+            phenomenon = str(record.get("linguistics_term") or "")
+            pairs.append(Pair(record["sentence_good"], record["sentence_bad"], record["UID"], phenomenon))
     if not pairs:
         raise UserError(f"{key}={path} has no pairs; give JSON lines like BLiMP's")
     return pairs
@@ -209,11 +219,16 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
 
     Returns:
         `accuracy` (the mean over paradigms), its `standard_error` over pairs, the number of `pairs`, and the same for each of
-        `paradigms`. A standard error is None if a paradigm has one pair.
+        `paradigms` and of `phenomena` (the mean over its paradigms). A standard error is None if a paradigm has one pair.
     """
     scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
-    values = np.array([score.log_probability for score in scores]).reshape(-1, 2)
-    return mean_accuracy([credit(pair) for pair in values], [pair.paradigm for pair in pairs])
+    right = [credit(pair) for pair in np.array([score.log_probability for score in scores]).reshape(-1, 2)]
+    phenomena = {}
+    for name in dict.fromkeys(pair.phenomenon for pair in pairs if pair.phenomenon):
+        own = [(value, pair.paradigm) for value, pair in zip(right, pairs, strict=True) if pair.phenomenon == name]
+        judged = mean_accuracy(*zip(*own))
+        phenomena[name] = {key: value for key, value in judged.items() if key != "paradigms"}
+    return mean_accuracy(right, [pair.paradigm for pair in pairs]) | {"phenomena": phenomena}
 
 
 def credit(values: Sequence[float]) -> float:
@@ -271,18 +286,20 @@ def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequ
 
 
 def _minimal_pairs(model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str], orders: int) -> dict[str, Any]:
-    """Measures; prints accuracy and standard error in percent by kind, for each paradigm and their mean."""
+    """Measures; prints accuracy and standard error in percent by kind: of each paradigm, each phenomenon and all."""
     found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind, orders)) for kind in kinds}
-    paradigms = found[kinds[0]]["paradigms"]
-    rows = [*paradigms, f"mean of {len(paradigms)}"]
-    width = max(map(len, rows)) + 2
+    of_first = found[kinds[0]]
+    rows = [("paradigms", name) for name in of_first["paradigms"]] + [("phenomena", name) for name in of_first["phenomena"]]
+    label = lambda group, name: f"all {name}" if group == "phenomena" else name
+    total = f"mean of {len(of_first['paradigms'])}"
+    width = max(len(label(*row)) for row in [*rows, ("", total)]) + 2
     print(f"{source}: {len(pairs):,} pairs; the good sentence more likely, % (s.e.); chance is 50")
     print(" " * width + "".join(f"{kind:>21}" for kind in found) + f"{'pairs':>8}")
-    for name in rows:
-        judged = [kind["paradigms"].get(name, kind) for kind in found.values()]
+    for group, name in [*rows, ("", total)]:
+        judged = [kind[group][name] if group else kind for kind in found.values()]
         cells = [f"{100 * j['accuracy']:>13.1f}{_error(j['standard_error'], 100)}" for j in judged]
-        print(f"{name:<{width}}" + "".join(cells) + f"{judged[0]['pairs']:>8,}")
-    hashed = text_hash([dataclasses.astuple(pair) for pair in pairs])
+        print(f"{label(group, name):<{width}}" + "".join(cells) + f"{judged[0]['pairs']:>8,}")
+    hashed = text_hash([(pair.good, pair.bad, pair.paradigm) for pair in pairs])
     return {kind: judged | {"text_hash": hashed} for kind, judged in found.items()}
 
 

@@ -41,11 +41,12 @@ steps=2000, took 111 minutes of one core.
 
 from bertlab.errors import UserError
 from bertlab.studies import ulmfit
-from bertlab.studies.equal import flops, parameters, sized, tokens
+from bertlab.studies.equal import WIDTHS, flops, parameters, sized, tokens
 from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
+WIDENED = {"GPT": "gpt", "ELMo": "elmo", "ULMFiT": "awd_lstm", "static": "static"}  # BERT keeps its size
 STATIC = ("skip_gram", "cbow", "glove")
 PUBLISHED = Published(
     source="Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)",
@@ -89,18 +90,6 @@ def as_used(setting):
     }
 
 
-def widths(setting):
-    """System -> (the keys of a width, a width to start from); BERT keeps its own."""
-    scaled = lambda family: setting.numbers(family)["hidden"] / setting.numbers(family)["width"]
-    states = lambda ratio: lambda width: {"model.width": width, "model.hidden": round(ratio * width)}
-    return {
-        "GPT": (lambda width: {"model.hidden": width}, setting.numbers("gpt")["width"]),
-        "ELMo": (states(scaled("elmo")), 32),
-        "ULMFiT": (states(scaled("awd_lstm")), 32),
-        "static": (lambda width: {"model.width": width}, 32),
-    }
-
-
 def pretrainings(setting):
     """System -> overrides of its pretraining, matched to BERT's by `equal`."""
     pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
@@ -110,8 +99,8 @@ def pretrainings(setting):
         return {name: overrides for name, (_, overrides) in found.items()}
     if equal == "parameters":
         target = parameters(*reference)
-        for name, (size, begin) in widths(setting).items():
-            recipe, overrides = found[name]
+        for name, family in WIDENED.items():
+            (recipe, overrides), (size, begin) = found[name], WIDTHS[family](setting)
             found[name] = recipe, {**overrides, **sized(recipe, overrides, size, target, begin)}
     for name, (recipe, overrides) in found.items():
         if name == "BERT":  # what the others are matched to

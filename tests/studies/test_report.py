@@ -38,6 +38,7 @@ from bertlab.studies.tables import (
     difference_table,
     floor_table,
     notes,
+    phenomenon_table,
     published_table,
     side_by_side,
     table,
@@ -359,6 +360,31 @@ def test_code_lengths_and_bounds_share_a_column(tmp_path, no_figures):
         },
         "minimal pairs (%), any-order": {"MLM": "75.0 s.e. 1.2", "LTR": "–", "biLM": "–"},
     }
+
+
+def test_minimal_pairs_have_a_table_by_phenomenon_with_a_row_for_each_kind(tmp_path, no_figures):
+    directory = write_study(tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")))
+    assert phenomenon_table(load(directory)).empty
+    accuracies = {
+        "mlm-seed=1": {"pseudo": 0.75, "any-order": 0.5},
+        "mlm-seed=2": {"pseudo": 0.25},
+        "ltr-seed=1": {"left-to-right": 1},
+    }
+    for run, of_kind in accuracies.items():
+        write_likelihoods(directory / run, pairs={"x/blimp.jsonl": of_kind})
+        found = json.loads((directory / run / "evaluation.json").read_text())
+        for entry in found["minimal_pairs"]["x/blimp.jsonl"].values():
+            of = {"accuracy": entry["accuracy"] / 2, "standard_error": None, "pairs": 3}
+            entry["phenomena"] = {"island_effects": of} | ({"binding": of} if run.startswith("ltr") else {})
+        (directory / run / "evaluation.json").write_text(json.dumps(found))
+    frame = phenomenon_table(load(directory))
+    frame.columns = [name for _, name in frame.columns]
+    assert frame.to_dict("index") == {
+        "MLM (pseudo)": {"seeds": "2", "island effects": "25.0", "binding": "–"},
+        "MLM (any-order)": {"seeds": "1", "island effects": "25.0", "binding": "–"},
+        "LTR (left-to-right)": {"seeds": "1", "island effects": "50.0", "binding": "50.0"},
+    }
+    assert "phenomenon" not in str(columns_of(load(directory), SCALES)), "the table of one scale has the means only"
 
 
 def test_minimal_pairs_of_several_files_have_columns_of_their_own(tmp_path):

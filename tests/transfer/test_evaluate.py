@@ -29,8 +29,8 @@ def planted(texts, kind="pseudo", orders=4):
     return [Score(PLANTED[text], 1, kind) for text in texts]
 
 
-def line(good: str, bad: str, paradigm: str) -> str:
-    return json.dumps({"sentence_good": good, "sentence_bad": bad, "UID": paradigm, "field": "syntax"})
+def line(good: str, bad: str, paradigm: str, **more: str) -> str:
+    return json.dumps({"sentence_good": good, "sentence_bad": bad, "UID": paradigm, "field": "syntax", **more})
 
 
 @pytest.fixture
@@ -61,12 +61,36 @@ def test_the_more_likely_sentence_wins_ties_are_half_and_paradigms_weigh_alike()
     assert judge_pairs(pairs[:1], planted)["standard_error"] is None
 
 
+def test_a_phenomenon_is_the_mean_of_its_paradigms_and_leaves_the_whole_as_it_was():
+    of_two = [Pair("x", "y", "one", "islands"), Pair("y", "x", "one", "islands"), Pair("x", "y", "two", "islands")]
+    pairs = [*of_two, Pair("y", "z", "three", "binding"), Pair("y", "x", "four")]
+    judged = judge_pairs(pairs, planted)
+    assert {name: (of["accuracy"], of["pairs"]) for name, of in judged["phenomena"].items()} == {
+        "islands": (0.75, 3),
+        "binding": (0.5, 1),
+    }
+    without = [Pair(pair.good, pair.bad, pair.paradigm) for pair in pairs]
+    assert judge_pairs(without, planted) == judged | {"phenomena": {}}
+    assert judged["accuracy"] == (0.5 + 1 + 0.5 + 0) / 4
+
+
 @pytest.mark.parametrize(("suffix", "opened"), [("", open), (".gz", gzip.open), (".xz", lzma.open)])
 def test_pairs_are_read_from_plain_and_compressed_lines(suffix, opened, tmp_path):
     path = tmp_path / f"pairs.jsonl{suffix}"
     with opened(path, "wt", encoding="utf-8") as file:
-        file.write("\n".join([line("é", "b", "u"), line("c", "d", "v"), "", line("e", "f", "u"), line("g", "h", "u"), ""]))
-    everything = [Pair("é", "b", "u"), Pair("c", "d", "v"), Pair("e", "f", "u"), Pair("g", "h", "u")]
+        file.write(
+            "\n".join(
+                [
+                    line("é", "b", "u"),
+                    line("c", "d", "v"),
+                    "",
+                    line("e", "f", "u", linguistics_term="t"),
+                    line("g", "h", "u"),
+                    "",
+                ]
+            )
+        )
+    everything = [Pair("é", "b", "u"), Pair("c", "d", "v"), Pair("e", "f", "u", "t"), Pair("g", "h", "u")]
     assert read_pairs(path) == everything and read_pairs(path, limit=2) == everything[:3]
 
 
