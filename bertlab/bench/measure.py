@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from bertlab.bench.table import print_table, rate
 from bertlab.bench.workloads import RATES, Workload, chosen
 from bertlab.errors import UserError
 from bertlab.files import write_json
+from bertlab.machine import describe_machine
 
 SIDES = {"transformers": ("eager", "compiled", "gathered"), "none": ()}
 """The rival's sides for each --against. The side "gathered" is compiled too, but computes logits at masked positions only. Our
@@ -139,7 +139,7 @@ def bench(
         say(f"workload {number} of {len(asked)}, {workload.name}: {workload.what}; sides: {', '.join(('ours', *rivals))}")
         results.append(measure(workload, rivals, rounds, seconds, dict(settings or {})))
         if out is not None:
-            write_json(out, {"machine": machine(), "workloads": results})
+            write_json(out, {"machine": describe_machine(), "workloads": results})
     print_table(results)
     return results
 
@@ -255,12 +255,3 @@ def in_turns(sides: Sequence[str], stages: Sequence[Callable[[dict, str], None]]
                     raise
                 found[side] = {"failed": str(error)}
     return found
-
-
-def machine() -> dict:
-    """This machine's processor, cores and platform."""
-    name = platform.processor()
-    with contextlib.suppress(FileNotFoundError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    return {"processor": name, "cores": len(os.sched_getaffinity(0)), "platform": platform.platform()}

@@ -25,7 +25,6 @@ import numpy as np
 import pandas as pd
 
 from bertlab import objectives
-from bertlab.bench.measure import machine
 from bertlab.config import base_config, flatten, load_config, not_default, set_key
 from bertlab.data.batches import eval_batches
 from bertlab.data.formats import row_length
@@ -33,6 +32,7 @@ from bertlab.data.prepare import prepare
 from bertlab.data.prepared import Prepared
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json, write_text
+from bertlab.machine import describe_machine
 from bertlab.models.presets import model_shape
 from bertlab.objectives.choosing import at_positions
 from bertlab.objectives.masked import MaskedLanguageModel
@@ -224,7 +224,7 @@ def machine_class(track: Track) -> str:
         if (count := jax.device_count()) != 1:
             raise UserError(f"the speed run takes one {backend}, and JAX found {count}; show it one: CUDA_VISIBLE_DEVICES=0")
         return jax.devices()[0].device_kind
-    found = machine()
+    found = describe_machine()
     if found["cores"] != track.cores:
         raise UserError(
             f"the speed run takes {track.cores} cores, and this process may use {found['cores']}; start it with taskset -c"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import jax
 
+from bertlab.machine import describe_machine
+
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "array-record", "tensorflow-datasets", "protobuf"),
     *("ml-collections", "numpy", "sentencepiece", "tokenizers"),
@@ -19,7 +21,7 @@ def describe_environment() -> dict:
     """A JSON-ready description of this process's software and hardware."""
     return {
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        **describe_machine(),
         "bertlab": importlib.metadata.version("bertlab"),
         "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
         "backend": jax.default_backend(),

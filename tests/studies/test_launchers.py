@@ -219,7 +219,7 @@ def test_a_launcher_keeps_the_contract(in_the_background, make_launcher, start, 
 
 
 def test_workers_on_this_machine_share_its_cores_and_gpus(make_launcher, start, monkeypatch):
-    monkeypatch.setattr(local, "available_cores", lambda: ["3", "4", "5", "6", "7"])
+    monkeypatch.setattr(local, "core_names", lambda: ["3", "4", "5", "6", "7"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     engine = make_launcher("local", jobs=2)
     first, first_directory = start(engine, "sleep", "first")
@@ -387,7 +387,7 @@ def test_tpu_chips_are_shared_in_boxes(monkeypatch):
 
 
 def test_workers_on_this_machine_have_a_part_of_its_rate(monkeypatch):
-    monkeypatch.setattr(local, "available_cores", lambda: ["3", "4"])
+    monkeypatch.setattr(local, "core_names", lambda: ["3", "4"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert [launcher("local", jobs).share(workers) for jobs, workers in ((1, 1), (2, 1), (2, 2))] == [1, 1 / 2, 1 / 2]
     assert launcher("local", 64).share(5) == 1 / 5, "on all cores together"

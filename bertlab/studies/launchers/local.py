@@ -48,7 +48,7 @@ class Local(Launcher):
         if given and len(given) < jobs:
             raise UserError(f"--launcher_options=devices={devices}: give at least one device per job (--jobs={jobs})")
         self.jobs = jobs
-        self.cores = share(available_cores() if jobs > 1 else [], jobs)
+        self.cores = share(core_names() if jobs > 1 else [], jobs)
         self.environments = device_environments(given, jobs)
         self.workers: list[Worker | None] = [None] * jobs
         self.resources, self.cache = contextlib.ExitStack(), None
@@ -166,7 +166,7 @@ def share(items: Sequence[str], jobs: int) -> list[list[str]]:
     return [list(items[i * len(items) // jobs : (i + 1) * len(items) // jobs]) for i in range(jobs)]
 
 
-def available_cores() -> list[str]:
+def core_names() -> list[str]:
     """The CPU cores that this process may use; [] if the system does not say."""
     return [str(core) for core in sorted(os.sched_getaffinity(0))] if hasattr(os, "sched_getaffinity") else []
 
