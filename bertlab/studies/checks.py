@@ -51,17 +51,18 @@ def load_checked(spec: str, overrides: Mapping[str, Any]) -> ConfigDict:
 
 
 def check_claims(study: Study) -> None:
-    """Refuses a claim about a variant that the study does not have.
+    """Refuses a claim or a contrast with a variant that the study does not have.
 
     Raises:
         UserError: Names the variants.
     """
     shown = [axis for axis in study.axis_names if axis not in (*seed_axes(study.axis_names), *study.selected)]
     variants = {variant_name(point[axis].label for axis in shown if axis in point) for point in study.grid}
-    for claim in study.claims:
-        if unknown := {claim.higher, claim.lower} - variants:
+    pairs = [("claim", claim.higher, claim.lower) for claim in study.claims]
+    for of, *pair in pairs + [("contrast", *pair) for pair in study.contrasts]:
+        if unknown := {*pair} - variants:
             raise UserError(
-                f'study {study.name}: a claim is about "{min(unknown)}", and the variants are {"; ".join(sorted(variants))}'
+                f'study {study.name}: a {of} is about "{min(unknown)}", and the variants are {"; ".join(sorted(variants))}'
             )
 
 

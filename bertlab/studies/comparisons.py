@@ -19,7 +19,8 @@ from bertlab.studies.statistics import TTest
 
 # Families of comparisons, each corrected for its own number.
 ALL_PAIRS, FIRST_VARIANT, MOST_FREQUENT = "all pairs", "first variant", "most frequent answer"
-PUBLISHED = "published findings"  # the study named them before it was run, so they are not searched for among all pairs
+# The study names these pairs, so they are not searched for among all.
+PUBLISHED, CONTRASTS = "published findings", "contrasts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Comparison(TTest):
         measure: What is compared.
         variant, other: Their names; `other` is "" for the most frequent answer.
         seeds: How many seeds of each have a value.
-        family: What it is corrected with: every two variants, the published findings, every variant against the first, or
-            every variant against the most frequent answer. "" if it belongs to no family.
+        family: What it is corrected with: every two variants, the published findings, the study's contrasts, every variant
+            against the first, or every variant against the most frequent answer. "" if it belongs to no family.
         corrections: The comparisons in the family, times the looks of a sweep that may stop early (Bonferroni).
         flips: p of the pairs by sign flips, uncorrected; None except against the first variant.
     """
@@ -65,12 +66,16 @@ class Comparison(TTest):
 
 
 def compare_all(results: Results) -> list[Comparison]:
-    """The comparisons that a study's seeds allow, in all families, score by score; steps of a pretraining only at the last.
+    """The comparisons that a study's seeds allow, in all families, score by score.
 
-    In a study that selects labels, each variant has its selected ones.
+    Steps of a pretraining are compared only at the last, but for contrasts. In a study that selects labels, each variant has
+    its selected ones.
     """
     results = at_selected_labels(results)
-    return [found for measure in scores(results) for found in _of_measure(at_last_steps(results), measure)]
+    last = at_last_steps(results)
+    return [
+        found for measure in scores(results) for found in (*_of_measure(last, measure), *_named(results, measure, CONTRASTS))
+    ]
 
 
 def find(
@@ -131,13 +136,7 @@ def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
     corrections = looks * max(1, len(scored) * (len(scored) - 1) // 2)
     every = [(a, b) for a, b in itertools.combinations(scored, 2) if _comparable(tables, a, b)]
     found = [_compare(tables, measure, a, b, family=ALL_PAIRS, corrections=corrections) for a, b in every]
-    claims = dict.fromkeys((claim["higher"], claim["lower"]) for claim in results.study.get("claims", ()))
-    published = {"family": PUBLISHED, "corrections": looks * len(claims)}
-    found += [
-        _compare(tables, measure, *claim, **published)
-        for claim in claims
-        if {*claim} <= {*tables} and _comparable(tables, *claim)
-    ]
+    found += _named(results, measure, PUBLISHED)
     reference, *others = results.variants
     others = [name for name in others if _comparable(tables, name, reference)]
     first = {"family": FIRST_VARIANT, "corrections": looks * max(len(others), 1)}
@@ -154,6 +153,19 @@ def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
             beside = {name: ours.to_frame(), "": theirs.to_frame()}
             found.append(_compare(beside, measure, name, "", **family))
     return found
+
+
+def _named(results: Results, measure: Measure, family: str) -> list[Comparison]:
+    """The published findings or the contrasts that the study names; two findings about the same pair are one comparison."""
+    claims = [(claim["higher"], claim["lower"]) for claim in results.study.get("claims", ())]
+    named = {PUBLISHED: claims, CONTRASTS: results.study.get("contrasts", ())}[family]
+    pairs = {frozenset(pair): tuple(pair) for pair in named}.values()
+    tables, corrections = seed_tables(results, measure), looks_of(results) * len(pairs)
+    return [
+        _compare(tables, measure, *pair, family=family, corrections=corrections)
+        for pair in pairs
+        if {*pair} <= {*tables} and _comparable(tables, *pair)
+    ]
 
 
 def _compare(

@@ -52,6 +52,39 @@ def trajectory_axis(results: Results) -> str | None:
     return None
 
 
+def examples_axis(results: Results) -> str | None:
+    """The axis whose labels are numbers of labelled examples (`finetune.task_data.limit`); None without one."""
+    limits = {run["name"]: {of.get("task_data.limit", 0) for of in run["downstream"].values()} for run in results.study["runs"]}
+    for axis in (name for name in results.axes if name not in results.seed_axes):
+        by_label = results.runs["run"].map(limits).groupby(results.runs[axis]).agg(lambda of: frozenset().union(*of))
+        if len(by_label) > 1 and (by_label.map(len) == 1).all() and by_label.nunique() == len(by_label):
+            return axis
+    return None
+
+
+def scores_by_examples(results: Results, measures: Sequence[Measure]) -> pd.DataFrame:
+    """Test scores of finished runs by the number of labelled examples; empty unless an axis of the study has such numbers.
+
+    Returns:
+        One row per score, line and number: `metric` (`Measure.name`), `variant` (without the number), `examples` (the axis's
+        label), `mean`, `low` and `high` (Student's 95 % interval of the mean over pretraining seeds), `seeds`.
+    """
+    columns = ("metric", "variant", "examples", "mean", "low", "high", "seeds")
+    if (axis := examples_axis(results)) is None:
+        return pd.DataFrame(columns=columns)
+    others = [name for name in results.axes if name not in (axis, *results.seed_axes)]
+    finished = results.finished
+    lines = [variant_name(labels) or results.study["title"] for labels in finished[others].itertuples(index=False)]
+    rows = []
+    for measure in measures:
+        values = results.values(measure)
+        for (line, label), runs in finished.groupby([np.array(lines, object), axis], sort=False):
+            if len(found := by_seed(runs, values).mean(axis=1).dropna()):
+                interval = np.clip(mean_interval(found), *bounds(measure.metric))
+                rows.append((measure.name, line, label, found.mean(), *interval, len(found)))
+    return pd.DataFrame(rows, columns=columns)
+
+
 def along_trajectories(results: Results) -> Results:
     """The results with the steps of one pretraining as one variant: "MLM" of "MLM, 1000" and "MLM, 4000"."""
     axis = trajectory_axis(results)

@@ -2,38 +2,75 @@
 
     bertlab evidence experiments/results --studies=experiments/ablations
 
-All numbers come from the folders that `bertlab publish` wrote; nothing is edited by hand. A study's page ends with its
-`notes.md`, if there is one: what may explain the results, in a person's words.
+All numbers come from the folders that `bertlab publish` wrote; nothing is edited by hand. A study's page has its `notes.md`, if
+there is one: what may explain the results, in a person's words, with {expressions} in the place of numbers
+(`bertlab.studies.noted`). The first page ends with the `notes.md` of the whole folder.
 """
 
+import dataclasses
+import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
+from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all
-from bertlab.studies.findings import Verdict, apart, claimed, findings, notices, verdicts
-from bertlab.studies.measurements import Results, load
+from bertlab.studies.curves import at_last_steps
+from bertlab.studies.findings import Verdict, claimed, findings, notices, verdicts
+from bertlab.studies.measurements import Measure, Results, load, scores
+from bertlab.studies.noted import Place, fill
 from bertlab.studies.published import names_of
 from bertlab.studies.report import environment_rows, figure_svg, figures
+from bertlab.studies.seeds import mean_scores
+from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.study import load_study
-from bertlab.studies.tables import grouped_tables, notes
-from bertlab.studies.text import seconds_text
+from bertlab.studies.tables import grouped_tables, interval_text, notes
+from bertlab.studies.text import number, seconds_text
 
-WORDS = ("agrees", "disagrees", "undecided", "too few seeds", "no such task", "not run")
-RULE = (
-    "A finding **agrees** if the 95 % interval of our difference lies above zero, **disagrees** if it lies below, and is"
-    " **undecided** otherwise. Intervals are paired by seed and corrected for the number of findings that the study names"
-    " before it is run, within a task (Bonferroni)."
-    " **Too few seeds**: the two variants do not have two finished seeds yet. **No such task**: the study has no task of the"
-    " kind for which the finding was published. **Not run**: no run of the study is published."
-)
+WORDS = ("agrees", "disagrees", "undecided", "too few seeds", "no such task")
+RULE = """\
+- A finding **agrees** if the 95 % interval of our difference (the higher variant minus the lower) lies above zero,
+  **disagrees** if it lies below, and is **undecided** otherwise. Differences are in points of the task's score.
+- Intervals are Student's over seeds, paired. They are corrected for the number of findings that the study names, within a task
+  (Bonferroni), but not for the number of tasks and pages. The last column of the counts has the rows that are still decided if
+  all rows are corrected together (Holm).
+- With three seeds, an interval rests on the assumption that differences are normal: without it, no test reaches 5 % with fewer
+  than six. An interval covers the chance of seeds (initial values, order, masks), not that of a test set's examples.
+- Studies share pretrainings, and some share fine-tuned models. If all models of a row are also in another row, it is listed
+  apart and not counted.
+- **Too few seeds**: the two variants do not have two finished seeds yet. **No such task**: the study has no task of the kind
+  for which the finding was published."""
 MADE = "<!-- made by `bertlab evidence`; do not edit -->"
-PAGE = "README.md"
+PAGE, NOTES = "README.md", "notes.md"
+MOST_VARIANTS = 9  # of which the first page prints the means
+GROUPS = {
+    "Between pretrained models, their parts and their uses": False,
+    "Against no pretraining": True,
+}
+
+
+@dataclasses.dataclass(eq=False)
+class Row:
+    """A finding beside our difference in one task.
+
+    Attributes:
+        place, verdict: Where it was measured, and what came out.
+        models: The fine-tuned models of the higher and of the lower variant, each known by its scores.
+        control: Whether the lower variant was not pretrained.
+        among: The row whose models include these, if there is one.
+    """
+
+    place: Place
+    verdict: Verdict
+    models: tuple[frozenset[str], frozenset[str]]
+    control: bool
+    among: "Row | None" = None
 
 
 def write_pages(folder: Path, studies: Path) -> list[Path]:
@@ -47,94 +84,196 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
         The pages that were written.
 
     Raises:
-        UserError: The folder holds no published study, or a study cannot be read.
+        UserError: The folder holds no published study, a study cannot be read, or notes ask for a number that is not there.
     """
-    places = [place for place in sorted(folder.glob("*")) if StudyDirectory(place).study.exists()]
-    if not places:
+    found = [place for place in sorted(folder.glob("*")) if StudyDirectory(place).study.exists()]
+    if not found:
         raise UserError(
             f"{folder} has no folder with a study.json; publish a study there first: bertlab publish DIR {folder}/NAME"
         )
     if not (files := sorted(path for path in studies.glob("*.py") if "def get_study(" in path.read_text(encoding="utf-8"))):
         raise UserError(f"--studies={studies} has no file with get_study(); give the folder of the study files")
-    for page in [place / PAGE for place in (folder, *places)]:
+    for page in [place / PAGE for place in (folder, *found)]:
         if page.exists() and not page.read_text(encoding="utf-8").startswith(MADE):
-            raise UserError(f"{page} was not made by `bertlab evidence`, which would replace it; move your text to notes.md")
+            raise UserError(f"{page} was not made by `bertlab evidence`, which would replace it; move your text to {NOTES}")
     known = [load_study(str(path)) for path in files]
-    rows, ran = [], set()
-    for place in places:
-        results = load(place)
-        compared = compare_all(results)
-        pictures = place / "figures"
-        shutil.rmtree(pictures, ignore_errors=True)
-        pictures.mkdir()
-        drawn = figures(results) if len(results.finished) else {}
+    places = {path.name: Place(path.name, results := load(path), compare_all(results)) for path in found}
+    rows = [row for place in places.values() for row in rows_of(place)]
+    mark_shared(rows)
+    pictures = {place: figures(place.results) if len(place.results.finished) else {} for place in places.values()}
+    texts = {place: study_page(place, rows, places, list(drawn)) for place, drawn in pictures.items()}  # before any is written
+    for place, drawn in pictures.items():
+        target = place.results.path / "figures"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
         for name, figure in drawn.items():
-            figure_svg(figure, pictures / f"{name}.svg", background="white")
-        found = [finding_row(verdict, place.name) for verdict in verdicts(results, compared)]
-        (place / PAGE).write_text(study_page(results, compared, found, list(drawn)), encoding="utf-8")
-        rows += found
-        ran.add(results.study["name"])
-    for study in known:
-        if study.name not in ran:
-            rows += [claim_row(vars(claim), study.name, "not run") for claim in study.claims]
-    (folder / PAGE).write_text(top_page(rows), encoding="utf-8")
-    return [place / PAGE for place in (*places, folder)]
+            figure_svg(figure, target / f"{name}.svg", background="white")
+        (place.results.path / PAGE).write_text(texts[place], encoding="utf-8")
+    ran = {place.results.study["name"] for place in places.values()}
+    waiting = [(study.name, claim) for study in known if study.name not in ran for claim in study.claims]
+    (folder / PAGE).write_text(top_page(rows, waiting, places, folder / NOTES), encoding="utf-8")
+    return [place / PAGE for place in (*found, folder)]
 
 
-def top_page(rows: Sequence[dict[str, str]]) -> str:
-    """All findings in one table, with the counts of their verdicts."""
-    counts = Counter(row["Verdict"] for row in rows)
-    counted = ", ".join(f"{word}: {counts[word]}" for word in WORDS)
-    order = sorted(rows, key=lambda row: WORDS.index(row["Verdict"]))  # the studies' order within a verdict
-    return (
-        "\n\n".join(
-            [
-                MADE,
-                "# Published findings",
-                "Each row is a finding of a paper and, if we have run its study, a task on which we measured it. Data, sizes"
-                " and steps differ from the paper's: compare signs, never values. Studies can share runs; then"
-                " their rows are not evidence apart from each other, and their pages say so.",
-                RULE,
-                f"{len(rows)} rows. {counted}.",
-                markdown_table(pd.DataFrame(order)),
-            ]
-        )
-        + "\n"
-    )
+def rows_of(place: Place) -> list[Row]:
+    """The findings of a study, in each of its tasks."""
+    chosen = at_last_steps(at_selected_labels(place.results))
+    random = {run["name"] for run in place.results.study["runs"] if is_random(run)}
+    of_tasks = chosen.measurements[chosen.measurements["stage"] == "finetune"]
+    known = {
+        of: json.dumps(rows[["split", "metric", "value"]].to_numpy().tolist()) for of, rows in of_tasks.groupby(["run", "task"])
+    }
+    found = []
+    for verdict in verdicts(place.results, place.compared):
+        task = verdict.measure.task if verdict.measure else ""
+        of_variant = lambda name: chosen.finished.loc[chosen.finished["variant"] == name, "run"]
+        pair = [of_variant(verdict.claim[side]) for side in ("higher", "lower")]
+        models = tuple(frozenset(known.get((run, task), run) for run in runs) for runs in pair)
+        found.append(Row(place, verdict, models, control=bool(len(pair[1])) and set(pair[1]) <= random))
+    return found
 
 
-def finding_row(verdict: Verdict, study: str) -> dict[str, str]:
-    """A row of the top page."""
-    row = claim_row(verdict.claim, link(study), verdict.word)
-    row["Task"] = verdict.measure.task if verdict.measure else ""
-    if found := verdict.found:
-        row["Ours"] = apart(found)
-        row["Seeds"] = str(found.pairs or min(found.seeds))
-    return row
+def is_random(run: Mapping) -> bool:
+    """Whether a run's fine-tuning begins with random values."""
+    tasks = run["downstream"].values()
+    untrained = run["overrides"].get("train.steps") == 0
+    return untrained or (bool(tasks) and all(of.get("transfer.random") for of in tasks))
 
 
-def link(study: str) -> str:
-    """To the page of a study, from that of all."""
-    return f"[{study}]({study}/{PAGE})"
+def mark_shared(rows: Sequence[Row]) -> None:
+    """Sets `among` of rows whose models are all among another's: that with more seeds, or else with more corrections."""
+    weight = lambda row: (len(row.models[0]), row.verdict.found.corrections)
+    measured = sorted((row for row in rows if row.verdict.found), key=weight, reverse=True)
+    for i, row in enumerate(measured):
+        among = (other for other in measured[:i] if not other.among and all(map(frozenset.issubset, row.models, other.models)))
+        row.among = next(among, None)
 
 
-def claim_row(claim, study: str, word: str) -> dict[str, str]:
-    """A row of the top page without a measurement."""
-    finding = f"{claim['higher']} above {claim['lower']}"
+def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places: Mapping[str, Place], history: Path) -> str:
+    """All findings, with the counts of their verdicts, and the scores of all studies."""
+    parts = [
+        MADE,
+        "# Published findings and ours",
+        "Each row is a finding of a paper and a task on which we measured it. Data, sizes and steps differ from the paper's:"
+        " compare signs, never values. [How verdicts are reached](#how-verdicts-are-reached) has the rule.",
+        markdown_table(counts(rows, len(waiting))),
+    ]
+    for name, control in GROUPS.items():
+        of_group = [row for row in rows if row.control == control and row.verdict.found and not row.among]
+        parts += [f"## {name}", table_of(of_group)] if of_group else []
+    if shared := [row for row in rows if row.among]:
+        parts += ["## Rows whose models are among those of another row", table_of(shared)]
+    if without := [row for row in rows if not row.verdict.found]:
+        parts += ["## Without a measurement", table_of(without)]
+    parts += ["## Scores", "Means over seeds on test.", markdown_table(pd.DataFrame(score_rows(places.values())))]
+    if waiting:
+        cells = [{"Study": study, **finding_cells(vars(claim))} for study, claim in waiting]
+        parts += ["## Not run", markdown_table(pd.DataFrame(cells))]
+    parts += ["## How verdicts are reached", RULE]
+    if history.exists():
+        parts.append(history.read_text(encoding="utf-8").strip())
+    return "\n\n".join(parts) + "\n"
+
+
+def counts(rows: Sequence[Row], waiting: int) -> pd.DataFrame:
+    """How many rows of each group have each verdict, and how many are decided if all are corrected together."""
+    counted = [row for row in rows if not row.among]
+    decided = decided_together([row.verdict.found for row in counted if row.verdict.found])
+    lines = []
+    for name, control in GROUPS.items():
+        words = Counter(row.verdict.word for row in counted if row.control == control)
+        own = sum(row.verdict.found in decided for row in counted if row.control == control and row.verdict.found)
+        lines.append({"": name, **{word: words[word] for word in WORDS}, "decided by Holm": own})
+    total = {key: sum(line[key] for line in lines) for key in (*WORDS, "decided by Holm")}
+    lines.append({"": f"all; {waiting} more findings are not run", **total})
+    return pd.DataFrame(lines)
+
+
+def decided_together(found: Sequence[Comparison], level: float = 0.05) -> list[Comparison]:
+    """The comparisons that are beyond chance if all are corrected together (Holm 1979)."""
+    ordered = sorted((of for of in found if not np.isnan(of.p)), key=lambda of: of.p)
+    kept = 0
+    while kept < len(ordered) and ordered[kept].p <= level / (len(ordered) - kept):
+        kept += 1
+    return ordered[:kept]
+
+
+def table_of(rows: Sequence[Row]) -> str:
+    """Rows of the first page; the decided ones first."""
+    ordered = sorted(rows, key=lambda row: WORDS.index(row.verdict.word))
+    cells = [{**cells_of(row), "Page": link(row.place)} for row in ordered]
+    for row, of in zip(ordered, cells, strict=True):
+        of |= {"Among those of": link(row.among.place)} if row.among else {}
+    return markdown_table(pd.DataFrame(cells))
+
+
+def cells_of(row: Row) -> dict[str, str]:
+    """The cells of a finding in one task."""
+    found, measure = row.verdict.found, row.verdict.measure
+    return {
+        "Verdict": row.verdict.word,
+        **finding_cells(row.verdict.claim),
+        "Task": measure.task if measure else "",
+        "Ours": signed(found) if found else "",
+        "Seeds": str(found.pairs or min(found.seeds)) if found else "",
+    }
+
+
+def link(place: Place) -> str:
+    """To a study's page, from that of all."""
+    return f"[{place.name}]({place.name}/{PAGE})"
+
+
+def finding_cells(claim: Mapping) -> dict[str, str]:
+    """The cells of a claim."""
     published = f"{claim['published']} ({claim['source']})"
-    return {"Verdict": word, "Study": study, "Finding": finding, "Published": published, "Task": "", "Ours": "", "Seeds": ""}
+    return {"Finding": f"{claim['higher']} above {claim['lower']}", "Published": published}
 
 
-def study_page(results: Results, compared: Sequence[Comparison], found: Sequence[dict[str, str]], drawn: Sequence[str]) -> str:
-    """The page of one study, with the rows of its findings and the names of its figures."""
+def signed(found: Comparison) -> str:
+    """A difference with its interval: "+0.3 (-3.0 to 3.5)"."""
+    factor, digits = plots.score_scale(found.measure.metric)
+    interval = interval_text(found.low, found.high, found.measure.metric)
+    return f"{factor * found.mean:+.{digits}f} ({interval})"
+
+
+def score_rows(places: Iterable[Place]) -> list[dict[str, str]]:
+    """A row for each study and task: the variants' means, or the lowest and highest of many."""
+    rows = []
+    for place in places:
+        results = at_last_steps(at_selected_labels(place.results))
+        for measure in scores(results):
+            means = {variant: score_number(value, measure) for variant, value in mean_scores(results, measure).items()}
+            listed = "; ".join(f"{variant} {value}" for variant, value in means.items())
+            if len(means) > MOST_VARIANTS:
+                low, high = min(means, key=lambda v: float(means[v])), max(means, key=lambda v: float(means[v]))
+                listed = f"{len(means)} variants, from {low} {means[low]} to {high} {means[high]}"
+            rows.append({"Page": link(place), "Task": measure.name, "Scores": listed})
+    return rows
+
+
+def score_number(value: float, measure: Measure) -> str:
+    """A score as tables print it, without a unit."""
+    factor, digits = plots.score_scale(measure.metric)
+    return number(factor * value, digits)
+
+
+def study_page(place: Place, rows: Sequence[Row], places: Mapping[str, Place], drawn: Sequence[str]) -> str:
+    """The page of one study; `drawn` are the names of its figures."""
+    results, compared = place.results, place.compared
     study = results.study
     finished, runs = len(results.finished), len(results.runs)
-    parts = [MADE, f"# {study['title']}", study["question"]]
+    parts = [MADE, f"# {study['title']}", study["question"], f"Study `{study['name']}`, results `{place.name}`."]
+    parts[-1] += f" [All findings](../{PAGE})"
     if finished < runs:
         parts.append(f"**{finished} of {runs} runs are finished.**")
     parts += [f"> {notice}" for notice in notices(results)]
-    if found:
-        parts += ["## Published findings", RULE, markdown_table(pd.DataFrame(found).drop(columns="Study"))]
+    if own := [row for row in rows if row.place is place]:
+        cells = [cells_of(row) | {"Note": f"its models are also in {row.among.place.name}" if row.among else ""} for row in own]
+        table = pd.DataFrame(cells)
+        kept = table if table["Note"].any() else table.drop(columns="Note")
+        rule = f"[How verdicts are reached](../{PAGE}#how-verdicts-are-reached)."
+        parts += ["## Published findings", markdown_table(kept), rule]
     in_table = claimed(results, compared)
     sentences = [f"- {sentence}" for sentence in findings(results, compared) if sentence not in in_table]
     parts += ["## Results", "\n".join(sentences)]
@@ -146,13 +285,33 @@ def study_page(results: Results, compared: Sequence[Comparison], found: Sequence
         parts += [note for group, note in notes(results).items() if group in groups]
     if drawn:
         parts += ["## Figures", *(f"![{name.replace('_', ' ')}](figures/{name}.svg)" for name in drawn)]
-    if (written := results.path / "notes.md").exists():
-        parts += ["## What may explain it", written.read_text(encoding="utf-8").strip()]
-    hours = f"All runs together took {seconds_text(sum(run_seconds(results)))} of training, one at a time."
-    parts += ["## How to run it again", f"```sh\n{study['command']}\n```", hours]
-    environment = pd.DataFrame(environment_rows(results.environments), columns=["What", "Value"])
-    parts += [markdown_table(environment)] if len(environment) else []
+    if (written := results.path / NOTES).exists():
+        parts += ["## What may explain it", fill(written, place, places)]
+    parts += ["## How to run it again", f"```sh\n{study['command']}\n```"]
+    parts.append(
+        f"The times of all runs add up to {seconds_text(sum(run_seconds(results)))}. Some ran side by side or on several"
+        " machines, so compare FLOPs rather than times."
+    )
+    parts += [sentence] if (sentence := shared_pretrainings(place, places.values())) else []
+    environment = environment_rows(results.environments)
+    if environment and "processor" not in {name for name, _ in environment}:
+        environment.insert(0, ("processor", "not recorded"))
+    parts += [markdown_table(pd.DataFrame(environment, columns=["What", "Value"]))] if environment else []
     return "\n\n".join(parts) + "\n"
+
+
+def shared_pretrainings(place: Place, places: Iterable[Place]) -> str:
+    """Which other studies have pretrainings of this one; "" if none has."""
+    own = pretrainings(place)
+    shared = {other: len(own & pretrainings(other)) for other in places if other is not place}
+    named = [f"[{other.name}](../{other.name}/{PAGE}) ({count})" for other, count in shared.items() if count] if own else []
+    return f"Of its {len(own)} pretrainings, these studies have some too: {', '.join(named)}." if named else ""
+
+
+def pretrainings(place: Place) -> set[str]:
+    """The pretrainings of a study, each known by all digits of its losses."""
+    results = (Run(place.results.path / name).result.get({}) for name in names_of(dict(place.results.study)))
+    return {json.dumps(of["metrics"], sort_keys=True) for of in results if of.get("step")}
 
 
 def run_seconds(results: Results) -> Iterable[float]:

@@ -202,6 +202,45 @@ def score_curves(
     return _panels(names, x_axes, draw, curve["variant"] if legend else (), styles)
 
 
+def example_curves(table: pd.DataFrame, styles: Mapping[str, LineStyle]) -> Figure:
+    """Test scores by the number of labelled examples, a panel per score; numbers are at equal distances.
+
+    Lines are means over pretraining seeds, bands their 95 % intervals, cut as in `score_curves`.
+
+    Args:
+        table: From `bertlab.studies.curves.scores_by_examples`.
+        styles: Line -> style.
+    """
+    names, labels = list(dict.fromkeys(table["metric"])), list(dict.fromkeys(table["examples"]))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(3.2 * len(names), 2.6), layout="constrained")
+        for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+            of, factor = table[table["metric"] == name], percent_factor(name)
+            for variant, style in styles.items():
+                points = of[of["variant"] == variant]
+                places = points["examples"].map(labels.index)
+                looks = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.5, "marker": style.marker}
+                panel.plot(places, factor * points["mean"], markersize=3.5, **looks)
+                band = {"color": style.colour, "alpha": 0.15, "linewidth": 0}
+                panel.fill_between(places, factor * points["low"], factor * points["high"], **band)
+            limit_to_means(panel, of, factor)
+            panel.set_xticks(range(len(labels)), labels)
+            panel.set_xlabel("labelled examples")
+            panel.set_ylabel(wrapped(metric_label(name), 2))
+        add_legend(figure, {variant: line_handle(style) for variant, style in styles.items()}, "upper")
+    return figure
+
+
+def limit_to_means(panel: Axes, curve: pd.DataFrame, factor: float) -> None:
+    """Lets a panel reach the intervals, and at most one range of the means beyond the means."""
+    lowest, highest = factor * curve["mean"].min(), factor * curve["mean"].max()
+    room = (highest - lowest) or 1.0
+    low = max(lowest - room, min(lowest, factor * curve["low"].min()))
+    high = min(highest + room, max(highest, factor * curve["high"].max()))
+    panel.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    panel.yaxis.set_major_locator(MaxNLocator(nbins=5))
+
+
 def _panels(
     names: Sequence[str],
     x_axes: Sequence[str],
@@ -273,13 +312,8 @@ def draw_scores(panel: Axes, curve: pd.DataFrame, name: str, axis: str, styles: 
         x = points[axis] / divisor
         panel.plot(x, factor * points["mean"], marker=style.marker, markersize=3.5, **looks)
         panel.fill_between(x, factor * points["low"], factor * points["high"], color=style.colour, alpha=0.18, linewidth=0)
-    lowest, highest = factor * curve["mean"].min(), factor * curve["mean"].max()
-    room = (highest - lowest) or 1.0
-    low = max(lowest - room, min(lowest, factor * curve["low"].min()))
-    high = min(highest + room, max(highest, factor * curve["high"].max()))
-    panel.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    limit_to_means(panel, curve, factor)
     panel.set_xlabel(label)
-    panel.yaxis.set_major_locator(MaxNLocator(nbins=5))
     if len(reached) and reached.max() >= WIDE * reached.min():
         panel.set_xscale("log")
         panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reached.max() < 30 * reached.min() else (1, 3)))

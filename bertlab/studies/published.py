@@ -47,7 +47,7 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         if places:
             _write(source.run(name).job, target.run(name).job, workdir)
     if "command" in study:
-        study["command"] = _with_name_of_store(study["command"])
+        study["command"] = _anywhere(study["command"])
     target.study.write(_elsewhere(study, workdir))
     if source.rule.exists():  # intervals are corrected for its looks
         target.rule.write(source.rule.read())
@@ -144,15 +144,16 @@ def thinned(lines: Sequence[dict]) -> list[dict]:
     return sorted(kept, key=lambda line: line["step"])
 
 
-def _with_name_of_store(command: str) -> str:
-    """A sweep's command without the part of the store's path that only this machine has."""
-    words = shlex.split(command)
+def _anywhere(command: str) -> str:
+    """A sweep's command as another machine runs it: all runs anew, and of the store's path only the name."""
+    words, kept = shlex.split(command), []
     for place, word in enumerate(words):
-        if word.startswith("--store="):
-            words[place] = f"--store={Path(word.removeprefix('--store=')).name}"
-        elif place and words[place - 1] == "--store":
-            words[place] = Path(word).name
-    return shlex.join(words)
+        flag = word.partition("=")[0] if word.startswith("--") else ""
+        given = flag or (words[place - 1] if place and words[place - 1] in ("--store", "--published") else "")
+        if given == "--store" and word != "--store":
+            word = f"--store={Path(word.removeprefix('--store=')).name}" if flag else Path(word).name
+        kept += [] if given == "--published" else [word]
+    return shlex.join(kept)
 
 
 def _write(source: JsonFile, target: JsonFile, workdir: Path) -> None:

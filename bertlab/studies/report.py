@@ -20,7 +20,7 @@ from rich.table import Table
 from bertlab.run import StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
-from bertlab.studies.curves import curves, score_curves, shared_curves, untrained
+from bertlab.studies.curves import curves, score_curves, scores_by_examples, shared_curves, untrained
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
@@ -144,6 +144,9 @@ def figures(results: Results) -> dict[str, Figure]:
     if len(curve := score_curves(results, measures)):
         names = list(dict.fromkeys(curve["metric"]))
         drawn["score_curves"] = plots.score_curves(curve, names, X_AXES, styles)
+    if len(by_examples := scores_by_examples(results, measures)):
+        lines = plots.line_styles(by_examples.assign(trained=""))
+        drawn["scores_by_examples"] = plots.example_curves(by_examples, lines)
     for figure in score_maps(results):
         drawn["heat_map"] = figure
     return drawn

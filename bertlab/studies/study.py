@@ -87,6 +87,7 @@ class Study:
             `select`; empty: the recipe's rate.
         published: A published table to show next to the study's own, see `Published`.
         claims: Published findings that the report holds against the study's own, see `Claim`.
+        contrasts: Pairs of variants whose difference the study asks for, and of which no paper says which is higher.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Study:
     task_rates: Sequence[float] = ()
     published: "Published | None" = None
     claims: "Sequence[Claim]" = ()
+    contrasts: Sequence[tuple[str, str]] = ()
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:

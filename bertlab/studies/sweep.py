@@ -358,6 +358,7 @@ def describe(study: Study, runs: Sequence[RunSpec], searches: Sequence[Search] =
         "searches": [dataclasses.asdict(search) for search in searches],
         "published": dataclasses.asdict(study.published) if study.published else None,
         "claims": [dataclasses.asdict(claim) for claim in study.claims],
+        "contrasts": list(study.contrasts),
         "runs": [dataclasses.asdict(run) for run in runs],
     }
     return json.loads(json.dumps(description))

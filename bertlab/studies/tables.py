@@ -8,7 +8,7 @@ import pandas as pd
 import scipy.stats
 
 from bertlab.studies import plots, statistics
-from bertlab.studies.comparisons import FIRST_VARIANT, Comparison, looks_of, of_family
+from bertlab.studies.comparisons import CONTRASTS, FIRST_VARIANT, Comparison, looks_of, of_family
 from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, cost, scores
 from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
@@ -81,6 +81,10 @@ DIFFERENCES_NOTE = (
 SETTLED_NOTE = (
     "The sweep could stop early and looked at the scores up to {looks} times. Intervals and p are corrected for that; means are"
     " not, so they lie slightly further apart than the truth."
+)
+NAMED = "Differences that the study asks for (test)"
+NAMED_NOTE = (
+    "No paper says which side is higher. Paired by seed; the intervals of a task's rows hold together with 95 % (Bonferroni)."
 )
 PUBLISHED = "As published"
 PUBLISHED_NOTE = (
@@ -270,6 +274,19 @@ def difference_table(compared: Sequence[Comparison]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def contrast_table(compared: Sequence[Comparison]) -> pd.DataFrame:
+    """A row for each task and contrast of the study, as text; empty without contrasts or without two seeds to pair."""
+    rows = {}
+    for found in of_family(compared, CONTRASTS):
+        factor, digits = plots.score_scale(found.measure.metric)
+        rows[f"{score_label(found.measure)}: {found.variant} − {found.other}"] = {
+            ("", "seeds"): str(found.pairs or min(found.seeds)),
+            (NAMED, "difference"): number(factor * found.mean, digits, "+"),
+            (NAMED, "95 % interval"): interval_text(found.low, found.high, found.measure.metric),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def interval_text(low: float, high: float, metric: str) -> str:
     """ "41.0 to 43.2", in percent for shares."""
     factor, digits = plots.score_scale(metric)
@@ -298,9 +315,11 @@ def published_table(results: Results) -> pd.DataFrame:
     group = f"{PUBLISHED}: {published['source']}"
     order = {variant: place for place, variant in enumerate(results.variants)}
     rows = sorted(published["rows"].items(), key=lambda row: order.get(row[0], len(order)))
+    decimals_of = lambda value: len(str(value).partition(".")[2]) if isinstance(value, float) else 0
+    digits = [max(map(decimals_of, of)) for of in zip(*published["rows"].values(), strict=True)]  # 5.00 beside 4.58
     cells = lambda values: {
-        (group, name): MISSING if value is None else str(value)
-        for name, value in zip(published["columns"], values, strict=True)
+        (group, name): MISSING if value is None else f"{value:.{decimals}f}" if isinstance(value, float) else str(value)
+        for name, value, decimals in zip(published["columns"], values, digits, strict=True)
     }
     return pd.DataFrame.from_dict({name: cells(values) for name, values in rows}, orient="index")
 
@@ -309,8 +328,8 @@ def grouped_tables(results: Results, compared: Sequence[Comparison]) -> list[pd.
     """All tables in parts that fit on a page, each with the seeds: scores and losses, the published ones, and so on to cost."""
     chosen = at_selected_labels(results)
     frame = table(chosen)
-    apart = (published_table(chosen), difference_table(compared), selection_table(results), rate_table(results))
-    apart += (floor_table(chosen),)
+    apart = (published_table(chosen), contrast_table(compared), difference_table(compared))
+    apart += (selection_table(results), rate_table(results), floor_table(chosen))
     whole = lambda wanted: [frame[[("", "seeds"), *columns]] for columns in side_by_side(frame, wanted)]
     parts = [*whole((SCORES, LOSSES)), *apart, *whole((SCALES,)), phenomenon_table(chosen), *whole((COST,))]
     return [part for part in parts if not part.empty]
@@ -348,6 +367,7 @@ def notes(results: Results) -> dict[str, str]:
         FLOORS: of_floors,
         SEEDS: of_seeds,
         DIFFERENCES: of_differences,
+        NAMED: [NAMED_NOTE],
         RATES: [RATES_NOTE],
     }
     if published := results.study.get("published"):

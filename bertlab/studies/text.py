@@ -38,7 +38,7 @@ def spread(mean: float, sd: float, digits: int) -> str:
 
 def interval(low: float, high: float, digits: int) -> str:
     """The ends of an interval: "0.4 to 5.0"; missing if nothing varies."""
-    return MISSING if math.isnan(low) or math.isnan(high) else f"{number(low, digits)} to {number(high, digits)}"
+    return MISSING if math.isnan(low) or math.isnan(high) else f"{low:z.{digits}f} to {high:z.{digits}f}"
 
 
 def p_text(p: float) -> str:
@@ -74,15 +74,14 @@ def score_text(value: float, metric: str) -> str:
 
 
 def points(value: float, metric: str) -> str:
-    """An absolute difference of two scores: "3.1 points", with more digits where it is small."""
+    """An absolute difference of two scores: "3.1 points"."""
     value = abs(value) * plots.percent_factor(metric)
-    text = f"{value:.1f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
-    return f"{text} points" if plots.percent_factor(metric) == 100 else f"{value:.3g}"
+    return f"{value:.1f} points" if plots.percent_factor(metric) == 100 else f"{value:.3g}"
 
 
 def signed_points(value: float, metric: str) -> str:
     """The end of an interval, in points without the word: "-0.4"."""
-    return number(100 * value, 1) if plots.percent_factor(metric) == 100 else f"{value:z.3g}"
+    return f"{100 * value:z.1f}" if plots.percent_factor(metric) == 100 else f"{value:z.3g}"
 
 
 def plain_text(value: Any) -> str:

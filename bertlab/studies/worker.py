@@ -230,8 +230,13 @@ def from_scratch(at_random: Iterable[bool]) -> bool:
 def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
     """Averages the predictions of fine-tunings, such as a forward and a backward model's, and writes the scores."""
     from bertlab.transfer.average import average
+    from bertlab.transfer.tasks import find_task
 
-    scores = {split: average(finetunings, split)["average"] for split in ("valid", "test")}
+    name = find_task(Run(finetunings[0]).config.read()["task"]).name  # its metrics are named as a fine-tuning's
+    scores = {
+        split: {f"{name}/{metric}": value for metric, value in average(finetunings, split)["average"].items()}
+        for split in ("valid", "test")
+    }
     run, answered = Run(directory), Run(finetunings[0]).most_frequent  # of the same examples
     if answered.exists():
         run.most_frequent.write(answered.read())

@@ -49,7 +49,7 @@ PUBLISHED = Published(
         "NSP": (54.5, 90.5, 52.0, "88.4/81.5", "77.2/74.6", 81.6, 91.1, 62.3, 79.2),
         "SOP": (54.0, 78.9, 86.5, "89.3/82.3", "80.0/77.1", 82.0, 90.3, 64.0, 80.1),
     },
-    note="MLM, NSP and SOP: accuracies on held-out text, the latter two of every model",
+    note="MLM, NSP and SOP are accuracies on held-out text, the latter two of every model.",
 )
 CLAIMS = (
     Claim("SOP", "NSP", "SQuAD 2.0 80.0 and 77.2, RACE 64.0 and 62.3; on NSP's own question 78.9 and 90.5", PUBLISHED.source),

@@ -43,6 +43,11 @@ CLAIMS = (
     Claim("No NSP", "LTR & No NSP", "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8", "Devlin et al. 2019, table 5"),
     Claim("BERT", "No NSP", "QNLI 88.4 and 84.9, MNLI 84.4 and 83.9", "Devlin et al. 2019, table 5"),
     Claim("+ BiLSTM", "LTR & No NSP", "SQuAD 84.9 and 77.8", "Devlin et al. 2019, table 5", kinds=("span", "tagging")),
+    Claim(
+        *("LTR & No NSP", "+ BiLSTM", "MRPC 77.5 and 75.7, SST-2 92.1 and 91.6, QNLI 84.3 and 84.1"),
+        "Devlin et al. 2019, table 5",
+        kinds=("classification",),
+    ),
     Claim("LTR & No NSP", "No pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"),
     Claim("No NSP", "No pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5, for LTR"),
 )

@@ -38,7 +38,7 @@ PUBLISHED = Published(
         **{f"{shares}, fine-tuned": scores[:2] for shares, scores in TABLE.items()},
         **{f"{shares}, features": (None, scores[2]) for shares, scores in TABLE.items()},
     },
-    note="tables 5 and 7 report other runs; they differ from these by up to a point",
+    note="Tables 5 and 7 report other runs; they differ from these by up to a point.",
 )
 CLAIMS = (
     Claim("80/10/10, features", "100/0/0, features", "NER 94.9 and 94.0", PUBLISHED.source),

@@ -35,7 +35,7 @@ PUBLISHED = Published(
         "doc_sentences": (90.6, 79.7, 84.7, 92.7, 65.6),
         "BERT-Base": (88.5, 76.3, 84.3, 92.8, 64.3),
     },
-    note="medians of five; BERT-Base is BERT's own, and not among ours",
+    note="Medians of five runs. BERT-Base is BERT's own and not among ours.",
 )
 CLAIMS = (
     Claim("segment_pair + NSP", "sentence_pair + NSP", "SQuAD 2.0 78.7 and 76.2, MNLI 84.0 and 82.9", PUBLISHED.source),

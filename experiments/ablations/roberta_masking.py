@@ -24,7 +24,7 @@ PUBLISHED = Published(
     source="Liu et al. 2019, table 1 (development sets, BERT-Base)",
     columns=("SQuAD 2.0 F1", "MNLI-m", "SST-2"),
     rows={"static": (78.3, 84.3, 92.5), "dynamic": (78.7, 84.0, 92.9), "BERT-Base": (76.3, 84.3, 92.8)},
-    note="medians of five; BERT-Base is BERT's own, and not among ours",
+    note="Medians of five runs. BERT-Base is BERT's own and not among ours.",
 )
 CLAIMS = (Claim("dynamic", "static", "SQuAD 2.0 78.7 and 78.3, SST-2 92.9 and 92.5, but MNLI 84.0 and 84.3", PUBLISHED.source),)
 

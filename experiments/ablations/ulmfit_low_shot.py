@@ -15,13 +15,16 @@ Published: the figure has no table. According to the text, with 100 labels super
 scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and semi-supervised ULMFiT with 50 times (AG News) or 100
 times (IMDb) as many.
 
-Expect: each of ULMFiT's three is above the one before, by more with fewer labels; with all labels the last two are the same.
+Expect: from scratch lowest, then supervised and semi-supervised, by more with fewer labels; with all labels the last two are
+the same. The report has two kinds of differences: BERT against the supervised one, and the supervised one against a classifier
+from scratch that has the next larger number of labels.
 
 Cost at scale=tiny with seeds=1,select=off: 242 TFLOP, as `--dry_run` counts them. Its three seeds in
 `experiments/results/ulmfit_low_shot_tiny_wikipedia` with steps=2000 took 81 minutes of one core.
 """
 
 import dataclasses
+import itertools
 
 from bertlab import papers
 from bertlab.studies import ulmfit
@@ -30,11 +33,11 @@ from bertlab.studies.study import Claim, Study
 
 COUNTS, FEWER = (100, 500, 2000, 10_000), (100, 300, 1000)
 STEPS = 3000
-# Held against the study's smallest number of examples.
+# Held against the study's smallest number of examples. Semi-supervised above supervised is no finding here: in the paper it is
+# one on IMDb and AG News, and the two are alike on TREC-6.
 CLAIMS = (
-    ("supervised", "from scratch", "100 labels are worth 1,000 (IMDb) and 2,000 (AG News) from scratch"),
-    ("semi-supervised", "supervised", "100 labels are worth 10,000 and 1,000 from scratch on IMDb, 5,000 and 2,000 on AG News"),
-    ("semi-supervised", "from scratch", "100 labels are worth 10,000 (IMDb) and 5,000 (AG News) from scratch"),
+    ("supervised", "from scratch", "100 labels are worth 1,000 (IMDb) and 2,000 (AG News) from scratch; above it on TREC-6"),
+    ("semi-supervised", "from scratch", "100 labels are worth 10,000 (IMDb) and 5,000 (AG News); above it on TREC-6"),
 )
 
 
@@ -69,4 +72,8 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies),
         claims=[Claim(f"{few}, {a}", f"{few}, {b}", of, "Howard and Ruder 2018, section 5") for a, b, of in CLAIMS if few],
+        contrasts=[
+            *((f"{count}, BERT", f"{count}, supervised") for count in examples),
+            *((f"{few}, supervised", f"{more}, from scratch") for few, more in itertools.pairwise(examples)),
+        ],
     )

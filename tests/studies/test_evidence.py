@@ -2,30 +2,40 @@
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 from conftest import objectives_study, write_study
 
 from bertlab.errors import UserError
-from bertlab.studies.comparisons import PUBLISHED, compare_all, of_family
-from bertlab.studies.evidence import PAGE, WORDS, markdown_table, write_pages
-from bertlab.studies.measurements import load
+from bertlab.studies.comparisons import PUBLISHED, Comparison, compare_all, of_family
+from bertlab.studies.evidence import PAGE, WORDS, decided_together, markdown_table, write_pages
+from bertlab.studies.measurements import Measure, load
 from bertlab.studies.published import publish
-from bertlab.studies.study import Claim
+from bertlab.studies.study import Claim, load_study
 from tests.conftest import ROOT
 
 RESULTS, STUDIES = ROOT / "experiments/results", ROOT / "experiments/ablations"
 
 
-def rows_of(page):
-    """The rows of a page's first table: dicts by head."""
-    table = [line for line in page.read_text().splitlines() if line.startswith("|")]
-    heads, _, *rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
-    return [dict(zip(heads, row, strict=False)) for row in rows if len(row) == len(heads)]
+def tables_of(page):
+    """All tables of a page: lists of dicts by head."""
+    found = []
+    for block in re.split(r"\n\n+", page.read_text()):
+        if block.startswith("| "):
+            heads, _, *rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
+            found.append([dict(zip(heads, row, strict=True)) for row in rows])
+    return found
+
+
+def findings_of(page):
+    """The rows of a page's tables of findings."""
+    return [row for table in tables_of(page) for row in table if "Finding" in row and "Ours" in row]
 
 
 @pytest.fixture
@@ -56,26 +66,135 @@ def folder(tmp_path):
 def test_verdicts_follow_from_intervals_and_are_counted(folder):
     (folder / "ours" / "notes.md").write_text("Too few tokens.")
     assert write_pages(folder, STUDIES) == [folder / "ours" / PAGE, folder / PAGE]
-    rows = rows_of(folder / PAGE)
-    ours = [(row["Finding"], row["Task"], row["Verdict"], row["Seeds"]) for row in rows if "ours/" in row["Study"]]
+    rows = findings_of(folder / PAGE)
+    ours = [(row["Finding"], row["Task"], row["Verdict"], row["Seeds"]) for row in rows]
     expected = {"LTR above MLM": "agrees", "MLM above LTR": "disagrees", "MLM+NSP above MLM": "undecided"}
     of_tasks = lambda finding, *rest: [(finding, task, *rest) for task in ("package", "code_spans")]
     wanted = [row for finding, word in expected.items() for row in of_tasks(finding, word, "3")]
     wanted.insert(2, ("LTR above MLM+NSP", "code_spans", "agrees", "3"))  # `package` is no tagging
     wanted += [*of_tasks("LTR above biLM", "too few seeds", ""), ("LTR above MLM+NSP", "", "no such task", "")]
     assert ours == wanted
-    assert {row["Study"] for row in rows if row["Verdict"] == "not run"} >= {"bert_table5", "bert_figure5"}
-    counts = dict(re.findall(r"([a-z ]+): (\d+)", (folder / PAGE).read_text().split(" rows. ")[1].split("\n")[0]))
-    counts = {word.strip(): int(count) for word, count in counts.items()}
-    assert counts == {word: sum(row["Verdict"] == word for row in rows) for word in WORDS}
-    assert [row["Verdict"] for row in rows] == sorted((row["Verdict"] for row in rows), key=WORDS.index)
+    assert [row["Ours"] for row in rows[:2]] == ["+10.0 (9.5 to 10.5)"] * 2
+    of_group, _, of_all = tables_of(folder / PAGE)[0]
+    assert of_group == of_all | {"": of_group[""]}
+    assert {word: int(of_all[word]) for word in WORDS} == {word: sum(row["Verdict"] == word for row in rows) for word in WORDS}
+    not_run = tables_of(folder / PAGE)[-1]
+    assert {row["Study"] for row in not_run} >= {"bert_table5", "bert_figure5"}
+    assert f"{len(not_run)} more findings are not run" in of_all[""]
     of_claims = of_family(compare_all(load(folder / "ours")), PUBLISHED)
-    assert {found.corrections for found in of_claims} == {5}, "the findings, not the six pairs of variants"
-    first = scipy.stats.ttest_1samp([0.1, 0.101, 0.099], 0).confidence_interval(1 - 0.05 / 5)
-    assert (of_claims[0].low, of_claims[0].high) == pytest.approx(first)
+    assert {found.corrections for found in of_claims} == {4}, "LTR against MLM is one comparison, whatever is published of it"
+    first = scipy.stats.ttest_1samp([0.1, 0.101, 0.099], 0).confidence_interval(1 - 0.05 / 4)
+    assert sorted(map(abs, (of_claims[0].low, of_claims[0].high))) == pytest.approx(sorted(first))
     page = (folder / "ours" / PAGE).read_text()
     assert "9 of 12 runs are finished" in page and page.count("Too few tokens.") == 1
     assert {path.stem for path in (folder / "ours" / "figures").iterdir()} == set(re.findall(r"figures/(\w+)\.svg", page))
+    assert "| processor | not recorded |" in page
+
+
+def test_a_finding_against_no_pretraining_is_of_a_group_of_its_own(folder):
+    study = json.loads((folder / "ours" / "study.json").read_text())
+    for run in study["runs"]:
+        if run["labels"]["objective"] == "MLM":
+            run["overrides"]["train.steps"] = 0
+    (folder / "ours" / "study.json").write_text(json.dumps(study))
+    write_pages(folder, STUDIES)
+    counts = {row.pop(""): row for row in tables_of(folder / PAGE)[0]}
+    assert counts["Against no pretraining"] == counts["Against no pretraining"] | {"agrees": "2", "undecided": "2"}
+    assert counts["Between pretrained models, their parts and their uses"]["disagrees"] == "2", "MLM is the higher one there"
+
+
+def test_a_row_whose_models_are_all_in_another_is_not_counted(folder):
+    """A copy of a study that has two of its seeds; and one that differs in the last digit of one score."""
+    for name in ("part", "other"):
+        shutil.copytree(folder / "ours", folder / name)
+        study = json.loads((folder / name / "study.json").read_text())
+        study["runs"] = [run for run in study["runs"] if run["labels"]["seed"] != "3"]
+        (folder / name / "study.json").write_text(json.dumps(study))
+    file = folder / "other" / "ltr-seed=1" / "finetune" / "package" / "result.json"
+    result = json.loads(file.read_text())
+    result["metrics"]["test"]["package/accuracy"] = np.nextafter(result["metrics"]["test"]["package/accuracy"], 1)
+    file.write_text(json.dumps(result))
+    write_pages(folder, STUDIES)
+    among = {(row["Page"][1:5], row["Finding"], row["Task"]) for row in findings_of(folder / PAGE) if "Among those of" in row}
+    named = ("LTR above MLM", "MLM above LTR", "MLM+NSP above MLM")
+    parts = {("part", finding, task) for finding in named for task in ("package", "code_spans")}
+    parts.add(("part", "LTR above MLM+NSP", "code_spans"))
+    others = {("othe", *row[1:]) for row in parts if "LTR" not in row[1] or row[2] == "code_spans"}
+    assert among == parts | others
+    assert "its models are also in ours" in (folder / "part" / PAGE).read_text()
+
+
+def test_what_is_decided_together_is_holms():
+    measure = Measure("finetune", "package", "test", "accuracy")
+    of = lambda p: Comparison(0.1, 0.1, 0.0, 0.2, p, 3, measure, "a", "b", (3, 3))
+    for values in ([0.01, 0.02, 0.03, 0.04], [0.001, 0.012, 0.02, 0.2], [0.2, math.nan, 0.001]):
+        known = [p for p in values if not math.isnan(p)]
+        reference = by_holm(known)
+        assert sorted(found.p for found in decided_together([of(p) for p in values])) == reference
+
+
+def by_holm(values):
+    """Holm 1979, from its definition: p is rejected if so are all below it, and p (m - i + 1) <= 0.05."""
+    rejected = []
+    for i, p in enumerate(sorted(values)):
+        if p > 0.05 / (len(values) - i):
+            break
+        rejected.append(p)
+    return rejected
+
+
+def test_contrasts_are_corrected_for_their_own_number(folder):
+    study = json.loads((folder / "ours" / "study.json").read_text())
+    study["contrasts"] = [["LTR", "MLM"], ["MLM+NSP", "MLM"]]
+    (folder / "ours" / "study.json").write_text(json.dumps(study))
+    write_pages(folder, STUDIES)
+    rows = [row for table in tables_of(folder / "ours" / PAGE) for row in table if "difference" in row and "p" not in row]
+    low, high = scipy.stats.ttest_1samp([10, 10.1, 9.9], 0).confidence_interval(1 - 0.05 / 2)
+    assert rows[0] == {
+        "Variant": "package accuracy (%): LTR − MLM",
+        "seeds": "3",
+        "difference": "+10.0",
+        "95 % interval": f"{low:.1f} to {high:.1f}",
+    }
+    assert len(rows) == 4, "two contrasts in two tasks"
+
+
+def test_published_studies_have_the_findings_of_their_files(monkeypatch):
+    """If this fails, run the study's sweep again (nothing is trained anew) and publish it."""
+    monkeypatch.chdir(ROOT)
+    compared = 0
+    for place in sorted(path.parent for path in RESULTS.glob("*/study.json")):
+        published = json.loads((place / "study.json").read_text())
+        spec = re.search(r"--study=([^' ]+)", published["command"])[1]
+        if spec.startswith("experiments/ablations/"):
+            study = load_study(spec)
+            described = {"claims": [dataclasses.asdict(claim) for claim in study.claims], "contrasts": study.contrasts}
+            described |= {"published": study.published and dataclasses.asdict(study.published), "title": study.title}
+            assert {key: published[key] for key in described} == json.loads(json.dumps(described)), place.name
+            compared += 1
+    assert compared >= 15
+
+
+def test_numbers_of_notes_come_from_the_results(folder):
+    notes = folder / "ours" / "notes.md"
+    notes.write_text(
+        "LTR has {package: LTR}, MLM {package: MLM}: {package: LTR | MLM} apart ({package: LTR | MLM | interval});"
+        " other way round {package: MLM | LTR} ({package: MLM | LTR | interval}); there {ours/code_spans valid: LTR};"
+        " loss {mlm/loss: MLM}."
+    )
+    write_pages(folder, STUDIES)
+    page = (folder / "ours" / PAGE).read_text()
+    assert "LTR has 60.0, MLM 50.0: 10.0 apart (9.5 to 10.5); other way round 10.0 (-10.5 to -9.5); there" in page
+    assert re.search(r"there \d\d\.\d; loss \d\.\d\d\.", page)
+    for wrong, said in [
+        ("{package: ELMo}", "'ELMo' is not one of MLM; MLM.NSP; LTR"),
+        ("{packages: LTR}", "'packages' is not one of package, code_spans"),
+        ("{package: LTR | MLM | 95 %}", "write {TASK: A}"),
+        ("{package}", "'' is not one of"),
+    ]:
+        notes.write_text(wrong)
+        with pytest.raises(UserError, match=rf"notes\.md: {re.escape(wrong)}: {said}"):
+            write_pages(folder, STUDIES)
 
 
 def test_the_committed_pages_are_those_of_the_committed_results(tmp_path):
@@ -83,6 +202,88 @@ def test_the_committed_pages_are_those_of_the_committed_results(tmp_path):
     shutil.copytree(RESULTS, tmp_path / "results")
     for page in write_pages(tmp_path / "results", STUDIES):
         assert page.read_text() == (RESULTS / page.relative_to(tmp_path / "results")).read_text(), page
+
+
+def selected_scores(place, task, metric):
+    """Variant -> seed -> test score, at the label of `select` with the highest mean on valid; from the JSON files alone."""
+    study = json.loads((place / "study.json").read_text())
+    found = {}
+    for run in study["runs"]:
+        file = place / run["name"] / "finetune" / task / "result.json"
+        if file.exists():
+            of = {
+                split: values[metric] for split, values in json.loads(file.read_text())["metrics"].items() if metric in values
+            }
+            hidden = {"seed", "finetune.seed", *study["select"]}
+            variant = ", ".join(label for axis, label in run["labels"].items() if axis not in hidden and label)
+            label = tuple(run["labels"].get(axis, "") for axis in study["select"])
+            found.setdefault(variant, {}).setdefault(label, {})[
+                run["labels"].get("seed") or run["labels"].get("finetune.seed")
+            ] = (
+                of.get("valid", 0.0),
+                of["test"],
+            )
+    chosen = {}
+    for variant, labels in found.items():
+        most = max(map(len, labels.values()))
+        best = max(
+            (of for of in labels.values() if len(of) == most), key=lambda of: np.mean([valid for valid, _ in of.values()])
+        )
+        chosen[variant] = {seed: test for seed, (_, test) in best.items()}
+    return chosen
+
+
+def interval_of(scores, higher, lower, corrections):
+    """The difference of two variants in points, paired by seed: "+0.3 (-3.0 to 3.5)" and its two parts."""
+    seeds = sorted(scores[higher].keys() & scores[lower].keys())
+    differences = np.array([100 * (scores[higher][seed] - scores[lower][seed]) for seed in seeds])
+    ends = scipy.stats.ttest_1samp(differences, 0).confidence_interval(1 - 0.05 / corrections)
+    low, high = np.clip(ends, -100, 100)
+    return differences.mean(), low, high, len(seeds)
+
+
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"[-+]?\d+\.\d+", text)]
+
+
+@pytest.mark.parametrize("place", sorted(path.parent for path in RESULTS.glob("*/study.json")), ids=lambda place: place.name)
+def test_the_numbers_of_a_page_follow_from_the_json_files(place):
+    """Scores, findings and contrasts once more, with NumPy and SciPy only."""
+    study, checked = json.loads((place / "study.json").read_text()), 0
+    claims = {frozenset((claim["higher"], claim["lower"])) for claim in study["claims"]}
+    metrics = {}  # task -> (metric, the score's head)
+    for table in tables_of(place / PAGE):
+        for head in table[0]:
+            if (match := re.fullmatch(r"(\S+) (?:(\S+) )?(\w+) \(%\)", head)) and "Variant" in table[0] and "seeds" in table[0]:
+                task, metric = match[1], f"{match[2] or match[1]}/{match[3]}"
+                metrics[task] = metric
+                scores = selected_scores(place, task, metric)
+                for row in table:
+                    values = 100 * np.array(list(scores.get(row["Variant"], {}).values()))
+                    if row[head] == "–" or not len(values):
+                        continue
+                    expected = [values.mean(), values.std(ddof=1)] if len(values) > 1 else [values.mean()]
+                    assert numbers_in(row[head])[: len(expected)] == pytest.approx(expected, abs=0.0501), (row, head)
+                    checked += 1
+    for row in (row for table in tables_of(place / PAGE) for row in table):
+        if row.get("Ours"):
+            higher, lower = row["Finding"].split(" above ")
+            scores = selected_scores(place, row["Task"], metrics[row["Task"]])
+            mean, low, high, seeds = interval_of(scores, higher, lower, len(claims))
+            assert numbers_in(row["Ours"]) == pytest.approx([mean, low, high], abs=0.0501), row
+            assert row["Seeds"] == str(seeds)
+            assert row["Verdict"] == ("agrees" if low > 0 else "disagrees" if high < 0 else "undecided"), row
+            checked += 1
+        elif "difference" in row and "p" not in row:
+            task, pair = re.fullmatch(r"(\S+) .* \(%\): (.*)", row["Variant"]).groups()
+            contrasts = study["contrasts"]
+            one, other = next(names for names in contrasts if " − ".join(names) == pair)
+            mean, low, high, _ = interval_of(selected_scores(place, task, metrics[task]), one, other, len(contrasts))
+            assert numbers_in(row["difference"] + " " + row["95 % interval"]) == pytest.approx([mean, low, high], abs=0.0501), (
+                row
+            )
+            checked += 1
+    assert checked >= len(study["claims"]) and (checked or not study["downstream"])
 
 
 def test_a_table_keeps_its_columns_whatever_the_cells_hold():
@@ -105,4 +306,4 @@ def test_a_study_without_claims_has_no_rows(folder):
     study.pop("claims")  # as before studies had them
     (folder / "ours" / "study.json").write_text(json.dumps(study))
     write_pages(folder, STUDIES)
-    assert not [row for row in rows_of(folder / PAGE) if "ours/" in row["Study"]]
+    assert not findings_of(folder / PAGE)

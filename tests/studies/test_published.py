@@ -74,6 +74,11 @@ def test_only_paths_of_the_study_and_of_the_store_are_shortened(tmp_path):
     )
     publish(here, folder)
     assert StudyDirectory(folder).study.read()["command"] == "bertlab sweep --study=a.py --workdir=t --store=c --jobs=2"
+    for published in ("--published=results/t", "--published results/t"):  # a reader is to train all runs anew
+        command = f"bertlab sweep {published} --store /a/c --study=a.py"
+        StudyDirectory(tmp_path / "t").study.write(recorded | {"command": command})
+        publish(tmp_path / "t", folder)
+        assert StudyDirectory(folder).study.read()["command"] == "bertlab sweep --store c --study=a.py"
     found = json.loads((folder / "top-seed=1" / "config.json").read_text())
     assert found == {"a": "t/top-seed=1", "b": ["--run=t"], "c": f"{here}able5/mlm", "d": 1.5}
 
