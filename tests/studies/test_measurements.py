@@ -307,9 +307,8 @@ def test_an_average_is_scored_beside_the_same_most_frequent_answer_and_costs_wha
         write_json(part / "config.json", {"task": "package"})  # the directory may have another name: package_1000
     shutil.rmtree(directory / names[2])
     average_predictions(parts, directory / names[2] / "finetune" / "package")
-    assert read_json(directory / names[2] / "finetune" / "package" / "result.json")["metrics"]["test"] == {
-        "package/accuracy": 0.7
-    }
+    result = json.loads((directory / names[2] / "finetune" / "package" / "result.json").read_text())
+    assert result["metrics"]["test"] == {"package/accuracy": 0.7}
     study["runs"][2] |= {"averages": names[:2], "downstream": {"package": {}}}
     write_json(directory / "study.json", study)
     wide = load(directory).wide(
