@@ -96,14 +96,3 @@ def test_the_tables_of_speed_are_of_the_results(monkeypatch):
     for names in (["steps", "wholes"], ["epyc-steps", "epyc-wholes"], ["epyc-small"]):
         files = [folder / f"results/{name}.json" for name in names]
         assert markdown([found for file in files for found in read_json(file)["workloads"]]).strip() in shown
-
-
-def test_the_losses_of_candidates_are_those_of_the_published_runs():
-    folder = ROOT / "experiments/results/bert_table5_tiny_wikipedia"
-    shown = (ROOT / "experiments/README.md").read_text()
-    for path in folder.glob("*rate=*"):
-        variant, rate = re.fullmatch(r"(.+)-0\.0003-seed=1-rate=(.+)", path.name).groups()
-        loss = read_json(path / "result.json")["metrics"]["valid"]["loss"]
-        name = {"bert": "BERT", "no-nsp": "No NSP", "ltr-no-nsp": "LTR & No NSP"}[variant]
-        power = f"{float(rate):.1e}".replace(".0e", "e").replace("e-0", "e-")
-        assert re.search(rf"\| {re.escape(name)} \| \**{re.escape(power)}\** \| {loss:.3f}", shown), path.name

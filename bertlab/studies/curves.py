@@ -54,6 +54,8 @@ def trajectory_axis(results: Results) -> str | None:
 
 def examples_axis(results: Results) -> str | None:
     """The axis whose labels are numbers of labelled examples (`finetune.task_data.limit`); None without one."""
+    if not results.axes:  # a single run
+        return None
     limits = {run["name"]: {of.get("task_data.limit", 0) for of in run["downstream"].values()} for run in results.study["runs"]}
     for axis in (name for name in results.axes if name not in results.seed_axes):
         by_label = results.runs["run"].map(limits).groupby(results.runs[axis]).agg(lambda of: frozenset().union(*of))

@@ -139,14 +139,14 @@ def figures(results: Results) -> dict[str, Figure]:
     losses = plots.loss_metrics(curves(results))
     if losses:
         drawn["learning_curves"] = plots.learning_curves(curves(results), losses, X_AXES, styles)
-    if measures := scores(results):
+    by_examples = scores_by_examples(results, measures := scores(results))
+    if len(by_examples):  # more readable than a bar for each number
+        drawn["scores_by_examples"] = plots.example_curves(by_examples, plots.line_styles(by_examples.assign(trained="")))
+    elif measures:
         drawn["downstream"] = plots.downstream_bars(results, measures, styles)
     if len(curve := score_curves(results, measures)):
         names = list(dict.fromkeys(curve["metric"]))
         drawn["score_curves"] = plots.score_curves(curve, names, X_AXES, styles)
-    if len(by_examples := scores_by_examples(results, measures)):
-        lines = plots.line_styles(by_examples.assign(trained=""))
-        drawn["scores_by_examples"] = plots.example_curves(by_examples, lines)
     for figure in score_maps(results):
         drawn["heat_map"] = figure
     return drawn

@@ -14,9 +14,12 @@ from conftest import objectives_study, write_study
 
 from bertlab.errors import UserError
 from bertlab.studies.comparisons import PUBLISHED, Comparison, compare_all, of_family
+from bertlab.studies.curves import examples_axis, scores_by_examples
 from bertlab.studies.evidence import PAGE, WORDS, decided_together, markdown_table, write_pages
-from bertlab.studies.measurements import Measure, load
+from bertlab.studies.measurements import Measure, load, scores
 from bertlab.studies.published import publish
+from bertlab.studies.report import figures
+from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.study import Claim, load_study
 from tests.conftest import ROOT
 
@@ -284,6 +287,25 @@ def test_the_numbers_of_a_page_follow_from_the_json_files(place):
             )
             checked += 1
     assert checked >= len(study["claims"]) and (checked or not study["downstream"])
+
+
+def test_scores_by_number_of_examples_are_those_of_the_json_files():
+    place = RESULTS / "ulmfit_low_shot_tiny_wikipedia"
+    chosen = at_selected_labels(load(place))
+    table = scores_by_examples(chosen, scores(chosen)).set_index(["metric", "variant", "examples"])
+    expected = selected_scores(place, "trec", "trec/accuracy")
+    assert len(table) == 2 * len(expected) == 32
+    for variant, of_seeds in expected.items():
+        examples, method = variant.split(", ")
+        row, values = table.loc[("trec/accuracy", method, examples)], np.array(list(of_seeds.values()))
+        ends = scipy.stats.ttest_1samp(values, 0).confidence_interval()
+        assert (row["mean"], row["low"], row["high"]) == pytest.approx((values.mean(), *np.clip(ends, 0, 1)))
+    assert [panel.get_ylabel() for panel in figures(load(place))["scores_by_examples"].axes] == [
+        "trec/accuracy (%)",
+        "sms_spam/accuracy (%)",
+    ]
+    others = load(RESULTS / "bert_table5_tiny_wikipedia")
+    assert examples_axis(others) is None and scores_by_examples(others, scores(others)).empty
 
 
 def test_a_table_keeps_its_columns_whatever_the_cells_hold():

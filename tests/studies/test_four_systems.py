@@ -26,9 +26,10 @@ SHARED += [("ULMFiT", "ulmfit_table4", "with pretraining")]
 
 @functools.cache
 def systems(arguments):
-    """System -> its run, and the run without pretraining."""
+    """System -> its run, and the runs without pretraining: of BERT's body and of GPT's."""
     runs = {label(run): run for run in load_study(f"{STUDY}:seeds=1,{arguments}").runs()}
-    return {name: run for name, run in runs.items() if name != "no pretraining"}, runs["no pretraining"]
+    nothing = [runs.pop("no pretraining"), runs.pop("no pretraining (GPT)")]
+    return runs, nothing
 
 
 def of_each(measure, arguments):
@@ -43,8 +44,9 @@ def test_all_read_as_many_tokens(scale):
     pretrained, nothing = systems(f"scale={scale}")
     [(unit, amount)] = {parse_budget(run.overrides["train.budget"]) for name, run in pretrained.items() if name != "BERT"}
     assert unit == "tokens" and amount == pytest.approx(found["BERT"], rel=1e-5), "the loop counts tokens without padding"
-    config = load_config(nothing.config, nothing.overrides)
-    assert (config.train.steps, config.train.budget) == (0, "")
+    configs = [load_config(run.config, run.overrides) for run in nothing]
+    assert [(config.train.steps, config.train.budget) for config in configs] == [(0, ""), (0, "")]
+    assert [config.model.family for config in configs] == ["bert", "gpt"]
     pieces = [load_config(run.config, run.overrides).data.tokenizer.to_dict() for run in pretrained.values()]
     assert len(set(map(str, pieces))) == 1
 
@@ -104,7 +106,8 @@ def test_each_system_is_used_as_its_paper_uses_it():
     recipes = {name: of["recipe"] for name, of in use.items()}
     assert recipes == {"BERT": "bert", "GPT": "gpt", "ELMo": "elmo", "ULMFiT": "ulmfit", "static": "elmo"}
     assert {name for name, run in pretrained.items() if run.adapt} == {"ULMFiT"}
-    assert use["ULMFiT"]["optimizer.thaw"] == "gradual" and nothing.downstream["package"] == use["BERT"]
+    assert use["ULMFiT"]["optimizer.thaw"] == "gradual"
+    assert [run.downstream["package"] for run in nothing] == [use["BERT"], use["GPT"]]
     objectives = {name: "+".join(load_config(run.config, run.overrides).objectives) for name, run in pretrained.items()}
     assert objectives == {"BERT": "mlm+nsp", "GPT": "ltr", "ELMo": "ltr+rtl", "ULMFiT": "ar+ltr+tar", "static": "skip_gram"}
 
@@ -124,4 +127,4 @@ def test_it_says_what_it_would_cost(scale, words_task, tmp_path, monkeypatch):
     study = dataclasses.replace(study, overrides={**study.overrides, "mesh.data": 1})
     assert sweep(study, tmp_path, dry_run=True, console=Console(file=out, width=10_000)) == 0
     *_, total = out.getvalue().splitlines()
-    assert total.startswith("four_systems: 6 runs, 6 to do: ") and " 0 FLOPs" not in total
+    assert total.startswith("four_systems: 7 runs, 7 to do: ") and " 0 FLOPs" not in total

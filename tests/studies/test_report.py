@@ -651,7 +651,7 @@ def test_what_there_is_not_is_not_a_small_p_value():
     assert p_text(float("nan")) == "–" and p_text(0.0004) == "< 0.001" and p_text(1.0) == "1.000"
     assert seconds_text(0.25) == "0.25 s" and seconds_text(42.4) == "42 s"
     assert seconds_text(200_000) == "55.6 h" and seconds_text(4e7) == "463.0 days" and seconds_text(1e9) == "31.7 years"
-    assert points(-0.0004, "sst2/accuracy") == "0.04 points"
+    assert points(-0.0004, "sst2/accuracy") == "0.0 points", "tables have one decimal"
 
 
 def test_latex_reads_no_label_as_an_option(tmp_path):
