@@ -9,7 +9,8 @@ averages their predictions, at no training cost. Stages, tasks and corpus are as
 
 Expect: the mean above both.
 
-Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/ulmfit_bidirectional_tiny_wikipedia` with steps=2000 took 41 minutes of one core.
 """
 
 from bertlab.studies import ulmfit

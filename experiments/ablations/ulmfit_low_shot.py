@@ -7,9 +7,9 @@
 A growing number of labelled examples (smaller sets are parts of larger ones), used in four ways: a classifier from random
 values; ULMFiT with a language model adapted only to the text of these examples (supervised); ULMFiT with one adapted to all of
 the task's training text (semi-supervised); and, which the paper does not have, BERT fine-tuned on the examples. BERT's
-pretraining and fine-tuning are those of `bert_table5.py`. Counts are the paper's from 100 on and "all"; at tiny and mini they
-end where `package` does (a few thousand examples). All train for the same number of steps (3,000 from scale=small on), so
-small sets are read more often. Otherwise stages, tasks and corpus are as in `ulmfit_table4.py`.
+pretraining and fine-tuning are those of `bert_table5.py`. Counts are 100, 500, 2,000, 10,000 and "all"; at tiny and mini, where
+`package` has a few thousand examples, 100, 300, 1,000 and "all". All train for the same number of steps (3,000 from
+scale=small on), so small sets are read more often. Otherwise stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Published: the figure has no table. According to the text, with 100 labels supervised ULMFiT is as good as a classifier from
 scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and semi-supervised ULMFiT with 50 times (AG News) or 100
