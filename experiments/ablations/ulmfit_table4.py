@@ -20,7 +20,7 @@ The paper's tasks are IMDb, TREC-6 and AG News; `tasks=trec+mr,data=DIR` come cl
 Expect: the less text the task has, the more pretraining helps (TREC-6 has least).
 
 Cost at scale=tiny with seeds=1,select=off: 145 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/ulmfit_table4_tiny_wikipedia` with steps=2000 took 21 minutes of one core.
+`experiments/results/ulmfit_table4_tiny_wikipedia` with steps=2000 took 22 minutes of one core.
 """
 
 from bertlab.studies import ulmfit
