@@ -273,6 +273,8 @@ def _check_rows(count: int, config: ConfigDict) -> None:
 def begin(fresh, config: ConfigDict, run: Path):
     """Fresh parameters, replaced by the run's: those of `config.transfer.layers`, or all that the run has.
 
+    A final norm goes with the top layer. The pooler is no layer.
+
     Raises:
         UserError: a parameter has another shape in the run.
     """
@@ -282,9 +284,14 @@ def begin(fresh, config: ConfigDict, run: Path):
     if config.transfer.layers is None:
         return params
     groups, names = layer_groups(params)
-    top = len(names) - 1
-    keep = lambda group, ours, new: np.where((group <= config.transfer.layers) & (group < top), ours, new).astype(ours.dtype)
-    return jax.tree.map(keep, groups, params, fresh)
+    head = len(names) - 1
+
+    def begun(path, group, ours, new):
+        if parameter_name(path).startswith("body/final_norm/"):
+            group = head - 1
+        return np.where((group <= config.transfer.layers) & (group < head), ours, new).astype(ours.dtype)
+
+    return jax.tree_util.tree_map_with_path(begun, groups, params, fresh)
 
 
 def _with_new_tokens(pretrained, fresh):

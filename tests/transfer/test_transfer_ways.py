@@ -35,6 +35,10 @@ STILL_LSTM = {f"{name}dropout": 0.0 for name in ("embedding_", "input_", "hidden
 MODELS = {
     "bert": ("mlm+nsp", {"layers": 2, "hidden": 24, "heads": 2, **STILL}),
     "gpt": ("ltr", {"layers": 2, "hidden": 24, "heads": 2, **STILL}),
+    "gpt with final norm": (
+        "ltr",
+        {"layers": 2, "hidden": 24, "heads": 2, "norm_placement": "pre", "final_norm": True, **STILL},
+    ),
     "awd_lstm": ("ltr", {"layers": 2, "hidden": 12, **STILL_LSTM}),
     "awd_lstm backward": ("rtl", {"layers": 1, "hidden": 12, "direction": "right-to-left", **STILL_LSTM}),
 }
@@ -131,6 +135,15 @@ ONE_OF = {
     "bert": lambda tree, layer: tree["body/blocks/up/kernel"][layer - 1],
     "awd_lstm": lambda tree, layer: tree[f"body/layer_{layer - 1}/input_kernel"],
 }
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_final_norm_is_transferred_with_the_top_layer(layers, runs):
+    """So a model of which all layers are transferred is the whole pretrained one."""
+    run = runs["gpt pre-norm"]
+    params, fresh = map(named, begun(experiment_of(run, transfer__layers=layers)))
+    source = named(load_params(run)) if layers == 2 else fresh
+    np.testing.assert_array_equal(params["body/final_norm/scale"], source["body/final_norm/scale"])
 
 
 @pytest.mark.parametrize(("family", "layers"), [("bert", 0), ("bert", 1), ("awd_lstm", 1), ("awd_lstm", 2)])
