@@ -37,7 +37,7 @@ one direction (GPT, ULMFiT) are ahead of BERT on tokens. Frozen static vectors c
 pretraining is close to them if the task has many labels. With `labels=100` the order is clearer.
 
 `--dry_run` counts tokens and FLOPs. The three seeds in `experiments/results/four_systems_tiny_wikipedia`, with equal=steps and
-steps=2000, took 111 minutes of one core.
+steps=2000, took 2 hours of one core.
 """
 
 from bertlab.errors import UserError

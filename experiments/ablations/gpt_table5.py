@@ -7,8 +7,9 @@
 Two pretrained models read the same text: the transformer and an LSTM of one layer (2,048 units in the paper). The transformer
 is fine-tuned as published (language modelling of the task's text with half the weight, special tokens around texts, a
 classifier on the last), from random values, and without the auxiliary objective. The LSTM is AWD-LSTM without its
-regularisers, with GPT's data and optimiser. Its width gives it about as many weights as the transformer; at the paper's scale
-this gives 2,048 units. Small models are fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
+regularisers, with GPT's data; below scale=base it has the rate and β2 of LSTMs (`ADAM` in settings.py), not the transformer's.
+Its width gives it about as many weights as the transformer; at the paper's scale this gives 2,048 units. Small models are
+fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
 
 The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. It reports scores from the test server.
 scale=paper makes about 100 passes over BooksCorpus, as in the paper: 2,441,406 steps, counted in its words (settings.py).
