@@ -15,7 +15,7 @@ LAYERS = (
     ("files",),
     ("keys",),
     ("models", "data"),
-    ("objectives",),
+    ("objectives", "machine"),
     ("config",),
     ("run",),
     ("train",),
