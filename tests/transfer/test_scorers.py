@@ -144,7 +144,7 @@ def test_entities_of_each_scheme():
 
 
 def test_superglues_metrics_are_those_of_their_definitions():
-    """CB: accuracy and the mean of the classes' F1. MultiRC: F1 over all answers, and questions all of whose answers are right."""
+    """CB: accuracy and the mean F1 of classes. MultiRC: F1 over all answers; questions all of whose answers are right."""
     rng = np.random.default_rng(5)
     gold, predicted = rng.integers(0, 3, 56), rng.integers(0, 3, 56)
     hits = [((gold == c) & (predicted == c)).sum() for c in range(3)]

@@ -155,7 +155,7 @@ def test_examples_of_one_group_are_scored_together_wherever_they_stand():
     # Of class 1: four found of five, six guessed.
     assert scores == pytest.approx({"f1": 2 * 4 / (5 + 6), "group_exact_match": 2 / 5})
     assert [line.get("group", "") for line in lines] == list(groups)
-    # Always 1: only x6 is a group without a 0 that is alone; c has a single 1; a and b have a 0.
+    # Always 1: right for c and for x6 alone.
     always = scores_of(task, ("0", "1"), task.kind.most_frequent(examples, ("0", "1"), lines))
     assert always == pytest.approx({"f1": 2 * 5 / (5 + 8), "group_exact_match": 2 / 5})
 
