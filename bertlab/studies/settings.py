@@ -128,7 +128,7 @@ PROBE_RESETS: Mapping[str, Any] = {
 }
 # Tasks from the Python documentation; they need no files. Value: pieces of a pair, 0 for the recipe's.
 OWN_TASKS = {"package": 0, "code_spans": 0, "next_sentence": 64, "sentence_order": 64}
-# Published tasks: folder below the argument `data`, pieces of a text, and other settings.
+# Published tasks, all of them: folder below the argument `data`, pieces of a text, and other settings.
 TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "sst2": ("glue", 32, {}),
     "cola": ("glue", 24, {}),
@@ -136,13 +136,38 @@ TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "qqp": ("glue", 64, {}),
     "stsb": ("glue", 64, {}),
     "mnli": ("glue", 96, {}),
+    "mnli_mismatched": ("glue", 96, {}),
     "qnli": ("glue", 96, {}),
     "rte": ("glue", 96, {}),
+    "wnli": ("glue", 96, {}),
+    "boolq": ("superglue", 128, {}),
+    "cb": ("superglue", 128, {}),
+    "copa": ("superglue", 48, {}),
+    "multirc": ("superglue", 128, {}),
+    "wic": ("superglue", 64, {}),
+    "wsc": ("superglue", 96, {}),
+    "babylm_boolq": ("glue_filtered", 128, {}),
+    "babylm_mnli": ("glue_filtered", 96, {}),
+    "babylm_mrpc": ("glue_filtered", 96, {}),
+    "babylm_multirc": ("glue_filtered", 128, {}),
+    "babylm_qqp": ("glue_filtered", 64, {}),
+    "babylm_rte": ("glue_filtered", 96, {}),
+    "babylm_wsc": ("glue_filtered", 96, {}),
+    "snli": ("snli_1.0", 64, {}),
+    "scitail": ("SciTailV1.1", 64, {}),
+    "imdb": ("aclImdb", 128, {}),
+    "ag_news": ("ag_news_csv", 96, {}),
+    "dbpedia": ("dbpedia_csv", 96, {}),
+    "yelp_polarity": ("yelp_review_polarity_csv", 128, {}),
+    "yelp_full": ("yelp_review_full_csv", 128, {}),
+    "sst5": ("trees", 48, {}),
+    "sst5_phrases": ("trees", 48, {}),
     "sms_spam": ("sms_spam", 48, {}),
     "trec": ("sentences", 24, {}),
     "mr": ("sentences", 48, {}),
     "subj": ("sentences", 48, {}),
     "ud": ("ud_english_ewt", 48, {}),
+    "ud_xpos": ("ud_english_ewt", 48, {}),
     "ner": ("conll2003", 64, {}),
     "wnut17": ("wnut17", 48, {}),
     "wikiann": ("wikiann_en", 48, {}),
@@ -150,6 +175,8 @@ TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "squad2": ("squad", 128, {"transfer.doc_stride": 64, "transfer.max_query": 32}),
     "codah": ("codah", 32, {}),
     "swag": ("swag", 64, {}),
+    "race": ("RACE", 128, {}),
+    "story_cloze": ("story_cloze", 64, {}),
 }
 
 

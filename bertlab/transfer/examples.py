@@ -26,6 +26,7 @@ class Example:
         choices: only for choice.
         answers: only for span; () if the question has none (SQuAD 2.0).
         targets: only for word_pair: (start, end) of the word in each sentence, in characters.
+        group: examples of one group are also scored together, like the answers to one question; "": alone.
     """
 
     id: str
@@ -36,3 +37,4 @@ class Example:
     choices: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     targets: tuple[tuple[int, int], ...] = ()
+    group: str = ""

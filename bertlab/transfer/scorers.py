@@ -5,6 +5,7 @@ SQuAD print percent). An item is
 
     a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one per word;
     a sentence's tags as strings such as "B-PER" (entity_*);
+    the classes of a group of examples (group_*);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none (exact_match, span_f1).
 """
 
@@ -59,6 +60,14 @@ def matthews(gold: Sequence, predicted: Sequence) -> float:
     if len(set(gold)) < 2 or len(set(predicted)) < 2:
         return 0.0
     return _sklearn().matthews_corrcoef(gold, predicted)
+
+
+def group_exact_match(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """Fraction of groups whose classes are all correct: MultiRC's EM, with a question's answers as a group.
+
+    Source: Wang et al. 2019 (SuperGLUE), section 3.
+    """
+    return np.mean([list(one) == list(other) for one, other in zip(gold, predicted, strict=True)])
 
 
 # Numbers.
@@ -239,6 +248,10 @@ def best_threshold(
 
 ENTITY_METRICS = {function.__name__: function for function in (entity_f1, entity_precision, entity_recall)}
 """These read the names of tags; of the others, those of classes read numbers."""
+GROUP_METRICS = {function.__name__: function for function in (group_exact_match,)}
+"""These read the classes of a group of examples as one item."""
 _OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, span_f1)
-METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = {of.__name__: of for of in _OTHERS} | ENTITY_METRICS
+METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = (
+    {of.__name__: of for of in _OTHERS} | ENTITY_METRICS | GROUP_METRICS
+)
 """Name -> (gold, predicted) -> value. Both sequences have the same length, at least 1. Higher is better."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertlab.run import Run
 from bertlab.transfer.kinds.base import Line
-from bertlab.transfer.scorers import ENTITY_METRICS, METRICS
+from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
 
@@ -76,4 +76,14 @@ def scores_of(task: Task, labels: Sequence[str], lines: Sequence[Line]) -> dict[
     number = {label: number for number, label in enumerate(labels)}
     numbered = lambda given: [[number.get(tag, -1) for tag in x] if isinstance(x, list) else number[x] for x in given]
     numbers = tuple(map(numbered, names)) if labels else names
-    return {name: float(METRICS[name](*(names if name in ENTITY_METRICS else numbers))) for name in task.metrics}
+    read = {name: names if name in ENTITY_METRICS else numbers for name in task.metrics}
+    read |= {name: _grouped(known, numbers) for name in task.metrics if name in GROUP_METRICS}
+    return {name: float(METRICS[name](*read[name])) for name in task.metrics}
+
+
+def _grouped(lines: Sequence[Line], numbers: tuple[list, list]) -> tuple[list[list], list[list]]:
+    """Gold and predicted classes, those of a group together; a line without a group is one of its own."""
+    groups = {}
+    for i, line in enumerate(lines):
+        groups.setdefault(line.get("group", i), []).append(i)
+    return tuple([[side[i] for i in group] for group in groups.values()] for side in numbers)

@@ -10,10 +10,10 @@ model on both questions (the NSP model is at chance on SOP, 52.0 %) but does not
 not trained on. Here a linear layer on the mean of the frozen states answers (`next_sentence_frozen`, `sentence_order_frozen`).
 The tasks `next_sentence` and `sentence_order` fine-tune all models on both questions.
 
-In the paper SOP gains on pairs of texts (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2,data=DIR`. The model is BERT's:
-ALBERT shares parameters between layers and factorises the embeddings; this study does not. At scale=paper the rest is ALBERT's
-(section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a rate of 0.00176 after 3,125
-steps, a unigram vocabulary of 30,000 pieces, and whole words masked once for each of 40 copies of the text
+In the paper SOP gains on pairs of texts (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The model is
+BERT's: ALBERT shares parameters between layers and factorises the embeddings; this study does not. At scale=paper the rest is
+ALBERT's (section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a rate of 0.00176
+after 3,125 steps, a unigram vocabulary of 30,000 pieces, and whole words masked once for each of 40 copies of the text
 (create_pretraining_data.py). One difference: this study masks single words; the paper masks up to three together.
 
 Expect: NSP's accuracy is soon high, because the topic gives the answer. SOP is harder and stays lower. Downstream, SOP is ahead

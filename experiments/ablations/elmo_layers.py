@@ -9,8 +9,8 @@ the task learns. The penalty `head.mix_penalty` (λ) keeps these weights near th
 ELMo the same biLSTM reads embeddings that start at random and are trained with it.
 
 The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own. The paper also joins ELMo to the task's own word
-vectors. This study has neither: one model serves texts and words. `tasks=squad1+ner,data=DIR` come closest. The paper's biLM
-reads characters, as at scale=paper; smaller scales read the transformers' subwords. No scale trains the tasks as the paper
+vectors. This study has neither: one model serves texts and words. `tasks=squad1+snli+ner,data=DIR` come closest. The paper's
+biLM reads characters, as at scale=paper; smaller scales read the transformers' subwords. No scale trains the tasks as the paper
 does.
 
 Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. After little text, a biLM's top

@@ -8,8 +8,7 @@ One pretraining per seed. Fine-tuning starts from random values, or from the pre
 to the first, second, ... last. Layers that are not transferred start from random values; everything is trained. Fine-tuning
 follows the paper, auxiliary language model included, at 5e-4 for small models and 6.25e-5 for the paper's.
 
-The paper's tasks are MultiNLI and RACE: `tasks=mnli,data=DIR` has the first. The paper gives its curve without numbers, so we
-show none.
+The paper's tasks are MultiNLI and RACE: `tasks=mnli+race,data=DIR`. The paper gives its curve without numbers, so we show none.
 
 Expect: the embeddings without layers help, and each layer helps more, up to 9 points on MultiNLI for all layers (the paper's
 text).

@@ -10,7 +10,7 @@ may have done. Some formats fill rows less than others, pairs of sentences least
 every run reads the same number of tokens (config.train.budget) in batches with the same number of rows, so a format that fills
 rows less takes more steps. Pairs of sentences fill two thirds of rows of 64 (pydocs), and a tenth of rows of 512.
 
-`tasks=squad1+squad2+mnli+sst2,data=DIR` are the paper's tasks except RACE. At scale=paper all rows have 512 positions, and the
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR` are the paper's tasks. At scale=paper all rows have 512 positions, and the
 tokenizer is BERT's.
 
 Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at equal format; rows of one

@@ -14,7 +14,7 @@ At scale=paper pretraining has the paper's dropouts, batch, and Adam with its β
 those that the paper prints for the second stage. We could not verify the ten passes and fastai's vocabulary of 60,000 words.
 The smaller scales pretrain as AWD-LSTM does, by averaged SGD.
 
-The paper's tasks are IMDb, TREC-6 and AG News; `tasks=trec+mr,data=DIR` come closest. Its corpus is WikiText-103:
+The paper's tasks are IMDb, TREC-6 and AG News: `tasks=imdb+trec+ag_news,data=DIR`. Its corpus is WikiText-103:
 `corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.
 
 Expect: the less text the task has, the more pretraining helps (TREC-6 has least).

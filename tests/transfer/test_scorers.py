@@ -143,6 +143,25 @@ def test_entities_of_each_scheme():
     assert score(["entity_f1"], [["B-A"], ["I-A"]], [["B-A"], ["B-A"]]) == {"entity_f1": 1.0}
 
 
+def test_superglues_metrics_are_those_of_their_definitions():
+    """CB: accuracy and the mean F1 of classes. MultiRC: F1 over all answers; questions all of whose answers are right."""
+    rng = np.random.default_rng(5)
+    gold, predicted = rng.integers(0, 3, 56), rng.integers(0, 3, 56)
+    hits = [((gold == c) & (predicted == c)).sum() for c in range(3)]
+    f1s = [2 * hit / ((gold == c).sum() + (predicted == c).sum()) for c, hit in enumerate(hits)]
+    expected = {"accuracy": (gold == predicted).mean(), "macro_f1": np.mean(f1s)}
+    assert score(list(expected), gold.tolist(), predicted.tolist()) == pytest.approx(expected, rel=1e-14)
+    sizes = rng.integers(1, 7, 200)
+    gold = rng.integers(0, 2, sizes.sum())
+    predicted = np.where(rng.random(len(gold)) < 0.8, gold, 1 - gold)
+    right, begins = gold == predicted, np.cumsum(sizes) - sizes
+    split = lambda values: [part.tolist() for part in np.split(values, begins[1:])]
+    exact = METRICS["group_exact_match"](split(gold), split(predicted))
+    assert exact == pytest.approx(np.logical_and.reduceat(right, begins).mean(), rel=1e-14) and 0.2 < exact < 0.8
+    of_all = 2 * (gold & predicted).sum() / (gold.sum() + predicted.sum())
+    assert METRICS["f1"](gold.tolist(), predicted.tolist()) == pytest.approx(of_all, rel=1e-14)
+
+
 def test_class_metrics():
     """Class 1 is meant by f1, not the last or the rarest, and macro_f1 is of the classes that occur."""
     gold, predicted = [1, 1, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0]  # true and false positives, false and true negatives: 1, 2, 1, 2

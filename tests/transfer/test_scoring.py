@@ -146,6 +146,20 @@ def test_where_no_threshold_is_set_valid_chooses_it_for_test(tmp_path):
     assert valid["q/null_threshold"] == test["q/null_threshold"] == 0 and test["q/exact_match"] == 1
 
 
+def test_examples_of_one_group_are_scored_together_wherever_they_stand():
+    # Groups a and b are interleaved; a has one wrong of three, b is right; c is one wrong; two examples are alone.
+    groups, gold, guess = ("a", "b", "a", "c", "b", "a", "", ""), (1, 1, 0, 1, 0, 1, 1, 0), (1, 1, 1, 0, 0, 1, 1, 1)
+    task = task_of("classification", "f1", "group_exact_match")
+    examples = [Example(id=f"x{i}", where="f:1", label=y, group=group) for i, (y, group) in enumerate(zip(gold, groups))]
+    lines, scores = predicted(task, ("0", "1"), examples, {"logits": np.eye(2, dtype=np.float32)[list(guess)]})
+    # Of class 1: four found of five, six guessed.
+    assert scores == pytest.approx({"f1": 2 * 4 / (5 + 6), "group_exact_match": 2 / 5})
+    assert [line.get("group", "") for line in lines] == list(groups)
+    # Always 1: right for c and for x6 alone.
+    always = scores_of(task, ("0", "1"), task.kind.most_frequent(examples, ("0", "1"), lines))
+    assert always == pytest.approx({"f1": 2 * 5 / (5 + 8), "group_exact_match": 2 / 5})
+
+
 # --- what is not known, several tasks, and the file
 
 

@@ -162,15 +162,14 @@ class OneClass(Kind):
         for example, logits in zip(examples, outputs["logits"], strict=True):
             gold = None if example.label is None else named(example.label, labels)
             shares = softmax(logits.astype(np.float64)).tolist()
-            lines.append(
-                {"id": example.id, "gold": gold, "predicted": named(np.argmax(logits), labels), "probabilities": shares}
-            )
+            line = {"id": example.id, "gold": gold, "predicted": named(np.argmax(logits), labels), "probabilities": shares}
+            lines.append(line | ({"group": example.group} if example.group else {}))
         return lines
 
     def most_frequent(self, train, labels, lines) -> list[Line]:
         """The most frequent class of `train` for every example."""
         answer = named(Counter(example.label for example in train).most_common(1)[0][0], labels)
-        return [{"id": line["id"], "gold": line["gold"], "predicted": answer} for line in lines]
+        return [line | {"predicted": answer} for line in lines]
 
     def average(self, lines, labels) -> Line:
         """The class with the highest mean probability."""

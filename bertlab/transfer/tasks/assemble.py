@@ -20,7 +20,7 @@ from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 from bertlab.transfer.tasks.files import find_file
 
 Reader = Callable[[Path, str], Iterable[Example]]
-"""(File, split) -> its examples. A test file may lack labels; `label` is then None."""
+"""(File or folder, split) -> its examples. A test file may lack labels; `label` is then None."""
 
 MOST_VALID = 2000
 """Examples that are held out for selection at most."""
@@ -37,14 +37,15 @@ def file_task(
     label_names: tuple[str, ...] = (),
     stored: Callable[[str], Iterable[Example]] | None = None,
 ) -> Task:
-    """A task with one file per split.
+    """A task with one file or folder per split.
 
     Args:
         name: letters, digits, "_" and "-".
         kind: the task's kind.
         metrics: some of `kind.metrics`; the first selects. () for the kind's default metrics.
-        read: reads one file.
-        files: names or patterns of the files of train, valid and test. A split without a file is held out of train.
+        read: reads one file or folder.
+        files: names or patterns of the files of train, valid and test, or of folders ("train/"). A split without one is held
+            out of train.
         folder: see `find_file`.
         label_names: the classes in order; () for those of train, sorted.
         stored: (split) -> examples, from TFDS.
@@ -63,7 +64,8 @@ def file_task(
                 raise UserError(f"config.task_data.directory='tfds': task '{name}' is read from files only; give their folder")
             published = {split: list(stored(split)) for split in wanted}
         else:
-            given = {split: (options[f"{split}_file"],) for split in SPLITS if options[f"{split}_file"]}
+            slash = "/" if wanted["train"][0].endswith("/") else ""
+            given = {split: (options[f"{split}_file"] + slash,) for split in SPLITS if options[f"{split}_file"]}
             if directory is None:
                 raise UserError(
                     f"config.task_data.directory is empty; give the folder that holds task '{name}' ({wanted['train'][0]})"
@@ -73,7 +75,7 @@ def file_task(
             for split, path in paths.items():
                 published[split] = list(read(path, split))
                 if not published[split]:
-                    raise UserError(f"{path}: the file has no examples; task '{name}' needs at least one")
+                    raise UserError(f"{path}: there are no examples; task '{name}' needs at least one")
         labels = ()
         if kind.has_classes:
             labels, published = number_labels(published, label_names)

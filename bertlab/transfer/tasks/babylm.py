@@ -5,7 +5,6 @@ themselves: not verified. There is no test set: `task_data.dev=valid` selects an
 """
 
 import functools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Classification
 from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.files import read_lines
+from bertlab.transfer.tasks.files import read_records
 
 # Name -> what the two texts are, in a record's fields.
 _TEXTS = {
@@ -28,19 +27,15 @@ _TEXTS = {
 
 
 def _read(templates: tuple[str, str], path: Path, split: str) -> Iterator[Example]:
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
+    for number, (where, record) in enumerate(read_records(path)):
         try:
-            record = json.loads(line)
             texts = tuple(template.format_map(record) for template in templates)
             label = None if split == "test" and "label" not in record else str(int(record["label"]))
         except (ValueError, TypeError) as error:
-            raise UserError(f"{where}: expected a JSON object whose label is a number ({error}); correct it") from None
+            raise UserError(f"{where}: the label must be a number ({error}); correct it") from None
         except KeyError as error:
             raise UserError(f"{where}: the field {error} is missing; each line needs the pipeline's fields") from None
-        yield Example(str(number - 1), where, texts, label)
+        yield Example(str(number), where, texts, label)
 
 
 TASKS = tuple(

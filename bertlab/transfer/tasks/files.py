@@ -1,7 +1,9 @@
 """Finding a task's files, and reading them as text."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bertlab.errors import UserError
 
@@ -12,7 +14,7 @@ def find_file(task: str, split: str, directory: Path, patterns: tuple[str, ...],
     Args:
         task, split: for messages.
         directory: where to look.
-        patterns: names or glob patterns, in order of preference.
+        patterns: names or glob patterns, in order of preference; of a folder if they end in "/".
         folder: a folder in the directory that may hold the file instead, as in GLUE's CoLA/train.tsv.
 
     Raises:
@@ -21,9 +23,10 @@ def find_file(task: str, split: str, directory: Path, patterns: tuple[str, ...],
     places = [directory / folder, directory] if folder and (directory / folder).is_dir() else [directory]
     for place in places:
         for pattern in patterns:
-            if (place / pattern).is_file():
+            fits = Path.is_dir if pattern.endswith("/") else Path.is_file
+            if fits(place / pattern):
                 return place / pattern
-            found = [] if Path(pattern).is_absolute() else sorted(path for path in place.glob(pattern) if path.is_file())
+            found = [] if Path(pattern).is_absolute() else sorted(path for path in place.glob(pattern) if fits(path))
             if len(found) > 1:
                 names = ", ".join(path.name for path in found)
                 raise UserError(f"{place}: several files match {pattern} ({names}); set one with config.task_data.{split}_file")
@@ -60,3 +63,33 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]
     if not lines[-1]:
         lines.pop()
     return ((number, line.removesuffix("\r")) for number, line in enumerate(lines, 1))
+
+
+def read_records(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, dict[str, Any]]]:
+    """("FILE:LINE", record) of JSON lines; skips empty lines.
+
+    Raises:
+        UserError: a line is not a JSON object.
+    """
+    for number, line in read_lines(path, encoding):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}:{number}: not valid JSON ({error}); each line must be one JSON object") from None
+        if not isinstance(record, dict):
+            raise UserError(f"{path}:{number}: a {type(record).__name__}, but each line must be one JSON object; correct it")
+        yield f"{path}:{number}", record
+
+
+def field(record: Any, key: str, kind: type, where: object) -> Any:
+    """`record[key]`, which must be of this type.
+
+    Raises:
+        UserError: it is not there or of another type.
+    """
+    value = record.get(key) if isinstance(record, dict) else None
+    if not isinstance(value, kind):
+        raise UserError(f"{where}: '{key}' is missing, or its type is not {kind.__name__}; give the file as it is published")
+    return value

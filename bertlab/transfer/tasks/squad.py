@@ -11,7 +11,7 @@ from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import Span
 from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import read_text
+from bertlab.transfer.tasks.files import field, read_text
 
 
 def squad(
@@ -36,19 +36,19 @@ def squad(
     def read(path: Path, split: str) -> Iterator[Example]:
         ids = set()
         for context, question in _questions(path):
-            id = _get(question, "id", str, f"{path}: a question")
+            id = field(question, "id", str, f"{path}: a question")
             where = _Question(path, id)
             if id in ids:
                 raise UserError(f"{_Question(path, id, occurrence=2)}: the id occurs twice; make ids unique")
             ids.add(id)
-            answers = tuple(_answer(answer, context, where) for answer in _get(question, "answers", list, where))
+            answers = tuple(_answer(answer, context, where) for answer in field(question, "answers", list, where))
             impossible = question.get("is_impossible", False)
             if impossible and not may_lack_answer:
                 raise UserError(f"{where} has no answer (is_impossible); read the file as task 'squad2'")
             if bool(answers) == bool(impossible):
                 state = "has answers and is_impossible" if answers else "has no answer"
                 raise UserError(f"{where} {state}; give an answer, or give none and set is_impossible (SQuAD 2.0)")
-            texts = (_get(question, "question", str, where), context)
+            texts = (field(question, "question", str, where), context)
             yield Example(id=id, where=f"{path}: question {id}", texts=texts, answers=answers)
 
     return file_task(name, Span(may_lack_answer=may_lack_answer), (), read, (train, valid, test))
@@ -78,15 +78,15 @@ def _questions(path: Path) -> Iterator[tuple[str, dict]]:
         raise UserError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); give a file in SQuAD's format") from error
     except RecursionError as error:
         raise UserError(f"{path}: its brackets nest too deeply; give a file in SQuAD's format") from error
-    for number, article in enumerate(_get(held, "data", list, str(path)), 1):
-        for paragraph in _get(article, "paragraphs", list, f"{path}: article {number}"):
-            context = _get(paragraph, "context", str, f"{path}: a paragraph of article {number}")
-            for question in _get(paragraph, "qas", list, f"{path}: a paragraph of article {number}"):
+    for number, article in enumerate(field(held, "data", list, str(path)), 1):
+        for paragraph in field(article, "paragraphs", list, f"{path}: article {number}"):
+            context = field(paragraph, "context", str, f"{path}: a paragraph of article {number}")
+            for question in field(paragraph, "qas", list, f"{path}: a paragraph of article {number}"):
                 yield context, question
 
 
 def _answer(answer: dict, context: str, where: _Question) -> Answer:
-    text, start = _get(answer, "text", str, where), _get(answer, "answer_start", int, where)
+    text, start = field(answer, "text", str, where), field(answer, "answer_start", int, where)
     if not text.strip():
         raise UserError(f"{where}: an answer is empty; remove it")
     if start < 0 or not context.startswith(text, start):
@@ -96,10 +96,3 @@ def _answer(answer: dict, context: str, where: _Question) -> Answer:
             f"{where}: the answer '{text}' is not at character {start} of its context, {found}; correct answer_start or text"
         )
     return Answer(text, start)
-
-
-def _get(record: dict, key: str, kind: type, where: str | _Question):
-    value = record.get(key) if isinstance(record, dict) else None
-    if not isinstance(value, kind):
-        raise UserError(f"{where}: '{key}' is missing, or its type is not {kind.__name__}; give a file in SQuAD's format")
-    return value

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import KINDS, Classification
 from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import read_lines, read_text
+from bertlab.transfer.tasks.files import read_lines, read_records, read_text
 
 Rows = Iterable[tuple[str, dict[str, str]]]
 """("FILE:LINE", field by column)."""
@@ -23,7 +24,7 @@ def table(
     train: str | tuple[str, ...],
     valid: str | tuple[str, ...] = (),
     test: str | tuple[str, ...] = (),
-    text: str,
+    text: str | tuple[str, ...],
     label: str,
     pair: str = "",
     id: str = "",
@@ -35,6 +36,9 @@ def table(
     quoted: bool | None = None,
     encoding: str = "utf-8",
     skip_short_rows: bool = False,
+    json_lines: bool | None = None,
+    escaped_newlines: bool = False,
+    unlabelled: str = "",
     symmetric: bool = False,
     folder: str = "",
     stored: Callable[[str], Rows] | None = None,
@@ -46,7 +50,7 @@ def table(
         train, valid, test: the files' names or patterns, relative to the task's directory (for your own task: to the Python
             file). Without valid or test, that part is held out of train; see `divide`. A test file without the column `label`
             gives examples without labels.
-        text: the column with the text; tagging: with the words, separated by spaces.
+        text: the column with the text, or several that are joined by a space; tagging: with the words, separated by spaces.
         label: the column with the class; regression: a number; tagging: one tag per word, separated by spaces.
         pair: the column with the second text, if the task has pairs.
         id: a column with unique values; "" for the example's number in its file.
@@ -58,6 +62,9 @@ def table(
         quoted: fields may have double quotes; None: True for files that end in .csv. GLUE's tables are not quoted.
         encoding: the files' encoding.
         skip_short_rows: skips rows with too few fields, for published files that are known to have some.
+        json_lines: each line is a JSON object, whose fields are the columns; None: True for files that end in .jsonl.
+        escaped_newlines: in texts "\\n" (two characters) stands for a line end.
+        unlabelled: a label that stands for "no label", like SNLI's "-"; its rows are left out.
         symmetric: the order of `text` and `pair` does not matter, as in similarity and paraphrase: GPT reads both orders.
         folder: a folder in the directory that may hold the files.
         stored: (split) -> rows, for `config.task_data.directory="tfds"`.
@@ -69,7 +76,8 @@ def table(
     if kind not in (plain := [name for name, of in KINDS.items() if of.is_plain]):
         raise UserError(f"task '{name}': a table cannot hold kind '{kind}'; choose one of {', '.join(plain)}")
     asked = KINDS[kind](symmetric=symmetric)
-    texts = (text, pair) if pair else (text,)
+    parts = [(text,) if isinstance(text, str) else text, *([(pair,)] if pair else [])]
+    texts = tuple(column for part in parts for column in part)
     if label in texts:
         raise UserError(f"task '{name}': column '{label}' is both a text and the label; name two columns")
     if delimiter and (len(delimiter) > 1 or delimiter in '"\r\n'):
@@ -83,18 +91,23 @@ def table(
             own = row[id] if id else str(number)
             if (first := ids.setdefault(own, where)) != where:
                 raise UserError(f"{where}: {first} also has the id '{own}'; make ids unique")
-            words = tuple(row[text].split()) if asked.of_words else ()
+            if unlabelled and row.get(label) == unlabelled:
+                continue
+            shown = tuple(" ".join(row[column] for column in part) for part in parts)
+            if escaped_newlines:
+                shown = tuple(one.replace("\\n", "\n") for one in shown)
+            words = tuple(shown[0].split()) if asked.of_words else ()
             yield Example(
                 id=own,
                 where=where,
-                texts=() if asked.of_words else tuple(row[column] for column in texts),
+                texts=() if asked.of_words else shown,
                 words=words,
                 label=asked.read_label(row[label], where, words) if label in row else None,
             )
 
     def read(path: Path, split: str) -> Iterator[Example]:
         needed = (*texts, id, "" if split == "test" else label)
-        return to_examples(read_rows(path, needed, columns, delimiter, quoted, encoding, skip_short_rows))
+        return to_examples(read_rows(path, needed, columns, delimiter, quoted, encoding, skip_short_rows, json_lines))
 
     return file_task(
         name,
@@ -144,18 +157,22 @@ def read_rows(
     quoted: bool | None = None,
     encoding: str = "utf-8",
     skip_short_rows: bool = False,
+    json_lines: bool | None = None,
 ) -> Rows:
     """Yields ("FILE:LINE", field by column) for each row; skips empty lines.
 
     Args:
         path: the table.
         needed: required columns; "" means none.
-        columns, delimiter, quoted, encoding, skip_short_rows: as in `table`.
+        columns, delimiter, quoted, encoding, skip_short_rows, json_lines: as in `table`.
 
     Raises:
         UserError: the file is empty or not in that encoding, a column is missing, a row has too few or too many fields, or
-            its quotes do not close.
+            its quotes do not close; or a line is not a JSON object with the needed fields.
     """
+    if path.suffix == ".jsonl" if json_lines is None else json_lines:
+        yield from _json_rows(path, needed, encoding)
+        return
     comma = path.suffix == ".csv"
     quoted, delimiter = comma if quoted is None else quoted, delimiter or ("," if comma else "\t")
     records = _quoted_records(path, delimiter, encoding) if quoted else _plain_records(path, delimiter, encoding)
@@ -182,6 +199,15 @@ def read_rows(
                 f"delimiter is {delimiter!r}, and fields {kept} read as quoted)"
             )
         yield f"{path}:{line}", dict(zip(columns, fields))
+
+
+def _json_rows(path: Path, needed: tuple[str, ...], encoding: str) -> Rows:
+    """Texts as they are; numbers and truth values as JSON writes them. Other fields are no columns."""
+    for where, record in read_records(path, encoding):
+        plain = {key: value for key, value in record.items() if isinstance(value, str | int | float)}
+        if missing := [column for column in needed if column and column not in plain]:
+            raise UserError(f"{where}: the field '{missing[0]}' is missing, or is neither text nor a number; correct the line")
+        yield where, {key: value if isinstance(value, str) else json.dumps(value) for key, value in plain.items()}
 
 
 def _plain_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple[int, list[str]]]:

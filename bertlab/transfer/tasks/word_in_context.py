@@ -1,7 +1,7 @@
 """Word in context (WiC, Pilehvar and Camacho-Collados 2019): does a word have the same meaning in two sentences?
 
 Each split has two files: SPLIT.data.txt with WORD, part of speech, I-J (the word's number in each sentence, from 0), and two
-sentences, separated by tabs; SPLIT.gold.txt with T or F on each line.
+sentences, separated by tabs; SPLIT.gold.txt with T or F on each line. SuperGLUE (Wang et al. 2019) has one .jsonl file instead.
 """
 
 import re
@@ -13,7 +13,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import WordPair
 from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import read_lines
+from bertlab.transfer.tasks.files import field, read_lines, read_records
 
 _LABELS = ("F", "T")
 
@@ -25,21 +25,37 @@ def word_in_context(
     valid: str | tuple[str, ...] = (),
     test: str | tuple[str, ...] = (),
     metrics: tuple[str, ...] = ("accuracy",),
+    folder: str = "",
 ) -> Task:
     """A word_pair task with classes F and T.
 
     Args:
-        name, train, valid, test, metrics: as in `bertlab.transfer.tasks.table`; name the *.data.txt files. A test file without
-            its *.gold.txt has no labels.
+        name, train, valid, test, metrics, folder: as in `bertlab.transfer.tasks.table`; name the *.data.txt files, or .jsonl
+            files in SuperGLUE's form. A test file without its *.gold.txt has no labels.
 
     Raises:
         UserError: when loading: the gold file is missing or has another number of lines, a line is not in this format, or a
             sentence lacks its word.
     """
-    return file_task(name, WordPair(), metrics, _read, (train, valid, test), label_names=_LABELS)
+    return file_task(name, WordPair(), metrics, _read, (train, valid, test), folder=folder, label_names=_LABELS)
 
 
 def _read(path: Path, split: str) -> Iterator[Example]:
+    return _read_records(path, split) if path.suffix == ".jsonl" else _read_lines(path, split)
+
+
+def _read_records(path: Path, split: str) -> Iterator[Example]:
+    for number, (where, record) in enumerate(read_records(path)):
+        texts = tuple(field(record, key, str, where) for key in ("sentence1", "sentence2"))
+        targets = tuple((field(record, f"start{i}", int, where), field(record, f"end{i}", int, where)) for i in (1, 2))
+        for text, (start, end) in zip(texts, targets):
+            if not 0 <= start < end <= len(text):
+                raise UserError(f"{where}: '{text}' has no characters {start} to {end}; correct the word's place")
+        label = None if split == "test" and "label" not in record else _LABELS[field(record, "label", bool, where)]
+        yield Example(id=str(number), where=where, texts=texts, targets=targets, label=label)
+
+
+def _read_lines(path: Path, split: str) -> Iterator[Example]:
     rows = [(number, line.split("\t")) for number, line in read_lines(path) if line]
     answers = _answers(path, len(rows), split)
     for i, ((line, fields), answer) in enumerate(zip(rows, answers)):
