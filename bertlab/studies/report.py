@@ -183,7 +183,7 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> str:
     width, height = (float(size) for size in re.search(r'viewBox="0 0 (\S+) (\S+)"', svg).groups())
     label = str(jinja2.filters.do_forceescape(description))
     opening = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">'
-    return re.sub(r"<svg [^>]*>", opening, svg, count=1)
+    return re.sub(r"<svg [^>]*>", lambda _: opening, svg, count=1)
 
 
 def print_report(results: Results, compared: Sequence[Comparison], html: Path, console: Console) -> None:

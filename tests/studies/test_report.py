@@ -654,6 +654,51 @@ def test_what_there_is_not_is_not_a_small_p_value():
     assert points(-0.0004, "sst2/accuracy") == "0.0 points", "tables have one decimal"
 
 
+class Elements(HTMLParser):
+    """The elements of a page, with their attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+HOSTILE = [
+    '<script>fetch("//evil")</script>',
+    '"><img src=x onerror=alert(1)>',
+    "</style><iframe src=//evil>",
+    "\\g<0>&lt;b&gt;",
+]
+
+
+def test_nothing_of_a_run_directory_becomes_a_part_of_the_page(tmp_path):
+    directory = write_study(
+        tmp_path / "s", objectives_study((1, 2), ("MLM", "LTR")), per_run={"ltr-seed=2": {"finished": False}}
+    )
+    study = json.loads((directory / "study.json").read_text())
+    study |= {"title": HOSTILE[0], "question": HOSTILE[1], "command": HOSTILE[2]}
+    study["claims"] = [{"higher": HOSTILE[1], "lower": HOSTILE[3], "published": HOSTILE[0], "source": HOSTILE[2], "kinds": []}]
+    study["published"] = {"source": HOSTILE[0], "columns": [HOSTILE[1]], "rows": {HOSTILE[2]: [1.5]}, "note": HOSTILE[0]}
+    for run in study["runs"]:
+        run["labels"]["objective"] = {"MLM": HOSTILE[1], "LTR": HOSTILE[3]}[run["labels"]["objective"]]
+    (directory / "study.json").write_text(json.dumps(study))
+    (directory / "ltr-seed=2" / "error.txt").write_text(HOSTILE[0])
+    environment = json.loads((directory / "mlm-seed=1" / "environment.json").read_text())
+    (directory / "mlm-seed=1" / "environment.json").write_text(json.dumps(environment | {HOSTILE[1]: HOSTILE[0]}))
+    page = report(directory, console=Console(file=io.StringIO())).read_text(encoding="utf-8")
+    assert "onerror" in page and "&lt;script&gt;" in page, "it is text there"
+    elements = Elements(page).found
+    assert not {tag for tag, _ in elements} & {"script", "img", "iframe", "object", "embed", "form", "base", "b"}
+    assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
+    targets = [attributes[name] for _, attributes in elements for name in ("href", "src", "xlink:href") if name in attributes]
+    assert all(target.startswith(("#", "data:,")) for target in targets)
+    first = next(attributes for tag, attributes in elements if tag == "meta" and "http-equiv" in attributes)
+    assert first["http-equiv"] == "Content-Security-Policy" and first["content"].startswith("default-src 'none'; style-src")
+
+
 def test_latex_reads_no_label_as_an_option(tmp_path):
     assert escape_latex("[0,1] masks") == "{}[0,1] masks" and escape_latex("*") == "{}*"
     assert escape_latex("a[1]*") == "a[1]*"
