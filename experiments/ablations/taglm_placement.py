@@ -17,7 +17,8 @@ layers. The scale sets the tagger's training, while the paper's schedule ends wi
 Expect: after the first layer best, input and output a little below; both directions above one. We could verify only two of the
 paper's numbers, so the report shows only these.
 
-Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them. Its three seeds in
+`experiments/results/taglm_placement_tiny_wikipedia` with steps=2000 took 110 minutes of one core.
 """
 
 from bertlab import papers
