@@ -251,6 +251,30 @@ def _add_measuring(add) -> None:
     )  # fmt: skip
     _add_step(evaluate)
 
+    similarity = add(
+        "similarity", _similarity, "compare cosines of words and sentences with human ratings, and answer analogies",
+        "bertlab similarity --run=runs/x --words=EN-SIMLEX-999.txt,EN-MEN-TR-3k.txt --analogies=questions-words.txt",
+    )  # fmt: skip
+    similarity("--run", required=True, type=Path, help=_ANY_RUN)
+    similarity("--words", default="", metavar="FILE,FILE", help="rated pairs of words: lines with two words and a number")
+    similarity("--analogies", type=Path, help="questions in the format of word2vec's questions-words.txt")
+    similarity("--sts", type=Path, help="rated pairs of sentences: GLUE's STS-B/dev.tsv")
+    similarity(
+        "--text", type=Path,
+        help="UTF-8 file, one sentence per line: a contextual model's words get the mean over their occurrences too, only words"
+        " of this text count, and the possible answers of analogies are its most frequent words",
+    )  # fmt: skip
+    similarity("--contexts", type=int, default=50, help="with --text: most occurrences of each word (default 50)")
+    similarity(
+        "--vocabulary", type=int, default=30_000,
+        help="answers of analogies are sought among so many of the most frequent words (default 30000, word2vec's; 0: all)",
+    )  # fmt: skip
+    similarity(
+        "--out", type=Path,
+        help="FILE.json to write (default: RUN/similarity.json; with another step than the last, RUN/similarity-STEP.json)",
+    )  # fmt: skip
+    _add_step(similarity)
+
     sample = add(
         "sample", _sample, "draw texts from a run, left to right or by revealing hidden pieces in steps",
         "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9",
@@ -535,6 +559,14 @@ def _evaluate(given, _) -> None:
         evaluate_babylm(given.run, given.data, *how)
         return
     evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out, given.step, given.orders)
+
+
+def _similarity(given, _) -> None:
+    from bertlab.transfer.similarity import similarity
+
+    words = [Path(name.strip()) for name in given.words.split(",") if name.strip()]
+    names = ("analogies", "sts", "text", "contexts", "vocabulary", "out", "step")
+    similarity(given.run, words, **{name: getattr(given, name) for name in names})
 
 
 def _sample(given, _) -> None:

@@ -156,6 +156,7 @@ class Run:
         result: The final metrics and costs. It is written last: a run that has it is finished.
         costs: Step of a checkpoint -> what training had cost up to it: tokens, supervised, flops, seconds.
         evaluation: What `bertlab evaluate` measured (`bertlab.transfer.evaluations`) at the last step.
+        similarity: What `bertlab similarity` measured (`bertlab.transfer.similarity`) at the last step.
         measured: The measurements after pretraining that failed; written after the attempt.
         floor: Objective -> its exact floor on the synthetic language.
         imported: Where imported weights came from.
@@ -181,6 +182,7 @@ class Run:
         self.result = JsonFile(at / "result.json", "let the run finish first")
         self.costs = JsonFile(at / "costs.json")
         self.evaluation = JsonFile(at / "evaluation.json")
+        self.similarity = JsonFile(at / "similarity.json")
         self.measured = JsonFile(at / "measured.json")
         self.floor = JsonFile(at / "floor.json")
         self.imported = JsonFile(at / "imported.json")
@@ -234,8 +236,15 @@ class Run:
 
     def evaluation_at(self, step: int | None) -> JsonFile:
         """`evaluation`, or for another step than the last (None) of a finished run evaluation-STEP.json."""
+        return self._at(self.evaluation, step)
+
+    def similarity_at(self, step: int | None) -> JsonFile:
+        """`similarity`, or for another step than the last (None) of a finished run similarity-STEP.json."""
+        return self._at(self.similarity, step)
+
+    def _at(self, file: JsonFile, step: int | None) -> JsonFile:
         last = self.result.get({}).get("step", 0)  # imported weights have only step 0
-        return self.evaluation if step in (None, last) else JsonFile(self.directory / f"evaluation-{step}.json")
+        return file if step in (None, last) else JsonFile(file.path.with_stem(f"{file.path.stem}-{step}"))
 
     def delete_pretraining(self) -> None:
         """Removes what a pretraining wrote; leaves the adaptations, the fine-tunings and what the sweep's workers wrote."""

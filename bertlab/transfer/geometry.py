@@ -22,7 +22,7 @@ def self_similarity(vectors: Float[np.ndarray, "N D"]) -> float:
     """
     if len(vectors) < 2:
         raise UserError(f"self-similarity compares occurrences of a word; give at least two, not {len(vectors)}")
-    return _mean_cosine(_unit(vectors), np.arange(len(vectors)))
+    return _mean_cosine(unit(vectors), np.arange(len(vectors)))
 
 
 def intra_sentence_similarity(vectors: Float[np.ndarray, "T D"]) -> float:
@@ -34,7 +34,7 @@ def intra_sentence_similarity(vectors: Float[np.ndarray, "T D"]) -> float:
     if not len(vectors):
         raise UserError("a sentence without words has no intra-sentence similarity; remove it")
     mean = np.mean(vectors, axis=0, dtype=np.float64, keepdims=True)
-    return float(np.mean(_unit(vectors) @ _unit(mean)[0]))
+    return float(np.mean(unit(vectors) @ unit(mean)[0]))
 
 
 def anisotropy(vectors: Float[np.ndarray, "N D"], sentence: Int[np.ndarray, "N"] | None = None) -> float:
@@ -52,22 +52,22 @@ def anisotropy(vectors: Float[np.ndarray, "N D"], sentence: Int[np.ndarray, "N"]
     sentence = np.arange(len(vectors)) if sentence is None else np.asarray(sentence)
     if len(np.unique(sentence)) < 2:
         raise UserError("anisotropy compares words of different sentences; give at least two sentences")
-    return _mean_cosine(_unit(vectors), sentence)
+    return _mean_cosine(unit(vectors), sentence)
 
 
-def _unit(vectors) -> Float[np.ndarray, "N D"]:
+def unit(vectors) -> Float[np.ndarray, "N D"]:
     """In float64, of length 1; a vector of zeros stays, and has cosine 0 with everything."""
     vectors = np.asarray(vectors, np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms > 0, norms, 1)
 
 
-def _mean_cosine(unit: Float[np.ndarray, "N D"], group: Int[np.ndarray, "N"]) -> float:
+def _mean_cosine(units: Float[np.ndarray, "N D"], group: Int[np.ndarray, "N"]) -> float:
     """Mean product of pairs of different groups."""
     _, group, counts = np.unique(group, return_inverse=True, return_counts=True)
-    sums = np.zeros((len(counts), unit.shape[1]))
-    np.add.at(sums, group, unit)
-    return float((np.sum(sums.sum(0) ** 2) - np.sum(sums**2)) / (len(unit) ** 2 - np.sum(counts**2)))
+    sums = np.zeros((len(counts), units.shape[1]))
+    np.add.at(sums, group, units)
+    return float((np.sum(sums.sum(0) ** 2) - np.sum(sums**2)) / (len(units) ** 2 - np.sum(counts**2)))
 
 
 def layer_geometry(
