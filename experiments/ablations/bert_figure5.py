@@ -16,8 +16,8 @@ Expect: both rise with steps (in the paper by about a point on MNLI from 500,000
 almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens,
 expect the latter.
 
-Cost at scale=tiny with seeds=1,select=off: 208 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/bert_figure5_tiny_wikipedia` took 109 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 208 TFLOP, as `--dry_run` counts them. Its five seeds in
+`experiments/results/bert_figure5_tiny_wikipedia` took 3.1 hours of one core.
 """
 
 from bertlab import papers
