@@ -58,7 +58,8 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
         UserError: the run has no checkpoint, the task is unknown, its files are wrong, or the workdir holds another run.
     """
     config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
-    if (result := loop.finished(config, Path(workdir))) is not None:
+    defaults = {f"objectives.{name}.{key}": of for name, (task, _) in tasks.items() for key, of in task.kind.settings().items()}
+    if (result := loop.finished(config, Path(workdir), defaults)) is not None:
         return result
     return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
 

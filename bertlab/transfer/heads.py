@@ -23,7 +23,7 @@ from bertlab.keys import setting
 from bertlab.models.base import Dense, Dropout, View, inside_documents, mean_state, summary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
-from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures
+from bertlab.transfer.task_models import CELLS, PLACES, Crf, LayerMix, Mlp, RecurrentEncoder, WordFeatures
 
 NO_LABEL = -1
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
@@ -40,7 +40,7 @@ class TaskModel(nn.Module):
         h = self.head
         places = 2 if h.place == "input_output" else 1
         self.mixes = [LayerMix(h.layers, h.mix_penalty, h.mix_norm, h.mix_dropout) for _ in range(places)]
-        self.encoder = BiLstmEncoder(h.bilstm, h.hidden, h.dropout, h.place) if h.bilstm else None
+        self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place, h.cell) if h.bilstm else None
         self.features = None
         if h.has_features:
             self.features = WordFeatures(h.word_types if h.word_width else 0, h.word_width, 30 if h.spelling else 0)
@@ -91,6 +91,7 @@ class TaskHead(Objective):
         mix_norm: normalises each layer first.
         mix_dropout: dropout of the mix.
         bilstm: layers of a new biLSTM; 0: none.
+        cell: the biLSTM's cells; "gru" makes it a biGRU (TagLM's tagger of names), in torch's form (`recurrent.gru`).
         hidden: width of the biLSTM per direction.
         place: where the mix joins the biLSTM: "input"; "after_first", joined to its first layer's output; "output";
             "input_output", both.
@@ -106,6 +107,7 @@ class TaskHead(Objective):
     mix_norm: bool = False
     mix_dropout: float = setting(0.0, least=0, most=1)
     bilstm: int = setting(0, least=0)
+    cell: str = setting("lstm", choices=tuple(CELLS), only_with=("bilstm",))
     hidden: int = setting(128, least=1)
     place: str = setting("input", choices=PLACES)
     dropout: float = setting(0.1, least=0, most=1)

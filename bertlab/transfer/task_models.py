@@ -1,4 +1,4 @@
-"""Models for frozen hidden states in feature-based transfer: mixes of layers, a biLSTM, a CRF, character features, an MLP.
+"""Models for frozen hidden states in feature-based transfer: mixes of layers, biLSTM or biGRU, CRF, character features, an MLP.
 
 Inputs are rows of words or tokens. Letters: B rows, L positions (W if they are words), D width, n layers, F cell width,
 C classes.
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Dropout, Norm, lookup, normal, param, rows_apart
 from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
-from bertlab.models.recurrent import Cell, borders, lstm, uniform
+from bertlab.models.recurrent import Cell, borders, gru, lstm, uniform
 from bertlab.transfer import crf
 
 MIXES = "last, layer:K, sum_last_N, concat_last_N, weighted_sum, weighted_sum_last_N, scalar_mix, hypercolumns"
@@ -147,8 +147,35 @@ class Lstm(nn.Module):
         return rows_apart(lstm(cell, gates, flat(wh), None, {"cell": zeros, "state": zeros}, *rows)[0], axis=1)
 
 
-class BiLstmEncoder(nn.Module):
-    """A task's bidirectional LSTM over words, with a language model's states at one or two places.
+class Gru(nn.Module):
+    """One direction of a plain GRU (`bertlab.models.recurrent.gru`), gates in the order reset, update, candidate.
+
+    All values start from U(±1/√F), as in torch. `bias` has the biases of inputs and, for the first two gates, of states, which
+    add up; `recurrent_bias` is the third gate's, which the reset gate multiplies.
+    """
+
+    hidden: int
+    reverse: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
+        """States after every position; they restart at zero with every document."""
+        f = self.hidden
+        init = uniform(f**-0.5)
+        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 3, f))
+        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 3, f))
+        bias = self.param("bias", param(init, None, "hidden"), (3, f))
+        recurrent_bias = self.param("recurrent_bias", param(init, "hidden"), (f,))
+        flat = lambda w: w.reshape(*w.shape[:-2], 3 * f)
+        reset, _ = borders(documents, self.reverse, stateful=False)
+        return rows_apart(gru(self.reverse, x @ flat(wx) + flat(bias), flat(wh), recurrent_bias, reset), axis=1)
+
+
+CELLS = {"lstm": Lstm, "gru": Gru}
+
+
+class RecurrentEncoder(nn.Module):
+    """A task's bidirectional LSTM or GRU over words, with a language model's states at one or two places.
 
     Attributes:
         layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM (Peters et al. 2017).
@@ -156,12 +183,14 @@ class BiLstmEncoder(nn.Module):
         dropout: on each layer's input (TagLM: 0.25), element by element.
         place: where the states s go: "input" [x; s]; "after_first", joined to the first layer's output (TagLM); "output"
             [h; s] (ELMo); "input_output", both, with two arrays because each mix has its own weights.
+        cell: a key of CELLS.
     """
 
     layers: int
     hidden: int
     dropout: float = 0.0
     place: str = "input"
+    cell: str = "lstm"
 
     @nn.compact
     def __call__(
@@ -186,7 +215,8 @@ class BiLstmEncoder(nn.Module):
         for i in range(self.layers):
             x = Dropout(self.dropout)(x, deterministic)
             x, row = x.transpose(1, 0, 2), documents.T
-            both = [Lstm(self.hidden, side == "backward", name=f"{side}_{i}")(x, row) for side in ("forward", "backward")]
+            cell, sides = CELLS[self.cell], ("forward", "backward")
+            both = [cell(self.hidden, side == "backward", name=f"{side}_{i}")(x, row) for side in sides]
             x = joined(*(h.transpose(1, 0, 2) for h in both), at.get("after_first") if i == 0 else None)
         return joined(x, at.get("output"))
 

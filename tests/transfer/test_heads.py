@@ -377,6 +377,8 @@ def test_dropout_is_of_training_alone():
         ("tagging", {"place": "output", "bilstm": 2}, r"place='output' gives the biLSTM no input; set spelling=True"),
         ("tagging", {"place": "input_output"}, r"place='input_output' .* set bilstm=1"),
         ("tagging", {"place": "after_first", "bilstm": 1, "spelling": True}, r"place='after_first' .* set bilstm=2"),
+        ("tagging", {"bilstm": 1, "cell": "rnn"}, r"cell='rnn' is not known; choose one of lstm, gru"),
+        ("classification", {"cell": "gru"}, r"cell='gru' has no effect without bilstm"),
         ("tagging", {"spelling": True}, r"spelling and word_width are inputs of a biLSTM; set bilstm=2"),
         ("tagging", {"word_width": 4}, r"spelling and word_width are inputs of a biLSTM"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
 from bertlab.models.base import unbox
-from bertlab.transfer.task_models import BiLstmEncoder, LayerMix, Lstm, WordFeatures, chosen_layers, split_layers
+from bertlab.transfer.task_models import CELLS, Gru, LayerMix, Lstm, RecurrentEncoder, WordFeatures, chosen_layers, split_layers
 from tests.recurrent_references import walk
 from tests.references import quick_jit, sigmoid
 
@@ -132,7 +132,7 @@ def test_mixes_that_do_not_exist_are_refused(kind, message):
         chosen_layers(kind, [4, 6, 6, 4])
 
 
-# --- the biLSTM
+# --- the biLSTM or biGRU
 
 
 def lstm(x, p, documents, reverse):
@@ -150,13 +150,28 @@ def lstm(x, p, documents, reverse):
     return np.stack([s["state"] if s else np.zeros(width) for s in states])
 
 
+def gru(x, p, documents, reverse):
+    """The same of torch's GRU."""
+    p = {name: np.float64(value) for name, value in p.items()}
+
+    def step(t, before):
+        of_inputs = [x[t] @ p["input_kernel"][:, g] + p["bias"][g] for g in range(3)]
+        of_state = [before @ p["recurrent_kernel"][:, g] for g in range(3)]
+        reset, update = (sigmoid(a + b) for a, b in zip(of_inputs[:2], of_state))
+        return (1 - update) * np.tanh(of_inputs[2] + reset * (of_state[2] + p["recurrent_bias"])) + update * before
+
+    states, _ = walk(documents, reverse, None, np.zeros(p["bias"].shape[-1]), step)
+    return np.stack(states)
+
+
+REFERENCES = {"lstm": lstm, "gru": gru}
 PLACED = [("input", 1), ("after_first", 1), ("output", 1), ("input_output", 2), ("output", 0)]
 
 
-@pytest.mark.parametrize(("place", "count"), PLACED)
-def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
+@pytest.mark.parametrize(("place", "count", "cell"), [*((*placed, "lstm") for placed in PLACED), ("after_first", 1, "gru")])
+def test_an_encoder_equals_numpy_with_states_at_their_place(place, count, cell):
     x, states = normal(ROWS, LENGTH, 3), [normal(ROWS, LENGTH, 2, seed=i + 1) for i in range(count)]
-    module = BiLstmEncoder(2, 4, place=place)
+    module = RecurrentEncoder(2, 4, place=place, cell=cell)
     variables = random_variables(module, x, states, DOCUMENTS, True)
     found = applied(module, variables, x, states, DOCUMENTS, True)
     for row, documents in enumerate(DOCUMENTS):
@@ -166,7 +181,8 @@ def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
             h = np.concatenate([h, extra[0]], -1)
         for i in range(2):
             sides = [
-                lstm(h, variables["params"][f"{side}_{i}"], documents, side == "backward") for side in ("forward", "backward")
+                REFERENCES[cell](h, variables["params"][f"{side}_{i}"], documents, side == "backward")
+                for side in ("forward", "backward")
             ]
             h = np.concatenate(sides, -1)
             if place == "after_first" and i == 0:
@@ -176,9 +192,10 @@ def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
         np.testing.assert_allclose(found[row], np.where(documents[:, None] > 0, h, 0), atol=1e-5)
 
 
-def test_padding_changes_nothing_in_a_bilstm_and_an_empty_row_has_finite_gradients():
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_changes_nothing_in_an_encoder_and_an_empty_row_has_finite_gradients(cell):
     x, states = normal(ROWS, LENGTH, 3), normal(ROWS, LENGTH, 2, seed=1)
-    module = BiLstmEncoder(2, 4, place="after_first")
+    module = RecurrentEncoder(2, 4, place="after_first", cell=cell)
     variables = random_variables(module, x, [states], DOCUMENTS, True)
     found = applied(module, variables, x, [states], DOCUMENTS, True)
     wide = lambda array: np.pad(array, ((0, 0), (0, 3)) + ((0, 0),) * (array.ndim - 2), constant_values=0)
@@ -192,7 +209,7 @@ def test_padding_changes_nothing_in_a_bilstm_and_an_empty_row_has_finite_gradien
 def test_bilstm_drops_each_element_of_a_layer_input_by_itself():
     """One layer without recurrence on ones: its cells' inputs differ as their inputs' masks do, from position to position."""
     x, documents = np.ones((2, 40, 3), np.float32), np.arange(1, 41, dtype=np.int32)[None].repeat(2, 0)
-    module = BiLstmEncoder(1, 8, dropout=0.5)
+    module = RecurrentEncoder(1, 8, dropout=0.5)
     variables = random_variables(module, x, [], documents, True)
     run = lambda key: applied(module, variables, x, [], documents, False, rngs={"dropout": jax.random.key(key)})
     first = run(0)
@@ -207,6 +224,12 @@ def test_bilstm_initial_values_are_small_with_forget_gates_open():
     p = jax.tree.map(np.asarray, unbox(quick_jit(Lstm(100, False).init)(jax.random.key(0), *arguments))["params"])
     assert p["bias"][1].mean() == pytest.approx(1, abs=0.03) and np.abs(p["bias"][[0, 2, 3]]).max() <= 0.1
     assert 0.09 < np.abs(p["recurrent_kernel"]).max() <= 0.1
+
+
+def test_bigru_initial_values_are_small():
+    arguments = np.zeros((2, 1, 5), np.float32), np.ones((2, 1), np.int32)
+    p = jax.tree.map(np.asarray, unbox(quick_jit(Gru(100, False).init)(jax.random.key(0), *arguments))["params"])
+    assert all(0.09 < np.abs(values).max() <= 0.1 for values in p.values())
 
 
 # --- word features
