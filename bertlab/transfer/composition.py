@@ -242,6 +242,12 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
                 f"config.objectives.{name}.chunk={config.objectives[name].chunk} needs a recurrent model in one direction;"
                 f" set it to 0 for config.model.family={config.model.family!r}"
             )
+        size, parts = config.data.batch_size, config.train.micro_batches
+        if config.objectives[name].get("norm") == "batch_norm" and size < 2 * parts:
+            raise UserError(
+                f"config.objectives.{name}.norm='batch_norm' needs two rows or more, but config.data.batch_size={size} and"
+                f" config.train.micro_batches={parts} give {size // parts}; raise batch_size, or set norm='layer_norm'"
+            )
     if transfer.features:
         _check_stored(config, tasks)
 

@@ -23,7 +23,7 @@ from bertlab.keys import setting
 from bertlab.models.base import Dense, Dropout, View, inside_documents, mean_state, summary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
-from bertlab.transfer.task_models import CELLS, PLACES, Crf, LayerMix, Mlp, RecurrentEncoder, WordFeatures
+from bertlab.transfer.task_models import CELLS, NORMS, PLACES, Crf, LayerMix, Mlp, RecurrentEncoder, WordFeatures
 
 NO_LABEL = -1
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
@@ -47,7 +47,7 @@ class TaskModel(nn.Module):
         if h.crf:
             self.crf = Crf(h.classes)
         elif h.blocks:
-            self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1))
+            self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1), h.norm)
         else:
             self.dense = Dense(h.classes, ("embed", None))
         self.drop = Dropout(h.dropout)
@@ -73,10 +73,12 @@ class TaskModel(nn.Module):
         words = self.features(view.get("spelling"), view.get("word_ids")) if self.features else None
         return self.encoder(words, mixed, documents, deterministic), sum(penalties)
 
-    def scores(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
-        """Logits in float32."""
+    def scores(
+        self, x: Float[Array, "... D"], deterministic: bool, counted: Bool[Array, "..."] | None = None
+    ) -> Float[Array, "... C"]:
+        """Logits in float32; `counted` says which vectors batch normalisation is about (a head with `blocks` must say)."""
         if self.head.blocks:
-            return self.classifier(x, deterministic)
+            return self.classifier(x, counted, deterministic)
         return self.dense(self.drop(x, deterministic)).astype(jnp.float32)
 
 
@@ -115,6 +117,7 @@ class TaskHead(Objective):
 
     # Settings that some heads have; these stand for "off".
     blocks: ClassVar[int] = 0
+    norm: ClassVar[str] = "layer_norm"
     chunk: ClassVar[int] = 0
     crf: ClassVar[bool] = False
     spelling: ClassVar[bool] = False
@@ -160,6 +163,8 @@ class TextHead(TaskHead):
         pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the
             body's dense layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
         blocks: width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
+        norm: before that layer and before the classifier. "batch_norm", ULMFiT's: in training with the mean and variance of
+            the batch's texts, in evaluation with running ones (`BatchNorm`).
         chunk: gradients flow back through so many positions of a recurrent model (BPTT for classification: Howard
             and Ruder 2018, section 3.3); 0: all.
         texts: n.
@@ -167,6 +172,7 @@ class TextHead(TaskHead):
 
     pooling: str = setting("mean", choices=POOLINGS)
     blocks: int = setting(0, least=0)
+    norm: str = setting("layer_norm", choices=NORMS, only_with=("blocks",))
     chunk: int = setting(0, least=0)
     texts: int = 1
 

@@ -16,6 +16,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Dense, Dropout, Norm, lookup, normal, param, rows_apart
 from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
 from bertlab.models.recurrent import Cell, borders, gru, lstm, uniform
+from bertlab.objectives.program import STATISTICS
 from bertlab.transfer import crf
 
 MIXES = "last, layer:K, sum_last_N, concat_last_N, weighted_sum, weighted_sum_last_N, scalar_mix, hypercolumns"
@@ -287,27 +288,76 @@ class WordFeatures(nn.Module):
         return jnp.concatenate(found, -1)
 
 
+class BatchNorm(nn.Module):
+    """Batch normalisation (Ioffe and Szegedy 2015, algorithms 1 and 2) of vectors, as torch's and fastai's BatchNorm1d.
+
+    In training, the mean and the biased variance are those of the batch's counted vectors, on all devices; each micro-batch is
+    a batch of its own. Otherwise they are running ones, which a training step moves towards the batch's mean and unbiased
+    variance. Fewer than two counted vectors leave them as they are. They are stored as `running_mean` and `running_variance`
+    among the parameters, but no optimiser changes them (`bertlab.objectives.program.STATISTICS`).
+
+    Attributes:
+        momentum: how far they move in a step.
+        epsilon: added to the variance.
+    """
+
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], counted: Bool[Array, "..."], deterministic: bool) -> Float[Array, "... D"]:
+        """The vectors in float32.
+
+        Args:
+            x: vectors.
+            counted: which of them the batch's mean and variance are of.
+            deterministic: use the running mean and variance.
+        """
+        x, zeros, ones = x.astype(jnp.float32), nn.initializers.zeros, nn.initializers.ones
+        initial = {"scale": ones, "bias": zeros, "running_mean": zeros, "running_variance": ones}
+        scale, bias, *running = (self.param(name, param(init, "norm"), x.shape[-1:]) for name, init in initial.items())
+        mean, variance = running
+        if not deterministic:
+            there, axes = counted[..., None], tuple(range(x.ndim - 1))
+            count = counted.sum()
+            mean = jnp.where(there, x, 0).sum(axes) / jnp.maximum(count, 1)
+            squares = (jnp.where(there, x - mean, 0) ** 2).sum(axes)
+            variance = squares / jnp.maximum(count, 1)
+            latest = mean, squares / jnp.maximum(count - 1, 1)
+            for name, old, new in zip(("running_mean", "running_variance"), running, latest):
+                moved = jnp.where(count > 1, old + self.momentum * (new - old), old)
+                self.sow(STATISTICS, name, jax.lax.stop_gradient(moved), init_fn=lambda: None, reduce_fn=lambda _, last: last)
+        return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+
+
+NORMS = ("layer_norm", "batch_norm", "none")
+
+
 class Mlp(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): two blocks of norm, dropout and dense, with a ReLU between.
-
-    The paper uses batch normalisation. This uses layer normalisation, because bertlab's training keeps no running statistics.
 
     Attributes:
         classes: C.
         hidden: width between the blocks.
         dropout: in each block (the released script: 0.4 and 0.1).
+        norm: one of NORMS; the paper's is "batch_norm".
     """
 
     classes: int
     hidden: int = 50
     dropout: tuple[float, float] = (0.4, 0.1)
+    norm: str = "layer_norm"
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
-        """Logits in float32."""
+    def __call__(self, x: Float[Array, "... D"], counted: Bool[Array, "..."], deterministic: bool) -> Float[Array, "... C"]:
+        """Logits in float32; `counted` as for `BatchNorm`."""
 
         def block(x, i, width):
-            x = Dropout(self.dropout[i])(Norm(1e-5, name=f"norm_{i}")(x), deterministic)
+            if self.norm == "layer_norm":
+                x = Norm(1e-5, name=f"norm_{i}")(x)
+            elif self.norm == "batch_norm":
+                x = BatchNorm(name=f"norm_{i}")(x, counted, deterministic)
+            x = Dropout(self.dropout[i])(x, deterministic)
             return Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
 
         return block(jax.nn.relu(block(x.astype(jnp.float32), 0, self.hidden)), 1, self.classes)

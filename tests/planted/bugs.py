@@ -121,15 +121,15 @@ BUGS = (
     Bug(
         "dropped-micro-batch",
         "bertlab/train/state.py",
-        "return jax.tree.map(jnp.add, total, (grads, metrics)), carry",
-        "return (grads, metrics), carry",
+        "return jax.tree.map(jnp.add, total, (grads, metrics)), rest",
+        "return (grads, metrics), rest",
         ("tests/train/test_sharding.py", "-k", "micro_batches and gpt"),
     ),
     Bug(
         "mean-of-means-over-micro-batches",
         "bertlab/train/state.py",
-        "return weighted_total(metrics, now, denominators), (metrics, carry)",
-        "return weighted_total(metrics, now) / micro_batches, (metrics, carry)",
+        "return weighted_total(metrics, now, denominators), (metrics, carry, statistics)",
+        "return weighted_total(metrics, now) / micro_batches, (metrics, carry, statistics)",
         ("tests/train/test_sharding.py", "-k", "micro_batches and bert"),
     ),
     Bug(
@@ -378,5 +378,26 @@ BUGS = (
         "ranks[rows, places] = 1 + first + np.arange(begin, stop)",
         "ranks[rows, places] = HIDDEN",
         ("tests/transfer/test_sample.py",),
+    ),
+    Bug(
+        "running-statistics-left-to-the-optimizer",
+        "bertlab/train/state.py",
+        "params = with_statistics(optax.apply_updates(state.params, updates), statistics)",
+        "params = optax.apply_updates(state.params, updates)",
+        ("tests/transfer/test_running_statistics.py", "-k", "whole"),
+    ),
+    Bug(
+        "padding-rows-counted-by-batch-norm",
+        "bertlab/transfer/task_models.py",
+        "there, axes = counted[..., None], tuple(range(x.ndim - 1))",
+        "there, axes = jnp.ones_like(counted)[..., None], tuple(range(x.ndim - 1))",
+        ("tests/transfer/test_task_models.py", "-k", "batch_norm"),
+    ),
+    Bug(
+        "gru-resets-before-the-product",
+        "bertlab/models/recurrent.py",
+        "n = jnp.tanh(n + r * product)",
+        "n = jnp.tanh(n + (r * before) @ kernel[:, -len(kernel) :] + bias)",
+        ("tests/transfer/test_task_models.py", "-k", "gru"),
     ),
 )

@@ -8,9 +8,20 @@ import pytest
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
 from bertlab.models.base import unbox
-from bertlab.transfer.task_models import CELLS, Gru, LayerMix, Lstm, RecurrentEncoder, WordFeatures, chosen_layers, split_layers
+from bertlab.transfer.task_models import (
+    CELLS,
+    BatchNorm,
+    Gru,
+    LayerMix,
+    Lstm,
+    Mlp,
+    RecurrentEncoder,
+    WordFeatures,
+    chosen_layers,
+    split_layers,
+)
 from tests.recurrent_references import walk
-from tests.references import quick_jit, sigmoid
+from tests.references import dense, layer_norm, quick_jit, sigmoid
 
 DOCUMENTS = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0], [0] * 6, [1] * 6], np.int32)
 FILLED = DOCUMENTS > 0
@@ -253,3 +264,65 @@ def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
     )
     np.testing.assert_array_equal(only_words, found[:, :, 30:])
     assert_finite_gradients(module, variables, characters, words)
+
+
+# --- ULMFiT's classifier
+
+
+def batch_norm(x, p, mean, variance):
+    return (x - mean) / np.sqrt(variance + 1e-5) * p["scale"] + p["bias"]
+
+
+def statistics_after(x, p):
+    """Running mean and variance after a step on these vectors [n, D]: a tenth of the way to the batch's."""
+    return 0.9 * p["running_mean"] + 0.1 * x.mean(0), 0.9 * p["running_variance"] + 0.1 * x.var(0, ddof=1)
+
+
+COUNTED = np.array([True, True, False, True, False, True])
+
+
+def vectors_and_variables(module, *arguments):
+    """Vectors [6, 4] of which the uncounted are far away, and variables with a positive variance."""
+    x = normal(6, 4) * np.float32(2) + np.float32(3)
+    x[~COUNTED] = 1e4
+    variables = random_variables(module, x, *arguments)
+    positive = lambda path, leaf: np.abs(leaf) + np.float32(0.5) if "variance" in jax.tree_util.keystr(path) else leaf
+    return x, jax.tree_util.tree_map_with_path(positive, variables)
+
+
+def test_batch_norm_is_of_counted_vectors_in_training_and_of_running_statistics_otherwise():
+    module = BatchNorm()
+    x, variables = vectors_and_variables(module, COUNTED, True)
+    p, inside = jax.tree.map(np.float64, variables["params"]), np.float64(x[COUNTED])
+    found, kept = applied(module, variables, x, COUNTED, False, mutable=["statistics"])
+    np.testing.assert_allclose(found[COUNTED], batch_norm(inside, p, inside.mean(0), inside.var(0)), rtol=1e-5, atol=1e-5)
+    mean, variance = statistics_after(inside, p)
+    np.testing.assert_allclose(kept["statistics"]["running_mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(kept["statistics"]["running_variance"], variance, rtol=1e-5)
+    found = applied(module, variables, x, COUNTED, True)
+    np.testing.assert_allclose(found, batch_norm(np.float64(x), p, p["running_mean"], p["running_variance"]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_vectors_leave_running_statistics_alone(count):
+    module, counted = BatchNorm(), np.arange(6) < count
+    x, variables = vectors_and_variables(module, counted, True)
+    found, kept = applied(module, variables, x, counted, False, mutable=["statistics"])
+    assert np.isfinite(found).all()
+    for name, value in kept["statistics"].items():
+        np.testing.assert_array_equal(value, variables["params"][name])
+
+
+def test_a_classifiers_blocks_are_norm_and_dense_with_a_relu_between():
+    for norm in ("layer_norm", "batch_norm", "none"):
+        module = Mlp(3, 5, norm=norm)
+        x, variables = vectors_and_variables(module, COUNTED, True)
+        p = jax.tree.map(np.float64, variables["params"])
+        of_norm = {
+            "layer_norm": lambda x, p: layer_norm(x, p, 1e-5),
+            "batch_norm": lambda x, p: batch_norm(x, p, p["running_mean"], p["running_variance"]),
+            "none": lambda x, p: x,
+        }[norm]
+        hidden = np.maximum(dense(of_norm(np.float64(x), p.get("norm_0")), p["dense_0"]), 0)
+        expected = dense(of_norm(hidden, p.get("norm_1")), p["dense_1"])
+        np.testing.assert_allclose(applied(module, variables, x, COUNTED, True), expected, rtol=1e-4, atol=1e-4)
