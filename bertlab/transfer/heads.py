@@ -27,7 +27,7 @@ from bertlab.transfer.task_models import CELLS, NORMS, PLACES, Crf, LayerMix, Ml
 
 NO_LABEL = -1
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-DERIVED = ("classes", "texts", "word_types", "number")
+DERIVED = ("classes", "texts", "word_types", "vector_rows", "vector_width", "number")
 """Fields of heads that follow from the task, so they are no settings."""
 
 
@@ -43,7 +43,12 @@ class TaskModel(nn.Module):
         self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place, h.cell) if h.bilstm else None
         self.features = None
         if h.has_features:
-            self.features = WordFeatures(h.word_types if h.word_width else 0, h.word_width, 30 if h.spelling else 0)
+            self.features = WordFeatures(
+                h.word_types if h.word_width else 0,
+                h.word_width,
+                30 if h.spelling else 0,
+                pretrained=(h.vector_rows, h.vector_width) if h.word_vectors else None,
+            )
         if h.crf:
             self.crf = Crf(h.classes)
         elif h.blocks:
@@ -65,12 +70,13 @@ class TaskModel(nn.Module):
             layers: embeddings first; all of the same length.
             documents: 0 at empty positions.
             deterministic: no dropout.
-            view: holds `spelling` and `word_ids` if the head reads them.
+            view: holds `spelling`, `word_ids` and `vector_ids` if the head reads them.
         """
         mixed, penalties = zip(*(mix(layers, documents > 0, deterministic) for mix in self.mixes))
         if self.encoder is None:
             return mixed[0], penalties[0]
-        words = self.features(view.get("spelling"), view.get("word_ids")) if self.features else None
+        ids = (view.get(name) for name in ("spelling", "word_ids", "vector_ids"))
+        words = self.features(*ids) if self.features else None
         return self.encoder(words, mixed, documents, deterministic), sum(penalties)
 
     def scores(
@@ -122,10 +128,13 @@ class TaskHead(Objective):
     crf: ClassVar[bool] = False
     spelling: ClassVar[bool] = False
     word_width: ClassVar[int] = 0
+    word_vectors: ClassVar[str] = ""
 
-    # What follows from the task for some heads: C, and the size of the table of word vectors.
+    # What follows from the task for some heads: C, and the sizes of the tables of word vectors.
     classes: ClassVar[int] = 1
     word_types: ClassVar[int] = 0
+    vector_rows: ClassVar[int] = 0
+    vector_width: ClassVar[int] = 0
 
     def __post_init__(self):
         """Refuses settings that make no sense."""
@@ -139,7 +148,7 @@ class TaskHead(Objective):
     @property
     def has_features(self) -> bool:
         """Whether the biLSTM reads features of the words themselves."""
-        return self.spelling or self.word_width > 0
+        return self.spelling or self.word_width > 0 or bool(self.word_vectors)
 
     def head(self, body: nn.Module) -> nn.Module:
         """The module beside the body, with C outputs."""

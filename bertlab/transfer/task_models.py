@@ -246,14 +246,19 @@ class Crf(nn.Module):
         return crf.viterbi(self.dense(x), mask, self.between)[0]
 
 
+VECTORS = "word_vectors"
+"""The name of the parameter that holds pretrained word vectors."""
+
+
 class WordFeatures(nn.Module):
-    """Features of a word: from its spelling (Ma and Hovy 2016) and from a table of trained vectors.
+    """Features of a word: from its spelling (Ma and Hovy 2016), and from tables of trained and of pretrained vectors.
 
     Attributes:
         vocab_size: size of the table of word vectors; 0: no table.
         width: width of the word vectors.
         filters: filters of the max-pooled convolution over characters, padding included; 0: no spelling.
         filter_width, character_width: the filters' width in characters, and the width of a character's vector.
+        pretrained: rows and width of the table of pretrained vectors, which starts from zeros; None: no such table.
     """
 
     vocab_size: int = 0
@@ -261,16 +266,21 @@ class WordFeatures(nn.Module):
     filters: int = 30
     filter_width: int = 3
     character_width: int = 25
+    pretrained: tuple[int, int] | None = None
 
     @nn.compact
     def __call__(
-        self, characters: Int[Array, "B W 50"] | None = None, words: Int[Array, "B W"] | None = None
+        self,
+        characters: Int[Array, "B W 50"] | None = None,
+        words: Int[Array, "B W"] | None = None,
+        vectors: Int[Array, "B W"] | None = None,
     ) -> Float[Array, "B W D"]:
-        """Spelling's features and word vector, side by side.
+        """Spelling's features and word vectors, side by side.
 
         Args:
             characters: ids of `bertlab.data.characters`.
             words: ids below `vocab_size`.
+            vectors: rows of the pretrained vectors.
         """
         found = []
         if self.filters:
@@ -285,6 +295,8 @@ class WordFeatures(nn.Module):
                 "word_embedding", param(normal(self.width**-0.5), "vocab", "embed"), (self.vocab_size, self.width)
             )
             found.append(lookup(table, words))
+        if self.pretrained:
+            found.append(lookup(self.param(VECTORS, param(nn.initializers.zeros, "vocab", "embed"), self.pretrained), vectors))
         return jnp.concatenate(found, -1)
 
 

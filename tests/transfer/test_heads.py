@@ -409,8 +409,14 @@ def test_dropout_is_of_training_alone():
         ("classification", {"cell": "gru"}, r"cell='gru' has no effect without bilstm"),
         ("classification", {"norm": "batch_norm"}, r"norm='batch_norm' has no effect without blocks"),
         ("choice", {"blocks": 4, "norm": "batch"}, r"norm='batch' is not known; choose one of layer_norm, batch_norm, none"),
-        ("tagging", {"spelling": True}, r"spelling and word_width are inputs of a biLSTM; set bilstm=2"),
-        ("tagging", {"word_width": 4}, r"spelling and word_width are inputs of a biLSTM"),
+        ("tagging", {"spelling": True}, r"spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2"),
+        ("tagging", {"word_width": 4}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
+        ("tagging", {"word_vectors": "runs/x"}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
+        (
+            "tagging",
+            {"bilstm": 2, "word_vectors_trained": True},
+            r"word_vectors_trained=True has no effect without",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(kind, settings, message):

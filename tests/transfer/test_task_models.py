@@ -249,9 +249,11 @@ def test_bigru_initial_values_are_small():
 def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
     spelled = ["a", "Bank", "x" * 60, "naïve"]
     characters, words = character_ids(spelled)[None].astype(np.int32), np.array([[3, 0, 6, 6]], np.int32)
-    module = WordFeatures(vocab_size=7, width=5, filters=30)
-    variables = random_variables(module, characters, words)
-    found = applied(module, variables, characters, words)
+    module, rows = WordFeatures(vocab_size=7, width=5, filters=30, pretrained=(4, 2)), np.array([[3, 0, 1, 3]], np.int32)
+    variables = random_variables(module, characters, words, rows)
+    together = applied(module, variables, characters, words, rows)
+    np.testing.assert_array_equal(together[:, :, 35:], variables["params"]["word_vectors"][rows])
+    found = together[:, :, :35]
     p = jax.tree.map(np.float64, variables["params"])
     assert found.shape == (1, 4, 35) and p["filters"]["kernel"].shape == (3, 25, 30)
     for i, word in enumerate(words[0]):
@@ -263,7 +265,7 @@ def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
         WordFeatures(7, 5, filters=0), {"params": {"word_embedding": variables["params"]["word_embedding"]}}, words=words
     )
     np.testing.assert_array_equal(only_words, found[:, :, 30:])
-    assert_finite_gradients(module, variables, characters, words)
+    assert_finite_gradients(module, variables, characters, words, rows)
 
 
 # --- ULMFiT's classifier
