@@ -237,7 +237,14 @@ def imported(source: Path, words: list[str], vectors: np.ndarray) -> Imported:
 
 
 def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
-    """The words of a static run without the special pieces, and their vectors [V, D] (`Objective.word_vectors`).
+    """The words of a static run without the special pieces, and their vectors [V, D]; raises as `piece_vectors`."""
+    pieces, vectors = run.tokenizer.pieces(), piece_vectors(run)
+    rows = [i for i, piece in enumerate(pieces) if piece not in SPECIALS]
+    return [pieces[i] for i in rows], vectors[rows]
+
+
+def piece_vectors(run: Imported) -> np.ndarray:
+    """The vectors [V, D] of all pieces of a static run (`Objective.word_vectors`).
 
     Raises:
         UserError: the run is of another family.
@@ -251,6 +258,4 @@ def word_vectors(run: Imported) -> tuple[list[str], np.ndarray]:
     for name, objective in objectives.build(run.config.objectives).items() if len(run.config.objectives) else ():
         with blamed(name, objective, "word_vectors"):
             vectors = objective.word_vectors(vectors, outputs)
-    pieces = run.tokenizer.pieces()
-    rows = [i for i, piece in enumerate(pieces) if piece not in SPECIALS]
-    return [pieces[i] for i in rows], vectors[rows]
+    return vectors

@@ -1,4 +1,4 @@
-"""Shared by the recurrent bodies: state resets and the LSTM over time.
+"""Shared by the recurrent bodies and task models: state resets, and the LSTM and the GRU over time.
 
 Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of a loop's arrays, as in
 `jax.lax.scan`.
@@ -202,6 +202,74 @@ def _backward(cell: Cell, saved, cotangents):
 
 
 lstm.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def gru(
+    reverse: bool,
+    gates: Float[Array, "L B 3F"],
+    kernel: Float[Array, "F 3F"],
+    bias: Float[Array, "F"],
+    reset: Bool[Array, "L B"],
+) -> Float[Array, "L B F"]:
+    """A GRU over time (Cho et al. 2014), from a state of zeros.
+
+    r, z = σ(.) of x + h W; n = tanh(x + r (h W + b)); h = (1 − z) n + z h.
+
+    This form, "reset after", is that of torch, of cuDNN and of the paper's first version. The final version resets before the
+    product, n = tanh(x + (r h) W), and needs no b. The two have different values on the same weights.
+
+    Its derivative is written by hand, as `lstm`'s.
+
+    Args:
+        reverse: read from the last position to the first.
+        gates: the inputs' contribution to r, z and n, in this order, biases included.
+        kernel: W, from states to gates.
+        bias: b.
+        reset: true where the state is zero before the step.
+
+    Returns:
+        The states h of all positions.
+    """
+    return _gru_forward(reverse, gates, kernel, bias, reset)[0]
+
+
+def _gru_forward(reverse: bool, gates, kernel, bias, reset):
+    def step(state, inputs):
+        gate, reset_now = inputs
+        before = jnp.where(reset_now[:, None], 0, state)
+        (r, z, n), (of_r, of_z, of_n) = jnp.split(gate, 3, axis=-1), jnp.split(before @ kernel, 3, axis=-1)
+        r, z, product = jax.nn.sigmoid(r + of_r), jax.nn.sigmoid(z + of_z), of_n + bias
+        n = jnp.tanh(n + r * product)
+        after = (1 - z) * n + z * before
+        return after, (after, before, jnp.concatenate([r, z, n, product], axis=-1))
+
+    begin = jnp.zeros((gates.shape[1], len(kernel)), gates.dtype)
+    _, (states, before, activations) = jax.lax.scan(step, begin, (gates, reset), reverse=reverse)
+    return states, (before, activations, kernel, reset)
+
+
+def _gru_backward(reverse: bool, saved, of_states):
+    before, activations, kernel, reset = saved
+    back = kernel.T
+
+    def step(of_state, inputs):
+        of_out, before_now, activations_now, reset_now = inputs
+        r, z, n, product = jnp.split(activations_now, 4, axis=-1)
+        of_after = of_state + of_out
+        of_n = of_after * (1 - z) * (1 - n * n)
+        of_both = [of_n * product * r * (1 - r), of_after * (before_now - n) * z * (1 - z)]
+        of_gate, of_product = (jnp.concatenate([*of_both, last], axis=-1) for last in (of_n, of_n * r))
+        of_before = jnp.where(reset_now[:, None], 0, of_after * z + of_product @ back)
+        return of_before, (of_gate, of_product)
+
+    inputs = (of_states, before, activations, reset)
+    _, (of_gates, of_products) = jax.lax.scan(step, jnp.zeros_like(before[0]), inputs, reverse=not reverse)
+    of_bias = of_products[..., -len(kernel) :].sum(axis=(0, 1))
+    return of_gates, _of_weights(before, of_products).astype(kernel.dtype), of_bias, None
+
+
+gru.defvjp(_gru_forward, _gru_backward)
 
 
 def _activations(cell: Cell, gates: Float[Array, "B 4F"]) -> list[Float[Array, "B F"]]:

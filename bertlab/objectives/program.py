@@ -23,6 +23,10 @@ from bertlab.objectives.choosing import at_positions
 from bertlab.objectives.judging import check_token_logits
 from bertlab.objectives.linear_cross_entropy import linear_cross_entropy
 
+STATISTICS = "statistics"
+"""The collection of new values of running statistics. A module keeps its statistics among its parameters, so a checkpoint has
+them; in training it sows their new values, and the training step puts these in the parameters' places after the update."""
+
 
 def group_by_view(objectives: Mapping[str, Objective], stream: bool = False) -> dict[str, tuple[str, ...]]:
     """View name to the objectives that share its forward pass.
@@ -309,10 +313,19 @@ class Program:
 
     def metrics_and_carry(self, params, views: Mapping[str, View], carry: Mapping[str, Carry], key: Array | None = None):
         """`metrics` from the states with which the rows begin; also returns those with which they end."""
+        return self.metrics_carry_and_statistics(params, views, carry, key)[:2]
+
+    def metrics_carry_and_statistics(
+        self, params, views: Mapping[str, View], carry: Mapping[str, Carry], key: Array | None = None
+    ):
+        """`metrics_and_carry`, and new values of running statistics (`STATISTICS`), a tree like a part of the parameters."""
         dropout_key = None if key is None else jax.random.fold_in(key, 0)
         sample_key = None if key is None else jax.random.fold_in(key, 1)
         rngs = {} if key is None else {"dropout": dropout_key}
-        return self._module.apply({"params": self.plain(params)}, views, key is None, carry, sample_key, rngs=rngs)[:2]
+        (metrics, carry, _), kept = self._module.apply(
+            {"params": self.plain(params)}, views, key is None, carry, sample_key, rngs=rngs, mutable=[STATISTICS]
+        )
+        return metrics, carry, kept.get(STATISTICS, {})
 
     def evaluate(self, params, views: Mapping[str, View], carry: Mapping[str, Carry]):
         """`metrics_and_carry` without dropout, and each objective's `outputs`, by name."""

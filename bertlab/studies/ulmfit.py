@@ -38,7 +38,7 @@ CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "mini": {"data.seq_len": 128, "data.batch_size": 32, "head.chunk": 32, "train.steps": 1000},
     "small": {"transfer.epochs": 10.0},
     "base": {"transfer.epochs": 10.0},
-    "paper": {"transfer.epochs": 50.0},
+    "paper": {"transfer.epochs": 50.0, "recipe": "ulmfit_paper"},
 }
 # Passes of the adaptation over the text: the paper selects by `valid`, the released script has 25.
 READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
@@ -71,8 +71,8 @@ def adaptation(setting: Setting) -> dict[str, Any]:
 def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
     """Overrides of the third stage; `steps` as for `stages`."""
     steps_given = _classifier_steps(setting, steps)
-    given = {**CLASSIFIER[setting.scale], "train.steps": steps_given, "optimizer.warmup_steps": 0}
-    given |= {"recipe": "ulmfit", "optimizer.cut_fraction": _cut(steps_given)}
+    given = {"recipe": "ulmfit", **CLASSIFIER[setting.scale], "train.steps": steps_given, "optimizer.warmup_steps": 0}
+    given |= {"optimizer.cut_fraction": _cut(steps_given)}
     return {f"finetune.{key}": value for key, value in given.items()} | thawing(setting, "gradual", steps=steps)
 
 

@@ -6,7 +6,9 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -364,8 +366,13 @@ def itstime(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
-def finished(config, workdir: Path) -> dict | None:
+def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -> dict | None:
     """The result of a finished run, otherwise None.
+
+    Args:
+        config: the whole config.
+        workdir: the run directory.
+        of_heads: of a fine-tuning, the defaults of its heads' settings by dotted name.
 
     Raises:
         UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`), or
@@ -376,6 +383,7 @@ def finished(config, workdir: Path) -> dict | None:
         return None
     old = flatten(directory.config.read())
     new, default = (flatten(as_saved(value.to_dict())) for value in (config, base_config()))
+    default |= of_heads or {}
     # A run from before a key existed did what the key's default does.
     old = {key: value for key, value in default.items() if key in new} | old
     found = {"train.steps": new["train.budget"], "optimizer.warmup_steps": new["optimizer.warmup_steps"] is None}

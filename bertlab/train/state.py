@@ -119,29 +119,31 @@ def build_train_step(
             return {k: (0.0, w) for k, (_, w) in program.metrics(state.params, part).items() if k.endswith("/loss")}
 
         def loss(params, part, carry, key, denominators):
-            metrics, carry = program.metrics_and_carry(without_gradient(params, frozen), part, carry, key)
-            return weighted_total(metrics, now, denominators), (metrics, carry)
+            params = without_gradient(params, frozen)
+            metrics, carry, statistics = program.metrics_carry_and_statistics(params, part, carry, key)
+            return weighted_total(metrics, now, denominators), (metrics, carry, statistics)
 
         gradient = jax.grad(loss, has_aux=True)
         first = lambda tree: jax.tree.map(lambda x: x[0], tree)
         if micro_batches == 1:
-            grads, (metrics, carry) = gradient(state.params, first(parts), first(carries), keys[0], None)
+            grads, (metrics, carry, statistics) = gradient(state.params, first(parts), first(carries), keys[0], None)
         else:
             denominators = jax.tree.map(lambda x: x.sum(0), jax.lax.map(loss_weights, parts))
 
             def accumulate(total, inputs):
-                grads, (metrics, carry) = gradient(state.params, *inputs, denominators)
-                return jax.tree.map(jnp.add, total, (grads, metrics)), carry
+                grads, (metrics, *rest) = gradient(state.params, *inputs, denominators)
+                return jax.tree.map(jnp.add, total, (grads, metrics)), rest
 
             shapes = jax.eval_shape(gradient, state.params, first(parts), first(carries), keys[0], denominators)
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (shapes[0], shapes[1][0]))
-            (grads, metrics), carry = jax.lax.scan(accumulate, zeros, (parts, carries, keys))
-            carry = joined(carry)
+            (grads, metrics), (carry, statistics) = jax.lax.scan(accumulate, zeros, (parts, carries, keys))
+            # New statistics are linear in a micro-batch's, so this is one update with the mean of these.
+            carry, statistics = joined(carry), jax.tree.map(lambda x: x.mean(0), statistics)
         metrics = {**metrics, "gradient_norm": (optax.tree.norm(grads), jnp.float32(1.0))}
         # A stream of varying lengths scales this batch's rate; the scale is the same in all rows.
         rate_scale = batch["rate_scale"].max() if "rate_scale" in batch else 1.0
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, rate_scale=rate_scale)
-        params = optax.apply_updates(state.params, updates)
+        params = with_statistics(optax.apply_updates(state.params, updates), statistics)
         # Checked after the update: a state is good only if its own parameters are finite.
         metrics |= {"parameter_norm": (optax.tree.norm(params), jnp.float32(1.0))}
         tokens, positions = jnp.sum(batch["documents"] > 0), batch["documents"].size
@@ -192,6 +194,13 @@ def without_gradient(params, frozen: str):
         return params
     is_frozen = lambda path: re.search(frozen, parameter_name(path))
     return jax.tree_util.tree_map_with_path(lambda path, x: jax.lax.stop_gradient(x) if is_frozen(path) else x, params)
+
+
+def with_statistics(params, statistics):
+    """The parameters with these running statistics (`bertlab.objectives.program.STATISTICS`) in the places of their own."""
+    if not isinstance(statistics, Mapping):
+        return statistics
+    return {**params, **{name: with_statistics(params[name], of) for name, of in statistics.items()}} if statistics else params
 
 
 def build_eval_step(program: Program, seed: int = 0) -> Callable:

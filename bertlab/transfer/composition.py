@@ -33,7 +33,9 @@ from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout, vocabulary_size
 from bertlab.transfer.load import load
 from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
+from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import SPLITS, Task, TaskData
+from bertlab.transfer.word_vectors import WordVectors, find_vectors
 
 Tasks = Mapping[str, tuple[Task, TaskData]]
 """By the name of each task's objective."""
@@ -86,7 +88,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data, add["train"])),
         tokenizer=tokenizer,
         evaluations={split: Batches(rows[split], size, add[split]) for split in ("valid", "test")},
-        warm_start=None if config.transfer.random or from_disk else (lambda fresh: begin(fresh, config, run)),
+        warm_start=_warm_start(config, run, {name: of.layout.vectors for name, of in inputs.items() if of.layout.vectors}),
         score=scoring,
     )
 
@@ -130,10 +132,16 @@ def _inputs(config: ConfigDict, tasks: Tasks, tokenizer: Tokenizer) -> dict[str,
 
 def _layout(config: ConfigDict, name: str, data: TaskData) -> Layout:
     """The layout in which the config's model reads a task's examples."""
-    entry, words = config.objectives[name], None
+    entry, words, vectors = config.objectives[name], None, None
     if entry.get("word_width"):
         seen = sorted({word for example in data.examples["train"] for word in example.words})
         words = {word: number for number, word in enumerate(seen, 1)}
+    if run := entry.get("word_vectors"):
+        every = (word for of_split in data.examples.values() for example in of_split for word in example.words)
+        try:
+            vectors = find_vectors(run, every)
+        except UserError as error:
+            raise UserError(f"config.objectives.{name}.{error}") from None
     first_piece = config.transfer.word_piece == "first"
     if config.transfer.word_piece == "auto":
         first_piece = "both" in sides_of(config.model.family, model_direction(config.model))
@@ -147,6 +155,7 @@ def _layout(config: ConfigDict, name: str, data: TaskData) -> Layout:
         max_query=config.transfer.max_query,
         spelling=entry.get("spelling", False),
         words=words,
+        vectors=vectors,
     )
 
 
@@ -189,6 +198,8 @@ def _program(config: ConfigDict, body, tasks: Tasks, inputs: Mapping[str, Inputs
             "classes": len(data.labels),
             "texts": texts,
             "word_types": 1 + len(layout.words or {}),
+            "vector_rows": 1 + len(layout.vectors.pieces) if layout.vectors else 0,
+            "vector_width": layout.vectors.width if layout.vectors else 0,
         }
         fields = {field.name for field in dataclasses.fields(task.kind.head)}
         settings = {key: config.objectives[name][key] for key in task.kind.settings()}
@@ -242,6 +253,12 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
                 f"config.objectives.{name}.chunk={config.objectives[name].chunk} needs a recurrent model in one direction;"
                 f" set it to 0 for config.model.family={config.model.family!r}"
             )
+        size, parts = config.data.batch_size, config.train.micro_batches
+        if config.objectives[name].get("norm") == "batch_norm" and size < 2 * parts:
+            raise UserError(
+                f"config.objectives.{name}.norm='batch_norm' needs two rows or more, but config.data.batch_size={size} and"
+                f" config.train.micro_batches={parts} give {size // parts}; raise batch_size, or set norm='layer_norm'"
+            )
     if transfer.features:
         _check_stored(config, tasks)
 
@@ -268,6 +285,23 @@ def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
 def _check_rows(count: int, config: ConfigDict) -> None:
     if count < config.data.batch_size:
         raise UserError(f"config.data.batch_size={config.data.batch_size} exceeds the {count} training rows; lower it")
+
+
+def _warm_start(config: ConfigDict, run: Path, vectors: Mapping[str, WordVectors]) -> Callable[[Any], Any] | None:
+    """Fresh parameters -> those to start from: with the pretrained word vectors of each task, and the run's own; or None."""
+    from_run = not (config.transfer.random or config.transfer.features)
+    if not from_run and not vectors:
+        return None
+
+    def started(fresh):
+        for name, of_task in vectors.items():
+            head = fresh[f"heads_{name}"]
+            features = {**head["features"], VECTORS: of_task.table()}
+            print(f"{of_task.known} of {name}'s {len(of_task.rows)} words have a vector in {of_task.run}", flush=True)
+            fresh = {**fresh, f"heads_{name}": {**head, "features": features}}
+        return begin(fresh, config, run) if from_run else fresh
+
+    return started
 
 
 def begin(fresh, config: ConfigDict, run: Path):

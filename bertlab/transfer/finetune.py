@@ -4,6 +4,7 @@
 head and its input. Fine-tuning and feature-based use differ in a few keys. A recipe has the settings of a paper.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from bertlab.train import loop
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
+from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.recipes import find_recipe
+from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
 
 KEYS = (
@@ -58,7 +61,8 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
         UserError: the run has no checkpoint, the task is unknown, its files are wrong, or the workdir holds another run.
     """
     config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
-    if (result := loop.finished(config, Path(workdir))) is not None:
+    defaults = {f"objectives.{name}.{key}": of for name, (task, _) in tasks.items() for key, of in task.kind.settings().items()}
+    if (result := loop.finished(config, Path(workdir), defaults)) is not None:
         return result
     return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
 
@@ -71,7 +75,10 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
     """
     for name, value in overrides.items():
         if not (keys_of := _keys_of(config, name)):
-            raise UserError(f"{name}: the heads of {config.task} have no setting '{name.removeprefix('head.')}'")
+            setting = name.removeprefix("head.")
+            kinds = " or ".join(kind.name for kind in KINDS.values() if setting in kind.settings())
+            only = f"; tasks of {kinds} have it" if kinds else ""
+            raise UserError(f"{name}: the heads of {config.task} have no setting '{setting}'{only}")
         for key in keys_of:
             set_key(config, key, parse_override(config, key, value) if isinstance(value, str) else value)
     keys.drop_without_effect(config, flatten(overrides))
@@ -168,6 +175,10 @@ def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> Con
         config.optimizer.warmup_steps = int(config.train.steps * config.transfer.warmup)
     if config.lora.rank and not config.optimizer.frozen:
         config.optimizer.frozen = "^body/"
+    for name, entry in config.objectives.items():
+        pattern = f"^heads_{re.escape(name)}/features/{VECTORS}$"
+        if entry.get("word_vectors") and not entry.word_vectors_trained and pattern not in config.optimizer.frozen:
+            config.optimizer.frozen = "|".join(filter(None, [config.optimizer.frozen, pattern]))
     if config.optimizer.thaw in ("gradual", "chain") and not config.optimizer.thaw_steps:
         config.optimizer.thaw_steps = epoch
     return config

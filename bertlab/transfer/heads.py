@@ -23,11 +23,11 @@ from bertlab.keys import setting
 from bertlab.models.base import Dense, Dropout, View, inside_documents, mean_state, summary
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft, neighbours
 from bertlab.objectives.base import Bound, Metrics, Objective, cross_entropy
-from bertlab.transfer.task_models import PLACES, BiLstmEncoder, Crf, LayerMix, Mlp, WordFeatures
+from bertlab.transfer.task_models import CELLS, NORMS, PLACES, Crf, LayerMix, Mlp, RecurrentEncoder, WordFeatures
 
 NO_LABEL = -1
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-DERIVED = ("classes", "texts", "word_types", "number")
+DERIVED = ("classes", "texts", "word_types", "vector_rows", "vector_width", "number")
 """Fields of heads that follow from the task, so they are no settings."""
 
 
@@ -40,14 +40,19 @@ class TaskModel(nn.Module):
         h = self.head
         places = 2 if h.place == "input_output" else 1
         self.mixes = [LayerMix(h.layers, h.mix_penalty, h.mix_norm, h.mix_dropout) for _ in range(places)]
-        self.encoder = BiLstmEncoder(h.bilstm, h.hidden, h.dropout, h.place) if h.bilstm else None
+        self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place, h.cell) if h.bilstm else None
         self.features = None
         if h.has_features:
-            self.features = WordFeatures(h.word_types if h.word_width else 0, h.word_width, 30 if h.spelling else 0)
+            self.features = WordFeatures(
+                h.word_types if h.word_width else 0,
+                h.word_width,
+                30 if h.spelling else 0,
+                pretrained=(h.vector_rows, h.vector_width) if h.word_vectors else None,
+            )
         if h.crf:
             self.crf = Crf(h.classes)
         elif h.blocks:
-            self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1))
+            self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1), h.norm)
         else:
             self.dense = Dense(h.classes, ("embed", None))
         self.drop = Dropout(h.dropout)
@@ -65,18 +70,21 @@ class TaskModel(nn.Module):
             layers: embeddings first; all of the same length.
             documents: 0 at empty positions.
             deterministic: no dropout.
-            view: holds `spelling` and `word_ids` if the head reads them.
+            view: holds `spelling`, `word_ids` and `vector_ids` if the head reads them.
         """
         mixed, penalties = zip(*(mix(layers, documents > 0, deterministic) for mix in self.mixes))
         if self.encoder is None:
             return mixed[0], penalties[0]
-        words = self.features(view.get("spelling"), view.get("word_ids")) if self.features else None
+        ids = (view.get(name) for name in ("spelling", "word_ids", "vector_ids"))
+        words = self.features(*ids) if self.features else None
         return self.encoder(words, mixed, documents, deterministic), sum(penalties)
 
-    def scores(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
-        """Logits in float32."""
+    def scores(
+        self, x: Float[Array, "... D"], deterministic: bool, counted: Bool[Array, "..."] | None = None
+    ) -> Float[Array, "... C"]:
+        """Logits in float32; `counted` says which vectors batch normalisation is about (a head with `blocks` must say)."""
         if self.head.blocks:
-            return self.classifier(x, deterministic)
+            return self.classifier(x, counted, deterministic)
         return self.dense(self.drop(x, deterministic)).astype(jnp.float32)
 
 
@@ -91,6 +99,7 @@ class TaskHead(Objective):
         mix_norm: normalises each layer first.
         mix_dropout: dropout of the mix.
         bilstm: layers of a new biLSTM; 0: none.
+        cell: the biLSTM's cells; "gru" makes it a biGRU (TagLM's tagger of names), in torch's form (`recurrent.gru`).
         hidden: width of the biLSTM per direction.
         place: where the mix joins the biLSTM: "input"; "after_first", joined to its first layer's output; "output";
             "input_output", both.
@@ -106,6 +115,7 @@ class TaskHead(Objective):
     mix_norm: bool = False
     mix_dropout: float = setting(0.0, least=0, most=1)
     bilstm: int = setting(0, least=0)
+    cell: str = setting("lstm", choices=tuple(CELLS), only_with=("bilstm",))
     hidden: int = setting(128, least=1)
     place: str = setting("input", choices=PLACES)
     dropout: float = setting(0.1, least=0, most=1)
@@ -113,14 +123,18 @@ class TaskHead(Objective):
 
     # Settings that some heads have; these stand for "off".
     blocks: ClassVar[int] = 0
+    norm: ClassVar[str] = "layer_norm"
     chunk: ClassVar[int] = 0
     crf: ClassVar[bool] = False
     spelling: ClassVar[bool] = False
     word_width: ClassVar[int] = 0
+    word_vectors: ClassVar[str] = ""
 
-    # What follows from the task for some heads: C, and the size of the table of word vectors.
+    # What follows from the task for some heads: C, and the sizes of the tables of word vectors.
     classes: ClassVar[int] = 1
     word_types: ClassVar[int] = 0
+    vector_rows: ClassVar[int] = 0
+    vector_width: ClassVar[int] = 0
 
     def __post_init__(self):
         """Refuses settings that make no sense."""
@@ -134,7 +148,7 @@ class TaskHead(Objective):
     @property
     def has_features(self) -> bool:
         """Whether the biLSTM reads features of the words themselves."""
-        return self.spelling or self.word_width > 0
+        return self.spelling or self.word_width > 0 or bool(self.word_vectors)
 
     def head(self, body: nn.Module) -> nn.Module:
         """The module beside the body, with C outputs."""
@@ -158,6 +172,8 @@ class TextHead(TaskHead):
         pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the
             body's dense layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
         blocks: width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
+        norm: before that layer and before the classifier. "batch_norm", ULMFiT's: in training with the mean and variance of
+            the batch's texts, in evaluation with running ones (`BatchNorm`).
         chunk: gradients flow back through so many positions of a recurrent model (BPTT for classification: Howard
             and Ruder 2018, section 3.3); 0: all.
         texts: n.
@@ -165,6 +181,7 @@ class TextHead(TaskHead):
 
     pooling: str = setting("mean", choices=POOLINGS)
     blocks: int = setting(0, least=0)
+    norm: str = setting("layer_norm", choices=NORMS, only_with=("blocks",))
     chunk: int = setting(0, least=0)
     texts: int = 1
 

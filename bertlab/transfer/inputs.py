@@ -18,6 +18,7 @@ from bertlab.data.characters import PADDING, WORD_LENGTH
 from bertlab.data.rows import Row, make_row
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer
+from bertlab.transfer.word_vectors import WordVectors
 
 LAYOUTS = ("pair", "delimited")
 NEW_TOKENS = ("start", "delimiter", "extract")
@@ -47,6 +48,7 @@ class Layout:
         doc_stride, max_query: for a span task's windows (run_squad.py).
         spelling: tagging rows hold each word's characters.
         words: tagging rows hold the number of each of these words, from 1; 0 for other words.
+        vectors: tagging rows hold the row of each word's pretrained vector.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Layout:
     max_query: int = 64
     spelling: bool = False
     words: Mapping[str, int] | None = None
+    vectors: WordVectors | None = None
 
 
 class Inputs:

@@ -87,6 +87,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "language_model": 0.5,
     },
     "ulmfit": _ULMFIT,
+    # The paper's head. In `ulmfit` it has layer norm, with which the results of the small scales were published.
+    "ulmfit_paper": _ULMFIT | {"head.norm": "batch_norm"},
     # Howard and Ruder 2018, first version (FitLaM): another factor between layers, cosine annealing.
     "fitlam": _ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"},
     "probe": _FROZEN | {"head.dropout": 0.0},

@@ -1,4 +1,4 @@
-"""Models for frozen hidden states in feature-based transfer: mixes of layers, a biLSTM, a CRF, character features, an MLP.
+"""Models for frozen hidden states in feature-based transfer: mixes of layers, biLSTM or biGRU, CRF, character features, an MLP.
 
 Inputs are rows of words or tokens. Letters: B rows, L positions (W if they are words), D width, n layers, F cell width,
 C classes.
@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Dropout, Norm, lookup, normal, param, rows_apart
 from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
-from bertlab.models.recurrent import Cell, borders, lstm, uniform
+from bertlab.models.recurrent import Cell, borders, gru, lstm, uniform
+from bertlab.objectives.program import STATISTICS
 from bertlab.transfer import crf
 
 MIXES = "last, layer:K, sum_last_N, concat_last_N, weighted_sum, weighted_sum_last_N, scalar_mix, hypercolumns"
@@ -147,8 +148,35 @@ class Lstm(nn.Module):
         return rows_apart(lstm(cell, gates, flat(wh), None, {"cell": zeros, "state": zeros}, *rows)[0], axis=1)
 
 
-class BiLstmEncoder(nn.Module):
-    """A task's bidirectional LSTM over words, with a language model's states at one or two places.
+class Gru(nn.Module):
+    """One direction of a plain GRU (`bertlab.models.recurrent.gru`), gates in the order reset, update, candidate.
+
+    All values start from U(±1/√F), as in torch. `bias` has the biases of inputs and, for the first two gates, of states, which
+    add up; `recurrent_bias` is the third gate's, which the reset gate multiplies.
+    """
+
+    hidden: int
+    reverse: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
+        """States after every position; they restart at zero with every document."""
+        f = self.hidden
+        init = uniform(f**-0.5)
+        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 3, f))
+        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 3, f))
+        bias = self.param("bias", param(init, None, "hidden"), (3, f))
+        recurrent_bias = self.param("recurrent_bias", param(init, "hidden"), (f,))
+        flat = lambda w: w.reshape(*w.shape[:-2], 3 * f)
+        reset, _ = borders(documents, self.reverse, stateful=False)
+        return rows_apart(gru(self.reverse, x @ flat(wx) + flat(bias), flat(wh), recurrent_bias, reset), axis=1)
+
+
+CELLS = {"lstm": Lstm, "gru": Gru}
+
+
+class RecurrentEncoder(nn.Module):
+    """A task's bidirectional LSTM or GRU over words, with a language model's states at one or two places.
 
     Attributes:
         layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM (Peters et al. 2017).
@@ -156,12 +184,14 @@ class BiLstmEncoder(nn.Module):
         dropout: on each layer's input (TagLM: 0.25), element by element.
         place: where the states s go: "input" [x; s]; "after_first", joined to the first layer's output (TagLM); "output"
             [h; s] (ELMo); "input_output", both, with two arrays because each mix has its own weights.
+        cell: a key of CELLS.
     """
 
     layers: int
     hidden: int
     dropout: float = 0.0
     place: str = "input"
+    cell: str = "lstm"
 
     @nn.compact
     def __call__(
@@ -186,7 +216,8 @@ class BiLstmEncoder(nn.Module):
         for i in range(self.layers):
             x = Dropout(self.dropout)(x, deterministic)
             x, row = x.transpose(1, 0, 2), documents.T
-            both = [Lstm(self.hidden, side == "backward", name=f"{side}_{i}")(x, row) for side in ("forward", "backward")]
+            cell, sides = CELLS[self.cell], ("forward", "backward")
+            both = [cell(self.hidden, side == "backward", name=f"{side}_{i}")(x, row) for side in sides]
             x = joined(*(h.transpose(1, 0, 2) for h in both), at.get("after_first") if i == 0 else None)
         return joined(x, at.get("output"))
 
@@ -215,14 +246,19 @@ class Crf(nn.Module):
         return crf.viterbi(self.dense(x), mask, self.between)[0]
 
 
+VECTORS = "word_vectors"
+"""The name of the parameter that holds pretrained word vectors."""
+
+
 class WordFeatures(nn.Module):
-    """Features of a word: from its spelling (Ma and Hovy 2016) and from a table of trained vectors.
+    """Features of a word: from its spelling (Ma and Hovy 2016), and from tables of trained and of pretrained vectors.
 
     Attributes:
         vocab_size: size of the table of word vectors; 0: no table.
         width: width of the word vectors.
         filters: filters of the max-pooled convolution over characters, padding included; 0: no spelling.
         filter_width, character_width: the filters' width in characters, and the width of a character's vector.
+        pretrained: rows and width of the table of pretrained vectors, which starts from zeros; None: no such table.
     """
 
     vocab_size: int = 0
@@ -230,16 +266,21 @@ class WordFeatures(nn.Module):
     filters: int = 30
     filter_width: int = 3
     character_width: int = 25
+    pretrained: tuple[int, int] | None = None
 
     @nn.compact
     def __call__(
-        self, characters: Int[Array, "B W 50"] | None = None, words: Int[Array, "B W"] | None = None
+        self,
+        characters: Int[Array, "B W 50"] | None = None,
+        words: Int[Array, "B W"] | None = None,
+        vectors: Int[Array, "B W"] | None = None,
     ) -> Float[Array, "B W D"]:
-        """Spelling's features and word vector, side by side.
+        """Spelling's features and word vectors, side by side.
 
         Args:
             characters: ids of `bertlab.data.characters`.
             words: ids below `vocab_size`.
+            vectors: rows of the pretrained vectors.
         """
         found = []
         if self.filters:
@@ -254,30 +295,81 @@ class WordFeatures(nn.Module):
                 "word_embedding", param(normal(self.width**-0.5), "vocab", "embed"), (self.vocab_size, self.width)
             )
             found.append(lookup(table, words))
+        if self.pretrained:
+            found.append(lookup(self.param(VECTORS, param(nn.initializers.zeros, "vocab", "embed"), self.pretrained), vectors))
         return jnp.concatenate(found, -1)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation (Ioffe and Szegedy 2015, algorithms 1 and 2) of vectors, as torch's and fastai's BatchNorm1d.
+
+    In training, the mean and the biased variance are those of the batch's counted vectors, on all devices; each micro-batch is
+    a batch of its own. Otherwise they are running ones, which a training step moves towards the batch's mean and unbiased
+    variance. Fewer than two counted vectors leave them as they are. They are stored as `running_mean` and `running_variance`
+    among the parameters, but no optimiser changes them (`bertlab.objectives.program.STATISTICS`).
+
+    Attributes:
+        momentum: how far they move in a step.
+        epsilon: added to the variance.
+    """
+
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], counted: Bool[Array, "..."], deterministic: bool) -> Float[Array, "... D"]:
+        """The vectors in float32.
+
+        Args:
+            x: vectors.
+            counted: which of them the batch's mean and variance are of.
+            deterministic: use the running mean and variance.
+        """
+        x, zeros, ones = x.astype(jnp.float32), nn.initializers.zeros, nn.initializers.ones
+        initial = {"scale": ones, "bias": zeros, "running_mean": zeros, "running_variance": ones}
+        scale, bias, *running = (self.param(name, param(init, "norm"), x.shape[-1:]) for name, init in initial.items())
+        mean, variance = running
+        if not deterministic:
+            there, axes = counted[..., None], tuple(range(x.ndim - 1))
+            count = counted.sum()
+            mean = jnp.where(there, x, 0).sum(axes) / jnp.maximum(count, 1)
+            squares = (jnp.where(there, x - mean, 0) ** 2).sum(axes)
+            variance = squares / jnp.maximum(count, 1)
+            latest = mean, squares / jnp.maximum(count - 1, 1)
+            for name, old, new in zip(("running_mean", "running_variance"), running, latest):
+                moved = jnp.where(count > 1, old + self.momentum * (new - old), old)
+                self.sow(STATISTICS, name, jax.lax.stop_gradient(moved), init_fn=lambda: None, reduce_fn=lambda _, last: last)
+        return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+
+
+NORMS = ("layer_norm", "batch_norm", "none")
 
 
 class Mlp(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): two blocks of norm, dropout and dense, with a ReLU between.
 
-    The paper uses batch normalisation. This uses layer normalisation, because bertlab's training keeps no running statistics.
-
     Attributes:
         classes: C.
         hidden: width between the blocks.
         dropout: in each block (the released script: 0.4 and 0.1).
+        norm: one of NORMS; the paper's is "batch_norm".
     """
 
     classes: int
     hidden: int = 50
     dropout: tuple[float, float] = (0.4, 0.1)
+    norm: str = "layer_norm"
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... D"], deterministic: bool) -> Float[Array, "... C"]:
-        """Logits in float32."""
+    def __call__(self, x: Float[Array, "... D"], counted: Bool[Array, "..."], deterministic: bool) -> Float[Array, "... C"]:
+        """Logits in float32; `counted` as for `BatchNorm`."""
 
         def block(x, i, width):
-            x = Dropout(self.dropout[i])(Norm(1e-5, name=f"norm_{i}")(x), deterministic)
+            if self.norm == "layer_norm":
+                x = Norm(1e-5, name=f"norm_{i}")(x)
+            elif self.norm == "batch_norm":
+                x = BatchNorm(name=f"norm_{i}")(x, counted, deterministic)
+            x = Dropout(self.dropout[i])(x, deterministic)
             return Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
 
         return block(jax.nn.relu(block(x.astype(jnp.float32), 0, self.hidden)), 1, self.classes)

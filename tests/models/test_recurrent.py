@@ -1,4 +1,4 @@
-"""The LSTM with a derivative of its own, against automatic differentiation of the same recurrence written plainly."""
+"""LSTM and GRU with derivatives of their own, against automatic differentiation of the same recurrences written plainly."""
 
 import re
 
@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from bertlab.models.recurrent import Cell, borders, lstm, of_inputs
+from bertlab.models.recurrent import Cell, borders, gru, lstm, of_inputs
 from bertlab.train.sharding import build_mesh
 from tests.references import quick_jit
 
@@ -70,21 +70,57 @@ def test_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse, st
         assert 0.1 < (jnp.abs(states) == 0.4).mean() < 0.9, "the bound holds some states and not others"
 
 
-def test_no_gradient_of_a_kernel_is_added_up_in_the_loop():
-    """No loop of the derivative carries an array of a kernel's size: [D, 4F] or [F, D]."""
-    given = jnp.zeros((L, B, 4 * F)), jnp.zeros((D, 4 * F)), jnp.zeros((F, D))
+def plain_gru(reverse, gates, kernel, bias, reset):
+    """The same, position by position in Python; torch's documentation has these equations."""
+    state, states = jnp.zeros((B, F)), [None] * L
+    for t in reversed(range(L)) if reverse else range(L):
+        state = jnp.where(reset[t][:, None], 0, state)
+        x, h = jnp.split(gates[t], 3, axis=-1), jnp.split(state @ kernel, 3, axis=-1)
+        r, z = (jax.nn.sigmoid(x[i] + h[i]) for i in (0, 1))
+        state = states[t] = (1 - z) * jnp.tanh(x[2] + r * (h[2] + bias)) + z * state
+    return jnp.stack(states)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_grus_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse):
+    draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
+    given = draw(0, L, B, 3 * F), draw(1, F, 3 * F), draw(2, F)
+    reset, _ = borders(jnp.asarray(DOCUMENTS), reverse, stateful=False)
+
+    def loss(recurrence, given):
+        states = recurrence(reverse, *given, reset)
+        return jnp.sum(states * draw(3, L, B, F)), states
+
+    compute = lambda recurrence: quick_jit(jax.value_and_grad(lambda given: loss(recurrence, given), has_aux=True))(given)
+    for ours, theirs in zip(jax.tree.leaves(compute(gru)), jax.tree.leaves(compute(plain_gru)), strict=True):
+        # float32, sums in another order.
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def run_lstm(rows):
+    """An LSTM's states summed, its arguments, and the shapes that the loops of its derivative may carry."""
     begin = {"cell": jnp.zeros((B, F)), "state": jnp.zeros((B, D))}
-    rows = borders(jnp.asarray(DOCUMENTS), False, stateful=False)
-    run = lambda gates, kernel, projection: lstm(Cell((0, 1, 2, 3), 3.0, False), gates, kernel, projection, begin, *rows)[
-        0
-    ].sum()
+    run = lambda *given: lstm(Cell((0, 1, 2, 3), 3.0, False), *given, begin, *rows)[0].sum()
+    return run, (jnp.zeros((L, B, 4 * F)), jnp.zeros((D, 4 * F)), jnp.zeros((F, D))), [(B, D), (B, F)]
+
+
+def run_gru(rows):
+    """The same of a GRU."""
+    run = lambda *given: gru(False, *given, rows[0]).sum()
+    return run, (jnp.zeros((L, B, 3 * F)), jnp.zeros((F, 3 * F)), jnp.zeros(F)), [(B, F)]
+
+
+@pytest.mark.parametrize("cell", [run_lstm, run_gru])
+def test_no_gradient_of_a_kernel_is_added_up_in_the_loop(cell):
+    """No loop of the derivative carries an array of a kernel's size."""
+    run, given, carry = cell(borders(jnp.asarray(DOCUMENTS), False, stateful=False))
     program = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(*given)
     loops = [equation for equation in program.eqns if equation.primitive.name == "scan"]
     assert len(loops) == 2
     for loop in loops:
         constants, carried = loop.params["num_consts"], loop.params["num_carry"]
         shapes = [variable.aval.shape for variable in loop.invars[constants : constants + carried]]
-        assert sorted(shapes) == [(B, D), (B, F)]
+        assert sorted(shapes) == carry
 
 
 def inputs_and_gradients(x, kernel, gradient):

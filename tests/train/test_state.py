@@ -27,10 +27,10 @@ class Drawing:
     def metrics(self, params, part):
         return {"o/loss": (params, jnp.float32(1))}
 
-    def metrics_and_carry(self, params, part, carry, key):
+    def metrics_carry_and_statistics(self, params, part, carry, key):
         dropout, view = jax.random.uniform(key), part["drawn"][0]
         sums = {"o/loss": dropout * params, "o/square": dropout**2, "o/view": view}
-        return {name: (value, jnp.float32(1)) for name, value in sums.items()}, carry
+        return {name: (value, jnp.float32(1)) for name, value in sums.items()}, carry, {}
 
     def evaluate(self, params, views, carry):
         return {"o/view": (views["drawn"][0], jnp.float32(1))}, carry, {}

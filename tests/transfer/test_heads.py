@@ -56,6 +56,7 @@ ROWS, LENGTH, WIDTH = 4, 6, 5
 STATES = np.random.default_rng(0).normal(size=(ROWS, 3, LENGTH, WIDTH))
 STATES = np.where(FILLED[:, None, :, None], STATES, 100).astype(np.float32)
 LAST = np.float64(STATES[:, -1])
+KEY = jax.random.key(0)
 
 
 def view_of(**fields):
@@ -152,6 +153,33 @@ def test_blocks_are_a_relu_layer_before_the_classifier():
     expected = dense(layer_norm(hidden, mlp["norm_1"], 1e-5), mlp["dense_1"])
     assert hidden.shape == (4,)
     np.testing.assert_allclose(outputs["logits"][0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_counts_the_texts_of_the_task_alone():
+    """Not rows that pad a batch, nor another task's, nor choices that are not there."""
+    label, task = np.int32([0, 0, 0, -1]), np.int32([1, 0, 1, 0])
+    settings = {"pooling": "mean", "blocks": 4, "norm": "batch_norm"}
+    program = program_of(text=Classification(**settings), choice=Choice(**settings, texts=2))
+    view = view_of(label=label)
+    params = random_params(program, view)
+    step = quick_jit(lambda view: program.metrics_carry_and_statistics(params, program.views(view, KEY), {}, KEY)[2])
+    texts = {  # by objective, of all rows and of rows 1 and 3 alone, which are of task 0
+        "text": [np.stack([document_vectors("mean", row, 1)[0] for row in rows]) for rows in ((0, 1, 2), (1,))],
+        "choice": [np.stack([v for row in rows for v in there("mean", row)]) for rows in ((0, 1, 2), (1,))],
+    }
+    everything, half = step(view), step(view | {"task": task})
+    assert everything["heads_text"]["classifier"].keys() == {"norm_0", "norm_1"}
+    for name, (of_all, of_half) in texts.items():
+        before = params[f"heads_{name}"]["classifier"]["norm_0"]
+        expected = 0.9 * np.float64(before["running_mean"]) + 0.1 * of_all.mean(0)
+        np.testing.assert_allclose(everything[f"heads_{name}"]["classifier"]["norm_0"]["running_mean"], expected, rtol=1e-4)
+        assert len(of_half) == 1, "too few: the statistics stay"
+        np.testing.assert_array_equal(half[f"heads_{name}"]["classifier"]["norm_0"]["running_mean"], before["running_mean"])
+
+
+def there(pooling, row):
+    """The vectors of the documents that a row has, of two."""
+    return [one_document(pooling, LAST[row][DOCUMENTS[row] == n]) for n in (1, 2) if (DOCUMENTS[row] == n).any()]
 
 
 def test_a_head_reads_the_layers_that_it_is_told_to():
@@ -377,8 +405,18 @@ def test_dropout_is_of_training_alone():
         ("tagging", {"place": "output", "bilstm": 2}, r"place='output' gives the biLSTM no input; set spelling=True"),
         ("tagging", {"place": "input_output"}, r"place='input_output' .* set bilstm=1"),
         ("tagging", {"place": "after_first", "bilstm": 1, "spelling": True}, r"place='after_first' .* set bilstm=2"),
-        ("tagging", {"spelling": True}, r"spelling and word_width are inputs of a biLSTM; set bilstm=2"),
-        ("tagging", {"word_width": 4}, r"spelling and word_width are inputs of a biLSTM"),
+        ("tagging", {"bilstm": 1, "cell": "rnn"}, r"cell='rnn' is not known; choose one of lstm, gru"),
+        ("classification", {"cell": "gru"}, r"cell='gru' has no effect without bilstm"),
+        ("classification", {"norm": "batch_norm"}, r"norm='batch_norm' has no effect without blocks"),
+        ("choice", {"blocks": 4, "norm": "batch"}, r"norm='batch' is not known; choose one of layer_norm, batch_norm, none"),
+        ("tagging", {"spelling": True}, r"spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2"),
+        ("tagging", {"word_width": 4}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
+        ("tagging", {"word_vectors": "runs/x"}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
+        (
+            "tagging",
+            {"bilstm": 2, "word_vectors_trained": True},
+            r"word_vectors_trained=True has no effect without",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(kind, settings, message):

@@ -8,9 +8,20 @@ import pytest
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
 from bertlab.models.base import unbox
-from bertlab.transfer.task_models import BiLstmEncoder, LayerMix, Lstm, WordFeatures, chosen_layers, split_layers
+from bertlab.transfer.task_models import (
+    CELLS,
+    BatchNorm,
+    Gru,
+    LayerMix,
+    Lstm,
+    Mlp,
+    RecurrentEncoder,
+    WordFeatures,
+    chosen_layers,
+    split_layers,
+)
 from tests.recurrent_references import walk
-from tests.references import quick_jit, sigmoid
+from tests.references import dense, layer_norm, quick_jit, sigmoid
 
 DOCUMENTS = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0], [0] * 6, [1] * 6], np.int32)
 FILLED = DOCUMENTS > 0
@@ -132,7 +143,7 @@ def test_mixes_that_do_not_exist_are_refused(kind, message):
         chosen_layers(kind, [4, 6, 6, 4])
 
 
-# --- the biLSTM
+# --- the biLSTM or biGRU
 
 
 def lstm(x, p, documents, reverse):
@@ -150,13 +161,28 @@ def lstm(x, p, documents, reverse):
     return np.stack([s["state"] if s else np.zeros(width) for s in states])
 
 
+def gru(x, p, documents, reverse):
+    """The same of torch's GRU."""
+    p = {name: np.float64(value) for name, value in p.items()}
+
+    def step(t, before):
+        of_inputs = [x[t] @ p["input_kernel"][:, g] + p["bias"][g] for g in range(3)]
+        of_state = [before @ p["recurrent_kernel"][:, g] for g in range(3)]
+        reset, update = (sigmoid(a + b) for a, b in zip(of_inputs[:2], of_state))
+        return (1 - update) * np.tanh(of_inputs[2] + reset * (of_state[2] + p["recurrent_bias"])) + update * before
+
+    states, _ = walk(documents, reverse, None, np.zeros(p["bias"].shape[-1]), step)
+    return np.stack(states)
+
+
+REFERENCES = {"lstm": lstm, "gru": gru}
 PLACED = [("input", 1), ("after_first", 1), ("output", 1), ("input_output", 2), ("output", 0)]
 
 
-@pytest.mark.parametrize(("place", "count"), PLACED)
-def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
+@pytest.mark.parametrize(("place", "count", "cell"), [*((*placed, "lstm") for placed in PLACED), ("after_first", 1, "gru")])
+def test_an_encoder_equals_numpy_with_states_at_their_place(place, count, cell):
     x, states = normal(ROWS, LENGTH, 3), [normal(ROWS, LENGTH, 2, seed=i + 1) for i in range(count)]
-    module = BiLstmEncoder(2, 4, place=place)
+    module = RecurrentEncoder(2, 4, place=place, cell=cell)
     variables = random_variables(module, x, states, DOCUMENTS, True)
     found = applied(module, variables, x, states, DOCUMENTS, True)
     for row, documents in enumerate(DOCUMENTS):
@@ -166,7 +192,8 @@ def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
             h = np.concatenate([h, extra[0]], -1)
         for i in range(2):
             sides = [
-                lstm(h, variables["params"][f"{side}_{i}"], documents, side == "backward") for side in ("forward", "backward")
+                REFERENCES[cell](h, variables["params"][f"{side}_{i}"], documents, side == "backward")
+                for side in ("forward", "backward")
             ]
             h = np.concatenate(sides, -1)
             if place == "after_first" and i == 0:
@@ -176,9 +203,10 @@ def test_bilstm_equals_numpy_with_states_at_their_place(place, count):
         np.testing.assert_allclose(found[row], np.where(documents[:, None] > 0, h, 0), atol=1e-5)
 
 
-def test_padding_changes_nothing_in_a_bilstm_and_an_empty_row_has_finite_gradients():
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_changes_nothing_in_an_encoder_and_an_empty_row_has_finite_gradients(cell):
     x, states = normal(ROWS, LENGTH, 3), normal(ROWS, LENGTH, 2, seed=1)
-    module = BiLstmEncoder(2, 4, place="after_first")
+    module = RecurrentEncoder(2, 4, place="after_first", cell=cell)
     variables = random_variables(module, x, [states], DOCUMENTS, True)
     found = applied(module, variables, x, [states], DOCUMENTS, True)
     wide = lambda array: np.pad(array, ((0, 0), (0, 3)) + ((0, 0),) * (array.ndim - 2), constant_values=0)
@@ -192,7 +220,7 @@ def test_padding_changes_nothing_in_a_bilstm_and_an_empty_row_has_finite_gradien
 def test_bilstm_drops_each_element_of_a_layer_input_by_itself():
     """One layer without recurrence on ones: its cells' inputs differ as their inputs' masks do, from position to position."""
     x, documents = np.ones((2, 40, 3), np.float32), np.arange(1, 41, dtype=np.int32)[None].repeat(2, 0)
-    module = BiLstmEncoder(1, 8, dropout=0.5)
+    module = RecurrentEncoder(1, 8, dropout=0.5)
     variables = random_variables(module, x, [], documents, True)
     run = lambda key: applied(module, variables, x, [], documents, False, rngs={"dropout": jax.random.key(key)})
     first = run(0)
@@ -209,15 +237,23 @@ def test_bilstm_initial_values_are_small_with_forget_gates_open():
     assert 0.09 < np.abs(p["recurrent_kernel"]).max() <= 0.1
 
 
+def test_bigru_initial_values_are_small():
+    arguments = np.zeros((2, 1, 5), np.float32), np.ones((2, 1), np.int32)
+    p = jax.tree.map(np.asarray, unbox(quick_jit(Gru(100, False).init)(jax.random.key(0), *arguments))["params"])
+    assert all(0.09 < np.abs(values).max() <= 0.1 for values in p.values())
+
+
 # --- word features
 
 
 def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
     spelled = ["a", "Bank", "x" * 60, "naïve"]
     characters, words = character_ids(spelled)[None].astype(np.int32), np.array([[3, 0, 6, 6]], np.int32)
-    module = WordFeatures(vocab_size=7, width=5, filters=30)
-    variables = random_variables(module, characters, words)
-    found = applied(module, variables, characters, words)
+    module, rows = WordFeatures(vocab_size=7, width=5, filters=30, pretrained=(4, 2)), np.array([[3, 0, 1, 3]], np.int32)
+    variables = random_variables(module, characters, words, rows)
+    together = applied(module, variables, characters, words, rows)
+    np.testing.assert_array_equal(together[:, :, 35:], variables["params"]["word_vectors"][rows])
+    found = together[:, :, :35]
     p = jax.tree.map(np.float64, variables["params"])
     assert found.shape == (1, 4, 35) and p["filters"]["kernel"].shape == (3, 25, 30)
     for i, word in enumerate(words[0]):
@@ -229,4 +265,66 @@ def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
         WordFeatures(7, 5, filters=0), {"params": {"word_embedding": variables["params"]["word_embedding"]}}, words=words
     )
     np.testing.assert_array_equal(only_words, found[:, :, 30:])
-    assert_finite_gradients(module, variables, characters, words)
+    assert_finite_gradients(module, variables, characters, words, rows)
+
+
+# --- ULMFiT's classifier
+
+
+def batch_norm(x, p, mean, variance):
+    return (x - mean) / np.sqrt(variance + 1e-5) * p["scale"] + p["bias"]
+
+
+def statistics_after(x, p):
+    """Running mean and variance after a step on these vectors [n, D]: a tenth of the way to the batch's."""
+    return 0.9 * p["running_mean"] + 0.1 * x.mean(0), 0.9 * p["running_variance"] + 0.1 * x.var(0, ddof=1)
+
+
+COUNTED = np.array([True, True, False, True, False, True])
+
+
+def vectors_and_variables(module, *arguments):
+    """Vectors [6, 4] of which the uncounted are far away, and variables with a positive variance."""
+    x = normal(6, 4) * np.float32(2) + np.float32(3)
+    x[~COUNTED] = 1e4
+    variables = random_variables(module, x, *arguments)
+    positive = lambda path, leaf: np.abs(leaf) + np.float32(0.5) if "variance" in jax.tree_util.keystr(path) else leaf
+    return x, jax.tree_util.tree_map_with_path(positive, variables)
+
+
+def test_batch_norm_is_of_counted_vectors_in_training_and_of_running_statistics_otherwise():
+    module = BatchNorm()
+    x, variables = vectors_and_variables(module, COUNTED, True)
+    p, inside = jax.tree.map(np.float64, variables["params"]), np.float64(x[COUNTED])
+    found, kept = applied(module, variables, x, COUNTED, False, mutable=["statistics"])
+    np.testing.assert_allclose(found[COUNTED], batch_norm(inside, p, inside.mean(0), inside.var(0)), rtol=1e-5, atol=1e-5)
+    mean, variance = statistics_after(inside, p)
+    np.testing.assert_allclose(kept["statistics"]["running_mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(kept["statistics"]["running_variance"], variance, rtol=1e-5)
+    found = applied(module, variables, x, COUNTED, True)
+    np.testing.assert_allclose(found, batch_norm(np.float64(x), p, p["running_mean"], p["running_variance"]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_vectors_leave_running_statistics_alone(count):
+    module, counted = BatchNorm(), np.arange(6) < count
+    x, variables = vectors_and_variables(module, counted, True)
+    found, kept = applied(module, variables, x, counted, False, mutable=["statistics"])
+    assert np.isfinite(found).all()
+    for name, value in kept["statistics"].items():
+        np.testing.assert_array_equal(value, variables["params"][name])
+
+
+def test_a_classifiers_blocks_are_norm_and_dense_with_a_relu_between():
+    for norm in ("layer_norm", "batch_norm", "none"):
+        module = Mlp(3, 5, norm=norm)
+        x, variables = vectors_and_variables(module, COUNTED, True)
+        p = jax.tree.map(np.float64, variables["params"])
+        of_norm = {
+            "layer_norm": lambda x, p: layer_norm(x, p, 1e-5),
+            "batch_norm": lambda x, p: batch_norm(x, p, p["running_mean"], p["running_variance"]),
+            "none": lambda x, p: x,
+        }[norm]
+        hidden = np.maximum(dense(of_norm(np.float64(x), p.get("norm_0")), p["dense_0"]), 0)
+        expected = dense(of_norm(hidden, p.get("norm_1")), p["dense_1"])
+        np.testing.assert_allclose(applied(module, variables, x, COUNTED, True), expected, rtol=1e-4, atol=1e-4)

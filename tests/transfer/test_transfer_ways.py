@@ -410,7 +410,7 @@ def test_a_recipe_s_settings_reach_the_heads_that_have_them(runs):
         ("bert", "half", {"head.crf": "true"}, r"head.crf: the heads of half have no setting 'crf'"),
         ("bert", "half", {"data.batch_size": 91}, r"config.data.batch_size=91 .* 90 training rows"),
         ("bert", "half+half", {}, r"config.task='half\+half' names a task twice"),
-        ("bert", "endings", {"head.spelling": True}, r"config.objectives.endings.spelling and word_width are .* set bilstm=2"),
+        ("bert", "endings", {"head.spelling": True}, r"config.objectives.endings.spelling, word_width and .* set bilstm=2"),
         ("bert", "half", {"recipe": "gpt"}, r"a language model needs a body that reads in one direction; omit language_model"),
         ("bert", "half", {"data.seq_len": 2}, r"config.data.seq_len=2 must be at least 8"),
     ],

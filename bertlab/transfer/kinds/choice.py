@@ -27,7 +27,7 @@ class ChoiceHead(LogitsHead):
         """One per text; the lowest float if a row lacks that text."""
         vectors, penalty = self.vectors(model, view)
         there = inside_documents(view, self.texts).any(axis=1)
-        scores = model.head.scores(vectors, model.deterministic)[..., 0]
+        scores = model.head.scores(vectors, model.deterministic, there & self.asked(view)[:, None])[..., 0]
         return jnp.where(there, scores, jnp.finfo(jnp.float32).min), penalty
 
 

@@ -20,7 +20,7 @@ class ClassificationHead(LogitsHead):
     def logits(self, model: Bound, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
         """Of the text vectors' sum."""
         vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1), model.deterministic), penalty
+        return model.head.scores(vectors.sum(axis=1), model.deterministic, self.asked(view)), penalty
 
 
 class Classification(OneClass):

@@ -31,7 +31,7 @@ class RegressionHead(TextHead):
 
     def _value(self, model, view):
         vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1), model.deterministic)[:, 0], penalty
+        return model.head.scores(vectors.sum(axis=1), model.deterministic, self.asked(view))[:, 0], penalty
 
     def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
         """`value` [B]."""

@@ -33,21 +33,29 @@ class TaggingHead(TaskHead):
         crf: one probability for all tags of a sentence (TagLM).
         spelling: a convolution over the word's characters, joined to the biLSTM's states.
         word_width: width of a table of trained word vectors for the biLSTM; 0: none.
+        word_vectors: a static run, trained or imported (`bertlab import --from=glove`), whose vectors of the words the biLSTM
+            reads too (ELMo, TagLM; `bertlab.transfer.word_vectors`); empty: none.
+        word_vectors_trained: train them with the head; otherwise they stay as they are.
         classes: C.
-        word_types: size of that table.
+        word_types: size of the table of trained word vectors.
+        vector_rows, vector_width: size of the table of pretrained ones.
     """
 
     crf: bool = False
     spelling: bool = False
     word_width: int = setting(0, least=0)
+    word_vectors: str = ""
+    word_vectors_trained: bool = setting(False, only_with=("word_vectors",))
     classes: int = 2
     word_types: int = 0
+    vector_rows: int = 0
+    vector_width: int = 0
 
     def __post_init__(self):
         """Refuses word features without a biLSTM to read them."""
         super().__post_init__()
         if self.has_features and not self.bilstm:
-            raise UserError("spelling and word_width are inputs of a biLSTM; set bilstm=2")
+            raise UserError("spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2")
 
     def _words(self, model, view):
         at = view["word_at"]
@@ -129,7 +137,8 @@ class Tagging(Kind):
 def word_fields(example: Example, places: Int[np.ndarray, "n"], layout: Layout) -> Row:
     """The fields [W] of a row whose first n words are at the given positions.
 
-    These are `word_at` and `labels`, −1 beyond the words, and `spelling` [W, 50] and `word_ids` if the layout has them.
+    These are `word_at` and `labels`, −1 beyond the words, and `spelling` [W, 50], `word_ids` and `vector_ids` if the layout has
+    them.
     """
     length, words = layout.seq_len, example.words[: len(places)]
     labels = np.full(len(words), NO_LABEL) if example.label is None else np.asarray(example.label, np.int32)[: len(words)]
@@ -140,4 +149,7 @@ def word_fields(example: Example, places: Int[np.ndarray, "n"], layout: Layout) 
     if layout.words is not None:
         row["word_ids"] = np.zeros(length, np.int32)
         row["word_ids"][: len(words)] = [layout.words.get(word, 0) for word in words]
+    if layout.vectors is not None:
+        row["vector_ids"] = np.zeros(length, np.int32)
+        row["vector_ids"][: len(words)] = [layout.vectors.rows[word] for word in words]
     return row

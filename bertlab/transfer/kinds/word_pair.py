@@ -33,7 +33,8 @@ class WordPairHead(ClassificationHead):
             text = model.pool(1)
         else:
             text = pooled(x, view, self.pooling, 1, self.reads_backward(model))
-        return model.head.scores(jnp.concatenate([text[:, 0], words], -1), model.deterministic), penalty
+        x = jnp.concatenate([text[:, 0], words], -1)
+        return model.head.scores(x, model.deterministic, self.asked(view)), penalty
 
 
 class WordPair(OneClass):
