@@ -44,8 +44,9 @@ RULE = """\
   than six. An interval covers the chance of seeds (initial values, order, masks), not that of a test set's examples.
 - Studies share pretrainings, and some share fine-tuned models. If all models of a row are also in another row, it is listed
   apart and not counted.
-- **Too few seeds**: the two variants do not have two finished seeds yet. **No such task**: the study has no task of the kind
-  for which the finding was published."""
+- A finding is held against every task of its study, also where the paper has it for other kinds of task, unless the study
+  limits it to some kinds. **No such task**: the study has no task of those. **Too few seeds**: the two variants do not have two
+  finished seeds yet."""
 MADE = "<!-- made by `bertlab evidence`; do not edit -->"
 PAGE, NOTES = "README.md", "notes.md"
 MOST_VARIANTS = 9  # of which the first page prints the means
@@ -151,20 +152,27 @@ def mark_shared(rows: Sequence[Row]) -> None:
 
 def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places: Mapping[str, Place], history: Path) -> str:
     """All findings, with the counts of their verdicts, and the scores of all studies."""
+    counted = [row for row in rows if row.verdict.found and not row.among]
+    decided = decided_together([row.verdict.found for row in counted])
+    alone = sum(row.verdict.word != "undecided" for row in counted)
     parts = [
         MADE,
         "# Published findings and ours",
         "Each row is a finding of a paper and a task on which we measured it. Data, sizes and steps differ from the paper's:"
         " compare signs, never values. [How verdicts are reached](#how-verdicts-are-reached) has the rule.",
-        markdown_table(counts(rows, len(waiting))),
+        f"Of {len(counted)} measured rows, {alone} are decided by their own study's correction, and {len(decided)} if all are"
+        f" corrected together (column Holm). {len(waiting)} more findings are not run.",
+        "A number after a task is that of its labelled examples, as in `ud_1000`; `_probe` is a linear layer on frozen states."
+        " Scores of ours are accuracies or F1 in %; where a paper prints errors, the lower one is the better.",
+        markdown_table(counts(rows, decided)),
     ]
     for name, control in GROUPS.items():
-        of_group = [row for row in rows if row.control == control and row.verdict.found and not row.among]
-        parts += [f"## {name}", table_of(of_group)] if of_group else []
+        of_group = [row for row in counted if row.control == control]
+        parts += [f"## {name}", table_of(of_group, decided)] if of_group else []
     if shared := [row for row in rows if row.among]:
-        parts += ["## Rows whose models are among those of another row", table_of(shared)]
+        parts += ["## Rows whose models are among those of another row", table_of(shared, decided)]
     if without := [row for row in rows if not row.verdict.found]:
-        parts += ["## Without a measurement", table_of(without)]
+        parts += ["## Without a measurement", table_of(without, decided)]
     parts += ["## Scores", "Means over seeds on test.", markdown_table(pd.DataFrame(score_rows(places.values())))]
     if waiting:
         cells = [{"Study": study, **finding_cells(vars(claim))} for study, claim in waiting]
@@ -175,17 +183,15 @@ def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places:
     return "\n\n".join(parts) + "\n"
 
 
-def counts(rows: Sequence[Row], waiting: int) -> pd.DataFrame:
+def counts(rows: Sequence[Row], decided: Sequence[Comparison]) -> pd.DataFrame:
     """How many rows of each group have each verdict, and how many are decided if all are corrected together."""
-    counted = [row for row in rows if not row.among]
-    decided = decided_together([row.verdict.found for row in counted if row.verdict.found])
-    lines = []
+    counted, lines = [row for row in rows if not row.among], []
     for name, control in GROUPS.items():
         words = Counter(row.verdict.word for row in counted if row.control == control)
         own = sum(row.verdict.found in decided for row in counted if row.control == control and row.verdict.found)
         lines.append({"": name, **{word: words[word] for word in WORDS}, "decided by Holm": own})
     total = {key: sum(line[key] for line in lines) for key in (*WORDS, "decided by Holm")}
-    lines.append({"": f"all; {waiting} more findings are not run", **total})
+    lines.append({"": "all", **total})
     return pd.DataFrame(lines)
 
 
@@ -198,10 +204,11 @@ def decided_together(found: Sequence[Comparison], level: float = 0.05) -> list[C
     return ordered[:kept]
 
 
-def table_of(rows: Sequence[Row]) -> str:
+def table_of(rows: Sequence[Row], decided: Sequence[Comparison]) -> str:
     """Rows of the first page; the decided ones first."""
     ordered = sorted(rows, key=lambda row: WORDS.index(row.verdict.word))
-    cells = [{**cells_of(row), "Page": link(row.place)} for row in ordered]
+    holm = lambda row: "decided" if row.verdict.found in decided and not row.among else ""
+    cells = [{**cells_of(row), "Holm": holm(row), "Page": link(row.place)} for row in ordered]
     for row, of in zip(ordered, cells, strict=True):
         of |= {"Among those of": link(row.among.place)} if row.among else {}
     return markdown_table(pd.DataFrame(cells))

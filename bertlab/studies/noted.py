@@ -31,7 +31,7 @@ def fill(written: Path, place: Place, places: Mapping[str, Place]) -> str:
     |---|---|
     | {TASK: A}, {TASK valid: A} | the mean score of variant A on test, on valid |
     | {TASK: A | B} | how far the means of A and B are apart |
-    | {TASK: A | B | interval} | the interval of A minus B, corrected as in the page's tables |
+    | {TASK: A | B | interval} | that of A minus B, corrected as a finding, else as a contrast, else as one of all pairs |
     | {TASK: A @ 0.001} | at another label than the selected one |
     | {FOLDER/TASK: A} | on another page |
 

@@ -245,7 +245,7 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
             continue  # each run's worker has its own; study.json has the study's command
         values: dict[str, list[str]] = {}
         for run, environment in environments.items():
-            values.setdefault(plain_text(environment.get(key)), []).append(run)
+            values.setdefault(plain_text(environment.get(key, "not recorded")), []).append(run)
         text = next(iter(values))
         if len(values) > 1:
             listing = (f"{value or 'none'} ({_of_runs(runs)})" for value, runs in values.items())

@@ -87,7 +87,7 @@ class Study:
             `select`; empty: the recipe's rate.
         published: A published table to show next to the study's own, see `Published`.
         claims: Published findings that the report holds against the study's own, see `Claim`.
-        contrasts: Pairs of variants whose difference the study asks for, and of which no paper says which is higher.
+        contrasts: Pairs of variants whose difference the study asks for beside the findings.
     """
 
     name: str

@@ -84,7 +84,7 @@ SETTLED_NOTE = (
 )
 NAMED = "Differences that the study asks for (test)"
 NAMED_NOTE = (
-    "No paper says which side is higher. Paired by seed; the intervals of a task's rows hold together with 95 % (Bonferroni)."
+    "They are not counted as findings. Paired by seed; the intervals of a task's rows hold together with 95 % (Bonferroni)."
 )
 PUBLISHED = "As published"
 PUBLISHED_NOTE = (

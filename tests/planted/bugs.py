@@ -405,13 +405,13 @@ BUGS = (
         "bertlab/transfer/finetune.py",
         'if entry.get("word_vectors") and not entry.word_vectors_trained and pattern',
         'if entry.get("word_vectors") and entry.word_vectors_trained and pattern',
-        ("tests/transfer/test_word_vectors.py", "-k", "frozen"),
+        ("tests/transfer/test_pretrained_word_vectors.py", "-k", "frozen"),
     ),
     Bug(
         "word-vectors-left-at-zero",
         "bertlab/transfer/composition.py",
         'features = {**head["features"], VECTORS: of_task.table()}',
         'features = head["features"]',
-        ("tests/transfer/test_word_vectors.py", "-k", "beside"),
+        ("tests/transfer/test_pretrained_word_vectors.py", "-k", "beside"),
     ),
 )

@@ -83,7 +83,7 @@ def test_verdicts_follow_from_intervals_and_are_counted(folder):
     assert {word: int(of_all[word]) for word in WORDS} == {word: sum(row["Verdict"] == word for row in rows) for word in WORDS}
     not_run = tables_of(folder / PAGE)[-1]
     assert {row["Study"] for row in not_run} >= {"bert_table5", "bert_figure5"}
-    assert f"{len(not_run)} more findings are not run" in of_all[""]
+    assert f"{len(not_run)} more findings are not run" in (folder / PAGE).read_text()
     of_claims = of_family(compare_all(load(folder / "ours")), PUBLISHED)
     assert {found.corrections for found in of_claims} == {4}, "LTR against MLM is one comparison, whatever is published of it"
     first = scipy.stats.ttest_1samp([0.1, 0.101, 0.099], 0).confidence_interval(1 - 0.05 / 4)
@@ -246,47 +246,151 @@ def interval_of(scores, higher, lower, corrections):
 
 
 def numbers_in(text):
-    return [float(number) for number in re.findall(r"[-+]?\d+\.\d+", text)]
+    return [float(number) for number in re.findall(r"[-+]?\d+\.\d+(?:e[-+]\d+)?", text)]
 
 
-@pytest.mark.parametrize("place", sorted(path.parent for path in RESULTS.glob("*/study.json")), ids=lambda place: place.name)
-def test_the_numbers_of_a_page_follow_from_the_json_files(place):
-    """Scores, findings and contrasts once more, with NumPy and SciPy only."""
-    study, checked = json.loads((place / "study.json").read_text()), 0
-    claims = {frozenset((claim["higher"], claim["lower"])) for claim in study["claims"]}
-    metrics = {}  # task -> (metric, the score's head)
-    for table in tables_of(place / PAGE):
+def losses_of(place, metric):
+    """Variant -> seed -> loss on valid of the pretraining that a run has or shares; from the JSON files alone."""
+    study = json.loads((place / "study.json").read_text())
+    found = {}
+    for run in study["runs"]:
+        file = place / run["shares"].get("pretrain", run["name"]) / "result.json"
+        hidden = {"seed", "finetune.seed", *study["select"]}
+        variant = ", ".join(label for axis, label in run["labels"].items() if axis not in hidden and label)
+        if file.exists() and metric in (valid := json.loads(file.read_text()).get("metrics", {}).get("valid", {})):
+            found.setdefault(variant, {})[run["labels"].get("seed")] = valid[metric]
+    return found
+
+
+def spread_of(values):
+    return [np.mean(values), *([np.std(values, ddof=1)] if len(values) > 1 else [])]
+
+
+def close(text, expected, digits=1):
+    """Whether a cell prints these numbers, to within the rounding of its last decimal."""
+    return numbers_in(text)[: len(expected)] == pytest.approx(expected, abs=0.501 * 10**-digits)
+
+
+PUBLISHED_STUDIES = sorted(path.parent for path in RESULTS.glob("*/study.json"))
+
+
+def check_page(place, page):
+    """Recomputes a page's scores, losses, findings, contrasts and differences with NumPy and SciPy; each must be there."""
+    study = json.loads((place / "study.json").read_text())
+    tables = tables_of(page)
+    hidden = {"seed", "finetune.seed", *study["select"]}
+    name = lambda run: ", ".join(label for axis, label in run["labels"].items() if axis not in hidden and label)
+    variants = list(dict.fromkeys(map(name, study["runs"]))) or [""]
+    scored, metrics = {}, {}
+    for table in tables:
+        if list(table[0])[:2] != ["Variant", "seeds"]:
+            continue
         for head in table[0]:
-            if (match := re.fullmatch(r"(\S+) (?:(\S+) )?(\w+) \(%\)", head)) and "Variant" in table[0] and "seeds" in table[0]:
+            if match := re.fullmatch(r"(\S+) (?:(\S+) )?(\w+) \(%\)", head):
+                assert [row["Variant"] for row in table] == variants
                 task, metric = match[1], f"{match[2] or match[1]}/{match[3]}"
-                metrics[task] = metric
-                scores = selected_scores(place, task, metric)
+                metrics[task], scored[task] = metric, selected_scores(place, task, metric)
+                assert scored[task].keys() == set(variants)
                 for row in table:
-                    values = 100 * np.array(list(scores.get(row["Variant"], {}).values()))
-                    if row[head] == "–" or not len(values):
-                        continue
-                    expected = [values.mean(), values.std(ddof=1)] if len(values) > 1 else [values.mean()]
-                    assert numbers_in(row[head])[: len(expected)] == pytest.approx(expected, abs=0.0501), (row, head)
-                    checked += 1
-    for row in (row for table in tables_of(place / PAGE) for row in table):
-        if row.get("Ours"):
-            higher, lower = row["Finding"].split(" above ")
-            scores = selected_scores(place, row["Task"], metrics[row["Task"]])
-            mean, low, high, seeds = interval_of(scores, higher, lower, len(claims))
-            assert numbers_in(row["Ours"]) == pytest.approx([mean, low, high], abs=0.0501), row
-            assert row["Seeds"] == str(seeds)
-            assert row["Verdict"] == ("agrees" if low > 0 else "disagrees" if high < 0 else "undecided"), row
-            checked += 1
-        elif "difference" in row and "p" not in row:
-            task, pair = re.fullmatch(r"(\S+) .* \(%\): (.*)", row["Variant"]).groups()
-            contrasts = study["contrasts"]
-            one, other = next(names for names in contrasts if " − ".join(names) == pair)
-            mean, low, high, _ = interval_of(selected_scores(place, task, metrics[task]), one, other, len(contrasts))
-            assert numbers_in(row["difference"] + " " + row["95 % interval"]) == pytest.approx([mean, low, high], abs=0.0501), (
-                row
-            )
-            checked += 1
-    assert checked >= len(study["claims"]) and (checked or not study["downstream"])
+                    assert close(row[head], spread_of([100 * x for x in scored[task][row["Variant"]].values()])), (row, head)
+            elif head.endswith("/loss"):
+                known = losses_of(place, head)
+                for row in (row for row in table if row[head] != "–"):
+                    if row["Variant"] in known:  # a variant of no steps has the losses of its random values
+                        assert close(row[head], spread_of(list(known[row["Variant"]].values())), 3), (row, head)
+    assert list(scored) == study["downstream"] or not study["downstream"]
+    claims = {frozenset((claim["higher"], claim["lower"])) for claim in study["claims"]}
+    rows = [row for table in tables for row in table if "Verdict" in row]
+    limited = [claim for claim in study["claims"] if claim["kinds"]]
+    expected = {(c["higher"], c["lower"], task) for c in study["claims"] if c not in limited for task in scored}
+    of_rows = {(*row["Finding"].split(" above "), row["Task"]) for row in rows}
+    assert len(of_rows) == len(rows) and expected <= of_rows
+    assert {(a, b) for a, b, _ in of_rows - expected} <= {(c["higher"], c["lower"]) for c in limited}
+    assert len({row["Finding"] for row in rows}) == len(study["claims"])
+    for row in rows:
+        higher, lower = row["Finding"].split(" above ")
+        claim = next(c for c in study["claims"] if (c["higher"], c["lower"]) == (higher, lower))
+        assert row["Published"] == f"{claim['published']} ({claim['source']})"
+        if row["Verdict"] == "no such task":
+            continue
+        mean, low, high, seeds = interval_of(scored[row["Task"]], higher, lower, len(claims))
+        assert close(row["Ours"], [mean, low, high]) and row["Seeds"] == str(seeds), row
+        assert row["Verdict"] == ("agrees" if low > 0 else "disagrees" if high < 0 else "undecided"), row
+    differences = {}
+    for row in (row for table in tables for row in table if "difference" in row):
+        task, pair = re.fullmatch(r"(\S+) .*?\(%\): (.*)", row["Variant"]).groups()
+        differences.setdefault("first" if "p" in row else "contrasts", []).append((task, pair, row))
+    contrasts = [tuple(names) for names in study["contrasts"]]
+    assert {(task, pair) for task, pair, _ in differences.get("contrasts", [])} == {
+        (task, " − ".join(names)) for task in scored for names in contrasts
+    }
+    for task, pair, row in differences.get("contrasts", []):
+        one, other = next(names for names in contrasts if " − ".join(names) == pair)
+        found = interval_of(scored[task], one, other, len(contrasts))
+        assert close(f"{row['difference']} {row['95 % interval']}", found[:3]), row
+    last = [name for name in variants if not re.search(r", \d+$", name)] if study["name"] == "bert_figure5" else variants
+    for task, pair, row in differences.get("first", []) if len(last) == len(variants) else []:
+        one = pair.removesuffix(f" − {variants[0]}")
+        assert one in variants and one != pair
+        found = interval_of(scored[task], one, variants[0], len(variants) - 1)
+        assert close(row["difference"], found[:1]), row
+        if row["95 % interval"] != "–":
+            assert close(row["95 % interval"], found[1:3]), row
+    if len(last) == len(variants):
+        assert len(differences.get("first", [])) in (0, len(scored) * (len(variants) - 1))
+    return rows
+
+
+@pytest.mark.parametrize("place", PUBLISHED_STUDIES, ids=lambda place: place.name)
+def test_the_numbers_of_a_page_follow_from_the_json_files(place):
+    """Scores, losses, findings, contrasts and differences once more, with NumPy and SciPy only."""
+    check_page(place, place / PAGE)
+
+
+PLANTED = [
+    (r"(?m)^\| agrees \|.*\n", "", "a finding left out"),
+    (r"(?m)^\| Last \|", "| Lost |", "a variant renamed"),
+    (r"(?m)^\| Last \| 3 \| \d", "| Last | 3 | 9", "another score"),
+    (r"NER 94\.9 and 91\.0", "NER 91.0 and 94.9", "another published number"),
+    (r"(?s)(\*\*Differences \(test\).*?\| [-+]\d+\.\d)", lambda m: m[1][:-1] + str((int(m[1][-1]) + 3) % 10), "a difference"),
+    (r"(?m)^\| Embeddings \|.*\n", "", "a score's row left out"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "replacement", "what"), PLANTED, ids=[what for *_, what in PLANTED])
+def test_a_wrong_page_would_be_seen(pattern, replacement, what, tmp_path):
+    place = RESULTS / "bert_table7_tiny_wikipedia"
+    text = (place / PAGE).read_text()
+    wrong, changed = re.subn(pattern, replacement, text, count=1)
+    assert changed == 1 and wrong != text
+    (tmp_path / PAGE).write_text(wrong)
+    with pytest.raises(AssertionError):
+        check_page(place, tmp_path / PAGE)
+
+
+def test_the_first_page_has_the_rows_of_all_pages_and_counts_them():
+    tables = tables_of(RESULTS / PAGE)
+    counts = {row.pop(""): {key: int(value) for key, value in row.items()} for row in tables[0]}
+    rows = [row for table in tables for row in table if "Page" in row and "Verdict" in row]
+    key = lambda page, row: (page, row["Finding"], row["Task"], row["Verdict"], row["Ours"])
+    of_pages = sorted(key(place.name, row) for place in PUBLISHED_STUDIES for row in check_page(place, place / PAGE))
+    assert sorted(key(re.match(r"\[(\w+)\]", row["Page"])[1], row) for row in rows) == of_pages
+    counted = [row for row in rows if not row.get("Among those of")]
+    for word in WORDS:
+        assert counts["all"][word] == sum(row["Verdict"] == word for row in counted)
+        assert counts["all"][word] == sum(of[word] for name, of in counts.items() if name != "all")
+    values = []  # p of every counted row
+    for row in (row for row in counted if row["Ours"]):
+        place = RESULTS / re.match(r"\[(\w+)\]", row["Page"])[1]
+        metric = next(head for table in tables_of(place / PAGE) for head in table[0] if head.startswith(f"{row['Task']} "))
+        parts = metric.removesuffix(" (%)").split(" ")
+        scores = selected_scores(place, row["Task"], f"{parts[-2] if len(parts) > 2 else parts[0]}/{parts[-1]}")
+        higher, lower = row["Finding"].split(" above ")
+        seeds = sorted(scores[higher].keys() & scores[lower].keys())
+        differences = [scores[higher][seed] - scores[lower][seed] for seed in seeds]
+        values.append((scipy.stats.ttest_1samp(differences, 0).pvalue, row["Holm"] == "decided"))
+    rejected = by_holm([p for p, _ in values])
+    assert {p for p, decided in values if decided} == set(rejected) and counts["all"]["decided by Holm"] == len(rejected)
 
 
 def test_scores_by_number_of_examples_are_those_of_the_json_files():

@@ -35,7 +35,7 @@ STILL_LSTM = {f"{name}dropout": 0.0 for name in ("embedding_", "input_", "hidden
 MODELS = {
     "bert": ("mlm+nsp", {"layers": 2, "hidden": 24, "heads": 2, **STILL}),
     "gpt": ("ltr", {"layers": 2, "hidden": 24, "heads": 2, **STILL}),
-    "gpt with final norm": (
+    "gpt pre-norm": (
         "ltr",
         {"layers": 2, "hidden": 24, "heads": 2, "norm_placement": "pre", "final_norm": True, **STILL},
     ),
