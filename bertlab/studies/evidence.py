@@ -28,7 +28,6 @@ from bertlab.studies.noted import Place, fill
 from bertlab.studies.published import names_of
 from bertlab.studies.report import environment_rows, figure_svg, figures
 from bertlab.studies.seeds import mean_scores
-from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.study import load_study
 from bertlab.studies.tables import grouped_tables, interval_text, notes
 from bertlab.studies.text import number, seconds_text
@@ -118,7 +117,7 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
 
 def rows_of(place: Place) -> list[Row]:
     """The findings of a study, in each of its tasks."""
-    chosen = at_last_steps(at_selected_labels(place.results))
+    chosen = at_last_steps(place.chosen)
     random = {run["name"] for run in place.results.study["runs"] if is_random(run)}
     of_tasks = chosen.measurements[chosen.measurements["stage"] == "finetune"]
     known = {
@@ -248,7 +247,7 @@ def score_rows(places: Iterable[Place]) -> list[dict[str, str]]:
     """A row for each study and task: the variants' means, or the lowest and highest of many."""
     rows = []
     for place in places:
-        results = at_last_steps(at_selected_labels(place.results))
+        results = at_last_steps(place.chosen)
         for measure in scores(results):
             means = {variant: score_number(value, measure) for variant, value in mean_scores(results, measure).items()}
             listed = "; ".join(f"{variant} {value}" for variant, value in means.items())
@@ -284,12 +283,13 @@ def study_page(place: Place, rows: Sequence[Row], places: Mapping[str, Place], d
     in_table = claimed(results, compared)
     sentences = [f"- {sentence}" for sentence in findings(results, compared) if sentence not in in_table]
     parts += ["## Results", "\n".join(sentences)]
+    said = notes(results)
     for frame in grouped_tables(results, compared) if finished else ():
         groups = [group for group in dict.fromkeys(group for group, _ in frame.columns) if group]
         plain = frame.copy()
         plain.columns = [name for _, name in frame.columns]
         parts += [f"**{', '.join(groups)}**", markdown_table(plain.rename_axis("Variant").reset_index())]
-        parts += [note for group, note in notes(results).items() if group in groups]
+        parts += [note for group, note in said.items() if group in groups]
     if drawn:
         parts += ["## Figures", *(f"![{name.replace('_', ' ')}](figures/{name}.svg)" for name in drawn)]
     if (written := results.path / NOTES).exists():

@@ -1,6 +1,7 @@
 """Numbers in a study's notes: each {expression} is replaced by the number of the published results."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,11 @@ class Place:
     name: str
     results: Results
     compared: list[Comparison]
+
+    @functools.cached_property
+    def chosen(self) -> Results:
+        """The results at the selected labels."""
+        return at_selected_labels(self.results)
 
 
 def fill(written: Path, place: Place, places: Mapping[str, Place]) -> str:
@@ -68,7 +74,7 @@ def number_of(asked: str, place: Place, places: Mapping[str, Place]) -> str:
         if not (known := [found for found in families if found]):
             raise UserError("these two are not compared; both need two seeds or more")
         return interval_text(known[0].low, known[0].high, measure.metric)
-    means = [mean_of(place.results, measure, name) for name in names]
+    means = [mean_of(place, measure, name) for name in names]
     factor, digits = plots.score_scale(measure.metric) if measure.stage == "finetune" else (1, 2)
     return number(factor * (means[0] if len(means) == 1 else abs(means[0] - means[1])), digits)
 
@@ -82,8 +88,9 @@ def measure_of(results: Results, name: str) -> Measure:
     raise UserError(f"'{name}' is not one of {', '.join(known)}")
 
 
-def mean_of(results: Results, measure: Measure, name: str) -> float:
+def mean_of(place: Place, measure: Measure, name: str) -> float:
     """A variant's mean over seeds, at its selected labels or, after "@", at another label."""
+    results = place.results
     variant, _, label = (part.strip() for part in name.partition("@"))
     if label:
         selected = results.study["select"]
@@ -92,7 +99,7 @@ def mean_of(results: Results, measure: Measure, name: str) -> float:
         variants = [variant_name(labels) for labels in runs[kept].itertuples(index=False)]
         means = results.values(measure).loc[runs["run"]].groupby(variants).mean()
     else:
-        means = mean_scores(at_selected_labels(results), measure)
+        means = mean_scores(place.chosen, measure)
     if variant not in means.index:
         raise UserError(f"'{variant}' is not one of {'; '.join(means.index)}")
     return means[variant]
