@@ -1,22 +1,40 @@
 """What several tests need: tiny programs with random parameters, and NumPy versions (float64) of the layers they share."""
 
+import contextlib
 import functools
 import json
 from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.models.presets import FAMILIES, build_body, model_shape
 from bertlab.objectives.program import Program
+from bertlab.train import loop
 
 VOCABULARY = objectives.Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, counts=tuple(range(50)))
 
 # Compilation is most of what these tests cost; programs this small need no optimisation.
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
+
+
+@contextlib.contextmanager
+def broken_at(step: int):
+    """A training in this block ends with an error of the step after `step`."""
+    advance = loop.Session.advance
+
+    def advance_or_fail(session, train_step):
+        if session.step == step:
+            raise KeyboardInterrupt
+        advance(session, train_step)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop.Session, "advance", advance_or_fail)
+        yield
 
 
 def tiny_program(family: str, names: str, vocabulary=VOCABULARY, **model) -> Program:

@@ -160,6 +160,8 @@ def _named(results: Results, measure: Measure, family: str) -> list[Comparison]:
     claims = [(claim["higher"], claim["lower"]) for claim in results.study.get("claims", ())]
     named = {PUBLISHED: claims, CONTRASTS: results.study.get("contrasts", ())}[family]
     pairs = {frozenset(pair): tuple(pair) for pair in named}.values()
+    if not pairs:
+        return []
     tables, corrections = seed_tables(results, measure), looks_of(results) * len(pairs)
     return [
         _compare(tables, measure, *pair, family=family, corrections=corrections)

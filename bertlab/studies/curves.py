@@ -81,10 +81,18 @@ def scores_by_examples(results: Results, measures: Sequence[Measure]) -> pd.Data
     for measure in measures:
         values = results.values(measure)
         for (line, label), runs in finished.groupby([np.array(lines, object), axis], sort=False):
-            if len(found := by_seed(runs, values).mean(axis=1).dropna()):
-                interval = np.clip(mean_interval(found), *bounds(measure.metric))
-                rows.append((measure.name, line, label, found.mean(), *interval, len(found)))
+            if found := over_seeds(runs, values, measure):
+                rows.append((measure.name, line, label, *found))
     return pd.DataFrame(rows, columns=columns)
+
+
+def over_seeds(runs: pd.DataFrame, values: pd.Series, measure: Measure) -> tuple[float, float, float, int] | None:
+    """Mean over pretraining seeds, the ends of its 95 % interval (NaN for one seed), and how many seeds; None without any."""
+    scores = by_seed(runs, values).mean(axis=1).dropna()
+    if scores.empty:
+        return None
+    low, high = np.clip(mean_interval(scores), *bounds(measure.metric))
+    return scores.mean(), low, high, len(scores)
 
 
 def along_trajectories(results: Results) -> Results:
@@ -126,10 +134,8 @@ def score_curves(results: Results, measures: Sequence[Measure]) -> pd.DataFrame:
         for variant, of_line in lines.groupby("variant", sort=False):
             points = of_line.groupby(of_axes["step"].loc[of_line["run"]].to_numpy())
             for _, runs in points:
-                scores = by_seed(runs, values).mean(axis=1).dropna()
-                if len(scores):
-                    x, interval = of_axes.loc[runs["run"]].mean(), np.clip(mean_interval(scores), *bounds(measure.metric))
-                    rows.append((measure.name, variant, *x, scores.mean(), *interval, len(scores)))
+                if found := over_seeds(runs, values, measure):
+                    rows.append((measure.name, variant, *of_axes.loc[runs["run"]].mean(), *found))
     return pd.DataFrame(rows, columns=columns)
 
 

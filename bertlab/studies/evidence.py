@@ -21,7 +21,7 @@ from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all
-from bertlab.studies.curves import at_last_steps
+from bertlab.studies.curves import at_last_steps, untrained
 from bertlab.studies.findings import Verdict, claimed, findings, notices, verdicts
 from bertlab.studies.measurements import Measure, Results, load, scores
 from bertlab.studies.noted import Place, fill
@@ -118,7 +118,7 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
 def rows_of(place: Place) -> list[Row]:
     """The findings of a study, in each of its tasks."""
     chosen = at_last_steps(place.chosen)
-    random = {run["name"] for run in place.results.study["runs"] if is_random(run)}
+    not_pretrained = untrained(chosen)
     of_tasks = chosen.measurements[chosen.measurements["stage"] == "finetune"]
     known = {
         of: json.dumps(rows[["split", "metric", "value"]].to_numpy().tolist()) for of, rows in of_tasks.groupby(["run", "task"])
@@ -129,15 +129,8 @@ def rows_of(place: Place) -> list[Row]:
         of_variant = lambda name: chosen.finished.loc[chosen.finished["variant"] == name, "run"]
         pair = [of_variant(verdict.claim[side]) for side in ("higher", "lower")]
         models = tuple(frozenset(known.get((run, task), run) for run in runs) for runs in pair)
-        found.append(Row(place, verdict, models, control=bool(len(pair[1])) and set(pair[1]) <= random))
+        found.append(Row(place, verdict, models, control=verdict.claim["lower"] in not_pretrained))
     return found
-
-
-def is_random(run: Mapping) -> bool:
-    """Whether a run's fine-tuning begins with random values."""
-    tasks = run["downstream"].values()
-    untrained = run["overrides"].get("train.steps") == 0
-    return untrained or (bool(tasks) and all(of.get("transfer.random") for of in tasks))
 
 
 def mark_shared(rows: Sequence[Row]) -> None:
@@ -309,16 +302,10 @@ def study_page(place: Place, rows: Sequence[Row], places: Mapping[str, Place], d
 
 def shared_pretrainings(place: Place, places: Iterable[Place]) -> str:
     """Which other studies have pretrainings of this one; "" if none has."""
-    own = pretrainings(place)
-    shared = {other: len(own & pretrainings(other)) for other in places if other is not place}
+    own = place.pretrainings
+    shared = {other: len(own & other.pretrainings) for other in places if other is not place}
     named = [f"[{other.name}](../{other.name}/{PAGE}) ({count})" for other, count in shared.items() if count] if own else []
     return f"Of its {len(own)} pretrainings, these studies have some too: {', '.join(named)}." if named else ""
-
-
-def pretrainings(place: Place) -> set[str]:
-    """The pretrainings of a study, each known by all digits of its losses."""
-    results = (Run(place.results.path / name).result.get({}) for name in names_of(dict(place.results.study)))
-    return {json.dumps(of["metrics"], sort_keys=True) for of in results if of.get("step")}
 
 
 def run_seconds(results: Results) -> Iterable[float]:

@@ -2,14 +2,17 @@
 
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.studies import plots
 from bertlab.studies.comparisons import ALL_PAIRS, CONTRASTS, PUBLISHED, Comparison, find
 from bertlab.studies.measurements import Measure, Results, score_of_task, scores, variant_name
+from bertlab.studies.published import names_of
 from bertlab.studies.seeds import mean_scores
 from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.tables import interval_text, losses
@@ -28,6 +31,12 @@ class Place:
     def chosen(self) -> Results:
         """The results at the selected labels."""
         return at_selected_labels(self.results)
+
+    @functools.cached_property
+    def pretrainings(self) -> set[str]:
+        """The study's pretrainings, each known by all digits of its losses."""
+        results = (Run(self.results.path / name).result.get({}) for name in names_of(dict(self.results.study)))
+        return {json.dumps(of["metrics"], sort_keys=True) for of in results if of.get("step")}
 
 
 def fill(written: Path, place: Place, places: Mapping[str, Place]) -> str:

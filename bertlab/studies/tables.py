@@ -261,30 +261,34 @@ def difference_table(compared: Sequence[Comparison]) -> pd.DataFrame:
     for found in of_family(compared, FIRST_VARIANT):
         if found.flips is None:
             continue
-        metric, smallest = found.measure.metric, statistics.smallest_p(found.pairs)
-        factor, digits = plots.score_scale(metric)
-        rows[f"{score_label(found.measure)}: {found.variant} − {found.other}"] = {
-            ("", "seeds"): str(found.pairs),
-            (DIFFERENCES, "difference"): number(factor * found.mean, digits, "+"),
-            (DIFFERENCES, "95 % interval"): interval_text(found.low, found.high, metric),
+        smallest, percent = statistics.smallest_p(found.pairs), plots.percent_factor(found.measure.metric) == 100
+        rows[difference_label(found)] = difference_cells(found, DIFFERENCES) | {
             (DIFFERENCES, "p"): p_text(found.corrected_p),
             (DIFFERENCES, "p by sign flips"): f"{p_text(found.flips)} ({p_text(smallest)})",
-            (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(found) if factor == 100 else MISSING,
+            (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(found) if percent else MISSING,
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def contrast_table(compared: Sequence[Comparison]) -> pd.DataFrame:
     """A row for each task and contrast of the study, as text; empty without contrasts or without two seeds to pair."""
-    rows = {}
-    for found in of_family(compared, CONTRASTS):
-        factor, digits = plots.score_scale(found.measure.metric)
-        rows[f"{score_label(found.measure)}: {found.variant} − {found.other}"] = {
-            ("", "seeds"): str(found.pairs or min(found.seeds)),
-            (NAMED, "difference"): number(factor * found.mean, digits, "+"),
-            (NAMED, "95 % interval"): interval_text(found.low, found.high, found.measure.metric),
-        }
+    rows = {difference_label(found): difference_cells(found, NAMED) for found in of_family(compared, CONTRASTS)}
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def difference_label(found: Comparison) -> str:
+    """ "package accuracy (%): LTR − MLM"."""
+    return f"{score_label(found.measure)}: {found.variant} − {found.other}"
+
+
+def difference_cells(found: Comparison, group: str) -> dict[tuple[str, str], str]:
+    """The seeds, a difference and its interval, as columns of a group."""
+    factor, digits = plots.score_scale(found.measure.metric)
+    return {
+        ("", "seeds"): str(found.pairs or min(found.seeds)),
+        (group, "difference"): number(factor * found.mean, digits, "+"),
+        (group, "95 % interval"): interval_text(found.low, found.high, found.measure.metric),
+    }
 
 
 def interval_text(low: float, high: float, metric: str) -> str:

@@ -17,6 +17,7 @@ from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.cost import body_flops
 from bertlab.train.record import Diverged
+from tests.references import broken_at
 
 TIMES = ("seconds", "tokens_per_second")
 
@@ -58,15 +59,7 @@ def kill_at(config, workdir, step, kind="SIGKILL"):
 
 def break_at(config, workdir, step):
     """Trains until an error of the step after `step`, in this process."""
-    advance = loop.Session.advance
-
-    def advance_or_fail(session, train_step):
-        if session.step == step:
-            raise KeyboardInterrupt
-        advance(session, train_step)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop.Session, "advance", advance_or_fail)
+    with broken_at(step):
         loop.train(config, workdir)
 
 

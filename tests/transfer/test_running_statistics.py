@@ -9,14 +9,13 @@ from bertlab.config import base_config
 from bertlab.errors import UserError
 from bertlab.models.base import Encoded
 from bertlab.objectives.program import Program
-from bertlab.train import loop
 from bertlab.train.checkpoint import load_params
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.sharding import MESH_AXES, build_mesh, put_batch
 from bertlab.train.state import TrainState, build_train_step, state_shardings
 from bertlab.transfer.finetune import finetune
 from bertlab.transfer.kinds.classification import ClassificationHead
-from tests.references import QUICK, VOCABULARY, random_params
+from tests.references import QUICK, VOCABULARY, broken_at, random_params
 
 ROWS, WIDTH = 16, 3
 
@@ -91,17 +90,9 @@ SETTINGS = {
 
 
 @pytest.mark.usefixtures("quick_compilation")
-def test_a_run_keeps_them_when_it_is_resumed(bert_run, words_task, tmp_path, monkeypatch):
+def test_a_run_keeps_them_when_it_is_resumed(bert_run, words_task, tmp_path):
     finetune(bert_run, words_task, tmp_path / "straight", SETTINGS)
-    advance = loop.Session.advance
-
-    def advance_or_fail(session, train_steps):
-        if session.step == 2:
-            raise KeyboardInterrupt
-        advance(session, train_steps)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop.Session, "advance", advance_or_fail)
+    with broken_at(2):
         finetune(bert_run, words_task, tmp_path / "stopped", SETTINGS)
     finetune(bert_run, words_task, tmp_path / "stopped", SETTINGS)
     straight, stopped = (load_params(tmp_path / name) for name in ("straight", "stopped"))
