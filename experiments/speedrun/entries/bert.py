@@ -11,6 +11,6 @@ def get_config(arguments=None):
     config.data.batch_size = 32
     config.model.dtype = "bfloat16"
     config.optimizer.learning_rate = 1e-3
-    config.train.steps = 10_000
+    config.train.steps = 5_000
     train_on(config, "pydocs", "mlm+nsp")
     return config
