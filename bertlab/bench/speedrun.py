@@ -358,9 +358,10 @@ def table(folder: Path, track: Track) -> str:
 
 
 def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> str:
-    """The table of one machine. Times are geometric means; p is Welch's on log time against the fastest entry above.
+    """The table of one machine. Times are geometric means; p is Welch's on log time against the record before.
 
-    An entry that did not reach the target with every seed took longer than its runs: ">" marks a bound.
+    The first entry that reaches the target is a record, and so is a faster one with p < 0.05. An entry that did not reach the
+    target with every seed took longer than its runs: ">" marks a bound.
     """
     by_entry = {entry: [r for r in results if (r["entry"], r["machine"]) == (entry.name, name)] for entry in known}
     by_entry = {entry: of for entry, of in by_entry.items() if of}
@@ -374,6 +375,7 @@ def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> st
         if record is not None and not bound[entry] and min(len(of), len(by_entry[record])) > 1:
             both = [pd.Series(logs[e], [f"{e.name} {r['seed']}" for r in by_entry[e]]) for e in (entry, record)]
             p = compare_variants(*both, (entry.name, record.name)).p
+        is_record = not bound[entry] and (record is None or (p < 0.05 and mean < logs[record].mean()))
         has_speed = first.name == BASELINE and not bound[entry]
         mean_of = lambda key, of=of: count_text(float(np.mean([r[key] for r in of])))
         rows.append(
@@ -383,12 +385,12 @@ def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> st
                 "Speed (BERT: 1)": f"{bound[first]}{math.exp(logs[first].mean() - mean):.2f}" if has_speed else "–",
                 "Seeds": len(of),
                 "p": p_text(p),
+                "Record": "yes" if is_record else "",
                 **{head: mean_of(head.lower()) for head in ("Steps", "Tokens", "FLOPs")},
                 "Loss on test": f"{np.mean([r['test_loss'] for r in of]):.3f}",
                 "Date": dates[entry],
                 "What made it faster": entry.why,
             }
         )
-        if not bound[entry] and (record is None or mean < logs[record].mean()):
-            record = entry
+        record = entry if is_record else record
     return markdown_table(pd.DataFrame(rows))

@@ -152,26 +152,29 @@ def result(entry, seed, seconds, folder, machine="A, 2 cores", date="2026-01-01"
 
 
 def test_a_table_compares_with_the_record_before_on_the_same_machine(folder):
-    for name in ("slow", "fast", "later", "fails", "new"):
+    for name in ("slow", "fast", "later", "near", "last", "fails", "new"):
         shutil.copy(folder / "entries/bert.py", folder / f"entries/{name}.py")
     for seed in (1, 2, 3):
-        for name, seconds, date in (("bert", 100, 1), ("fast", 25, 2), ("slow", 50, 3), ("later", 24, 4)):
+        times = (("bert", 100, 1), ("fast", 25, 2), ("slow", 50, 3), ("later", 24, 4), ("near", 23.8, 5), ("last", 23.2, 6))
+        for name, seconds, date in times:
             result(name, seed, seconds * (1 + 0.01 * seed), folder, date=f"2026-01-0{date}")
-        result("fails", seed, 10, folder, date="2026-01-05", reached=seed != 3)
+        result("fails", seed, 10, folder, date="2026-01-07", reached=seed != 3)
     result("bert", 1, 70.0, folder, machine="B, 2 cores", reached=False)
     result("fast", 1, 7.0, folder, machine="B, 2 cores")
     text = table(folder, module.TRACK)
     first, second, rest = text.split("\n\n**B, 2 cores**")[0], text.split("\n\n**B, 2 cores**")[1], text.split("\n\n")[-1]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in first.splitlines() if line.startswith("| ")][1:]
-    assert [row[0] for row in rows] == ["bert", "fast", "slow", "later", "fails"]
-    assert [row[2] for row in rows] == ["1.00", "4.00", "2.00", "4.17", "–"]
-    logs = {seconds: np.log(seconds * np.array([1.01, 1.02, 1.03])) for seconds in (100, 50, 25, 24)}
+    assert [row[0] for row in rows] == ["bert", "fast", "slow", "later", "near", "last", "fails"]
+    assert [row[2] for row in rows] == ["1.00", "4.00", "2.00", "4.17", "4.20", "4.31", "–"]
+    logs = {seconds: np.log(seconds * np.array([1.01, 1.02, 1.03])) for _, seconds, _ in times}
     against = lambda seconds, record: p_text(ttest_ind(logs[seconds], logs[record], equal_var=False).pvalue)
     assert [row[4] for row in rows[1:4]] == [against(25, 100), against(50, 25), against(24, 25)]
-    assert 0.001 < float(rows[3][4]) < 0.05 and against(24, 100) == "< 0.001"
-    assert rows[0][4] == rows[4][4] == "–"
+    assert [row[4] for row in rows[4:6]] == [against(23.8, 24), against(23.2, 24)], "`near` is no record: chance explains it"
+    assert [row[5] for row in rows] == ["yes", "yes", "", "yes", "", "yes", ""]
+    assert 0.001 < float(rows[3][4]) < 0.05 and float(rows[4][4]) > 0.05 and against(24, 100) == "< 0.001"
+    assert rows[0][4] == rows[6][4] == "–"
     assert "| bert | > 70.0 s | – |" in second and "| fast | 7.0 s | > 10.00 |" in second
-    assert rows[4][1].startswith("> ") and "| new | not measured |" in rest
+    assert rows[6][1].startswith("> ") and "| new | not measured |" in rest
 
 
 def test_the_committed_entries_keep_the_rules_and_the_committed_table_is_that_of_the_committed_files(tmp_path):
