@@ -48,6 +48,7 @@ RULE = """\
   finished seeds yet."""
 MADE = "<!-- made by `bertlab evidence`; do not edit -->"
 PAGE, NOTES = "README.md", "notes.md"
+SMALL = 0.02  # of a score: undecided rows within it, either way, are counted apart
 MOST_VARIANTS = 9  # of which the first page prints the means
 GROUPS = {
     "Between pretrained models, their parts and their uses": False,
@@ -146,14 +147,17 @@ def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places:
     """All findings, with the counts of their verdicts, and the scores of all studies."""
     counted = [row for row in rows if row.verdict.found and not row.among]
     decided = decided_together([row.verdict.found for row in counted])
-    alone = sum(row.verdict.word != "undecided" for row in counted)
+    undecided = [row.verdict.found for row in counted if row.verdict.word == "undecided"]
+    narrow = sum(max(-found.low, found.high) <= SMALL for found in undecided)
     parts = [
         MADE,
         "# Published findings and ours",
         "Each row is a finding of a paper and a task on which we measured it. Data, sizes and steps differ from the paper's:"
         " compare signs, never values. [How verdicts are reached](#how-verdicts-are-reached) has the rule.",
-        f"Of {len(counted)} measured rows, {alone} are decided by their own study's correction, and {len(decided)} if all are"
-        f" corrected together (column Holm). {len(waiting)} more findings are not run.",
+        f"Of {len(counted)} measured rows, {len(counted) - len(undecided)} are decided by their own study's correction, and"
+        f" {len(decided)} if all are corrected together (column Holm). Of the {len(undecided)} undecided rows, {narrow} have an"
+        f" interval within {100 * SMALL:g} points of zero: no larger difference is likely there. The others cannot tell."
+        f" {len(waiting)} more findings are not run.",
         "A number after a task is that of its labelled examples, as in `ud_1000`; `_probe` is a linear layer on frozen states."
         " Scores of ours are accuracies or F1 in %; where a paper prints errors, the lower one is the better.",
         markdown_table(counts(rows, decided)),
