@@ -1,4 +1,4 @@
-"""A layer under a process that sees every call that changes a file, and makes one of them fail.
+"""A layer under a process that sees every call that changes a file, and makes one of them fail or kills the process there.
 
 It is Linux's seccomp with a supervisor (kernel 5.6 or later): the kernel asks this process before each such call of the
 other one, of its threads and of the processes that it starts, whatever language made the call.
@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 # Operation -> the numbers of its calls (x86_64, aarch64); None where a machine lacks one.
 CALLS = {
     "open": {"open": (2, None), "openat": (257, 56), "creat": (85, None)},
@@ -36,17 +38,19 @@ SECCOMP, ARCHITECTURE, PIDFD_OPEN, PIDFD_GETFD = ((317, 0xC000003E, 434, 438), (
 RECEIVE, SEND = 0xC0502100, 0xC0182101
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
-# What can happen to an operation. A disk that is full or read-only stays so; the others happen once.
+# What can happen to an operation. A disk that is full or read-only stays so; the others happen once. "killed" is SIGKILL before
+# the call, for the process and all that it started, as when a machine is taken away; "torn" is SIGKILL after half of a write.
+KILLS = ("killed", "torn")
 FAULTS = {
-    "open": ("ENOSPC", "EROFS", "EIO"),
-    "write": ("ENOSPC", "EIO", "short"),
-    "copy": ("ENOSPC", "EIO"),
-    "sync": ("EIO", "ENOSPC"),
-    "truncate": ("EIO", "ENOSPC"),
-    "rename": ("EIO", "EROFS", "ENOSPC"),
-    "link": ("EIO", "ENOSPC"),
-    "mkdir": ("ENOSPC", "EROFS"),
-    "remove": ("EIO", "EROFS"),
+    "open": ("ENOSPC", "EROFS", "EIO", "killed"),
+    "write": ("ENOSPC", "EIO", "short", "killed", "torn"),
+    "copy": ("ENOSPC", "EIO", "killed"),
+    "sync": ("EIO", "ENOSPC", "killed"),
+    "truncate": ("EIO", "ENOSPC", "killed"),
+    "rename": ("EIO", "EROFS", "ENOSPC", "killed"),
+    "link": ("EIO", "ENOSPC", "killed"),
+    "mkdir": ("ENOSPC", "EROFS", "killed"),
+    "remove": ("EIO", "EROFS", "killed"),
 }
 GROWS = ("open", "write", "copy", "truncate", "rename", "link", "mkdir")
 # Parts of names that differ from run to run.
@@ -91,6 +95,7 @@ class Layer:
     points: list[Point] = field(default_factory=list)
     met: bool = False
     _numbers: Counter = field(default_factory=Counter)
+    _child: int = 0
 
     def run(self, function: Callable[[], int], seconds: float = 600) -> int | None:
         """Calls a function in a fork of this process under the layer; its exit status, or None if it had to be killed."""
@@ -103,6 +108,7 @@ class Layer:
                 status = function()
             finally:
                 os._exit(status)
+        self._child = child
         listener = socket.recv_fds(ours, 1, 1)[1][0]
         ours.close()
         theirs.close()
@@ -126,7 +132,7 @@ class Layer:
             if ended:
                 return os.waitstatus_to_exitcode(status)
             if time.monotonic() > deadline:
-                os.kill(child, 9)
+                _kill(child)
                 os.waitpid(child, 0)
                 return None
 
@@ -152,9 +158,13 @@ class Layer:
         if point != self.point and not lasting:
             return go_on
         self.met = True
-        if self.fault == "short":
+        if self.fault in ("short", "torn"):
             written = _write_half(process, name, arguments)
-            return go_on if written is None else (identity, written, 0, 0)
+            if self.fault == "short":
+                return go_on if written is None else (identity, written, 0, 0)
+        if self.fault in KILLS:
+            _kill(self._child)
+            return identity, 0, -errno.EIO, 0  # nobody is left to see it
         return identity, 0, -getattr(errno, self.fault), 0
 
 
@@ -178,6 +188,15 @@ def _install() -> int:
     if listener < 0:
         raise OSError(ctypes.get_errno(), "seccomp")
     return listener
+
+
+def _kill(process: int) -> None:
+    """SIGKILL for a process and everything below it at once."""
+    found = [psutil.Process(process), *psutil.Process(process).children(recursive=True)]
+    for one in found:
+        one.suspend()  # so that none sees another end
+    for one in found:
+        one.kill()
 
 
 def _memory(process: int, address: int, size: int) -> bytes:

@@ -1,8 +1,8 @@
 """Makes every call that changes a file fail once, over a short run: `python -m tests.faults.soak --seed=0 --minutes=30`.
 
 The run is a preparation, a training with checkpoints, and everything that reads it and writes files. For each call in turn: the
-command with the fault ends within ten minutes with one sentence and no traceback, and what stands under a final name is whole.
-Then the same command ends as if nothing had happened: the same files, with the same content but for times.
+command with the fault ends within ten minutes with one sentence and no traceback, or is killed there, and what stands under a
+final name is whole. Then the same command ends as if nothing had happened: the same files, with the same content but for times.
 
 Everything is imported once; each command runs in a fork, under `tests.faults.layer`. XLA starts in the forks only.
 """
@@ -16,6 +16,7 @@ import pickle
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from bertlab import cli
-from tests.faults.layer import FAULTS, RANDOM, Layer, Point
+from tests.faults.layer import FAULTS, KILLS, RANDOM, Layer, Point
 
 ROOT = Path(__file__).parents[2]
 TIMES = ("seconds", "tokens_per_second")
@@ -36,6 +37,20 @@ SMALL = {
     "train.steps": 6, "train.log_every": 2, "train.eval_every": 3, "train.eval_batches": 1, "train.checkpoint_every": 2,
     "evaluate.sentences": 1,
 }  # fmt: skip
+CONFIG = f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm,corpus=text:{{place}}/text.txt"
+
+
+STUDY = """
+from bertlab.studies.study import Study
+
+def get_study(arguments=None):
+    return Study(
+        name="soaked", title="", question="?", config="{config}",
+        axes={{"head": {{"A": {{}}, "B": {{"finetune.head.bilstm": 1}}}}, "seed": [1]}},
+        overrides={overrides!r},
+        downstream={{"trec": {{"task_data.directory": "{place}/task", "train.steps": 4, "data.batch_size": 4}}}},
+    )
+"""
 
 
 @dataclass(frozen=True)
@@ -55,20 +70,26 @@ class Stage:
 
 def stages() -> list[Stage]:
     """The stages, each after those that it needs."""
-    config = f"--config={ROOT}/experiments/pretrain/bert.py:objectives=mlm,corpus=text:{{place}}/text.txt"
+    config = f"--config={CONFIG}"
     settings = [f"--config.{key}={value}" for key, value in SMALL.items()]
     cache = "--config.data.directory={place}/cache"
     of_text = [setting for setting in settings if setting.startswith("--config.data.")]
     tokenizer = ["--kind=bpe", "--vocab_size=400", "--out={place}/tokenizer"]
+    task = ["--run={place}/study/a", "--task=trec", "--config.task_data.directory={place}/task", "--config.train.steps=4"]
+    task += ["--config.data.batch_size=4", "--config.train.checkpoint_every=2", "--config.train.eval_every=2"]
     return [
         Stage("prepare", ["prepare", "--corpus=text:{place}/text.txt", *of_text, cache], "cache"),
         Stage("train", ["train", config, *settings, cache, "--workdir={place}/study/a"], "study/a"),
         Stage("tokenizer", ["tokenizer", "train", "--corpus=text:{place}/text.txt", *tokenizer], "tokenizer"),
         Stage("export", ["export", "{place}/study/a", "--to=huggingface", "{place}/exported/x"], "exported"),
         Stage("import", ["import", "--from=huggingface", "{place}/exported/x", "--workdir={place}/imported/x"], "imported"),
+        Stage("finetune", ["finetune", *task, "--recipe=bert", "--workdir={place}/tuned/x"], "tuned"),
+        Stage("adapt", ["adapt", *task, "--recipe=same", "--workdir={place}/adapted/x"], "adapted"),
+        Stage("evaluate", ["evaluate", "--run={place}/study/a", "--out={place}/scores/x.json"], "scores"),
         Stage("embed", ["embed", "--run={place}/study/a", "--text={place}/lines.txt", "--out={place}/e/x.npz"], "e"),
         Stage("publish", ["publish", "{place}/of_one", "{place}/published"], "published"),
         Stage("report", ["report", "{place}/study/a"], "study/a"),
+        Stage("sweep", ["sweep", "--study={place}/study.py", "--workdir={place}/swept"], "swept"),
     ]
 
 
@@ -81,6 +102,12 @@ class Soak:
         self.whole: dict[str, dict[str, str]] = {}
         (place / "text.txt").write_text("\n\n".join(" ".join(topics[name].split()) for name in sorted(topics)[:40]))
         (place / "lines.txt").write_text("a parser reads a file\nthe grammar\n")
+        overrides = SMALL | {"data.directory": f"{place}/cache", "finetune.mesh.data": 1}
+        (place / "study.py").write_text(STUDY.format(config=CONFIG.format(place=place), overrides=overrides, place=place))
+        (place / "task").mkdir()
+        for file, count in (("TREC.train.all", 24), ("TREC.test.all", 6)):
+            lines = (f"{i % 2} {('What reads file', 'Who wrote module')[i % 2]} {i} ?\n" for i in range(count))
+            (place / "task" / file).write_text("".join(lines))
         self.stages = [stage for stage in stages() if not names or stage.name in names]
         for stage in self.stages:
             if stage.name == "publish":  # a study of one run
@@ -149,7 +176,7 @@ class Soak:
         try:
             layer = Layer([self.place / stage.writes], point, fault)
             status, said = self.run(stage, layer)
-            if wrong := self._wrong(stage, status, said):
+            if wrong := self._wrong(stage, status, said, fault):
                 return "failed", f"{wrong}\n{said[-3000:]}"
             again, said = (0, said) if status == 0 else self.run(stage, Layer([]))
             if again != 0:
@@ -165,13 +192,14 @@ class Soak:
         finally:
             self.restore(stage, after=True)
 
-    def _wrong(self, stage: Stage, status: int | None, said: str) -> str:
+    def _wrong(self, stage: Stage, status: int | None, said: str, fault: str) -> str:
         """What a command may not leave behind after a fault."""
-        if status not in (0, 1, 2):
+        killed = fault in KILLS and status == -signal.SIGKILL
+        if status not in (0, 1, 2) and not killed:
             return f"it ends with status {status}"
         if "Traceback" in said:
             return f"it ends with status {status} and a traceback"
-        if status and not said.splitlines()[-1].startswith("bertlab "):
+        if status and not killed and not said.splitlines()[-1].startswith("bertlab "):
             return "its last line is not its own sentence"
         top = self.place / stage.writes
         for path in sorted(top.rglob("*.json*")):

@@ -45,18 +45,20 @@ def run(*command):
 def test_each_call_of_a_write_fails_once_and_leaves_no_half_of_a_file(tmp_path):
     lines = [line.split() for line in run("-c", "import sys" + OWN, str(tmp_path)).splitlines()]
     points = [point.partition(":")[0] for point, *_ in lines]
-    assert sorted(set(points)) == ["mkdir", "open", "rename", "write"] and len(lines) == 2 + 3 + 3 + 3
+    assert sorted(set(points)) == ["mkdir", "open", "rename", "write"] and len(lines) == 3 + 4 + 4 + 5
     for point, fault, status, met, whole in lines:
-        expected = ("0", "True") if fault == "short" else ("1", "None")
+        expected = {"short": ("0", "True"), "killed": ("-9", "None"), "torn": ("-9", "None")}.get(fault, ("1", "None"))
         assert met == "True" and (status, whole) == expected, (point, fault)
 
 
-# The disk is full in the middle of a checkpoint; the removal of an old one stops half-way; one has no costs.
+# The disk is full in the middle of a checkpoint; the removal of an old one stops half-way; one has no costs; the process is
+# killed after half of a checkpoint's file, and before a checkpoint gets its name.
 FULL = {r"train/write:a/checkpoints/4[^=]*state[^/]*/d/\*#1=ENOSPC": "write"}
 OTHERS = {r"train/remove:a/checkpoints/2/state#1=EIO": "remove", r"train/rename:a/costs.json#2=EIO": "rename"}
+KILLED = {r"train/write:a/checkpoints/4[^=]*state[^/]*/d/\*#1=torn": "write", "train/rename:a/checkpoints/4#1=killed": "rename"}
 
 
-@pytest.mark.parametrize("points", [FULL, pytest.param(OTHERS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("points", [FULL, *(pytest.param(of, marks=pytest.mark.slow) for of in (OTHERS, KILLED))])
 def test_a_run_that_meets_a_fault_ends_as_an_undisturbed_one(points):
     said = run("-m", "tests.faults.soak", f"--only={'|'.join(points)}", "--stages=prepare,train")
     rows = dict(re.findall(r"^(\w+) +\w+ +(\d+ +\d+ +\d+)$", said, re.MULTILINE))
