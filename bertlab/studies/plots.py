@@ -21,6 +21,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullL
 from bertlab.studies.curves import along_trajectories, untrained
 from bertlab.studies.measurements import Measure, Results, bounds
 from bertlab.studies.seeds import mean_scores, pretraining_seeds, seed_tables
+from bertlab.transfer.evaluations import BOUNDS, CODE_LENGTHS
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
 INK = "#2b2b2b"
@@ -59,6 +60,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)), (0, (3, 1.2, 1, 1.2, 1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 HATCHES = ("", "\\\\\\\\", "....", "xxxx", "----", "oo")
+SEED_DOTS = {"markersize": 3, "color": INK, "markerfacecolor": PAGE, "markeredgewidth": 0.8}
+LABEL = {"facecolor": PAGE, "edgecolor": "none", "pad": 1}  # lines end before a number
 REFERENCE_COLOUR = "#8a8a8a"
 REFERENCE_DASHES = ((0, (4, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)), (0, (12, 3)))
 MOST_FREQUENT_LINE = {"color": REFERENCE_COLOUR, "linewidth": 1.6, "linestyle": "-"}
@@ -400,8 +403,7 @@ def draw_bars(
             error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2.5},
         )
         if len(scores) > 1:
-            dots = {"markersize": 3, "color": INK, "markerfacecolor": PAGE, "markeredgewidth": 0.8}
-            panel.plot(scores, [place] * len(scores), "o", **dots)
+            panel.plot(scores, [place] * len(scores), "o", **SEED_DOTS)
         reach = max(0.0, scores.max(), mean + sd)
         low, high = min(low, scores.min(), mean - sd), max(high, reach)
         texts.append(score_number(scores.mean() / factor, name))
@@ -411,7 +413,7 @@ def draw_bars(
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
-            bbox={"facecolor": PAGE, "edgecolor": "none", "pad": 1},  # lines end before a number
+            bbox=LABEL,
         )
     if low < 0:
         panel.axvline(0, color=INK, linewidth=0.8)
@@ -420,6 +422,63 @@ def draw_bars(
     # A panel is about two inches wide; the longest number needs its part of them.
     numbers = (max(map(text_width, texts)) + 0.12) / 2
     panel.set_xlim(low, low + (high - low) / (1 - numbers) or 1)
+
+
+def code_lengths(results: Results, styles: Mapping[str, LineStyle]) -> Figure:
+    """Bits per byte of held-out text, a row for each variant that has a code length or a bound of one.
+
+    A disc is a mean over seeds of code lengths, a bar with an arrow that of upper bounds: the code length lies there or left
+    of it. Small circles are single seeds.
+
+    Args:
+        results: The study; `has_code_lengths` says whether there is something to compare.
+        styles: Variant -> style, from `line_styles`.
+    """
+    known = []  # (variant, whether it is a bound, values by seed)
+    for kind in CODE_LENGTHS:
+        tables = seed_tables(results, _bits_per_byte(kind))
+        values = {variant: table.mean(axis=1).dropna() for variant, table in tables.items()}
+        known += [(variant, kind in BOUNDS, of) for variant, of in values.items() if len(of)]
+    known.sort(key=lambda row: results.variants.index(row[0]))
+    labels = [wrapped(variant, 1.8) for variant, *_ in known]
+    heights = [max(0.28, lines_height(label) + 0.1) for label in labels]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.2, 0.65 + sum(heights)), layout="constrained")
+        panel = figure.subplots()
+        places = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
+        low, high, texts = math.inf, -math.inf, []
+        for place, (variant, bound, values) in zip(places, known, strict=True):
+            mean, colour = values.mean(), styles[variant].colour
+            if bound:
+                panel.plot(mean, place, "|", color=colour, markersize=11, markeredgewidth=2)
+                arrow = {"arrowstyle": "<-", "color": colour, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0}
+                panel.annotate("", (mean, place), xytext=(-24, 0), textcoords="offset points", arrowprops=arrow)
+            else:
+                panel.plot(mean, place, "o", color=colour, markersize=8)
+            if len(values) > 1:
+                panel.plot(values, [place] * len(values), "o", **SEED_DOTS)
+            texts.append(f"{'≤ ' * bound}{mean:.3f}")
+            low, high = min(low, values.min()), max(high, values.max())
+            panel.annotate(texts[-1], (values.max(), place), xytext=(8, 0), textcoords="offset points", va="center", bbox=LABEL)
+        room = (max(map(text_width, texts)) + 0.25) / 4  # a panel is at least four inches wide
+        width = (high - low) / (1 - room - 0.08) or 1
+        panel.set_xlim(low - 0.08 * width, high + room * width)
+        panel.set_yticks(places, labels)
+        panel.set_ylim(sum(heights), 0)
+        panel.set_xlabel("bits per byte of held-out text; ≤ and arrows: upper bound")
+        panel.grid(axis="y", visible=False)
+        panel.tick_params(axis="y", length=0)
+    return figure
+
+
+def has_code_lengths(results: Results) -> bool:
+    """Whether some variants have a code length, and others a bound of one."""
+    measured = results.measures(stage="evaluate")
+    return all(_bits_per_byte(kind) in measured for kind in CODE_LENGTHS)
+
+
+def _bits_per_byte(kind: str) -> Measure:
+    return Measure("evaluate", "", "test", f"bits_per_byte/{kind}")
 
 
 NARROWEST = 0.05  # of a share's scale of colours

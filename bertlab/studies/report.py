@@ -149,6 +149,8 @@ def figures(results: Results) -> dict[str, Figure]:
         drawn["score_curves"] = plots.score_curves(curve, names, X_AXES, styles)
     for figure in score_maps(results):
         drawn["heat_map"] = figure
+    if plots.has_code_lengths(results):
+        drawn["code_lengths"] = plots.code_lengths(results, styles)
     return drawn
 
 
@@ -281,6 +283,7 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
         }
         for i, drawn in enumerate(score_maps(results))
     ]
+    lengths = plots.code_lengths(results, styles) if plots.has_code_lengths(results) else None
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(resources.files("bertlab.studies").joinpath("report.html.j2").read_text(encoding="utf-8"))
@@ -296,6 +299,7 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
         score_curves=html_curves(plots.score_curves, along, list(dict.fromkeys(along["metric"])), along, styles, "score"),
         bars=bars,
         maps=maps,
+        code_lengths=inline_svg(lengths, "l", "bits per byte by variant") if lengths else "",
         references=untrained(results),
         least=bool(results.measures(stage="most_frequent")),
         shared=shared_curves(results),

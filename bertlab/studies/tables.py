@@ -14,7 +14,7 @@ from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
 from bertlab.studies.study import COSTS
 from bertlab.studies.text import MISSING, count_text, interval, number, p_text, seconds_text, spread
-from bertlab.transfer.evaluations import BIASES, BOUNDS
+from bertlab.transfer.evaluations import BIASES, BOUNDS, CODE_LENGTHS
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
 SCALES = "One scale for all (test)"
@@ -37,8 +37,8 @@ SCALES_NOTE = (
     " over random orders; all these compare with each other. Pseudo ones mask each token in turn and see both sides of it; they"
     " are not code lengths and compare only with each other (within-word: later pieces of the word are masked too)."
 )
-# A left-to-right model's code length and the others' bounds share a column.
-CODE_LENGTH, ONE_AXIS = "code length", ("left-to-right", *BOUNDS)
+# Heads the column of all CODE_LENGTHS.
+CODE_LENGTH = "code length"
 ONE_SEED_NOTE = "For one seed, s.e. is the standard error over texts or pairs; for several, ± is the deviation over seeds."
 PHENOMENA = "Minimal pairs by phenomenon (%, test)"
 PHENOMENA_NOTE = (
@@ -144,8 +144,8 @@ def table(results: Results) -> pd.DataFrame:
         asked = [measure for measure in results.measures(stage="evaluate") if measure.metric.startswith(prefix)]
         asked.sort(key=lambda measure, prefix=prefix: measure.metric.removeprefix(prefix) in BOUNDS)
         kinds = [measure.metric.removeprefix(prefix) for measure in asked]
-        one_axis = prefix == "bits_per_byte/" and {*kinds} >= {*ONE_AXIS}
-        named = [CODE_LENGTH if one_axis and kind in ONE_AXIS else kind for kind in kinds]
+        one_axis = prefix == "bits_per_byte/" and {*kinds} >= {*CODE_LENGTHS}
+        named = [CODE_LENGTH if one_axis and kind in CODE_LENGTHS else kind for kind in kinds]
         for measure, kind, name in zip(asked, kinds, kind_labels(list(zip(named, (m.task for m in asked)))), strict=True):
             bound = "≤ " if kind in BOUNDS and prefix == "bits_per_byte/" else ""
             cells = [cell if cell == MISSING else bound + cell for cell in column(measure, form)]

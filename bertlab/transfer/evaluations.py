@@ -23,6 +23,9 @@ TEST_SPLIT = "test split"
 BOUNDS = ("any-order",)
 """Kinds whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
+CODE_LENGTHS = ("left-to-right", *BOUNDS)
+"""Kinds that compare with each other: a left-to-right model's code length, and bounds of those of the others."""
+
 MEASURES = {
     "bits_per_byte": ("value", "standard_error", "text_hash", "tokens", "pieces", "unknown", "lowercase"),
     "minimal_pairs": ("accuracy", "standard_error", "text_hash", "pairs"),

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import itertools
 import random
@@ -16,7 +17,9 @@ from bertlab.studies.plots import (
     REFERENCE_COLOUR,
     STYLE,
     add_legend,
+    code_lengths,
     downstream_bars,
+    has_code_lengths,
     heat_map,
     learning_curves,
     line_handle,
@@ -356,3 +359,28 @@ def test_metrics_have_units_and_those_of_tasks_are_shown_in_percent():
         "t/rank",
     ]
     assert {name: metric_label(f"task/{name}") for name in METRICS} == {name: f"task/{name} (%)" for name in METRICS}
+
+
+def test_code_lengths_and_bounds_share_an_axis_and_bounds_are_marked(results):
+    variants = list(dict.fromkeys(results.runs["variant"]))
+    rows = []
+    for number, run in enumerate(results.finished["run"]):
+        variant = results.runs.set_index("run").loc[run, "variant"]
+        kind = "any-order" if variant == variants[0] else "left-to-right"
+        rows.append((run, "evaluate", "", "test", f"bits_per_byte/{kind}", 2 + variants.index(variant) + number % 2, np.nan))
+    assert not has_code_lengths(results)
+    table = pd.concat([results.measurements, pd.DataFrame(rows, columns=COLUMNS)], ignore_index=True)
+    measured = dataclasses.replace(results, measurements=table)
+    assert has_code_lengths(measured)
+    [panel] = code_lengths(measured, line_styles(results.runs)).axes
+    finished = [variant for variant in variants if variant in set(results.finished["variant"])]
+    assert [label.get_text() for label in panel.get_yticklabels()] == finished
+    means = [np.mean([value for run, *_, value, _ in rows if run in of]) for of in map(set, runs_by_variant(results, finished))]
+    texts = [text.get_text() for text in panel.texts if text.get_text()]
+    assert texts == [f"{'≤ ' * (variant == variants[0])}{mean:.3f}" for variant, mean in zip(finished, means, strict=True)]
+    arrows = [text for text in panel.texts if text.arrow_patch]
+    assert [arrow.xy[0] for arrow in arrows] == [pytest.approx(means[0])] and arrows[0].get_position()[0] < 0, "to the left"
+
+
+def runs_by_variant(results, variants):
+    return [results.finished.loc[results.finished["variant"] == variant, "run"] for variant in variants]
