@@ -322,13 +322,19 @@ def check_result(file: Path, digest: str, track: Track) -> dict:
     """A result file.
 
     Raises:
-        UserError: it is of another config, text or target than the entry and the track have now.
+        UserError: it is of another config, text or target than the entry and the track have now, or its evaluations say another
+            time or end.
     """
     result = read_json(file)
     expected = {"config": digest, "target": track.target, "text": track.text or result["text"]}
     for key, value in expected.items():
         if result[key] != value:
             raise UserError(f"{file}: its {key} is {result[key]!r}, and now it is {value!r}; delete the file and measure again")
+    *before, (seconds, _, loss) = result["curve"]
+    ends = {"seconds": round(result["seconds"], 3) == seconds, "loss": result["loss"] == loss}
+    ends["reached"] = result["reached"] == (loss <= track.target) and all(of > track.target for *_, of in before)
+    if wrong := [key for key, right in ends.items() if not right]:
+        raise UserError(f"{file}: {wrong[0]} is not what the file's curve says; delete the file and measure again")
     return result
 
 
@@ -351,6 +357,10 @@ def table(folder: Path, track: Track) -> str:
     """A table for each machine, in the order of records, and the entries that were not measured."""
     known = entries(folder)
     found = [check_result(file, config_digest(entry.config()), track) for entry in known for file in entry.results()]
+    for entry, machine in sorted({(result["entry"], result["machine"]) for result in found}):
+        seeds = sorted(result["seed"] for result in found if (result["entry"], result["machine"]) == (entry, machine))
+        if seeds != list(range(1, len(seeds) + 1)):
+            raise UserError(f"{folder}: {entry} on {machine} has seeds {seeds}; measure 1, 2, 3 and so on, and leave none out")
     parts = [f"**{name}**\n\n{of_machine(name, found, known)}" for name in sorted({result["machine"] for result in found})]
     heads = ("Entry", "Time", "What made it faster")
     missing = [(entry.name, "not measured", entry.why) for entry in known if not entry.results()]
@@ -358,7 +368,7 @@ def table(folder: Path, track: Track) -> str:
 
 
 def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> str:
-    """The table of one machine. Times are geometric means; p is Welch's on log time against the record before.
+    """The table of one machine. Times are geometric means; p is Welch's on log time against the fastest entry above.
 
     The first entry that reaches the target is a record, and so is a faster one with p < 0.05. An entry that did not reach the
     target with every seed took longer than its runs: ">" marks a bound.
@@ -369,13 +379,13 @@ def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> st
     bound = {entry: "" if all(r["reached"] for r in of) else "> " for entry, of in by_entry.items()}
     dates = {entry: min(r["date"] for r in of) for entry, of in by_entry.items()}
     order = sorted(by_entry, key=lambda entry: (entry.name != BASELINE, dates[entry], -logs[entry].mean()))
-    rows, record, first = [], None, order[0]
+    rows, fastest, first = [], None, order[0]
     for entry in order:
         of, mean, p = by_entry[entry], logs[entry].mean(), math.nan
-        if record is not None and not bound[entry] and min(len(of), len(by_entry[record])) > 1:
-            both = [pd.Series(logs[e], [f"{e.name} {r['seed']}" for r in by_entry[e]]) for e in (entry, record)]
-            p = compare_variants(*both, (entry.name, record.name)).p
-        is_record = not bound[entry] and (record is None or (p < 0.05 and mean < logs[record].mean()))
+        if fastest is not None and not bound[entry] and min(len(of), len(by_entry[fastest])) > 1:
+            both = [pd.Series(logs[e], [f"{e.name} {r['seed']}" for r in by_entry[e]]) for e in (entry, fastest)]
+            p = compare_variants(*both, (entry.name, fastest.name)).p
+        faster = not bound[entry] and (fastest is None or mean < logs[fastest].mean())
         has_speed = first.name == BASELINE and not bound[entry]
         mean_of = lambda key, of=of: count_text(float(np.mean([r[key] for r in of])))
         rows.append(
@@ -385,12 +395,12 @@ def of_machine(name: str, results: Sequence[dict], known: Sequence[Entry]) -> st
                 "Speed (BERT: 1)": f"{bound[first]}{math.exp(logs[first].mean() - mean):.2f}" if has_speed else "–",
                 "Seeds": len(of),
                 "p": p_text(p),
-                "Record": "yes" if is_record else "",
+                "Record": "yes" if faster and (fastest is None or p < 0.05) else "",
                 **{head: mean_of(head.lower()) for head in ("Steps", "Tokens", "FLOPs")},
                 "Loss on test": f"{np.mean([r['test_loss'] for r in of]):.3f}",
                 "Date": dates[entry],
                 "What made it faster": entry.why,
             }
         )
-        record = entry if is_record else record
+        fastest = entry if faster else fastest
     return markdown_table(pd.DataFrame(rows))

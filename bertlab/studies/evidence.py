@@ -156,8 +156,9 @@ def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places:
         " compare signs, never values. [How verdicts are reached](#how-verdicts-are-reached) has the rule.",
         f"Of {len(counted)} measured rows, {len(counted) - len(undecided)} are decided by their own study's correction, and"
         f" {len(decided)} if all are corrected together (column Holm). Of the {len(undecided)} undecided rows, {narrow} have an"
-        f" interval within {100 * SMALL:g} points of zero: no larger difference is likely there. The others cannot tell."
-        f" {len(waiting)} more findings are not run.",
+        f" interval within {100 * SMALL:g} points of zero, so over seeds a larger difference is unlikely; the others cannot"
+        f" tell. {len(waiting)} more findings are not run.",
+        by_finding(counted),
         "A number after a task is that of its labelled examples, as in `ud_1000`; `_probe` is a linear layer on frozen states."
         " Scores of ours are accuracies or F1 in %; where a paper prints errors, the lower one is the better.",
         markdown_table(counts(rows, decided)),
@@ -189,6 +190,21 @@ def counts(rows: Sequence[Row], decided: Sequence[Comparison]) -> pd.DataFrame:
     total = {key: sum(line[key] for line in lines) for key in (*WORDS, "decided by Holm")}
     lines.append({"": "all", **total})
     return pd.DataFrame(lines)
+
+
+def by_finding(counted: Sequence[Row]) -> str:
+    """How many published findings the rows are of, and what came out of each; one that is printed once counts once."""
+    words: dict[tuple[str, str], set[str]] = {}
+    for row in counted:
+        words.setdefault((row.verdict.claim["published"], row.verdict.claim["source"]), set()).add(row.verdict.word)
+    both = sum({"agrees", "disagrees"} <= of for of in words.values())
+    agrees, disagrees = (sum(word in of for of in words.values()) - both for word in ("agrees", "disagrees"))
+    mixed = f", {both} both" if both else ""
+    rest = len(words) - agrees - disagrees - both
+    return (
+        f"The rows are of {len(words)} published findings. {agrees} agree in at least one row and disagree in none, {disagrees}"
+        f" the other way round{mixed}; {rest} are undecided in all their rows."
+    )
 
 
 def decided_together(found: Sequence[Comparison], level: float = 0.05) -> list[Comparison]:

@@ -33,11 +33,16 @@ from bertlab.studies.study import Claim, Study
 
 COUNTS, FEWER = (100, 500, 2000, 10_000), (100, 300, 1000)
 STEPS = 3000
-# Held against the study's smallest number of examples. Semi-supervised above supervised is no finding here: in the paper it is
-# one on IMDb and AG News, and the two are alike on TREC-6.
+# (higher, lower, how many times the higher's examples the lower has, published); the higher has the study's fewest examples.
+# Semi-supervised above supervised is no finding here: in the paper it is one on IMDb and AG News, and the two are alike on
+# TREC-6. That few labels match many from scratch is a finding that differences can only refute.
+MATCH = "100 labels match 10 times more from scratch (IMDb), or 20 times (AG News)"
+SEMI = "100 labels and the task's texts match 50 times more from scratch (AG News), or 100 times (IMDb)"
 CLAIMS = (
-    ("supervised", "from scratch", "100 labels are worth 1,000 (IMDb) and 2,000 (AG News) from scratch; above it on TREC-6"),
-    ("semi-supervised", "from scratch", "100 labels are worth 10,000 (IMDb) and 5,000 (AG News); above it on TREC-6"),
+    ("supervised", "from scratch", 1, "above it with 100 labels on IMDb, TREC-6 and AG News"),
+    ("semi-supervised", "from scratch", 1, "above it with 100 labels on IMDb, TREC-6 and AG News"),
+    ("supervised", "from scratch", 10, MATCH),
+    ("semi-supervised", "from scratch", 10, SEMI),
 )
 
 
@@ -71,7 +76,11 @@ def get_study(arguments=None):
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies),
-        claims=[Claim(f"{few}, {a}", f"{few}, {b}", of, "Howard and Ruder 2018, section 5") for a, b, of in CLAIMS if few],
+        claims=[
+            Claim(f"{few}, {a}", f"{int(few) * times}, {b}", of, "Howard and Ruder 2018, section 5")
+            for a, b, times, of in CLAIMS
+            if few and str(int(few) * times) in examples
+        ],
         contrasts=[
             *((f"{count}, BERT", f"{count}, supervised") for count in examples),
             *((f"{few}, supervised", f"{more}, from scratch") for few, more in itertools.pairwise(examples)),

@@ -144,11 +144,14 @@ def test_the_measure_is_the_loss_of_the_hidden_tokens(small_config, objective, h
 def result(entry, seed, seconds, folder, machine="A, 2 cores", date="2026-01-01", **more):
     """Writes a result file of an entry of the folder."""
     of = {"entry": entry, "seed": seed, "machine": machine, "date": date, "reached": True, "seconds": seconds, "steps": 10}
-    of |= {"tokens": 10, "flops": 10.0, "test_loss": 4.1, "target": 4.0, "text": ""}
+    of |= {"tokens": 10, "flops": 10.0, "test_loss": 4.1, "target": 4.0, "text": ""} | more
+    of |= {"loss": 4.0 if of["reached"] else 4.5}
+    of["curve"] = more.get("curve", [[1.0, 5, 5.0], [round(of["seconds"], 3), 10, of["loss"]]])
     of["config"] = config_digest(Entry(folder, entry).config())
     file = folder / "results" / entry / f"{machine[0]}-seed={seed}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(of | more))
+    file.write_text(json.dumps(of))
+    return file
 
 
 def test_a_table_compares_with_the_record_before_on_the_same_machine(folder):
@@ -169,12 +172,35 @@ def test_a_table_compares_with_the_record_before_on_the_same_machine(folder):
     logs = {seconds: np.log(seconds * np.array([1.01, 1.02, 1.03])) for _, seconds, _ in times}
     against = lambda seconds, record: p_text(ttest_ind(logs[seconds], logs[record], equal_var=False).pvalue)
     assert [row[4] for row in rows[1:4]] == [against(25, 100), against(50, 25), against(24, 25)]
-    assert [row[4] for row in rows[4:6]] == [against(23.8, 24), against(23.2, 24)], "`near` is no record: chance explains it"
-    assert [row[5] for row in rows] == ["yes", "yes", "", "yes", "", "yes", ""]
-    assert 0.001 < float(rows[3][4]) < 0.05 and float(rows[4][4]) > 0.05 and against(24, 100) == "< 0.001"
+    assert [row[4] for row in rows[4:6]] == [against(23.8, 24), against(23.2, 23.8)]
+    assert [row[5] for row in rows] == ["yes", "yes", "", "yes", "", "yes", ""], "`near` is no record: chance explains it"
+    assert 0.001 < float(rows[3][4]) < 0.05 and float(rows[4][4]) > 0.05 > float(rows[5][4])
     assert rows[0][4] == rows[6][4] == "–"
     assert "| bert | > 70.0 s | – |" in second and "| fast | 7.0 s | > 10.00 |" in second
     assert rows[6][1].startswith("> ") and "| new | not measured |" in rest
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"curve": [[12.0, 10, 4.0]]}, "seconds is not what"),
+        ({"curve": [[10.0, 10, 4.5]]}, "loss is not what"),
+        ({"curve": [[5.0, 5, 3.9], [10.0, 10, 4.0]]}, "reached is not what"),
+        ({"target": 4.5}, "target is 4.5, and now it is 4.0"),
+    ],
+)
+def test_a_result_that_its_evaluations_refute_is_refused(folder, more, said):
+    result("bert", 1, 10.0, folder)
+    result("bert", 2, 10.0, folder, **more)
+    with pytest.raises(UserError, match=said):
+        table(folder, module.TRACK)
+
+
+def test_seeds_are_not_chosen(folder):
+    for seed in (1, 3):
+        result("bert", seed, 10.0, folder)
+    with pytest.raises(UserError, match=r"bert on A, 2 cores has seeds \[1, 3\]; measure 1, 2, 3 and so on"):
+        table(folder, module.TRACK)
 
 
 def test_the_committed_entries_keep_the_rules_and_the_committed_table_is_that_of_the_committed_files(tmp_path):

@@ -174,6 +174,7 @@ def check_page(place, page):
     check_differences(published, tables, scored)
     check_seeds(published, tables, scored)
     check_sentences(published, page.read_text(), scored)
+    check_published(published, tables)
     return check_findings(published, tables, scored)
 
 
@@ -190,6 +191,7 @@ def check_scores(published, tables):
                 scored[task] = published.scores(task, f"{match[2] or task}/{match[3]}")
                 assert scored[task].keys() == set(published.variants)
                 for row in table:
+                    assert row["seeds"] == str(len(scored[task][row["Variant"]])), row
                     assert close(row[head], spread_of([100 * x for x in scored[task][row["Variant"]].values()])), (row, head)
             elif head.endswith("/loss"):
                 known = published.losses(head)
@@ -290,8 +292,7 @@ def check_differences(published, tables, scored):
     for task, pair, row in found["contrasts"]:
         expected = interval_of(scored[task], *contrasts[pair], len(contrasts))
         assert close(f"{row['difference']} {row['95 % interval']}", expected[:3]), row
-    if at_last(published) != variants:
-        return
+    variants = at_last(published)
     assert len(found["first"]) in (0, len(scored) * (len(variants) - 1))
     for task, pair, row in found["first"]:
         one = pair.removesuffix(f" − {variants[0]}")
@@ -307,6 +308,45 @@ def check_differences(published, tables, scored):
         signs = np.array(list(itertools.product((1, -1), repeat=seeds)))
         flipped = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) * (1 - 1e-12))
         assert close(row["p by sign flips"].replace("(", ""), [flipped, 2 / 2**seeds], 3), row
+
+
+def check_published(published, tables):
+    """The paper's table, as study.json has it."""
+    given = published.study["published"]
+    if given:
+        [table] = [table for table in tables if list(table[0])[1:] == given["columns"]]
+        assert {row["Variant"] for row in table} == given["rows"].keys()
+        for row in table:
+            for head, value in zip(given["columns"], given["rows"][row["Variant"]], strict=True):
+                assert row[head] == "–" if value is None else float(row[head]) == value, (row, head)
+
+
+def check_all_scores(tables, places):
+    """The first page's means over seeds of every study and task."""
+    [table] = [table for table in tables if list(table[0]) == ["Page", "Task", "Scores"]]
+    expected = {}
+    for place in places:
+        published = Published(place)
+        for page_table in tables_of(place / "README.md"):
+            for head in page_table[0]:
+                if match := re.fullmatch(r"(\S+) (?:(\S+) )?(\w+) \(%\)", head):
+                    task, metric = match[1], f"{match[2] or match[1]}/{match[3]}"
+                    of = published.scores(task, metric)
+                    means = {name: 100 * np.mean(list(of[name].values())) for name in at_last(published)}
+                    expected[place.name, task] = means
+    found = set()
+    for row in table:
+        page = re.match(r"\[(\w+)\]", row["Page"])[1]
+        [means] = [of for (place, task), of in expected.items() if place == page and row["Task"].startswith(f"{task}/")]
+        found.add((page, row["Task"]))
+        if several := re.fullmatch(r"(\d+) variants, from (.+) (\S+) to (.+) (\S+)", row["Scores"]):
+            count, low, lowest, high, highest = several.groups()
+            assert int(count) == len(means) and close(lowest, [min(means.values())]) and close(highest, [max(means.values())])
+            assert close(lowest, [means[low]]) and close(highest, [means[high]]), row
+        else:
+            listed = dict(of.rsplit(" ", 1) for of in row["Scores"].split("; "))
+            assert listed.keys() == means.keys() and all(close(text, [means[name]]) for name, text in listed.items()), row
+    assert len(found) == len(table) == len(expected)
 
 
 def check_seeds(published, tables, scored):

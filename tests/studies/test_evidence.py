@@ -23,7 +23,7 @@ from bertlab.studies.report import figures
 from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.study import Claim, load_study
 from tests.conftest import ROOT
-from tests.studies.page_oracle import Published, check_page, differences_of, tables_of
+from tests.studies.page_oracle import Published, check_all_scores, check_page, differences_of, tables_of
 
 RESULTS, STUDIES = ROOT / "experiments/results", ROOT / "experiments/ablations"
 
@@ -239,7 +239,7 @@ def test_the_first_page_has_the_rows_of_all_pages_and_counts_them():
     tables = tables_of(RESULTS / PAGE)
     counts = {row.pop(""): {key: int(value) for key, value in row.items()} for row in tables[0]}
     rows = [row for table in tables for row in table if "Page" in row and "Verdict" in row]
-    key = lambda page, row: (page, row["Finding"], row["Task"], row["Verdict"], row["Ours"])
+    key = lambda page, row: (page, *(row[name] for name in ("Finding", "Published", "Task", "Verdict", "Ours", "Seeds")))
     of_pages = sorted(key(place.name, row) for place in PUBLISHED_STUDIES for row in check_page(place, place / PAGE))
     assert sorted(key(re.match(r"\[(\w+)\]", row["Page"])[1], row) for row in rows) == of_pages
     counted = [row for row in rows if not row.get("Among those of")]
@@ -248,7 +248,25 @@ def test_the_first_page_has_the_rows_of_all_pages_and_counts_them():
         assert counts["all"][word] == sum(of[word] for name, of in counts.items() if name != "all")
     ends = [re.search(r"\((\S+) to (\S+)\)", row["Ours"]).groups() for row in counted if row["Verdict"] == "undecided"]
     narrow = sum(max(abs(float(end)) for end in of) <= 2 for of in ends)
-    assert f"Of the {len(ends)} undecided rows, {narrow} have an interval within 2 points" in (RESULTS / PAGE).read_text()
+    assert f"Of the {len(ends)} undecided rows, {narrow} have an interval within 2 points" in (
+        text := (RESULTS / PAGE).read_text()
+    )
+    measured = counts["all"]["agrees"] + counts["all"]["disagrees"] + len(ends)
+    assert f"Of {measured} measured rows, {measured - len(ends)} are decided by their own study" in text
+    words = {}
+    for row in counted:
+        words.setdefault(row["Published"], set()).add(row["Verdict"])
+    of_findings = [of & {"agrees", "disagrees"} for published, of in words.items() if of & set(WORDS[:3])]
+    agree, disagree = of_findings.count({"agrees"}), of_findings.count({"disagrees"})
+    assert f"of {len(of_findings)} published findings. {agree} agree in" in text and f"in none, {disagree} the other" in text
+    ran = {json.loads((place / "study.json").read_text())["name"] for place in PUBLISHED_STUDIES}
+    studies = [load_study(str(path)) for path in STUDIES.glob("*.py")]
+    waiting = [(study.name, claim) for study in studies for claim in study.claims if study.name not in ran]
+    rows_of = lambda claim: (f"{claim.higher} above {claim.lower}", f"{claim.published} ({claim.source})")
+    [not_run] = [table for table in tables if "Study" in table[0]]
+    listed = [(row["Study"], row["Finding"], row["Published"]) for row in not_run]
+    assert sorted(listed) == sorted((name, *rows_of(claim)) for name, claim in waiting)
+    assert f"{len(waiting)} more findings are not run" in text
     values = []  # p of every counted row
     for row in (row for row in counted if row["Ours"]):
         place = RESULTS / re.match(r"\[(\w+)\]", row["Page"])[1]
@@ -257,6 +275,7 @@ def test_the_first_page_has_the_rows_of_all_pages_and_counts_them():
         of_task = Published(place).scores(row["Task"], f"{parts[-2] if len(parts) > 2 else parts[0]}/{parts[-1]}")
         differences = differences_of(of_task, *row["Finding"].split(" above "))
         values.append((scipy.stats.ttest_1samp(differences, 0).pvalue, row["Holm"] == "decided"))
+    check_all_scores(tables, PUBLISHED_STUDIES)
     rejected = by_holm([p for p, _ in values])
     assert {p for p, decided in values if decided} == set(rejected) and counts["all"]["decided by Holm"] == len(rejected)
 

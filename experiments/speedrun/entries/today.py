@@ -1,4 +1,4 @@
-"""The body of scale=tiny at six times BERT's rate, 30 % masked, no next sentences, no dropout.
+"""The body of scale=tiny at six times the rate of `bert`, 30 % masked, no next sentences, no dropout.
 
 Rotary positions, pre-norm with RMSNorm, no biases, an initial deviation of 0.05, β2 of 0.98 (experiments/README.md).
 """
