@@ -170,17 +170,16 @@ def _alike(parts: Sequence[list[Row]], tasks: Tasks) -> list[Row]:
     """Rows of several tasks with the same fields and lengths; missing label fields are "unknown", other missing fields 0."""
     if len(parts) == 1:
         return parts[0]
-    longest = {}
+    unknown, empty = {field: value for task, _ in tasks.values() for field, value in task.kind.unknown.items()}, {}
     for name, value in ((name, value) for part in parts for row in part[:1] for name, value in row.items()):
-        longest[name] = max(longest.get(name, value), value, key=np.size)
-    unknown = {field: value for task, _ in tasks.values() for field, value in task.kind.unknown.items()}
-    empty = {name: np.full_like(value, unknown.get(name, 0)) for name, value in longest.items()}
+        shape = tuple(map(max, np.shape(value), np.shape(empty.get(name, value))))
+        empty[name] = np.full(shape, unknown.get(name, 0), np.asarray(value).dtype)
 
     def whole(name: str, value: np.ndarray) -> np.ndarray:
         if np.shape(value) == np.shape(empty[name]):
             return value
         filled = empty[name].copy()
-        filled[: len(value)] = value
+        filled[tuple(map(slice, value.shape))] = value
         return filled
 
     return [{**empty, **{name: whole(name, value) for name, value in row.items()}} for part in parts for row in part]
