@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.config import is_finetuning
 from bertlab.data.batches import Shards
 from bertlab.data.buckets import bucketed, check_buckets
 from bertlab.data.formats.row_format import READ_HERE
@@ -258,8 +259,21 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
                 f"config.objectives.{name}.norm='batch_norm' needs two rows or more, but config.data.batch_size={size} and"
                 f" config.train.micro_batches={parts} give {size // parts}; raise batch_size, or set norm='layer_norm'"
             )
+    if transfer.head:
+        _check_head(config, tasks, pretrained)
     if transfer.features:
         _check_stored(config, tasks)
+
+
+def _check_head(config: ConfigDict, tasks: Tasks, pretrained: Mapping[str, Any]) -> None:
+    transfer = config.transfer
+    named = f"config.transfer.head={transfer.head!r}"
+    if len(tasks) > 1 or transfer.random or transfer.features or transfer.layers is not None:
+        raise UserError(f"{named} continues one task's head on the run's whole body; omit other tasks, random, features and layers")
+    heads = [name for name in pretrained["objectives"] if name not in BESIDE] if is_finetuning(pretrained) else []
+    if transfer.head not in heads:
+        there = f"its heads are {', '.join(heads)}" if heads else "it is no fine-tuning"
+        raise UserError(f"{named}: {config.init_from} has no such head, because {there}; name one that it has, or leave it empty")
 
 
 def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
@@ -306,13 +320,19 @@ def _warm_start(config: ConfigDict, run: Path, vectors: Mapping[str, WordVectors
 def begin(fresh, config: ConfigDict, run: Path):
     """Fresh parameters, replaced by the run's: those of `config.transfer.layers`, or all that the run has.
 
-    A final norm goes with the top layer. The pooler is no layer.
+    A final norm goes with the top layer. The pooler is no layer. With `config.transfer.head` the task's head is that one of the
+    run's.
 
     Raises:
         UserError: a parameter has another shape in the run.
     """
-    delimited = config.transfer.layout == "delimited"
-    change = lambda pretrained: _with_new_tokens(pretrained, fresh) if delimited else pretrained
+
+    def change(pretrained):
+        if config.transfer.head:
+            (name,) = (name for name in config.objectives if name not in BESIDE)
+            pretrained = {**pretrained, f"heads_{name}": pretrained[f"heads_{config.transfer.head}"]}
+        return _with_new_tokens(pretrained, fresh) if config.transfer.layout == "delimited" else pretrained
+
     params = warm_start(fresh, run, config.init_step, change)
     if config.transfer.layers is None:
         return params

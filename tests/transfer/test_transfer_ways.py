@@ -215,6 +215,29 @@ def test_a_finetuned_run_is_loaded_and_finetuned_again(runs, tmp_path):
         np.testing.assert_array_equal(leaf, first[name], err_msg=name)
 
 
+def test_a_task_goes_on_with_the_head_of_another_one(runs, tmp_path):
+    """SQuAD after TriviaQA (Devlin et al. 2018, section 4.2) keeps its head; STILTs begins with a new one."""
+    settings = {"data.seq_len": 12, "data.batch_size": 16, "mesh.data": 1, "train.steps": 2, "optimizer.learning_rate": 0.01}
+    finetune(runs["bert"], "half", tmp_path / "half", settings)
+    first = named(load_params(tmp_path / "half"))
+    params, fresh = map(named, begun(experiment_of(tmp_path / "half", "pairs", transfer__head="half")))
+    own = lambda name: name.replace("heads_pairs", "heads_half")
+    assert any(name.startswith("heads_pairs/") for name in params)
+    for name, leaf in params.items():
+        np.testing.assert_array_equal(leaf, first[own(name)], err_msg=name)
+    params, _ = map(named, begun(experiment_of(tmp_path / "half", "pairs")))
+    for name in filter(lambda name: name.startswith("heads_"), params):
+        np.testing.assert_array_equal(params[name], fresh[name], err_msg=name)
+    for run, changes, message in (
+        (tmp_path / "half", {"transfer__head": "pairs"}, r"config.transfer.head='pairs': .* no such head, .* heads are half;"),
+        (runs["bert"], {"transfer__head": "half"}, r"no such head, because it is no fine-tuning"),
+        (tmp_path / "half", {"transfer__head": "half", "transfer__random": True}, r"continues one task's head .* omit other tasks, random"),
+        (tmp_path / "half", {"transfer__head": "half", "transfer__layers": 1}, r"continues one task's head on the run's whole body"),
+    ):
+        with pytest.raises(UserError, match=message):
+            experiment_of(run, "pairs", **changes)
+
+
 def test_tasks_with_one_and_with_two_texts_a_row_are_trained_together(runs):
     """In GPT's layout a pair without an order is shown in both, so that its rows are twice as long."""
     experiment = experiment_of(runs["gpt"], "half+pairs", transfer__layout="delimited")
