@@ -280,7 +280,9 @@ def _add_measuring(add) -> None:
         "bertlab probe --run=runs/x --task=ud --control --code --config.task_data.directory=ud", overrides=True,
     )  # fmt: skip
     probe("--run", required=True, type=Path, help=_ANY_RUN)
-    probe("--task", required=True, help="a tagging task's name, or FILE.py with your own; set its files with --config.task_data")
+    probe(
+        "--task", required=True, help="a tagging task's name, or FILE.py with your own; set its files with --config.task_data"
+    )
     probe("--layers", default="all", help="all, or numbers such as 0,-1; 0 is the embeddings (default all)")
     probe("--words", type=int, default=10_000, help="most words of training and of test (default 10000)")
     probe("--control", action="store_true", help="also a control task: a random tag for each word type (Hewitt and Liang 2019)")

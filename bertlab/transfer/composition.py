@@ -269,11 +269,13 @@ def _check_head(config: ConfigDict, tasks: Tasks, pretrained: Mapping[str, Any])
     transfer = config.transfer
     named = f"config.transfer.head={transfer.head!r}"
     if len(tasks) > 1 or transfer.random or transfer.features or transfer.layers is not None:
-        raise UserError(f"{named} continues one task's head on the run's whole body; omit other tasks, random, features and layers")
+        raise UserError(
+            f"{named} continues one task's head on the run's whole body; omit other tasks, random, features and layers"
+        )
     heads = [name for name in pretrained["objectives"] if name not in BESIDE] if is_finetuning(pretrained) else []
     if transfer.head not in heads:
         there = f"its heads are {', '.join(heads)}" if heads else "it is no fine-tuning"
-        raise UserError(f"{named}: {config.init_from} has no such head, because {there}; name one that it has, or leave it empty")
+        raise UserError(f"{named}: {config.init_from} has no such head, because {there}; name another, or leave it empty")
 
 
 def _check_stored(config: ConfigDict, tasks: Tasks) -> None:

@@ -48,8 +48,8 @@ def probe_task(
         words: the most words of training, and of test, in whole sentences.
         control, code: as for `probe_layers`.
         seed: of the samples, the held-out words and the control task.
-        out: a JSON file; None: `run`/probes.json, or probes-STEP.json for a step other than the last. Entries of other tasks and
-            layers stay.
+        out: a JSON file; None: `run`/probes.json, or probes-STEP.json for a step other than the last. Entries of other tasks
+            and layers stay.
         step: of the checkpoint; None: the last one.
 
     Returns:

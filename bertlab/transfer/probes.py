@@ -127,9 +127,7 @@ def probe(
     return Probe(accuracy, float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))), majority, best)
 
 
-def control_labels(
-    words: Sequence[str], test_words: Sequence[str], labels: Sequence, seed: int = 0
-) -> tuple[list, list]:
+def control_labels(words: Sequence[str], test_words: Sequence[str], labels: Sequence, seed: int = 0) -> tuple[list, list]:
     """The labels of a control task (Hewitt and Liang 2019, section 2): every word type has one label, at random.
 
     A label is drawn with its share of the training labels, as in the paper's code for part of speech. A probe can only learn

@@ -1,5 +1,7 @@
 """The online code against sums by hand and a slow definition; what linear probes compress and what they cannot."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def counting(classes, seen=None):
 
 def test_a_constant_label_costs_one_uniform_label_and_then_laplaces_rule():
     bits = online_code(np.zeros((1000, 1)), np.full(1000, 2), 4, counting(4))
-    expected = [2.0] + [(end - t) * np.log2((t + 4) / (t + 1)) for t, end in zip(ENDS, ENDS[1:])]
+    expected = [2.0] + [(end - t) * np.log2((t + 4) / (t + 1)) for t, end in itertools.pairwise(ENDS)]
     np.testing.assert_allclose(bits, expected)
     assert len(bits) == len(PORTIONS) and sum(bits) < 0.04 * 1000 * 2, "near zero beside the uniform code"
     # By hand, four labels with portions of one, two and four: 1 + log2(3/2) + 2 log2(4/3) bits.
@@ -37,7 +39,7 @@ def test_a_probe_that_knows_nothing_has_the_uniform_code_and_one_that_knows_ever
     assert sum(online_code(labels[:, None], labels, 8, unaware)) == pytest.approx(1000 * 3)
     knowing = lambda features, labels: lambda asked: np.eye(8)[asked[:, 0]]
     found = online_code(labels[:, None], labels, 8, knowing)
-    assert sum(found) == pytest.approx(3 + sum((end - t) * np.log2((t + 8) / (t + 1)) for t, end in zip(ENDS, ENDS[1:])))
+    assert sum(found) == pytest.approx(3 + sum((end - t) * np.log2((t + 8) / (t + 1)) for t, end in itertools.pairwise(ENDS)))
 
 
 def test_each_portion_is_coded_by_a_probe_of_all_before_it_in_whole_groups():
@@ -47,7 +49,7 @@ def test_each_portion_is_coded_by_a_probe_of_all_before_it_in_whole_groups():
     portions = (0.001, 0.1, 0.5, 1.0)
     bits = online_code(features, labels, 3, counting(3, seen), groups, portions, seed=5)
     assert [len(words) for words, _ in seen] == [3, 12, 60], "the first portion is one group at least"
-    for (earlier, _), (later, _) in zip(seen, seen[1:]):
+    for (earlier, _), (later, _) in itertools.pairwise(seen):
         assert set(earlier) < set(later)
     for words, of in seen:
         assert [labels[int(word)] for word in words] == of and all(words.count(word) == 1 for word in words)

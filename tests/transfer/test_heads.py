@@ -235,7 +235,8 @@ def test_words_in_context_are_classified_with_the_text():
 # --- spans and pairs of them
 
 # Of each row two targets with two spans: first and last position, both included; −1: not in the row.
-SPANS = np.int32([[[[0, 2], [3, 4]], [[1, 1], [0, 4]]], [[[0, 1], [1, 1]], [[-1, -1], [-1, -1]]]] + [[[[0, 0], [1, 3]]] * 2] * 2)
+_TWO = [[[[0, 2], [3, 4]], [[1, 1], [0, 4]]], [[[0, 1], [1, 1]], [[-1, -1], [-1, -1]]]]
+SPANS = np.int32([*_TWO, *[[[[0, 0], [1, 3]]] * 2] * 2])
 
 
 def attended(states, scores, span):
@@ -281,7 +282,6 @@ def test_span_pairs_have_a_sigmoid_per_class():
     # With one span the model has one projection.
     alone = {**given, "target_spans": SPANS[:, :, :1]}
     assert not {"projections_1", "attentions_1"} & set(ask(SpanPair(projection=4, classes=3), **alone)[0])
-
 
 
 # --- tagging

@@ -55,7 +55,11 @@ def conll(sentences):
 def test_the_command_probes_every_layer_and_keeps_other_tasks(bert_run, tmp_path, capsys):
     names = ("the", "value", "of", "object", "module")
     sentences = [[(names[(i + k) % 5], "B-X" if (i + k) % 5 in (1, 3) else "O") for k in range(4)] for i in range(40)]
-    for file, part in (("eng.train", sentences), ("eng.testa", sentences[:5]), ("eng.testb", [*sentences[:8], [("of", "O")] * 200])):
+    for file, part in (
+        ("eng.train", sentences),
+        ("eng.testa", sentences[:5]),
+        ("eng.testb", [*sentences[:8], [("of", "O")] * 200]),
+    ):
         (tmp_path / file).write_text(conll(part))
     (tmp_path / "probes.json").write_text(json.dumps({"probes": {"other": {"0": {"accuracy": 0.5}}}}))
     options = [f"--config.task_data.directory={tmp_path}", f"--out={tmp_path / 'probes.json'}"]

@@ -231,8 +231,16 @@ def test_a_task_goes_on_with_the_head_of_another_one(runs, tmp_path):
     for run, changes, message in (
         (tmp_path / "half", {"transfer__head": "pairs"}, r"config.transfer.head='pairs': .* no such head, .* heads are half;"),
         (runs["bert"], {"transfer__head": "half"}, r"no such head, because it is no fine-tuning"),
-        (tmp_path / "half", {"transfer__head": "half", "transfer__random": True}, r"continues one task's head .* omit other tasks, random"),
-        (tmp_path / "half", {"transfer__head": "half", "transfer__layers": 1}, r"continues one task's head on the run's whole body"),
+        (
+            tmp_path / "half",
+            {"transfer__head": "half", "transfer__random": True},
+            r"continues one task's head .* omit other tasks, random",
+        ),
+        (
+            tmp_path / "half",
+            {"transfer__head": "half", "transfer__layers": 1},
+            r"continues one task's head on the run's whole body",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             experiment_of(run, "pairs", **changes)

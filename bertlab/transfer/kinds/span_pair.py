@@ -59,9 +59,7 @@ class SpanPairModel(TaskModel):
         self.between = Dense(width, ("embed", None), _fan_in)
         self.norm = Norm(1e-5)
 
-    def logits(
-        self, x: Float[Array, "B L D"], spans: Int[Array, "B T n 2"], deterministic: bool
-    ) -> Float[Array, "B T C"]:
+    def logits(self, x: Float[Array, "B L D"], spans: Int[Array, "B T n 2"], deterministic: bool) -> Float[Array, "B T C"]:
         """One per target and class, in float32; `spans` as in `SpanPair.encode`."""
         pooled = []
         for number, (project, attend) in enumerate(zip(self.projections[: spans.shape[2]], self.attentions)):

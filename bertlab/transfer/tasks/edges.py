@@ -52,9 +52,7 @@ def edge_probing(
                 id=str(number),
                 where=where,
                 words=words,
-                spans=tuple(
-                    tuple(_span(of, f"span{i}", words, place) for i in range(1, spans + 1)) for place, of in targets
-                ),
+                spans=tuple(tuple(_span(of, f"span{i}", words, place) for i in range(1, spans + 1)) for place, of in targets),
                 label=None if hidden else tuple(_labels(of, place) for place, of in targets),
             )
 

@@ -95,7 +95,7 @@ def test_a_probe_learns_which_word_a_span_holds_and_scores_each_target_once(bert
         text = "".join(json.dumps(line) + "\n" for line in part)
         (tmp_path / f"{split}.edges.json").write_text(text)
     settings = {"task_data.directory": str(tmp_path), "train.steps": 60, "data.seq_len": 24, "train.eval_every": 60}
-    settings |= {"data.batch_size": 12, "head.projection": 24, "optimizer.learning_rate": 0.01}
+    settings |= {"data.batch_size": 12, "mesh.data": 1, "head.projection": 24, "optimizer.learning_rate": 0.01}
     result = finetune(bert_run, "edges_dpr", tmp_path / "run", settings, recipe="probe")
     assert result["metrics"]["test"]["edges_dpr/micro_f1"] > 0.9
     config = json.loads((tmp_path / "run/config.json").read_text())
