@@ -58,7 +58,7 @@ def test_the_command_probes_every_layer_and_keeps_other_tasks(bert_run, tmp_path
     for file, part in (
         ("eng.train", sentences),
         ("eng.testa", sentences[:5]),
-        ("eng.testb", [*sentences[:8], [("of", "O")] * 200]),
+        ("eng.testb", [*sentences[:8], [("of", "O")] * 600]),
     ):
         (tmp_path / file).write_text(conll(part))
     (tmp_path / "probes.json").write_text(json.dumps({"probes": {"other": {"0": {"accuracy": 0.5}}}}))
