@@ -275,6 +275,25 @@ def _add_measuring(add) -> None:
     )  # fmt: skip
     _add_step(similarity)
 
+    probe = add(
+        "probe", _probe, "fit linear probes for a task's tags on every layer, with control tasks and code lengths",
+        "bertlab probe --run=runs/x --task=ud --control --code --config.task_data.directory=ud", overrides=True,
+    )  # fmt: skip
+    probe("--run", required=True, type=Path, help=_ANY_RUN)
+    probe(
+        "--task", required=True, help="a tagging task's name, or FILE.py with your own; set its files with --config.task_data"
+    )
+    probe("--layers", default="all", help="all, or numbers such as 0,-1; 0 is the embeddings (default all)")
+    probe("--words", type=int, default=10_000, help="most words of training and of test (default 10000)")
+    probe("--control", action="store_true", help="also a control task: a random tag for each word type (Hewitt and Liang 2019)")
+    probe("--code", action="store_true", help="also the code length of the tags given the states (Voita and Titov 2020)")
+    probe("--seed", type=int, default=0, help="seed of the samples and of the control task (default 0)")
+    probe(
+        "--out", type=Path,
+        help="FILE.json to write (default: RUN/probes.json; with another step than the last, RUN/probes-STEP.json)",
+    )  # fmt: skip
+    _add_step(probe)
+
     sample = add(
         "sample", _sample, "draw texts from a run, left to right or by revealing hidden pieces in steps",
         "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9",
@@ -567,6 +586,15 @@ def _similarity(given, _) -> None:
     words = [Path(name.strip()) for name in given.words.split(",") if name.strip()]
     names = ("analogies", "sts", "text", "contexts", "vocabulary", "out", "step")
     similarity(given.run, words, **{name: getattr(given, name) for name in names})
+
+
+def _probe(given, overrides: list[str]) -> None:
+    from bertlab.transfer.load import parse_layers
+    from bertlab.transfer.probe_task import probe_task
+
+    names = ("words", "control", "code", "seed", "out", "step")
+    settings = {name: getattr(given, name) for name in names}
+    probe_task(given.run, given.task, _values(overrides), parse_layers(given.layers), **settings)
 
 
 def _sample(given, _) -> None:

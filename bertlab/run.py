@@ -157,6 +157,7 @@ class Run:
         costs: Step of a checkpoint -> what training had cost up to it: tokens, supervised, flops, seconds.
         evaluation: What `bertlab evaluate` measured (`bertlab.transfer.evaluations`) at the last step.
         similarity: What `bertlab similarity` measured (`bertlab.transfer.similarity`) at the last step.
+        probes: What `bertlab probe` measured (`bertlab.transfer.probe_task`) at the last step.
         measured: The measurements after pretraining that failed; written after the attempt.
         floor: Objective -> its exact floor on the synthetic language.
         imported: Where imported weights came from.
@@ -183,6 +184,7 @@ class Run:
         self.costs = JsonFile(at / "costs.json")
         self.evaluation = JsonFile(at / "evaluation.json")
         self.similarity = JsonFile(at / "similarity.json")
+        self.probes = JsonFile(at / "probes.json")
         self.measured = JsonFile(at / "measured.json")
         self.floor = JsonFile(at / "floor.json")
         self.imported = JsonFile(at / "imported.json")
@@ -241,6 +243,10 @@ class Run:
     def similarity_at(self, step: int | None) -> JsonFile:
         """`similarity`, or for another step than the last (None) of a finished run similarity-STEP.json."""
         return self._at(self.similarity, step)
+
+    def probes_at(self, step: int | None) -> JsonFile:
+        """`probes`, or for another step than the last (None) of a finished run probes-STEP.json."""
+        return self._at(self.probes, step)
 
     def _at(self, file: JsonFile, step: int | None) -> JsonFile:
         last = self.result.get({}).get("step", 0)  # imported weights have only step 0

@@ -22,7 +22,7 @@ from tests.interop import published
 
 COMMANDS = ["train", "finetune", "adapt", "average", "sweep", "report", "compare", "doctor", "evaluate", "floor", "plan"]
 COMMANDS += ["bench", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode", "import", "export", "embed"]
-COMMANDS += ["keys", "models", "publish", "evidence", "speedrun", "sample", "scaling", "similarity"]
+COMMANDS += ["keys", "models", "publish", "evidence", "speedrun", "sample", "scaling", "similarity", "probe"]
 
 
 @pytest.fixture(autouse=True)

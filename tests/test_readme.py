@@ -13,6 +13,7 @@ from bertlab.config import base_config, flatten
 from bertlab.files import read_json
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import load_study
+from bertlab.transfer.finetune import KEYS as TRANSFER
 from bertlab.transfer.tasks import OPTIONS
 from tests.conftest import ROOT
 
@@ -68,6 +69,7 @@ def test_readme_names_commands_and_keys_that_exist():
     known = next(action for action in build_parser()._actions if action.dest == "command").choices
     assert commands == set(known)
     keys = flatten(base_config()) | {f"task_data.{name}": default for name, default in OPTIONS.items()}
+    keys |= {key.name: key.default for key in TRANSFER}
     groups = {".".join(key.split(".")[:n]) for key in keys for n in range(1, 4)}
     for name in re.findall(r"--config\.([a-z_.]+)=", README):
         assert name in keys or name.startswith("objectives."), name

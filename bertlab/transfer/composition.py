@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.config import is_finetuning
 from bertlab.data.batches import Shards
 from bertlab.data.buckets import bucketed, check_buckets
 from bertlab.data.formats.row_format import READ_HERE
@@ -170,17 +171,16 @@ def _alike(parts: Sequence[list[Row]], tasks: Tasks) -> list[Row]:
     """Rows of several tasks with the same fields and lengths; missing label fields are "unknown", other missing fields 0."""
     if len(parts) == 1:
         return parts[0]
-    longest = {}
+    unknown, empty = {field: value for task, _ in tasks.values() for field, value in task.kind.unknown.items()}, {}
     for name, value in ((name, value) for part in parts for row in part[:1] for name, value in row.items()):
-        longest[name] = max(longest.get(name, value), value, key=np.size)
-    unknown = {field: value for task, _ in tasks.values() for field, value in task.kind.unknown.items()}
-    empty = {name: np.full_like(value, unknown.get(name, 0)) for name, value in longest.items()}
+        shape = tuple(map(max, np.shape(value), np.shape(empty.get(name, value))))
+        empty[name] = np.full(shape, unknown.get(name, 0), np.asarray(value).dtype)
 
     def whole(name: str, value: np.ndarray) -> np.ndarray:
         if np.shape(value) == np.shape(empty[name]):
             return value
         filled = empty[name].copy()
-        filled[: len(value)] = value
+        filled[tuple(map(slice, value.shape))] = value
         return filled
 
     return [{**empty, **{name: whole(name, value) for name, value in row.items()}} for part in parts for row in part]
@@ -259,8 +259,23 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
                 f"config.objectives.{name}.norm='batch_norm' needs two rows or more, but config.data.batch_size={size} and"
                 f" config.train.micro_batches={parts} give {size // parts}; raise batch_size, or set norm='layer_norm'"
             )
+    if transfer.head:
+        _check_head(config, tasks, pretrained)
     if transfer.features:
         _check_stored(config, tasks)
+
+
+def _check_head(config: ConfigDict, tasks: Tasks, pretrained: Mapping[str, Any]) -> None:
+    transfer = config.transfer
+    named = f"config.transfer.head={transfer.head!r}"
+    if len(tasks) > 1 or transfer.random or transfer.features or transfer.layers is not None:
+        raise UserError(
+            f"{named} continues one task's head on the run's whole body; omit other tasks, random, features and layers"
+        )
+    heads = [name for name in pretrained["objectives"] if name not in BESIDE] if is_finetuning(pretrained) else []
+    if transfer.head not in heads:
+        there = f"its heads are {', '.join(heads)}" if heads else "it is no fine-tuning"
+        raise UserError(f"{named}: {config.init_from} has no such head, because {there}; name another, or leave it empty")
 
 
 def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
@@ -307,13 +322,19 @@ def _warm_start(config: ConfigDict, run: Path, vectors: Mapping[str, WordVectors
 def begin(fresh, config: ConfigDict, run: Path):
     """Fresh parameters, replaced by the run's: those of `config.transfer.layers`, or all that the run has.
 
-    A final norm goes with the top layer. The pooler is no layer.
+    A final norm goes with the top layer. The pooler is no layer. With `config.transfer.head` the task's head is that one of the
+    run's.
 
     Raises:
         UserError: a parameter has another shape in the run.
     """
-    delimited = config.transfer.layout == "delimited"
-    change = lambda pretrained: _with_new_tokens(pretrained, fresh) if delimited else pretrained
+
+    def change(pretrained):
+        if config.transfer.head:
+            (name,) = (name for name in config.objectives if name not in BESIDE)
+            pretrained = {**pretrained, f"heads_{name}": pretrained[f"heads_{config.transfer.head}"]}
+        return _with_new_tokens(pretrained, fresh) if config.transfer.layout == "delimited" else pretrained
+
     params = warm_start(fresh, run, config.init_step, change)
     if config.transfer.layers is None:
         return params

@@ -21,20 +21,23 @@ class Example:
         texts: classification, regression: one text or a pair. choice: the text before each choice. span: (question,
             context). word_pair: two sentences. tagging: ().
         label: classification, choice, word_pair: the number of the class or choice. regression: a number. tagging: one class
-            number per word. None: unknown (a hidden test set). span: always None.
-        words: only for tagging.
+            number per word. span_pair: the class numbers of each target, a tuple of tuples. None: unknown (a hidden test set).
+            span: always None.
+        words: only for tagging and span_pair.
         choices: only for choice.
         answers: only for span; () if the question has none (SQuAD 2.0).
         targets: only for word_pair: (start, end) of the word in each sentence, in characters.
+        spans: only for span_pair: of each target, its one or two spans [first, end) of words.
         group: examples of one group are also scored together, like the answers to one question; "": alone.
     """
 
     id: str
     where: str
     texts: tuple[str, ...] = ()
-    label: int | float | tuple[int, ...] | None = None
+    label: int | float | tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None
     words: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     targets: tuple[tuple[int, int], ...] = ()
+    spans: tuple[tuple[tuple[int, int], ...], ...] = ()
     group: str = ""

@@ -1,4 +1,4 @@
-"""Tests what layers know: linear probes, and word senses by the nearest neighbour.
+"""Tests what layers know: linear probes with their control tasks, and word senses by the nearest neighbour.
 
 Letters: N and M words of training and test, D width.
 """
@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bertlab.errors import UserError
+from bertlab.transfer.description_length import code_length
 from bertlab.transfer.inspect import in_context
 from bertlab.transfer.load import Pretrained
 
@@ -126,6 +127,24 @@ def probe(
     return Probe(accuracy, float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))), majority, best)
 
 
+def control_labels(words: Sequence[str], test_words: Sequence[str], labels: Sequence, seed: int = 0) -> tuple[list, list]:
+    """The labels of a control task (Hewitt and Liang 2019, section 2): every word type has one label, at random.
+
+    A label is drawn with its share of the training labels, as in the paper's code for part of speech. A probe can only learn
+    the control task by heart; what it does better on the true labels is its selectivity.
+
+    Args:
+        words, test_words: the words that get labels; equal words get the same one.
+        labels: the true labels of `words`.
+        seed: of the draw; with other words, a type may get another label.
+    """
+    names, counts = np.unique(np.asarray(labels), return_counts=True)
+    types = sorted({*words, *test_words})
+    drawn = np.random.default_rng(seed).choice(names, len(types), p=counts / counts.sum()).tolist()
+    label_of = dict(zip(types, drawn))
+    return [label_of[word] for word in words], [label_of[word] for word in test_words]
+
+
 def probe_layers(
     model: Pretrained,
     tagged: Sequence[tuple[Sequence[str], Sequence]],
@@ -133,6 +152,8 @@ def probe_layers(
     layers: str | Sequence[int] = "all",
     max_words: int = 10_000,
     seed: int = 0,
+    control: bool = False,
+    code: bool = False,
 ) -> pd.DataFrame:
     """Fits a linear probe for the words' tags on every layer.
 
@@ -141,10 +162,15 @@ def probe_layers(
         tagged, test: sentences as (words, tags); a word whose tag is None is only context.
         layers: as for `Pretrained.encode`.
         max_words: the most words of each of the two, in whole sentences.
-        seed: of the samples.
+        seed: of the samples, and of the control task.
+        control: also probe a control task (`control_labels`).
+        code: also measure the code length of the training words' tags (`bertlab.transfer.description_length.code_length`), and
+            with `control` that of the control task's.
 
     Returns:
-        A table by `layer`: the columns of `Probe`, `train_words` and `test_words`.
+        A table by `layer`: the columns of `Probe`, `train_words` and `test_words`; with `control` also `control_accuracy` and
+        `selectivity`, the accuracy minus it; with `code` also `code_bits`, `uniform_bits` and `compression`, and with both
+        `control_compression`.
 
     Raises:
         UserError: as for `in_context` and `probe`, or a sentence does not have one tag per word.
@@ -159,9 +185,20 @@ def probe_layers(
         known = np.array([tag is not None for tag in tags])
         sides.append(([layer.where(known) for layer in found], [tag for tag in tags if tag is not None]))
     (train, train_tags), (tested, test_tags) = sides
+    control_tags = control_labels(train[0].words, tested[0].words, train_tags, seed) if control else None
     rows = {}
     for ours, theirs in zip(train, tested):
         result = probe(ours.vectors, train_tags, theirs.vectors, test_tags, ours.sentence, seed=seed)
-        sizes = {"train_words": len(train_tags), "test_words": len(test_tags)}
-        rows[ours.layer] = dataclasses.asdict(result) | sizes
+        row = dataclasses.asdict(result) | {"train_words": len(train_tags), "test_words": len(test_tags)}
+        if control:
+            accuracy = probe(ours.vectors, control_tags[0], theirs.vectors, control_tags[1], ours.sentence, seed=seed).accuracy
+            row |= {"control_accuracy": accuracy, "selectivity": result.accuracy - accuracy}
+        if code:
+            length = code_length(ours.vectors, train_tags, ours.sentence, seed=seed)
+            row |= {"code_bits": length.bits, "uniform_bits": length.uniform, "compression": length.compression}
+        if code and control:
+            classes = np.unique(np.asarray(train_tags))
+            other = code_length(ours.vectors, control_tags[0], ours.sentence, classes, seed=seed)
+            row |= {"control_compression": other.compression}
+        rows[ours.layer] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layer")

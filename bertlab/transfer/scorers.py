@@ -6,6 +6,7 @@ SQuAD print percent). An item is
     a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one per word;
     a sentence's tags as strings such as "B-PER" (entity_*);
     the classes of a group of examples (group_*);
+    the names of the classes of each of a sentence's targets (micro_*, core_role_f1, positive_f1);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none (exact_match, span_f1).
 """
 
@@ -150,6 +151,51 @@ def entity_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
     return 2 * precision * recall / (precision + recall) if precision else 0.0
 
 
+# Labels of spans: each target has any number of classes.
+
+
+def _label_counts(gold: Sequence, predicted: Sequence, counted: Callable[[str], bool]) -> tuple[int, int, int]:
+    """Numbers of correct, predicted and gold labels over all targets."""
+    right = guessed = there = 0
+    for one, other in zip(gold, predicted, strict=True):
+        for theirs, ours in zip(one, other, strict=True):
+            theirs, ours = set(filter(counted, theirs)), set(filter(counted, ours))
+            right, guessed, there = right + len(theirs & ours), guessed + len(ours), there + len(theirs)
+    return right, guessed, there
+
+
+def _label_f1(gold: Sequence, predicted: Sequence, counted: Callable[[str], bool]) -> float:
+    right, guessed, there = _label_counts(gold, predicted, counted)
+    return 2 * right / (guessed + there) if guessed + there else 0.0
+
+
+def micro_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
+    """F1 over all labels of all targets together (Tenney et al. 2019, section 3); 0 if neither side has a label."""
+    return _label_f1(gold, predicted, lambda label: True)
+
+
+def micro_precision(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
+    """Fraction of predicted labels that are right; 0 if none is predicted."""
+    right, guessed, _ = _label_counts(gold, predicted, lambda label: True)
+    return right / guessed if guessed else 0.0
+
+
+def micro_recall(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
+    """Fraction of gold labels that were found; 0 if there are none."""
+    right, _, there = _label_counts(gold, predicted, lambda label: True)
+    return right / there if there else 0.0
+
+
+def core_role_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
+    """Micro F1 without references and continuations ("R-", "C-"): jiant's `_clean_micro_` of semantic roles."""
+    return _label_f1(gold, predicted, lambda label: not label.startswith(("R-", "C-")))
+
+
+def positive_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
+    """F1 of the label "1", as jiant reports it for OntoNotes' coreference."""
+    return _label_f1(gold, predicted, lambda label: label == "1")
+
+
 # Answers.
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -246,12 +292,14 @@ def best_threshold(
     return float(threshold), best / len(scores)
 
 
-ENTITY_METRICS = {function.__name__: function for function in (entity_f1, entity_precision, entity_recall)}
-"""These read the names of tags; of the others, those of classes read numbers."""
+_OF_ENTITIES = (entity_f1, entity_precision, entity_recall)
+_OF_TARGETS = (micro_f1, micro_precision, micro_recall, core_role_f1, positive_f1)
+NAME_METRICS = {function.__name__: function for function in (*_OF_ENTITIES, *_OF_TARGETS)}
+"""These read the names of classes; of the others, those of classes read numbers."""
 GROUP_METRICS = {function.__name__: function for function in (group_exact_match,)}
 """These read the classes of a group of examples as one item."""
 _OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, span_f1)
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = (
-    {of.__name__: of for of in _OTHERS} | ENTITY_METRICS | GROUP_METRICS
+    {of.__name__: of for of in _OTHERS} | NAME_METRICS | GROUP_METRICS
 )
 """Name -> (gold, predicted) -> value. Both sequences have the same length, at least 1. Higher is better."""

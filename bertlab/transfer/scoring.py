@@ -10,7 +10,7 @@ import numpy as np
 
 from bertlab.run import Run
 from bertlab.transfer.kinds.base import Line
-from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS
+from bertlab.transfer.scorers import GROUP_METRICS, METRICS, NAME_METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
 
@@ -74,9 +74,9 @@ def scores_of(task: Task, labels: Sequence[str], lines: Sequence[Line]) -> dict[
         return {}
     names = [line["gold"] for line in known], [line["predicted"] for line in known]
     number = {label: number for number, label in enumerate(labels)}
-    numbered = lambda given: [[number.get(tag, -1) for tag in x] if isinstance(x, list) else number[x] for x in given]
+    numbered = lambda x: [numbered(part) for part in x] if isinstance(x, list) else number.get(x, -1)
     numbers = tuple(map(numbered, names)) if labels else names
-    read = {name: names if name in ENTITY_METRICS else numbers for name in task.metrics}
+    read = {name: names if name in NAME_METRICS else numbers for name in task.metrics}
     read |= {name: _grouped(known, numbers) for name in task.metrics if name in GROUP_METRICS}
     return {name: float(METRICS[name](*read[name])) for name in task.metrics}
 

@@ -27,7 +27,7 @@ from tests.conftest import ROOT
 GOLDEN = Path(__file__).parent / "golden_configs"
 GOLDEN_RECIPES = Path(__file__).parent / "golden_recipes.txt"
 # A task of each kind that recipes know.
-TASKS = ("sst2", "mrpc", "stsb", "ner", "squad1", "squad2", "swag")
+TASKS = ("sst2", "mrpc", "stsb", "ner", "squad1", "squad2", "swag", "edges_srl")
 STUDIES = sorted((ROOT / "experiments/ablations").glob("*.py"))
 OTHER_SCALES = {"floors": ("demo", "tiny"), "objectives": ("demo", *SCALES)}
 DEFAULT = "default"

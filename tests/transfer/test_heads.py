@@ -21,6 +21,8 @@ from bertlab.transfer.kinds.choice import ChoiceHead as Choice
 from bertlab.transfer.kinds.classification import ClassificationHead as Classification
 from bertlab.transfer.kinds.regression import RegressionHead as Regression
 from bertlab.transfer.kinds.span import SpanHead as Span
+from bertlab.transfer.kinds.span_pair import SpanPairHead as SpanPair
+from bertlab.transfer.kinds.span_pair import attention_pooled
 from bertlab.transfer.kinds.tagging import TaggingHead as Tagging
 from bertlab.transfer.kinds.word_pair import WordPairHead as WordPair
 from tests.references import VOCABULARY, dense, layer_norm, log_softmax, quick_jit, random_params
@@ -230,6 +232,58 @@ def test_words_in_context_are_classified_with_the_text():
         np.testing.assert_allclose(metrics[f"{name}/loss"], [-log_softmax(expected)[[0, 1], [1, 0]].sum(), 2], rtol=2e-5)
 
 
+# --- spans and pairs of them
+
+# Of each row two targets with two spans: first and last position, both included; −1: not in the row.
+_TWO = [[[[0, 2], [3, 4]], [[1, 1], [0, 4]]], [[[0, 1], [1, 1]], [[-1, -1], [-1, -1]]]]
+SPANS = np.int32([*_TWO, *[[[[0, 0], [1, 3]]] * 2] * 2])
+
+
+def attended(states, scores, span):
+    """A span's vector: Σ softmax(scores) · states over its positions."""
+    if span[0] < 0:
+        return np.zeros(states.shape[-1])
+    inside = slice(span[0], span[1] + 1)
+    shares = np.exp(scores[inside] - scores[inside].max())
+    return (shares / shares.sum()) @ states[inside]
+
+
+def test_spans_are_pooled_by_attention_over_their_own_positions():
+    scores = np.random.default_rng(1).normal(size=(ROWS, LENGTH)).astype(np.float32) * 3
+    found = quick_jit(attention_pooled)(STATES[:, -1], scores, SPANS[:, :, 1])
+    expected = [[attended(LAST[row], scores[row], span) for span in SPANS[row, :, 1]] for row in range(ROWS)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert not found[1, 1].any()
+
+
+def test_span_pairs_have_a_sigmoid_per_class():
+    labels = np.int32([[[2, -1], [0, 1]], [[-1, -1], [1, -1]], [[0, -1]] * 2, [[0, -1]] * 2])
+    known = np.int32([[1, 1], [1, 0], [0, 0], [0, 0]])  # the first target of the second row has no class, which is known
+    given = {"target_spans": SPANS, "target_labels": labels, "target_known": known}
+    p, loss, metrics, outputs = ask(SpanPair(projection=4, classes=3), **given)
+    assert "dense" in p and not {"classifier", "encoder"} & set(p)
+    vectors = []
+    for number in (0, 1):
+        projected = dense(LAST, p[f"projections_{number}"])
+        scores = (projected @ np.float64(p[f"attentions_{number}"]["kernel"]))[..., 0]
+        every = [[attended(projected[row], scores[row], span) for span in SPANS[row, :, number]] for row in range(ROWS)]
+        vectors.append(np.array(every))
+    hidden = layer_norm(np.tanh(dense(np.concatenate(vectors, -1), p["between"])), p["norm"], 1e-5)
+    logits = dense(hidden, p["dense"])
+    there = SPANS[..., 0, 0] >= 0
+    np.testing.assert_allclose(outputs["target_logits"][there], logits[there], rtol=1e-4, atol=1e-5)
+    assert (outputs["target_logits"][~there] < -1e38).all(), "of spans that were cut off no class is predicted"
+    gold = (labels[..., None] == np.arange(3)).any(2)
+    nats = np.where(gold, np.log1p(np.exp(-logits)), np.log1p(np.exp(logits))).mean(-1)
+    counted = known == 1
+    np.testing.assert_allclose(loss, [nats[counted].sum(), 3], rtol=1e-4)
+    right = ((logits > 0) == gold).all(-1)
+    assert metrics["task/accuracy"] == [right[counted].sum(), 3]
+    # With one span the model has one projection.
+    alone = {**given, "target_spans": SPANS[:, :, :1]}
+    assert not {"projections_1", "attentions_1"} & set(ask(SpanPair(projection=4, classes=3), **alone)[0])
+
+
 # --- tagging
 
 WORD_AT = np.array([[1, 4, -1, -1], [0, -1, -1, -1], [0, 2, 5, -1], [-1] * 4], np.int32)
@@ -326,6 +380,11 @@ FIELDS = {
     "word_pair": {"label": np.int32([1, 0, 1, 0]), "word_at": np.int32([[0, 1]] * ROWS)},
     "tagging": {"labels": np.maximum(TAGS, 0), "word_at": WORD_AT},
     "span": {"start": np.int32([1, 0, 1, 0]), "end": np.int32([1, 0, 1, 0])},
+    "span_pair": {
+        "target_spans": np.tile(np.int32([[[0, 1], [1, 2]], [[0, 2], [2, 2]]]), (ROWS, 1, 1, 1)),
+        "target_labels": np.tile(np.int32([[0, -1], [0, 1]]), (ROWS, 1, 1)),
+        "target_known": np.ones((ROWS, 2), np.int32),
+    },
 }
 HEADS = {name: kind.head(number=1) for name, kind in KINDS.items() if name not in ("choice", "tagging")}
 HEADS["choice"] = Choice(texts=2, number=1)

@@ -263,3 +263,42 @@ def test_a_span_task_has_a_row_for_every_window_of_every_question():
     assert [window.id for window in windows] == ["p", "p", "q"]
     delimited, _ = Span().encode(Inputs(LetterTokenizer(), Layout("delimited", 10, max_query=1)), questions[1:])
     assert spelled(delimited[0]) == "(r/xyz)"
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "places", "known"),
+    [
+        # [ a b c d e f ] and padding: words ab, c, def.
+        (10, [[[1, 2], [3, 6]], [[3, 3], [1, 3]]], [1, 1]),
+        # Cut after d: what is left of a span stands for it.
+        (6, [[[1, 2], [3, 4]], [[3, 3], [1, 3]]], [1, 1]),
+        # Cut after b: of the spans of c nothing is left.
+        (4, [[[-1, -1], [-1, -1]], [[-1, -1], [-1, -1]]], [0, 0]),
+    ],
+)
+def test_spans_of_words_are_those_of_their_pieces_after_truncation(seq_len, places, known):
+    spans = (((0, 1), (1, 3)), ((1, 2), (0, 2)))
+    given = Example("0", "f:1", words=("ab", "c", "def"), spans=spans, label=((2,), (0, 1)))
+    row = row_of("span_pair", given, seq_len=seq_len)
+    np.testing.assert_array_equal(row["target_spans"], places)
+    np.testing.assert_array_equal(row["target_labels"], [[2, -1], [0, 1]])
+    np.testing.assert_array_equal(row["target_known"], known)
+    hidden = row_of("span_pair", Example("0", "f:1", words=("ab", "c", "def"), spans=spans), seq_len=seq_len)
+    np.testing.assert_array_equal(hidden["target_spans"], places)
+    assert (hidden["target_labels"] == -1).all() and not hidden["target_known"].any()
+
+
+def test_a_sentence_with_many_targets_has_several_rows_and_one_prediction():
+    # Target i asks for the i-th word of 40, and its class is i % 3.
+    words, number = tuple("ab" * 20), 40
+    spans = tuple(((i, i + 1),) for i in range(number))
+    many = Example("m", "f:1", words=words, spans=spans, label=tuple((i % 3,) for i in range(number)))
+    few = Example("f", "f:2", words=words[:2], spans=spans[:2], label=((), (1,)))
+    rows = rows_of("span_pair", few, many, seq_len=42)
+    assert [row["example_id"].tolist() for row in rows] == [[0, 0], [1, 0], [1, 1]]
+    assert [row["target_known"].sum() for row in rows] == [2, 32, 8], "a target without a class is known, too"
+    np.testing.assert_array_equal(rows[2]["target_spans"][:8, 0, 0], np.arange(33, 41))
+    logits = np.where(np.stack([row["target_labels"] for row in rows]) == np.arange(3), 1.0, -1.0)
+    lines = KINDS["span_pair"]().predict([few, many], ("x", "y", "z"), {"target_logits": logits}, None, None)
+    assert lines[0] == {"id": "f", "gold": [[], ["y"]], "predicted": [[], ["y"]]}
+    assert lines[1]["predicted"] == lines[1]["gold"] == [["xyz"[i % 3]] for i in range(number)]

@@ -26,7 +26,10 @@ FULL = {
     "choices": ("cd", "ef"),
     "answers": (Answer("cd", 0),),
     "targets": ((0, 2), (3, 5)),
+    "spans": (((0, 1), (1, 2)), ((1, 2), (0, 1))),
 }
+# A label of each kind that has other ones than a class.
+LABELS = {"tagging": (1, 0), "span_pair": ((1,), (1,))}
 
 
 def outputs_of(kind, rows):
@@ -39,6 +42,7 @@ def outputs_of(kind, rows):
         "tags": rng.integers(0, 2, (len(rows), length)),
         "start": rng.normal(size=(len(rows), length)),
         "end": rng.normal(size=(len(rows), length)),
+        "target_logits": rng.normal(size=(len(rows), 2, 2)),
     }
 
 
@@ -57,7 +61,7 @@ class TestKind:
         assert "number" not in kind.settings()
 
     def test_labels_that_are_known_differ_from_unknown_ones_in_its_rows_only_there(self, name):
-        kind, label = KINDS[name](), (1, 0) if KINDS[name].of_words else 1
+        kind, label = KINDS[name](), LABELS.get(name, 1)
         fields = FULL | ({"texts": ("ab",)} if name == "choice" else {})
         known, unknown = Example("a", "f:1", **fields, label=label), Example("b", "f:2", **{**fields, "answers": ()})
         rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [known, unknown])

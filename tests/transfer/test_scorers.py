@@ -10,6 +10,8 @@ import random
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score, precision_recall_fscore_support
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertlab.transfer import scorers
 from bertlab.transfer.scorers import METRICS, best_threshold, entities
@@ -204,3 +206,26 @@ def test_collapsed_and_diverged_models_have_correlations():
     assert all(abs(value) <= 1 for value in score(["pearson", "spearman"], [1.0, 2.0, 3.0, 5.0], nearly).values())
     for diverged in (math.nan, math.inf):
         assert all(map(math.isnan, score(["pearson", "spearman"], [1, 2, 3], [1, 2, diverged]).values()))
+
+
+def test_labels_of_targets_score_as_scikit_learns_micro_averages():
+    rng = np.random.default_rng(0)
+    names = np.array(["A0", "A1", "R-A0", "C-A1", "1", "0"])
+    draw = lambda share: [[names[rng.random(6) < share].tolist() for _ in range(1 + i % 4)] for i in range(50)]
+    gold, predicted = draw(0.3), draw(0.4)
+    k_hot = MultiLabelBinarizer(classes=names).fit([])
+    gold_k, predicted_k = (k_hot.transform([of for sentence in side for of in sentence]) for side in (gold, predicted))
+    expected = dict(zip(("micro_precision", "micro_recall", "micro_f1"), _micro(gold_k, predicted_k, range(6))))
+    expected |= {
+        "core_role_f1": _micro(gold_k, predicted_k, [0, 1, 4, 5])[2],
+        "positive_f1": f1_score(gold_k[:, 4], predicted_k[:, 4]),
+    }
+    assert score(expected, gold, predicted) == pytest.approx(expected)
+    # By hand: one right of two predicted and three there.
+    assert METRICS["micro_f1"]([[["a", "b"]], [["c"]]], [[["a"]], [["d"]]]) == pytest.approx(2 / 5)
+    nothing = [[[], []]], [[[], []]]
+    assert score(expected, *nothing) == dict.fromkeys(expected, 0.0)
+
+
+def _micro(gold, predicted, columns):
+    return precision_recall_fscore_support(gold[:, columns], predicted[:, columns], average="micro")[:3]

@@ -23,7 +23,7 @@ from bertlab.transfer import tasks
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
-from bertlab.transfer.kinds import Classification, Tagging
+from bertlab.transfer.kinds import Classification, SpanPair, Tagging
 from bertlab.transfer.tasks import Task, TaskData
 from tests.references import quick_jit
 
@@ -213,6 +213,57 @@ def test_a_finetuned_run_is_loaded_and_finetuned_again(runs, tmp_path):
     again, _ = begun(experiment_of(tmp_path / "first", "pairs", data__seq_len=16))
     for name, leaf in named(again).items():
         np.testing.assert_array_equal(leaf, first[name], err_msg=name)
+
+
+def test_a_task_goes_on_with_the_head_of_another_one(runs, tmp_path):
+    """SQuAD after TriviaQA (Devlin et al. 2018, section 4.2) keeps its head; STILTs begins with a new one."""
+    settings = {"data.seq_len": 12, "data.batch_size": 16, "mesh.data": 1, "train.steps": 2, "optimizer.learning_rate": 0.01}
+    finetune(runs["bert"], "half", tmp_path / "half", settings)
+    first = named(load_params(tmp_path / "half"))
+    params, fresh = map(named, begun(experiment_of(tmp_path / "half", "pairs", transfer__head="half")))
+    own = lambda name: name.replace("heads_pairs", "heads_half")
+    assert any(name.startswith("heads_pairs/") for name in params)
+    for name, leaf in params.items():
+        np.testing.assert_array_equal(leaf, first[own(name)], err_msg=name)
+    params, _ = map(named, begun(experiment_of(tmp_path / "half", "pairs")))
+    for name in filter(lambda name: name.startswith("heads_"), params):
+        np.testing.assert_array_equal(params[name], fresh[name], err_msg=name)
+    for run, changes, message in (
+        (tmp_path / "half", {"transfer__head": "pairs"}, r"config.transfer.head='pairs': .* no such head, .* heads are half;"),
+        (runs["bert"], {"transfer__head": "half"}, r"no such head, because it is no fine-tuning"),
+        (
+            tmp_path / "half",
+            {"transfer__head": "half", "transfer__random": True},
+            r"continues one task's head .* omit other tasks, random",
+        ),
+        (
+            tmp_path / "half",
+            {"transfer__head": "half", "transfer__layers": 1},
+            r"continues one task's head on the run's whole body",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            experiment_of(run, "pairs", **changes)
+
+
+def test_rows_of_tasks_with_one_and_with_two_spans_stand_side_by_side(runs, monkeypatch):
+    def add(name, spans, labels, number):
+        make = lambda i: Example(str(i), "stub", words=("ba", "de", "fi"), spans=spans, label=labels)
+        data = TaskData(("x", "y"), {split: [make(i) for i in range(number)] for split in ("train", "valid", "test")})
+        task = Task(name, SpanPair(), ("micro_f1",), lambda directory, options: data)
+        monkeypatch.setitem(tasks.TASKS, name, task)
+
+    add("one", (((0, 1),), ((1, 3),), ((2, 3),)), ((0,), (1,), ()), 8)
+    add("two", (((0, 1), (1, 3)),), ((0, 1),), 8)
+    batch = experiment_of(runs["bert"], "one+two+endings").evaluations["valid"][0]
+    one, two = 0, 8
+    np.testing.assert_array_equal(batch["target_spans"][one], [[[1, 1], [-1, -1]], [[2, 3], [-1, -1]], [[3, 3], [-1, -1]]])
+    np.testing.assert_array_equal(batch["target_spans"][two], [[[1, 1], [2, 3]], [[-1, -1]] * 2, [[-1, -1]] * 2])
+    np.testing.assert_array_equal(
+        batch["target_labels"][[one, two]], [[[0, -1], [1, -1], [-1, -1]], [[0, 1], [-1, -1], [-1, -1]]]
+    )
+    np.testing.assert_array_equal(batch["target_known"][[one, two]], [[1, 1, 1], [1, 0, 0]])
+    assert (batch["labels"] == -1).all() and (batch["word_at"] == -1).all(), "the tagger's labels are not known here"
 
 
 def test_tasks_with_one_and_with_two_texts_a_row_are_trained_together(runs):

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bertlab.errors import UserError
-from bertlab.transfer.tasks import babylm, catalogue, glue, pydocs, superglue
+from bertlab.transfer.tasks import babylm, catalogue, edges, glue, pydocs, superglue
 from bertlab.transfer.tasks.assemble import check_labels, check_task, draw
 from bertlab.transfer.tasks.base import KEYS, OPTIONS, SPLITS, Task, TaskData
 from bertlab.transfer.tasks.conll import UPOS, XPOS, conll, conllu
+from bertlab.transfer.tasks.edges import edge_probing
 from bertlab.transfer.tasks.folders import labelled_folders
 from bertlab.transfer.tasks.multiple_choice import multiple_choice
 from bertlab.transfer.tasks.squad import squad
@@ -35,6 +36,7 @@ __all__ = [
     "TaskData",
     "conll",
     "conllu",
+    "edge_probing",
     "find_task",
     "labelled_folders",
     "labelled_lines",
@@ -46,7 +48,8 @@ __all__ = [
     "word_in_context",
 ]
 
-TASKS = {task.name: task for task in (*glue.TASKS, *superglue.TASKS, *babylm.TASKS, *catalogue.TASKS, *pydocs.TASKS)}
+_GROUPS = (glue, superglue, babylm, catalogue, edges, pydocs)
+TASKS = {task.name: task for group in _GROUPS for task in group.TASKS}
 
 
 def find_task(name: str) -> Task:

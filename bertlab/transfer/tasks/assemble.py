@@ -35,6 +35,7 @@ def file_task(
     *,
     folder: str = "",
     label_names: tuple[str, ...] = (),
+    every_label: bool = False,
     stored: Callable[[str], Iterable[Example]] | None = None,
 ) -> Task:
     """A task with one file or folder per split.
@@ -48,6 +49,7 @@ def file_task(
             out of train.
         folder: see `find_file`.
         label_names: the classes in order; () for those of train, sorted.
+        every_label: () stands for those of all splits instead.
         stored: (split) -> examples, from TFDS.
 
     Raises:
@@ -78,7 +80,7 @@ def file_task(
                     raise UserError(f"{path}: there are no examples; task '{name}' needs at least one")
         labels = ()
         if kind.has_classes:
-            labels, published = number_labels(published, label_names)
+            labels, published = number_labels(published, label_names, every_label)
         return TaskData(labels, divide(published, options, kind.symmetric))
 
     return check_task(Task(name, kind, metrics, load))
@@ -118,41 +120,42 @@ def check_labels(task: Task, labels: tuple[str, ...]) -> None:
 
 
 def number_labels(
-    published: Mapping[str, list[Example]], names: tuple[str, ...] = ()
+    published: Mapping[str, list[Example]], names: tuple[str, ...] = (), every: bool = False
 ) -> tuple[tuple[str, ...], dict[str, list[Example]]]:
     """The names of the classes, and the examples with numbers as labels.
 
     Args:
         published: examples with labels as in their files.
         names: the classes in order; () for those of train, sorted.
+        every: () stands for those of all splits instead.
 
     Raises:
-        UserError: a label is not among the classes; or, without `names` and unless labels are tags, a published development or
-            test set lacks a label that train has.
+        UserError: a label is not among the classes; or, without `names` and unless an example has several labels, a published
+            development or test set lacks a label that train has.
     """
     seen = {split: _first_places(examples) for split, examples in published.items()}
-    labels = tuple(names) or tuple(sorted(seen["train"]))
+    labels = tuple(names) or tuple(sorted(set().union(*seen.values()) if every else seen["train"]))
     source = "label_names" if names else "train's labels"
     for places in seen.values():
         for label, place in places.items():
             if label not in labels:
                 raise UserError(f"{place} '{label}', but {source} are {_some(labels)}; correct one of them")
-    tagging = any(isinstance(example.label, tuple) for example in published["train"])
+    several = any(isinstance(example.label, tuple) for example in published["train"])
     for split, places in seen.items():
         missing = [label for label in labels if label not in places]
-        if places and missing and not names and not tagging:
+        if places and missing and not names and not several:
             file = published[split][0].where.rpartition(":")[0]
             raise UserError(
                 f"{seen['train'][missing[0]]} '{missing[0]}', but no example of {file} has it; correct one of them, or give the"
                 " task label_names if that is intended"
             )
     number = {label: i for i, label in enumerate(labels)}
+    of = lambda label: tuple(map(of, label)) if isinstance(label, tuple) else number[label]
 
     def numbered(example: Example) -> Example:
         if example.label is None:
             return example
-        label = tuple(number[tag] for tag in example.label) if isinstance(example.label, tuple) else number[example.label]
-        return dataclasses.replace(example, label=label)
+        return dataclasses.replace(example, label=of(example.label))
 
     return labels, {split: [numbered(example) for example in examples] for split, examples in published.items()}
 
@@ -161,7 +164,11 @@ def _first_places(examples: list[Example]) -> dict[str, str]:
     """Each label and its first place, as the beginning of a sentence."""
     places = {}
     for example in examples:
-        if isinstance(example.label, tuple):
+        if example.spans:
+            for i, of_target in enumerate(example.label or ()):
+                for label in of_target:
+                    places.setdefault(label, f"{example.where}: target {i + 1} has the label")
+        elif isinstance(example.label, tuple):
             for i, tag in enumerate(example.label):
                 if tag not in places:
                     places[tag] = f"{example.where}: word {i + 1} of the sentence, '{example.words[i]}', has the tag"

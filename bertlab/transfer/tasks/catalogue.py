@@ -45,6 +45,8 @@ TASKS = (
         valid=("dev-v2.0.json", "dev-v2.0*.json"),
         may_lack_answer=True,
     ),
+    # The files of utils/convert_to_squad_format.py in mandarjoshi90/triviaqa, whose names you choose in its later versions.
+    squad("triviaqa", train=("train-v1.2.json", "*train*.json"), valid=("dev-v1.2.json", "*dev*.json"), matched=True),
     # The continuation begins with the subject of the second sentence (Devlin et al. 2018, section 4.4).
     multiple_choice(
         "swag", train="train.csv", valid="val.csv", text="sent1", stem="sent2", choices=_SWAG_ENDINGS, label="label"

@@ -1,10 +1,12 @@
-"""SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0 (2018): JSON with articles, paragraphs and questions."""
+"""SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0 (2018): JSON with articles, paragraphs and questions; TriviaQA in the same form."""
 
 import dataclasses
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
@@ -21,12 +23,17 @@ def squad(
     valid: str | tuple[str, ...] = (),
     test: str | tuple[str, ...] = (),
     may_lack_answer: bool = False,
+    matched: bool = False,
 ) -> Task:
     """A span task. Held-out parts of train are whole paragraphs.
 
     Args:
         name, train, valid, test: as in `bertlab.transfer.tasks.table`.
         may_lack_answer: questions may have `is_impossible` and no answer (2.0).
+        matched: answers were found in the context by their words (distant supervision), as in the file that TriviaQA's
+            utils/convert_to_squad_format.py writes (Joshi et al. 2017): they stand there in lower case, and a question whose
+            answer was not found has none. Such questions are left out, in every split; the others get the words of the
+            context. So scores are not TriviaQA's official ones, which are over all questions and all aliases of an answer.
 
     Raises:
         UserError: when loading: the file is not JSON, a key is missing, an id occurs twice, an answer is not at its
@@ -41,7 +48,10 @@ def squad(
             if id in ids:
                 raise UserError(f"{_Question(path, id, occurrence=2)}: the id occurs twice; make ids unique")
             ids.add(id)
-            answers = tuple(_answer(answer, context, where) for answer in field(question, "answers", list, where))
+            given = field(question, "answers", list, where)
+            if matched and not given:
+                continue
+            answers = tuple(_answer(_as_written(of, context) if matched else of, context, where) for of in given)
             impossible = question.get("is_impossible", False)
             if impossible and not may_lack_answer:
                 raise UserError(f"{where} has no answer (is_impossible); read the file as task 'squad2'")
@@ -83,6 +93,19 @@ def _questions(path: Path) -> Iterator[tuple[str, dict]]:
             context = field(paragraph, "context", str, f"{path}: a paragraph of article {number}")
             for question in field(paragraph, "qas", list, f"{path}: a paragraph of article {number}"):
                 yield context, question
+
+
+def _as_written(answer: dict, context: str) -> dict:
+    """An answer in the letters of its context, if it is at its place in the context's lower case; otherwise unchanged."""
+    text, start = (answer.get(key) if isinstance(answer, dict) else None for key in ("text", "answer_start"))
+    lower = context.lower()
+    if not isinstance(text, str) or not text or not isinstance(start, int) or start < 0 or not lower.startswith(text, start):
+        return answer
+    first, last = start, start + len(text) - 1
+    if len(lower) != len(context):  # "İ" has two characters in lower case
+        ends = np.cumsum([len(letter.lower()) for letter in context])
+        first, last = np.searchsorted(ends, [first, last], side="right").tolist()
+    return {"text": context[first : last + 1], "answer_start": first}
 
 
 def _answer(answer: dict, context: str, where: _Question) -> Answer:

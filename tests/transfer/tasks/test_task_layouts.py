@@ -208,6 +208,30 @@ def test_squad2_questions_may_lack_an_answer(tmp_path):
             load_task(task, {"directory": str(tmp_path)})
 
 
+def test_triviaqas_answers_are_matched_in_lower_case_and_get_the_words_of_the_context(tmp_path):
+    context = "The İstanbul RIVER is the Nile ."
+    lower = context.lower()
+    assert len(lower) == len(context) + 1, "a place in the lower case is not that in the context"
+    found = lambda id, text: question(id, "?", (text, lower.find(text)), qid=id)
+    train = [found("a--x.txt", "nile"), found("b--x.txt", "river"), question("c--x.txt", "?"), found("d--x.txt", "the")]
+    write_squad(tmp_path, (context, train), ("Nothing .", [question("e--y.txt", "?")]), file="train-v1.2.json")
+    write_squad(tmp_path, (context, train[2:]), file="dev-v1.2.json")
+    data = load_task(task := find_task("triviaqa"), {"directory": str(tmp_path), **AS_PUBLISHED})
+    answers = {example.id: example.answers for example in data.examples["train"]}
+    assert answers == {"a--x.txt": (Answer("Nile", 26),), "b--x.txt": (Answer("RIVER", 13),), "d--x.txt": (Answer("The", 0),)}
+    assert context[26:30] == "Nile" and [example.id for example in data.examples["test"]] == ["d--x.txt"]
+    assert task.metrics == ("span_f1", "exact_match") and task.kind == find_task("squad1").kind
+    # An answer that is not there is a mistake, as in SQuAD.
+    write_squad(tmp_path, (context, [question("f--x.txt", "?", ("nile", 3))]), file="train-v1.2.json")
+    with pytest.raises(UserError, match=r"question f--x.txt: the answer 'nile' is not at character 3 of its context"):
+        load_task(task, {"directory": str(tmp_path)})
+    # SQuAD's own files need their answers, in their own letters.
+    write_squad(tmp_path, (context, []), file="dev-v1.1.json")
+    write_squad(tmp_path, (context, [question("g", "?", ("nile", 26))]))
+    with pytest.raises(UserError, match=r"question g: the answer 'nile' is not at character 26"):
+        load_task(find_task("squad1"), {"directory": str(tmp_path)})
+
+
 WIC = "place\tN\t1-2\tThe place .\tNo  other place !\nrun\tV\t0-0\tRun on\tRuns\n"
 
 

@@ -1,0 +1,104 @@
+"""`bertlab probe`: what each layer of a run knows of a tagging task's words.
+
+probes.json has what was measured, {"probes": {TASK: {LAYER: {...}}}}; a layer's entry has the columns of `probe_layers`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertlab.config import base_config, parse_override, set_key
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.run import Run
+from bertlab.transfer.evaluate import write_merged
+from bertlab.transfer.examples import Example
+from bertlab.transfer.finetune import pretraining_options
+from bertlab.transfer.load import Pretrained, load
+from bertlab.transfer.probes import probe_layers
+from bertlab.transfer.tasks import OPTIONS, TaskData, find_task, load_task
+
+MEASURE = "probes"
+
+
+def probe_task(
+    run: Path,
+    task: str,
+    overrides: Mapping[str, str] | None = None,
+    layers: str | Sequence[int] = "all",
+    words: int = 10_000,
+    control: bool = False,
+    code: bool = False,
+    seed: int = 0,
+    out: Path | None = None,
+    step: int | None = None,
+) -> dict[str, Any]:
+    """Probes a run's layers for a task's tags, prints a table and writes it to a file.
+
+    The probes are trained on the task's training words and tested on its test words, or on those of its development set if the
+    test set has no tags. Sentences that are too long for the model are left out.
+
+    Args:
+        run: run or imported directory.
+        task: a tagging task, as for `bertlab.transfer.tasks.find_task`.
+        overrides: `task_data.KEY` to text, as in a fine-tuning.
+        layers: as for `Pretrained.encode`.
+        words: the most words of training, and of test, in whole sentences.
+        control, code: as for `probe_layers`.
+        seed: of the samples, the held-out words and the control task.
+        out: a JSON file; None: `run`/probes.json, or probes-STEP.json for a step other than the last. Entries of other tasks
+            and layers stay.
+        step: of the checkpoint; None: the last one.
+
+    Returns:
+        {"probes": {TASK: {LAYER: {...}}}}.
+
+    Raises:
+        UserError: the task has no tags, its files are wrong, a number is out of range, the checkpoint is missing, or the output
+            is no such file.
+    """
+    if words < 1 or seed < 0:
+        raise UserError(f"--words={words} must be 1 or more, and --seed={seed} 0 or more")
+    Run(run).require_step(step)
+    out = out or Run(run).probes_at(step).path
+    if out.suffix != ".json":
+        raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
+    kept = read_json(out) if out.is_file() else {}
+    if not isinstance(kept, dict) or not kept.keys() <= {MEASURE}:
+        raise UserError(f"{out}: this file does not hold probes; name another with --out=FILE.json")
+    name, data = _tagged(run, task, overrides or {})
+    model = load(run, step)
+    hidden = any(example.label is None for example in data.examples["test"])
+    train, test = (_fitting(model, data, split) for split in ("train", "valid" if hidden else "test"))
+    table = probe_layers(model, train, test, layers, words, seed, control, code)
+    print(f"{name}: a linear probe on each layer\n{table.to_string(float_format='{:.4f}'.format)}")
+    found = {MEASURE: {name: {str(layer): {**row, "seed": seed} for layer, row in table.to_dict("index").items()}}}
+    write_merged(out, kept, found)
+    print(f"{out}: {MEASURE}")
+    return found
+
+
+def _tagged(run: Path, task: str, overrides: Mapping[str, str]) -> tuple[str, TaskData]:
+    """A tagging task's name and data."""
+    of = find_task(task)
+    if not of.kind.of_words:
+        raise UserError(f"--task={task} has kind {of.kind.name}, but a probe reads a tag for each word; give a tagging task")
+    config = base_config()
+    config.task_data = ConfigDict({**OPTIONS, "pretraining": pretraining_options(Run(run).config.read()["data"])})
+    for key, value in overrides.items():
+        if not key.startswith("task_data."):
+            raise UserError(f"--config.{key}={value}: bertlab probe has no such setting; it takes only --config.task_data.KEY")
+        set_key(config, key, parse_override(config, key, value))
+    return of.name, load_task(of, config.task_data.to_dict())
+
+
+def _fitting(model: Pretrained, data: TaskData, split: str) -> list[tuple[Sequence[str], list[str]]]:
+    """The words and tags of a split's sentences that the model can read."""
+    examples = [example for example in data.examples[split] if example.words]
+    lengths = model.lengths([list(example.words) for example in examples], pretokenized=True)
+    fits: list[Example] = [example for example, length in zip(examples, lengths) if length <= model.longest]
+    if left := len(examples) - len(fits):
+        print(f"{left:,} of {len(examples):,} sentences of {split} are longer than the model's {model.longest} positions")
+    return [(example.words, [data.labels[number] for number in example.label]) for example in fits]
