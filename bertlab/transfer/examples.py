@@ -27,6 +27,8 @@ class Example:
         answers: only for span; () if the question has none (SQuAD 2.0).
         targets: only for word_pair: (start, end) of the word in each sentence, in characters.
         group: examples of one group are also scored together, like the answers to one question; "": alone.
+        document: only for tagging: all words of the document that the sentence is from, its own included; (): not known.
+        document_at: the place of the sentence's first word in `document`.
     """
 
     id: str
@@ -38,3 +40,5 @@ class Example:
     answers: tuple[Answer, ...] = ()
     targets: tuple[tuple[int, int], ...] = ()
     group: str = ""
+    document: tuple[str, ...] = ()
+    document_at: int = 0

@@ -31,6 +31,8 @@ KEYS = (
     Key("transfer.layout", "pair", "special tokens around texts (bertlab/transfer/inputs.py)", choices=LAYOUTS),
     Key("transfer.word_piece", "auto", "piece at which a word is read; auto: the first if the model sees both sides, else the"
         " last, because only there has it seen the whole word", choices=("auto", "first", "last")),
+    Key("transfer.document_context", False, "tagging: a row shows as much of a sentence's document (CoNLL's -DOCSTART-) around"
+        " it as it holds; only the sentence's words are predicted (BERT's table 7)"),
     Key("transfer.random", False, "start from random parameters instead of the run's"),
     Key("transfer.features", False, "train on stored states (bertlab/transfer/stored.py)"),
     Key("transfer.layers", int, "layers that are transferred, from the embeddings up; unset: all", least=0),
@@ -62,6 +64,7 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
     """
     config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
     defaults = {f"objectives.{name}.{key}": of for name, (task, _) in tasks.items() for key, of in task.kind.settings().items()}
+    defaults |= {key.name: key.default for key in KEYS if not key.unset}
     if (result := loop.finished(config, Path(workdir), defaults)) is not None:
         return result
     return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))

@@ -106,9 +106,9 @@ class Tagging(Kind):
         return tags
 
     def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
-        """The words as one text."""
+        """The words as one text; what is around them in the row has no label and is not predicted."""
         layout = inputs.layout
-        text = inputs.words(example.words)
+        text = inputs.words(example)
         row = text.padded(layout.seq_len, inputs.tokenizer.pad_id, (number, 0))
         return row | word_fields(example, text.first if layout.first_piece else text.last, layout)
 
