@@ -173,6 +173,8 @@ class Gru(nn.Module):
 
 
 CELLS = {"lstm": Lstm, "gru": Gru}
+SPELLERS = ("convolution", *CELLS)
+"""What can read the characters of a word (`WordFeatures`)."""
 
 
 class RecurrentEncoder(nn.Module):
@@ -244,6 +246,10 @@ class Crf(nn.Module):
     def decode(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"]) -> Int[Array, "B W"]:
         """The best tags, −1 beyond the words."""
         return crf.viterbi(self.dense(x), mask, self.between)[0]
+
+    def marginals(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"]) -> Float[Array, "B W C"]:
+        """The probabilities of each word's tags (`crf.marginals`)."""
+        return crf.marginals(self.dense(x), mask, self.between)
 
 
 VECTORS = "word_vectors"

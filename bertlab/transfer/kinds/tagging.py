@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -19,7 +20,7 @@ from bertlab.objectives.base import Bound, Metrics, cross_entropy
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs, Layout
-from bertlab.transfer.kinds.base import Kind, Line, filled
+from bertlab.transfer.kinds.base import Kind, Line, filled, of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +78,17 @@ class TaggingHead(TaskHead):
         return penalised({"loss": (-likelihood.sum(), known.sum().astype(jnp.float32))}, penalty)
 
     def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """`tags` [B, W], −1 beyond the words."""
+        """`tags` [B, W], −1 beyond the words, and `probabilities` of each word's tags [B, W, C].
+
+        With a CRF the tags are the most likely sequence, and the probabilities are those of each word by itself, summed over
+        the tags of the other words.
+        """
         x, _, there = self._words(model, view)
         if self.crf:
-            return {"tags": model.head.crf.decode(x, there)}
-        tags = jnp.argmax(model.head.scores(x, model.deterministic), -1)
-        return {"tags": jnp.where(there, tags, NO_LABEL)}
+            return {"tags": model.head.crf.decode(x, there), "probabilities": model.head.crf.marginals(x, there)}
+        logits = model.head.scores(x, model.deterministic)
+        tags = jnp.where(there, jnp.argmax(logits, -1), NO_LABEL)
+        return {"tags": tags, "probabilities": jax.nn.softmax(logits)}
 
 
 class Tagging(Kind):
@@ -117,15 +123,32 @@ class Tagging(Kind):
         return word_fields(example, np.arange(size), layout)
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """Tags by name. A word that did not fit into the row gets "O" if the task has this tag; otherwise it is wrong."""
+        """Tags by name, with the probabilities of all tags in four digits.
+
+        A word that did not fit into the row gets "O" if the task has this tag; otherwise it is wrong. It has no probabilities.
+        """
         beyond = "O" if "O" in labels else ""
         lines = []
-        for example, tags in zip(examples, outputs["tags"], strict=True):
-            shown = [labels[tag] if tag != NO_LABEL else beyond for tag in tags[: len(example.words)]]
-            shown += [beyond] * (len(example.words) - len(shown))
+        for example, tags, shares in zip(examples, outputs["tags"], outputs["probabilities"], strict=True):
+            tags = tags[: len(example.words)]
+            tags = tags[tags != NO_LABEL]
+            shown = [labels[tag] for tag in tags] + [beyond] * (len(example.words) - len(tags))
             gold = None if example.label is None else [labels[tag] for tag in example.label]
-            lines.append({"id": example.id, "gold": gold, "predicted": shown})
+            rounded = np.round(shares[: len(tags)].astype(np.float64), 4).tolist()
+            lines.append({"id": example.id, "gold": gold, "predicted": shown, "probabilities": rounded})
         return lines
+
+    def average(self, lines, labels) -> Line:
+        """For each word the tag with the highest mean probability over the runs whose rows hold the word.
+
+        A run with a CRF takes part with each word's own probabilities. The average is no sequence of a CRF, so a pair of its
+        tags may be one that no run would give.
+        """
+        runs, predicted = of_each(lines, "probabilities"), list(lines[0]["predicted"])
+        for i in range(len(predicted)):
+            if shares := [of_run[i] for of_run in runs if i < len(of_run)]:
+                predicted[i] = labels[np.argmax(np.mean(shares, axis=0))]
+        return {**lines[0], "predicted": predicted}
 
     def most_frequent(self, train, labels, lines) -> list[Line]:
         """The most frequent tag of `train` for every word."""
