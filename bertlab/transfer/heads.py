@@ -46,7 +46,8 @@ class TaskModel(nn.Module):
             self.features = WordFeatures(
                 h.word_types if h.word_width else 0,
                 h.word_width,
-                30 if h.spelling else 0,
+                h.speller if h.spelling else "",
+                dropout=h.dropout,
                 pretrained=(h.vector_rows, h.vector_width) if h.word_vectors else None,
             )
         if h.crf:
@@ -76,7 +77,7 @@ class TaskModel(nn.Module):
         if self.encoder is None:
             return mixed[0], penalties[0]
         ids = (view.get(name) for name in ("spelling", "word_ids", "vector_ids"))
-        words = self.features(*ids) if self.features else None
+        words = self.features(*ids, deterministic) if self.features else None
         return self.encoder(words, mixed, documents, deterministic), sum(penalties)
 
     def scores(
@@ -127,6 +128,7 @@ class TaskHead(Objective):
     chunk: ClassVar[int] = 0
     crf: ClassVar[bool] = False
     spelling: ClassVar[bool] = False
+    speller: ClassVar[str] = "convolution"
     word_width: ClassVar[int] = 0
     word_vectors: ClassVar[str] = ""
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.data.characters import PADDING
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Dropout, Norm, lookup, normal, param, rows_apart
 from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
@@ -257,21 +258,30 @@ VECTORS = "word_vectors"
 
 
 class WordFeatures(nn.Module):
-    """Features of a word: from its spelling (Ma and Hovy 2016), and from tables of trained and of pretrained vectors.
+    """Features of a word: from its spelling, and from tables of trained and of pretrained vectors.
 
     Attributes:
         vocab_size: size of the table of word vectors; 0: no table.
         width: width of the word vectors.
-        filters: filters of the max-pooled convolution over characters, padding included; 0: no spelling.
-        filter_width, character_width: the filters' width in characters, and the width of a character's vector.
+        spelling: what reads the word's characters: "convolution", max-pooled filters (Ma and Hovy 2016); a key of CELLS, the
+            last states of that cell in both directions, side by side (TagLM's tagger of names has "gru": Peters et al. 2017,
+            section 4.1); "": no spelling.
+        filters: filters of the convolution, which covers padding too.
+        filter_width: their width in characters.
+        character_width: width of a character's vector.
+        hidden: width of the cells in each direction (TagLM: 80; whether this is of each direction is not verified).
+        dropout: on the cells' inputs (TagLM: 0.25).
         pretrained: rows and width of the table of pretrained vectors, which starts from zeros; None: no such table.
     """
 
     vocab_size: int = 0
     width: int = 50
+    spelling: str = "convolution"
     filters: int = 30
     filter_width: int = 3
     character_width: int = 25
+    hidden: int = 80
+    dropout: float = 0.0
     pretrained: tuple[int, int] | None = None
 
     @nn.compact
@@ -280,6 +290,7 @@ class WordFeatures(nn.Module):
         characters: Int[Array, "B W 50"] | None = None,
         words: Int[Array, "B W"] | None = None,
         vectors: Int[Array, "B W"] | None = None,
+        deterministic: bool = True,
     ) -> Float[Array, "B W D"]:
         """Spelling's features and word vectors, side by side.
 
@@ -287,15 +298,19 @@ class WordFeatures(nn.Module):
             characters: ids of `bertlab.data.characters`.
             words: ids below `vocab_size`.
             vectors: rows of the pretrained vectors.
+            deterministic: no dropout.
         """
         found = []
-        if self.filters:
+        if self.spelling:
             e = self.character_width
             embedding = self.param("character_embedding", param(uniform((3 / e) ** 0.5), None, None), (ALPHABET, e))
-            config = CharactersConfig(self.filters, 0, ((self.filter_width, self.filters),), e, activation="tanh")
             x = rows_apart(embedding[characters.reshape(-1, characters.shape[-1])])
-            x = Convolution(config, self.filter_width, self.filters, name="filters")(x)
-            found.append(x.reshape(*characters.shape[:-1], self.filters))
+            if self.spelling == "convolution":
+                config = CharactersConfig(self.filters, 0, ((self.filter_width, self.filters),), e, activation="tanh")
+                x = Convolution(config, self.filter_width, self.filters, name="filters")(x)
+            else:
+                x = self._last_states(x, characters.reshape(-1, characters.shape[-1]) != PADDING, deterministic)
+            found.append(x.reshape(*characters.shape[:-1], x.shape[-1]))
         if self.vocab_size:
             table = self.param(
                 "word_embedding", param(normal(self.width**-0.5), "vocab", "embed"), (self.vocab_size, self.width)
@@ -304,6 +319,15 @@ class WordFeatures(nn.Module):
         if self.pretrained:
             found.append(lookup(self.param(VECTORS, param(nn.initializers.zeros, "vocab", "embed"), self.pretrained), vectors))
         return jnp.concatenate(found, -1)
+
+    def _last_states(self, x: Float[Array, "N 50 E"], there: Bool[Array, "N 50"], deterministic: bool) -> Float[Array, "N 2F"]:
+        """The forward state at a word's last character and the backward state at its first; zeros of a word without any."""
+        x, row = Dropout(self.dropout)(x, deterministic).transpose(1, 0, 2), there.T.astype(jnp.int32)
+        cell = CELLS[self.spelling]
+        forward, backward = (cell(self.hidden, i == 1, name=name)(x, row) for i, name in enumerate(("forward", "backward")))
+        last = jnp.maximum(row.sum(axis=0) - 1, 0)
+        forward = jnp.take_along_axis(forward, last[None, :, None], axis=0)[0]
+        return jnp.where(there.any(axis=1)[:, None], jnp.concatenate([forward, backward[0]], -1), 0)
 
 
 class BatchNorm(nn.Module):

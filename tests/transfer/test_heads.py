@@ -412,6 +412,7 @@ def test_dropout_is_of_training_alone():
         ("classification", {"norm": "batch_norm"}, r"norm='batch_norm' has no effect without blocks"),
         ("choice", {"blocks": 4, "norm": "batch"}, r"norm='batch' is not known; choose one of layer_norm, batch_norm, none"),
         ("tagging", {"spelling": True}, r"spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2"),
+        ("tagging", {"speller": "gru"}, r"speller='gru' has no effect without spelling"),
         ("tagging", {"word_width": 4}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
         ("tagging", {"word_vectors": "runs/x"}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
         (

@@ -21,6 +21,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs, Layout
 from bertlab.transfer.kinds.base import Kind, Line, filled, of_each
+from bertlab.transfer.task_models import SPELLERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,9 @@ class TaggingHead(TaskHead):
 
     Attributes:
         crf: one probability for all tags of a sentence (TagLM).
-        spelling: a convolution over the word's characters, joined to the biLSTM's states.
+        spelling: features of the word's characters for the biLSTM.
+        speller: what reads the characters: "convolution"; "gru" or "lstm", cells in both directions, with the head's dropout on
+            their inputs (TagLM's tagger of names has GRUs).
         word_width: width of a table of trained word vectors for the biLSTM; 0: none.
         word_vectors: a static run, trained or imported (`bertlab import --from=glove`), whose vectors of the words the biLSTM
             reads too (ELMo, TagLM; `bertlab.transfer.word_vectors`); empty: none.
@@ -44,6 +47,7 @@ class TaggingHead(TaskHead):
 
     crf: bool = False
     spelling: bool = False
+    speller: str = setting("convolution", choices=SPELLERS, only_with=("spelling",))
     word_width: int = setting(0, least=0)
     word_vectors: str = ""
     word_vectors_trained: bool = setting(False, only_with=("word_vectors",))
