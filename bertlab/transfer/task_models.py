@@ -376,30 +376,32 @@ NORMS = ("layer_norm", "batch_norm", "none")
 
 
 class Mlp(nn.Module):
-    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): two blocks of norm, dropout and dense, with a ReLU between.
+    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): blocks of norm, dropout and dense, with a ReLU between.
 
     Attributes:
         classes: C.
         hidden: width between the blocks.
-        dropout: in each block (the released script: 0.4 and 0.1).
+        dropout: in the first block and in each later one (the released script: 0.4 and 0.1).
         norm: one of NORMS; the paper's is "batch_norm".
+        layers: blocks before the last, which has the classes (the paper: 1; fastai's `lin_ftrs` has one width for each).
     """
 
     classes: int
     hidden: int = 50
     dropout: tuple[float, float] = (0.4, 0.1)
     norm: str = "layer_norm"
+    layers: int = 1
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], counted: Bool[Array, "..."], deterministic: bool) -> Float[Array, "... C"]:
         """Logits in float32; `counted` as for `BatchNorm`."""
-
-        def block(x, i, width):
+        x = x.astype(jnp.float32)
+        for i, width in enumerate((*[self.hidden] * self.layers, self.classes)):
+            x = jax.nn.relu(x) if i else x
             if self.norm == "layer_norm":
                 x = Norm(1e-5, name=f"norm_{i}")(x)
             elif self.norm == "batch_norm":
                 x = BatchNorm(name=f"norm_{i}")(x, counted, deterministic)
-            x = Dropout(self.dropout[i])(x, deterministic)
-            return Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
-
-        return block(jax.nn.relu(block(x.astype(jnp.float32), 0, self.hidden)), 1, self.classes)
+            x = Dropout(self.dropout[min(i, 1)])(x, deterministic)
+            x = Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
+        return x

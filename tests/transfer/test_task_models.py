@@ -348,3 +348,10 @@ def test_a_classifiers_blocks_are_norm_and_dense_with_a_relu_between():
         hidden = np.maximum(dense(of_norm(np.float64(x), p.get("norm_0")), p["dense_0"]), 0)
         expected = dense(of_norm(hidden, p.get("norm_1")), p["dense_1"])
         np.testing.assert_allclose(applied(module, variables, x, COUNTED, True), expected, rtol=1e-4, atol=1e-4)
+    deep = Mlp(3, 5, norm="none", layers=2)
+    x, variables = vectors_and_variables(deep, COUNTED, True)
+    p, expected = jax.tree.map(np.float64, variables["params"]), np.float64(x)
+    for i in range(3):
+        expected = dense(np.maximum(expected, 0) if i else expected, p[f"dense_{i}"])
+    assert [p[f"dense_{i}"]["bias"].size for i in range(3)] == [5, 5, 3]
+    np.testing.assert_allclose(applied(deep, variables, x, COUNTED, True), expected, rtol=1e-4, atol=1e-2)
