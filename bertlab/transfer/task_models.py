@@ -123,54 +123,62 @@ def normalised_together(x: Float[Array, "B L D"], filled: Bool[Array, "B L"], ep
     return centred * jax.lax.rsqrt((centred**2).sum() / count + epsilon)
 
 
-class Lstm(nn.Module):
+class Gated(nn.Module):
+    """What one direction of an LSTM and of a GRU have in common; kernels and biases start from U(±1/√F), as in torch.
+
+    Attributes:
+        hidden: F.
+        reverse: read from the last position to the first.
+    """
+
+    hidden: int
+    reverse: bool
+
+    @property
+    def initial(self):
+        """Initial values."""
+        return uniform(self.hidden**-0.5)
+
+    def of_inputs_and_states(self, x: Float[Array, "L B D"], n: int, bias_init) -> tuple[Array, Array]:
+        """The inputs' contribution to the n gates [L, B, nF], and the kernel from states to gates [F, nF]."""
+        f, flat = self.hidden, lambda w: w.reshape(*w.shape[:-2], n * self.hidden)
+        wx = self.param("input_kernel", param(self.initial, "embed", None, "hidden"), (x.shape[-1], n, f))
+        wh = self.param("recurrent_kernel", param(self.initial, "embed", None, "hidden"), (f, n, f))
+        bias = self.param("bias", param(bias_init, None, "hidden"), (n, f))
+        return x @ flat(wx) + flat(bias), flat(wh)
+
+
+class Lstm(Gated):
     """One direction of a plain LSTM, gates in the order input, forget, candidate, output.
 
-    Kernels and biases start from U(±1/√F), as in torch; 1 is added to the forget gate's bias.
+    1 is added to the forget gate's initial bias.
     """
-
-    hidden: int
-    reverse: bool
 
     @nn.compact
     def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
         """States after every position; they restart at zero with every document."""
-        f = self.hidden
-        init = uniform(f**-0.5)
-        forget_more = lambda key, shape, dtype=jnp.float32: init(key, shape, dtype).at[1].add(1)
-        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 4, f))
-        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 4, f))
-        bias = self.param("bias", param(forget_more, None, "hidden"), (4, f))
-        flat = lambda w: w.reshape(*w.shape[:-2], 4 * f)
-        gates = x @ flat(wx) + flat(bias)
-        zeros = jnp.zeros((x.shape[1], f), gates.dtype)
+        forget_more = lambda key, shape, dtype=jnp.float32: self.initial(key, shape, dtype).at[1].add(1)
+        gates, kernel = self.of_inputs_and_states(x, 4, forget_more)
+        zeros = jnp.zeros((x.shape[1], self.hidden), gates.dtype)
         rows = borders(documents, self.reverse, stateful=False)
         cell = Cell((0, 1, 2, 3), None, self.reverse)
-        return rows_apart(lstm(cell, gates, flat(wh), None, {"cell": zeros, "state": zeros}, *rows)[0], axis=1)
+        return rows_apart(lstm(cell, gates, kernel, None, {"cell": zeros, "state": zeros}, *rows)[0], axis=1)
 
 
-class Gru(nn.Module):
+class Gru(Gated):
     """One direction of a plain GRU (`bertlab.models.recurrent.gru`), gates in the order reset, update, candidate.
 
-    All values start from U(±1/√F), as in torch. `bias` has the biases of inputs and, for the first two gates, of states, which
-    add up; `recurrent_bias` is the third gate's, which the reset gate multiplies.
+    `bias` has the biases of inputs and, for the first two gates, of states, which add up; `recurrent_bias` is the third gate's,
+    which the reset gate multiplies.
     """
-
-    hidden: int
-    reverse: bool
 
     @nn.compact
     def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
         """States after every position; they restart at zero with every document."""
-        f = self.hidden
-        init = uniform(f**-0.5)
-        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 3, f))
-        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 3, f))
-        bias = self.param("bias", param(init, None, "hidden"), (3, f))
-        recurrent_bias = self.param("recurrent_bias", param(init, "hidden"), (f,))
-        flat = lambda w: w.reshape(*w.shape[:-2], 3 * f)
+        gates, kernel = self.of_inputs_and_states(x, 3, self.initial)
+        recurrent_bias = self.param("recurrent_bias", param(self.initial, "hidden"), (self.hidden,))
         reset, _ = borders(documents, self.reverse, stateful=False)
-        return rows_apart(gru(self.reverse, x @ flat(wx) + flat(bias), flat(wh), recurrent_bias, reset), axis=1)
+        return rows_apart(gru(self.reverse, gates, kernel, recurrent_bias, reset), axis=1)
 
 
 CELLS = {"lstm": Lstm, "gru": Gru}
