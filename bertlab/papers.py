@@ -64,6 +64,9 @@ AWD_LSTM: Mapping[str, Any] = {
     "optimizer.learning_rate": 30.0,
     "optimizer.warmup_steps": 0,
 }
+# How long AWD-LSTM's gradients flow back: normal about a length, with a deviation and at least as long, or now and then about
+# its half (Merity et al. 2017, section 5; salesforce/awd-lstm-lm, main.py).
+VARIED_LENGTHS: Mapping[str, float] = {"half_probability": 0.05, "stddev": 5.0, "shortest": 5}
 
 
 @dataclass(frozen=True)

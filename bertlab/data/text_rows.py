@@ -64,18 +64,36 @@ class RowEncoder:
         places = np.arange(len(ids))
         return self._row(ids, names, places, places, characters)
 
-    def words(self, words: Sequence[str]) -> TextRow:
-        """A row whose units are the given words."""
+    def words(self, words: Sequence[str], before: Sequence[str] = (), after: Sequence[str] = ()) -> TextRow:
+        """A row whose units are the given words, with as many pieces of the words around them as there is room for.
+
+        Both sides of the units have the same room, and what one does not need is the other's.
+
+        Args:
+            words: the units.
+            before, after: the words around them, in the order of the text; they are no units.
+        """
+        ids, starts, characters = self._pieces([*before, *words, *after])
+        begin, end = starts[len(before)], starts[len(before) + len(words)]
+        left, right = begin, len(ids) - end
+        if self._room is not None:
+            room = max(self._room - sum(map(len, self._around)) - (end - begin), 0)
+            left, right = min(left, max(room // 2, room - right)), min(right, max(room - room // 2, room - left))
+        shown = slice(begin - left, end + right)
+        bounds = starts[len(before) : len(before) + len(words) + 1] - shown.start
+        characters = None if characters is None else characters[shown]
+        return self._row(ids[shown], words, bounds[:-1], bounds[1:] - 1, characters)
+
+    def _pieces(self, words: Sequence[str]) -> tuple[list[int], Int[np.ndarray, "W+1"], Int[np.ndarray, "T 50"] | None]:
+        """Ids of words, where each begins in them and the last ends, and the characters if the model reads them."""
         if self._table is None:
             ids, starts = self._tokenizer.encode_words(words)
-            first = np.asarray(starts, np.int64)
-            return self._row(ids, words, first, np.append(first[1:], len(ids))[: len(first)] - 1, None)
+            return ids, np.append(np.asarray(starts, np.int64), len(ids)), None
         if self._tokenizer.lowercase:
             words = [word.lower() for word in words]
         encoded = [self._tokenizer.encode_words([word])[0] for word in words]
         ids = [pieces[0] if len(pieces) == 1 else self._tokenizer.unk_id for pieces in encoded]
-        places = np.arange(len(ids))
-        return self._row(ids, words, places, places, character_ids(words))
+        return ids, np.arange(len(ids) + 1), character_ids(words)
 
     def characters(self, ids: Sequence[int]) -> Int[np.ndarray, "T 50"] | None:
         """The characters of special ids; None for a model that does not read characters."""

@@ -27,7 +27,7 @@ from bertlab.models.base import (
     rematerialised,
     rows_apart,
 )
-from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, to_carry, uniform
+from bertlab.models.recurrent import Cell, begin_with, lstm, of_inputs, of_rows, to_carry, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class DroppedLstm(nn.Module):
         Args:
             x: inputs after dropout.
             begin: {cell [B, F], state [B, F]} before the first position.
-            rows: `reset` and `hold` of `recurrent.borders`.
+            rows: `recurrent.of_rows`.
         """
         c, f = self.config, self.cell
         init = uniform(f**-0.5)
@@ -139,7 +139,7 @@ class AwdLstm(Body):
         """
         c = self.config
         reverse = c.side == "backward"
-        rows = borders(view["documents"].T, reverse, stateful=bool(carry))
+        rows = of_rows(view, reverse, stateful=bool(carry))
         begin = begin_with(c, carry, c.side, view)
         x = rows_apart(self.after_embedding(self._embed(view["tokens"].T, deterministic), deterministic), axis=1)
         layers, end = [x], {}

@@ -31,7 +31,7 @@ from bertlab.models.base import (
     summary,
 )
 from bertlab.models.characters import PUBLISHED_FILTERS, Characters, CharactersConfig
-from bertlab.models.recurrent import Cell, begin_with, borders, lstm, of_inputs, to_carry, uniform
+from bertlab.models.recurrent import Cell, begin_with, lstm, of_inputs, of_rows, to_carry, uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ProjectedLstm(nn.Module):
         Args:
             x: the inputs before dropout.
             layer: whether to add the input (after dropout) to the output, and the initial states {cell [B, F], state [B, D]}.
-            rows: `reset` and `hold` of `recurrent.borders`.
+            rows: `recurrent.of_rows`.
 
         Returns:
             The outputs [L, B, D] for the next layer; and the same outputs with the states after the last position.
@@ -194,7 +194,7 @@ class Bilstm(Body):
         layers_first = lambda tree: jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
         stack = stacked(ProjectedLstm, c.layers, c.remat, c.scan_layers)(c, reverse, deterministic, name=side)
         residual = (jnp.arange(c.layers) > 0) & c.skip_connections
-        rows = borders(view["documents"].T, reverse, stateful=bool(carry))
+        rows = of_rows(view, reverse, stateful=bool(carry))
         _, (outputs, end) = stack(embedded, (residual, layers_first(begin)), rows)
         return list(outputs), layers_first(end)
 

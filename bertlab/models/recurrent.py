@@ -48,6 +48,15 @@ def borders(documents: Int[Array, "L B"], reverse: bool, stateful: bool) -> tupl
     return (documents > 0) & (before > 0) & (documents != before), documents == 0
 
 
+def of_rows(view: View, reverse: bool, stateful: bool) -> tuple[Array, Array | None, Array | None]:
+    """`reset`, `hold` and `cut` of `lstm` for a view; arguments as for `borders`.
+
+    A view may have `cut` [B, L], true where no gradient passes to the states of positions that are read before.
+    """
+    cut = view["cut"].T if "cut" in view else None
+    return *borders(view["documents"].T, reverse, stateful), cut
+
+
 def begin_with(config, carry: Carry, side: str, view: View) -> Carry:
     """A side's states for position 0: the carried ones if the row continues, otherwise the zeros of `config.initial_carry`."""
     between = between_products(config.dtype)
@@ -124,6 +133,7 @@ def lstm(
     begin: State,
     reset: Bool[Array, "L B"],
     hold: Bool[Array, "L B"] | None,
+    cut: Bool[Array, "L B"] | None = None,
 ) -> tuple[Float[Array, "L B D"], State]:
     """An LSTM over time (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
@@ -140,14 +150,15 @@ def lstm(
         begin: the state before the first position.
         reset: true where the state is zero before the step.
         hold: true where the state does not change; None for nowhere.
+        cut: true where no gradient passes to the state before the step; None for nowhere.
 
     Returns:
         The states h of all positions, and the state after the last one in reading order.
     """
-    return _forward(cell, gates, kernel, projection, begin, reset, hold)[0]
+    return _forward(cell, gates, kernel, projection, begin, reset, hold, cut)[0]
 
 
-def _forward(cell: Cell, gates, kernel, projection, begin, reset, hold):
+def _forward(cell: Cell, gates, kernel, projection, begin, reset, hold, cut):
     def step(state, inputs):
         gate, reset_now, hold_now = inputs
         before = jax.tree.map(lambda x: jnp.where(reset_now[:, None], 0, x), state)
@@ -161,16 +172,16 @@ def _forward(cell: Cell, gates, kernel, projection, begin, reset, hold):
         return after, (after["state"], before, jnp.concatenate([i, f, g, o], axis=-1))
 
     end, (states, before, activations) = jax.lax.scan(step, begin, (gates, reset, hold), reverse=cell.reverse)
-    return (states, end), (states, before, activations, kernel, projection, reset, hold)
+    return (states, end), (states, before, activations, kernel, projection, reset, hold, cut)
 
 
 def _backward(cell: Cell, saved, cotangents):
-    states, before, activations, kernel, projection, reset, hold = saved
+    states, before, activations, kernel, projection, reset, hold, cut = saved
     of_states, of_end = cotangents
     back = {"kernel": kernel.T, "projection": None if projection is None else projection.T}
 
     def step(of_state, inputs):
-        of_out, out, before_now, activations_now, reset_now, hold_now = inputs
+        of_out, out, before_now, activations_now, reset_now, hold_now, cut_now = inputs
         of_after = {"cell": of_state["cell"], "state": of_state["state"] + of_out}
         passed = of_after
         if hold is not None:
@@ -191,14 +202,16 @@ def _backward(cell: Cell, saved, cotangents):
         of_before = jax.tree.map(lambda d: jnp.where(reset_now[:, None], 0, d), of_before)
         if hold is not None:
             of_before = jax.tree.map(lambda d, held: jnp.where(hold_now[:, None], held, d), of_before, of_after)
+        if cut is not None:
+            of_before = jax.tree.map(lambda d: jnp.where(cut_now[:, None], 0, d), of_before)
         projected = None if projection is None else ((o * shown).astype(projection.dtype), of_product)
         return of_before, (of_gate, projected)
 
-    inputs = (of_states, states, before, activations, reset, hold)
+    inputs = (of_states, states, before, activations, reset, hold, cut)
     of_begin, (of_gates, projected) = jax.lax.scan(step, of_end, inputs, reverse=not cell.reverse)
     of_kernel = _of_weights(before["state"], of_gates).astype(kernel.dtype)
     of_projection = None if projection is None else _of_weights(*projected).astype(projection.dtype)
-    return of_gates, of_kernel, of_projection, of_begin, None, None
+    return of_gates, of_kernel, of_projection, of_begin, None, None, None
 
 
 lstm.defvjp(_forward, _backward)

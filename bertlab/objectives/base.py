@@ -68,8 +68,9 @@ class Bound:
         shown: () -> the hidden states of the objective's view, from one pass for all objectives that share it. `encoded` is
             its value.
         encode: (view) -> the hidden states of another view, from one more pass of the body.
-        encode_chunks: (view, length) -> the hidden states of a recurrent body. Gradients stop at the beginning of each chunk of
-            `length` positions (truncated backpropagation within a row).
+        encode_chunks: (view, length, varied=False) -> the hidden states of a recurrent body. Gradients stop at the beginning of
+            each chunk of `length` positions (truncated backpropagation within a row). In training, with `varied`, the lengths
+            are drawn anew at each step (`papers.VARIED_LENGTHS`).
         predict_tokens: (hidden [..., D], side, among=None) -> logits [..., V] of the family's output layer, or only those of
             the candidates `among` ([n] or [..., k]).
         token_loss: (hidden [B, ..., D], side, labels, weights, never=None) -> `cross_entropy` of the logits, without holding
@@ -85,7 +86,7 @@ class Bound:
 
     shown: Callable[[], Encoded]
     encode: Callable[[View], Encoded]
-    encode_chunks: Callable[[View, int], Encoded]
+    encode_chunks: Callable[..., Encoded]
     predict_tokens: Callable[..., Float[Array, "... V"]]
     token_loss: Callable[..., Metrics]
     pool: Callable[..., Float[Array, "B ... D"]]

@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
+from bertlab import papers
 from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, without
@@ -110,7 +111,9 @@ class _Composite(nn.Module):
         return Bound(
             shown=shown,
             encode=lambda view: self.body.encode(view, still, {})[0],
-            encode_chunks=lambda view, length: _in_chunks(self.body, view, length, still),
+            encode_chunks=lambda view, length, varied=False: _in_chunks(
+                self.body, view, length, still, _own_key(key, f"{name}/chunks") if varied and key is not None else None
+            ),
             predict_tokens=self.body.predict_tokens,
             token_loss=self._token_loss,
             pool=lambda documents=None: self.body.pool(shown(), view, documents),
@@ -160,20 +163,23 @@ def _own_key(key: Array, name: str) -> Array:
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
-def _in_chunks(body: nn.Module, view: View, length: int, deterministic: bool) -> Encoded:
-    """A recurrent body's states; no gradient flows between chunks of `length` positions."""
-    _, size = view["tokens"].shape
-    names = [name for name in ("tokens", "segments", "documents", "positions", "characters") if name in view]
-    starts = list(range(0, size, length))
-    side = "backward" if body.config.direction == "right-to-left" else "forward"
-    carry, parts = body.config.initial_carry(len(view["tokens"]), (side,)), []
-    for start in starts if side == "forward" else starts[::-1]:
-        chunk = {name: view[name][:, start : start + length] for name in names}
-        chunk["continues"] = jnp.full(len(view["tokens"]), len(parts) > 0, jnp.int32)
-        encoded, carry = body.encode(chunk, deterministic, carry)
-        parts.append(encoded)
-    ordered = parts if side == "forward" else parts[::-1]
-    return jax.tree.map(lambda *layers: jnp.concatenate(layers, axis=1), *ordered)
+def _in_chunks(body: nn.Module, view: View, length: int, deterministic: bool, key: Array | None) -> Encoded:
+    """A recurrent body's states; no gradient flows between chunks of about `length` positions in the order of reading."""
+    starts = chunk_starts(view["tokens"].shape[1], length, key)
+    starts = starts[::-1] if body.config.direction == "right-to-left" else starts
+    return body.encode({**view, "cut": jnp.broadcast_to(starts, view["tokens"].shape)}, deterministic, {})[0]
+
+
+def chunk_starts(size: int, length: int, key: Array | None = None) -> Bool[Array, "L"]:
+    """Which of `size` positions begin a chunk of `length`, or with a key of lengths drawn as `papers.VARIED_LENGTHS` says."""
+    if key is None:
+        return jnp.arange(size) % length == 0
+    of, (of_half, of_length) = papers.VARIED_LENGTHS, jax.random.split(key)
+    most = (-(-size // of["shortest"]),)
+    centre = jnp.where(jax.random.bernoulli(of_half, of["half_probability"], most), length / 2, length)
+    lengths = (centre + of["stddev"] * jax.random.normal(of_length, most)).astype(jnp.int32)
+    ends = jnp.cumsum(jnp.maximum(lengths, of["shortest"]))
+    return jnp.zeros(size, bool).at[0].set(True).at[ends].set(True, mode="drop")
 
 
 def _checked(metrics) -> Metrics:

@@ -113,6 +113,9 @@ FRESH_EMBEDDINGS: Mapping[str, Any] = {
 _SMALL_ROWS = ("data.seq_len", "data.batch_size", "train.steps", "train.eval_every")
 _LARGE_ROWS = {"data.seq_len": 128, "data.batch_size": 32, "train.steps": 0, "transfer.epochs": 10.0}
 _LARGE_FEATURES = _LARGE_ROWS | {"transfer.epochs": 3.0}
+# Rows for names in documents: as long as BERT reads, or shorter where a text is (Devlin et al. 2019, section 5.3, prints no
+# length).
+_DOCUMENTS = {"data.seq_len": 512, "data.buckets": [128, 256]}
 # Steps of a fine-tuning on few labelled examples where a scale counts passes.
 FEW_STEPS = 1000
 # What a study's recipe may have set of optimiser and head, as recipe `probe` has it.
@@ -268,8 +271,10 @@ class Setting:
         """Overrides for feature-based use: a frozen BERT's layers, named as in `LayerMix`, below a biLSTM of its width.
 
         Each direction is half as wide (Devlin et al. 2018, section 5.3, does not say which of the two its 768 are).
+        At scale=paper rows are as long as in `in_documents`.
         """
         rows = _LARGE_FEATURES | {"train.steps": self.task_steps} if self.scale in ("base", "paper") else {}
+        rows |= _DOCUMENTS if self.scale == "paper" else {}
         return {
             "finetune.recipe": "bert_features",
             "finetune.head.layers": layers,
@@ -305,6 +310,14 @@ class Setting:
             parts = [name, *([str(count or "all")] if self.labels else []), *(["probe"] if use == "probe" else [])]
             settings = (self._probe() if use == "probe" else {}) | self._settings(name) | self._few(count)
             found["_".join(parts)] = settings | ({"task": name} if len(parts) > 1 else {})
+        return found
+
+    def in_documents(self) -> dict[str, dict[str, Any]]:
+        """`downstream`; at scale=paper `ner` reads sentences in their documents (Devlin et al. 2019, section 5.3)."""
+        found = self.downstream()
+        for name, given in found.items():
+            if self.scale == "paper" and given.get("task", name) == "ner":
+                given |= {"transfer.document_context": True, **_DOCUMENTS}
         return found
 
     def _few(self, count: int) -> dict[str, Any]:

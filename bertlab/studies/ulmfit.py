@@ -32,7 +32,7 @@ PAPER: Mapping[str, Any] = {
     "optimizer.learning_rate": 0.004,
     "optimizer.average_after": 0,
 }
-# The classifier's settings; the paper's 280 positions and 64 texts are too many for a CPU.
+# The classifier's settings; 280 positions or more and 64 texts are too many for a CPU.
 CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"data.seq_len": 64, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},
     "mini": {"data.seq_len": 128, "data.batch_size": 32, "head.chunk": 32, "train.steps": 1000},

@@ -1,18 +1,24 @@
-"""Averages predictions of several fine-tunings, as ULMFiT does with two directions (Howard and Ruder 2018, section 3.3)."""
+"""Averages predictions of several fine-tunings: ULMFiT's two directions (Howard and Ruder 2018, section 3.3), ensembles."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.run import Run
+from bertlab.transfer.inputs import transfer_of
+from bertlab.transfer.kinds.base import Line
 from bertlab.transfer.scoring import scores_of
 from bertlab.transfer.tasks import find_task, load_task
 
 
 def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, float]]:
-    """Metrics of each run and of their average; class probabilities (or numbers) are averaged for each example.
+    """Metrics of each run and of their average, which has the mean of what the runs say of each example.
+
+    This is the mean probability of each class, choice, tag of a word or slice of a context, or the mean of numbers
+    (`Kind.average` of the task's kind). An average of questions without answers has a threshold of its own (`Kind.finish`).
 
     Args:
         runs: directories of finished fine-tunings on one task; models and tokenizers may differ.
@@ -22,27 +28,34 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
         The task's metrics by run directory, and for the "average".
 
     Raises:
-        UserError: a run has no predictions, the runs predict different examples, or the task has neither classes nor numbers.
+        UserError: a run has no predictions or they lack what is averaged, the runs predict different examples, or predictions
+            of the task's kind have no average.
     """
     if len(runs) < 2:
         raise UserError("give at least two fine-tuned runs to average")
-    lines = {run: _read_predictions(run, split) for run in runs}
+    lines = _read_predictions(runs, split)
     config = Run(runs[0]).config.read()
     if "+" in config["task"]:
         raise UserError(f"{runs[0]} was trained on several tasks ({config['task']}); average runs on one")
     task = find_task(config["task"])
     labels = load_task(task, config["task_data"]).labels
-    first = lines[runs[0]]
-    for run in runs[1:]:
-        if [(line["id"], line["gold"]) for line in lines[run]] != [(line["id"], line["gold"]) for line in first]:
-            raise UserError(f"{run} and {runs[0]} predict different examples; average runs with the same task and task_data")
+    together = lambda lines: [task.kind.average(of_example, labels) for of_example in zip(*lines.values(), strict=True)]
+    has_valid = all(Run(run).predictions("valid").exists() for run in runs)
+    valid = together(_read_predictions(runs, "valid")) if has_valid else None
+    averaged, _ = task.kind.finish(together(lines), valid, ConfigDict(transfer_of(config)))
     found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
-    together = [task.kind.average(of_example, labels) for of_example in zip(*(lines[run] for run in runs), strict=True)]
-    return found | {"average": scores_of(task, labels, together)}
+    return found | {"average": scores_of(task, labels, averaged)}
 
 
-def _read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
-    file = Run(run).predictions(split)
-    if not file.exists():
-        raise UserError(f"{file} is missing; give the --workdir of a finished `bertlab finetune`, and valid or test")
-    return [json.loads(line) for line in file.read().splitlines()]
+def _read_predictions(runs: Sequence[Path], split: str) -> dict[Path, list[Line]]:
+    """The lines of each run, about the same examples."""
+    lines = {}
+    for run in runs:
+        file = Run(run).predictions(split)
+        if not file.exists():
+            raise UserError(f"{file} is missing; give the --workdir of a finished `bertlab finetune`, and valid or test")
+        lines[run] = [json.loads(line) for line in file.read().splitlines()]
+        about = [[(line["id"], line["gold"]) for line in lines[of]] for of in (run, runs[0])]
+        if about[0] != about[1]:
+            raise UserError(f"{run} and {runs[0]} predict different examples; average runs with the same task and task_data")
+    return lines

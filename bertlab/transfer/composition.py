@@ -157,6 +157,7 @@ def _layout(config: ConfigDict, name: str, data: TaskData) -> Layout:
         spelling=entry.get("spelling", False),
         words=words,
         vectors=vectors,
+        document_context=config.transfer.document_context,
     )
 
 
@@ -243,10 +244,15 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
         raise UserError("config.transfer.layout='delimited' adds tokens, but this model reads characters; set it to 'pair'")
     if transfer.layers is not None and transfer.layers > shape.layers:
         raise UserError(f"config.transfer.layers={transfer.layers} must be 0 (only the embeddings) to {shape.layers}")
-    for name, (task, _) in tasks.items():
+    for name, (task, data) in tasks.items():
         if config.metrics.get(name) not in task.metrics:
             metrics = ", ".join(task.metrics)
             raise UserError(f"config.metrics.{name}={config.metrics.get(name)!r} is not a metric of the task; choose {metrics}")
+        if transfer.document_context and not any(example.document for example in data.examples["train"]):
+            raise UserError(
+                f"config.transfer.document_context=True, but the examples of task '{name}' have no documents (CoNLL's lines"
+                " -DOCSTART-); set it to False"
+            )
         chunked = family_of(config.model).recurrent and model_direction(config.model) != "bidirectional"
         if config.objectives[name].get("chunk") and not chunked:
             raise UserError(
@@ -284,6 +290,11 @@ def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
         raise UserError(
             "config.transfer.features=True trains one task's head on the run's own states; omit"
             f" {', '.join(['other tasks', 'random', 'layers', *others])}"
+        )
+    if config.transfer.document_context:
+        raise UserError(
+            "config.transfer.features=True stores states of sentences without the document around them; set"
+            " config.transfer.document_context=False, or replace features with config.optimizer.frozen='^body/'"
         )
     if config.data.buckets:
         raise UserError(

@@ -47,6 +47,14 @@ def log_partition(emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], sc
     return jnp.where(mask[0], logsumexp(last + scores.end, axis=-1), 0.0)
 
 
+def marginals(emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores) -> Float[Array, "B W C"]:
+    """p(tag of a word | the row), whatever the other words' tags; 0 beyond the words.
+
+    It is the derivative of `log_partition` by the emissions.
+    """
+    return jax.grad(lambda given: log_partition(given, mask, scores).sum())(emissions)
+
+
 def viterbi(
     emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores
 ) -> tuple[Int[Array, "B W"], Float[Array, "B"]]:

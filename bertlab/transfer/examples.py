@@ -29,6 +29,8 @@ class Example:
         targets: only for word_pair: (start, end) of the word in each sentence, in characters.
         spans: only for span_pair: of each target, its one or two spans [first, end) of words.
         group: examples of one group are also scored together, like the answers to one question; "": alone.
+        document: only for tagging: all words of the document that the sentence is from, its own included; (): not known.
+        document_at: the place of the sentence's first word in `document`.
     """
 
     id: str
@@ -41,3 +43,5 @@ class Example:
     targets: tuple[tuple[int, int], ...] = ()
     spans: tuple[tuple[tuple[int, int], ...], ...] = ()
     group: str = ""
+    document: tuple[str, ...] = ()
+    document_at: int = 0

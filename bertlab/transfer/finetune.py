@@ -31,6 +31,8 @@ KEYS = (
     Key("transfer.layout", "pair", "special tokens around texts (bertlab/transfer/inputs.py)", choices=LAYOUTS),
     Key("transfer.word_piece", "auto", "piece at which a word is read; auto: the first if the model sees both sides, else the"
         " last, because only there has it seen the whole word", choices=("auto", "first", "last")),
+    Key("transfer.document_context", False, "tagging: a row shows as much of a sentence's document (CoNLL's -DOCSTART-) around"
+        " it as it holds; only the sentence's words are predicted (BERT's table 7)"),
     Key("transfer.random", False, "start from random parameters instead of the run's"),
     Key("transfer.head", "", "the task of a fine-tuned run whose head the task goes on with; empty: that of its own name, if"
         " the run has one"),

@@ -46,13 +46,14 @@ class TaskModel(nn.Module):
             self.features = WordFeatures(
                 h.word_types if h.word_width else 0,
                 h.word_width,
-                30 if h.spelling else 0,
+                h.speller if h.spelling else "",
+                dropout=h.dropout,
                 pretrained=(h.vector_rows, h.vector_width) if h.word_vectors else None,
             )
         if h.crf:
             self.crf = Crf(h.classes)
         elif h.blocks:
-            self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1), h.norm)
+            self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1), h.norm, h.block_layers)
         else:
             self.dense = Dense(h.classes, ("embed", None))
         self.drop = Dropout(h.dropout)
@@ -76,7 +77,7 @@ class TaskModel(nn.Module):
         if self.encoder is None:
             return mixed[0], penalties[0]
         ids = (view.get(name) for name in ("spelling", "word_ids", "vector_ids"))
-        words = self.features(*ids) if self.features else None
+        words = self.features(*ids, deterministic) if self.features else None
         return self.encoder(words, mixed, documents, deterministic), sum(penalties)
 
     def scores(
@@ -123,10 +124,12 @@ class TaskHead(Objective):
 
     # Settings that some heads have; these stand for "off".
     blocks: ClassVar[int] = 0
+    block_layers: ClassVar[int] = 1
     norm: ClassVar[str] = "layer_norm"
     chunk: ClassVar[int] = 0
     crf: ClassVar[bool] = False
     spelling: ClassVar[bool] = False
+    speller: ClassVar[str] = "convolution"
     word_width: ClassVar[int] = 0
     word_vectors: ClassVar[str] = ""
 
@@ -172,17 +175,23 @@ class TextHead(TaskHead):
         pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text, through the
             body's dense layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
         blocks: width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
-        norm: before that layer and before the classifier. "batch_norm", ULMFiT's: in training with the mean and variance of
+        block_layers: how many such layers, one after the other (fastai's `lin_ftrs` has any number; ULMFiT: 1).
+        norm: before each of these layers and the classifier. "batch_norm", ULMFiT's: in training with the mean and variance of
             the batch's texts, in evaluation with running ones (`BatchNorm`).
-        chunk: gradients flow back through so many positions of a recurrent model (BPTT for classification: Howard
-            and Ruder 2018, section 3.3); 0: all.
+        chunk: gradients flow back through so many positions of a recurrent model, while its states go on and the pooling reads
+            all of them (BPTT for classification: Howard and Ruder 2018, section 3.3); 0: through all. The dropouts of a row are
+            the same in all chunks; fastai draws them for each.
+        chunk_varies: in each training step the length of each chunk is drawn about `chunk`, as AWD-LSTM's
+            (`papers.VARIED_LENGTHS`).
         texts: n.
     """
 
     pooling: str = setting("mean", choices=POOLINGS)
     blocks: int = setting(0, least=0)
+    block_layers: int = setting(1, least=1, only_with=("blocks",))
     norm: str = setting("layer_norm", choices=NORMS, only_with=("blocks",))
     chunk: int = setting(0, least=0)
+    chunk_varies: bool = setting(False, only_with=("chunk",))
     texts: int = 1
 
     def __post_init__(self):
@@ -196,7 +205,7 @@ class TextHead(TaskHead):
 
     def layers_of(self, model: Bound, view: View) -> tuple[Float[Array, "B L D"], ...]:
         """The states, in chunks if gradients must stop between them."""
-        return (model.encode_chunks(view, self.chunk) if self.chunk else model.encoded).widest()[1]
+        return (model.encode_chunks(view, self.chunk, self.chunk_varies) if self.chunk else model.encoded).widest()[1]
 
     def vectors(self, model: Bound, view: View) -> tuple[Float[Array, "B n D"], Float[Array, ""]]:
         """One vector for each of a row's texts, and the penalty on the mix."""

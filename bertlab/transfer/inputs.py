@@ -18,6 +18,7 @@ from bertlab.data.characters import PADDING, WORD_LENGTH
 from bertlab.data.rows import Row, make_row
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer
+from bertlab.transfer.examples import Example
 from bertlab.transfer.word_vectors import WordVectors
 
 LAYOUTS = ("pair", "delimited")
@@ -49,6 +50,8 @@ class Layout:
         spelling: tagging rows hold each word's characters.
         words: tagging rows hold the number of each of these words, from 1; 0 for other words.
         vectors: tagging rows hold the row of each word's pretrained vector.
+        document_context: tagging rows show as much of a sentence's document around it as they have room for (BERT's "maximal
+            document context": Devlin et al. 2019, section 5.3, which does not say how it is laid out).
     """
 
     name: str
@@ -61,6 +64,7 @@ class Layout:
     spelling: bool = False
     words: Mapping[str, int] | None = None
     vectors: WordVectors | None = None
+    document_context: bool = False
 
 
 class Inputs:
@@ -78,9 +82,16 @@ class Inputs:
         """One text or a pair between the special ids."""
         return self.joined([self._bare.text(text) for text in texts])
 
-    def words(self, words: Sequence[str]) -> TextRow:
-        """Words as one text between the tokenizer's special ids, cut to `seq_len`."""
-        return self._framed.words(words)
+    def words(self, example: Example) -> TextRow:
+        """An example's words as one text between the tokenizer's special ids, cut to `seq_len`.
+
+        With `document_context`, the words of their document that are around them fill the room that is left.
+        """
+        if not self.layout.document_context:
+            return self._framed.words(example.words)
+        at, most = example.document_at, self.layout.seq_len
+        before, after = example.document[max(at - most, 0) : at], example.document[at + len(example.words) :][:most]
+        return self._framed.words(example.words, before, after)
 
     def joined(self, parts: Sequence[TextRow]) -> Document:
         """One or two encoded texts between the special ids, cut to `seq_len`."""

@@ -87,8 +87,16 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "language_model": 0.5,
     },
     "ulmfit": _ULMFIT,
-    # The paper's head. In `ulmfit` it has layer norm, with which the results of the small scales were published.
-    "ulmfit_paper": _ULMFIT | {"head.norm": "batch_norm"},
+    # The paper's head, and long texts as the released classifier reads them, in chunks up to 20 · 70 positions. (It reads on in
+    # longer ones, and pools the last of them.) In `ulmfit` the head has layer norm, with which the results of the small scales
+    # were published.
+    "ulmfit_paper": _ULMFIT
+    | {
+        "data.seq_len": 1400,
+        "data.buckets": (70, 140, 280, 560),
+        "head.norm": "batch_norm",
+        "head.chunk_varies": True,
+    },
     # Howard and Ruder 2018, first version (FitLaM): another factor between layers, cosine annealing.
     "fitlam": _ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"},
     "probe": _FROZEN | {"head.dropout": 0.0},

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.data.characters import PADDING
 from bertlab.errors import UserError
 from bertlab.models.base import Dense, Dropout, Norm, lookup, normal, param, rows_apart
 from bertlab.models.characters import ALPHABET, CharactersConfig, Convolution
@@ -122,57 +123,67 @@ def normalised_together(x: Float[Array, "B L D"], filled: Bool[Array, "B L"], ep
     return centred * jax.lax.rsqrt((centred**2).sum() / count + epsilon)
 
 
-class Lstm(nn.Module):
+class Gated(nn.Module):
+    """What one direction of an LSTM and of a GRU have in common; kernels and biases start from U(±1/√F), as in torch.
+
+    Attributes:
+        hidden: F.
+        reverse: read from the last position to the first.
+    """
+
+    hidden: int
+    reverse: bool
+
+    @property
+    def initial(self):
+        """Initial values."""
+        return uniform(self.hidden**-0.5)
+
+    def of_inputs_and_states(self, x: Float[Array, "L B D"], n: int, bias_init) -> tuple[Array, Array]:
+        """The inputs' contribution to the n gates [L, B, nF], and the kernel from states to gates [F, nF]."""
+        f, flat = self.hidden, lambda w: w.reshape(*w.shape[:-2], n * self.hidden)
+        wx = self.param("input_kernel", param(self.initial, "embed", None, "hidden"), (x.shape[-1], n, f))
+        wh = self.param("recurrent_kernel", param(self.initial, "embed", None, "hidden"), (f, n, f))
+        bias = self.param("bias", param(bias_init, None, "hidden"), (n, f))
+        return x @ flat(wx) + flat(bias), flat(wh)
+
+
+class Lstm(Gated):
     """One direction of a plain LSTM, gates in the order input, forget, candidate, output.
 
-    Kernels and biases start from U(±1/√F), as in torch; 1 is added to the forget gate's bias.
+    1 is added to the forget gate's initial bias.
     """
-
-    hidden: int
-    reverse: bool
 
     @nn.compact
     def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
         """States after every position; they restart at zero with every document."""
-        f = self.hidden
-        init = uniform(f**-0.5)
-        forget_more = lambda key, shape, dtype=jnp.float32: init(key, shape, dtype).at[1].add(1)
-        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 4, f))
-        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 4, f))
-        bias = self.param("bias", param(forget_more, None, "hidden"), (4, f))
-        flat = lambda w: w.reshape(*w.shape[:-2], 4 * f)
-        gates = x @ flat(wx) + flat(bias)
-        zeros = jnp.zeros((x.shape[1], f), gates.dtype)
+        forget_more = lambda key, shape, dtype=jnp.float32: self.initial(key, shape, dtype).at[1].add(1)
+        gates, kernel = self.of_inputs_and_states(x, 4, forget_more)
+        zeros = jnp.zeros((x.shape[1], self.hidden), gates.dtype)
         rows = borders(documents, self.reverse, stateful=False)
         cell = Cell((0, 1, 2, 3), None, self.reverse)
-        return rows_apart(lstm(cell, gates, flat(wh), None, {"cell": zeros, "state": zeros}, *rows)[0], axis=1)
+        return rows_apart(lstm(cell, gates, kernel, None, {"cell": zeros, "state": zeros}, *rows)[0], axis=1)
 
 
-class Gru(nn.Module):
+class Gru(Gated):
     """One direction of a plain GRU (`bertlab.models.recurrent.gru`), gates in the order reset, update, candidate.
 
-    All values start from U(±1/√F), as in torch. `bias` has the biases of inputs and, for the first two gates, of states, which
-    add up; `recurrent_bias` is the third gate's, which the reset gate multiplies.
+    `bias` has the biases of inputs and, for the first two gates, of states, which add up; `recurrent_bias` is the third gate's,
+    which the reset gate multiplies.
     """
-
-    hidden: int
-    reverse: bool
 
     @nn.compact
     def __call__(self, x: Float[Array, "L B D"], documents: Int[Array, "L B"]) -> Float[Array, "L B F"]:
         """States after every position; they restart at zero with every document."""
-        f = self.hidden
-        init = uniform(f**-0.5)
-        wx = self.param("input_kernel", param(init, "embed", None, "hidden"), (x.shape[-1], 3, f))
-        wh = self.param("recurrent_kernel", param(init, "embed", None, "hidden"), (f, 3, f))
-        bias = self.param("bias", param(init, None, "hidden"), (3, f))
-        recurrent_bias = self.param("recurrent_bias", param(init, "hidden"), (f,))
-        flat = lambda w: w.reshape(*w.shape[:-2], 3 * f)
+        gates, kernel = self.of_inputs_and_states(x, 3, self.initial)
+        recurrent_bias = self.param("recurrent_bias", param(self.initial, "hidden"), (self.hidden,))
         reset, _ = borders(documents, self.reverse, stateful=False)
-        return rows_apart(gru(self.reverse, x @ flat(wx) + flat(bias), flat(wh), recurrent_bias, reset), axis=1)
+        return rows_apart(gru(self.reverse, gates, kernel, recurrent_bias, reset), axis=1)
 
 
 CELLS = {"lstm": Lstm, "gru": Gru}
+SPELLERS = ("convolution", *CELLS)
+"""What can read the characters of a word (`WordFeatures`)."""
 
 
 class RecurrentEncoder(nn.Module):
@@ -245,27 +256,40 @@ class Crf(nn.Module):
         """The best tags, −1 beyond the words."""
         return crf.viterbi(self.dense(x), mask, self.between)[0]
 
+    def marginals(self, x: Float[Array, "B W D"], mask: Bool[Array, "B W"]) -> Float[Array, "B W C"]:
+        """The probabilities of each word's tags (`crf.marginals`)."""
+        return crf.marginals(self.dense(x), mask, self.between)
+
 
 VECTORS = "word_vectors"
 """The name of the parameter that holds pretrained word vectors."""
 
 
 class WordFeatures(nn.Module):
-    """Features of a word: from its spelling (Ma and Hovy 2016), and from tables of trained and of pretrained vectors.
+    """Features of a word: from its spelling, and from tables of trained and of pretrained vectors.
 
     Attributes:
         vocab_size: size of the table of word vectors; 0: no table.
         width: width of the word vectors.
-        filters: filters of the max-pooled convolution over characters, padding included; 0: no spelling.
-        filter_width, character_width: the filters' width in characters, and the width of a character's vector.
+        spelling: what reads the word's characters: "convolution", max-pooled filters (Ma and Hovy 2016); a key of CELLS, the
+            last states of that cell in both directions, side by side (TagLM's tagger of names has "gru": Peters et al. 2017,
+            section 4.1); "": no spelling.
+        filters: filters of the convolution, which covers padding too.
+        filter_width: their width in characters.
+        character_width: width of a character's vector.
+        hidden: width of the cells in each direction (TagLM: 80; whether this is of each direction is not verified).
+        dropout: on the cells' inputs (TagLM: 0.25).
         pretrained: rows and width of the table of pretrained vectors, which starts from zeros; None: no such table.
     """
 
     vocab_size: int = 0
     width: int = 50
+    spelling: str = "convolution"
     filters: int = 30
     filter_width: int = 3
     character_width: int = 25
+    hidden: int = 80
+    dropout: float = 0.0
     pretrained: tuple[int, int] | None = None
 
     @nn.compact
@@ -274,6 +298,7 @@ class WordFeatures(nn.Module):
         characters: Int[Array, "B W 50"] | None = None,
         words: Int[Array, "B W"] | None = None,
         vectors: Int[Array, "B W"] | None = None,
+        deterministic: bool = True,
     ) -> Float[Array, "B W D"]:
         """Spelling's features and word vectors, side by side.
 
@@ -281,15 +306,19 @@ class WordFeatures(nn.Module):
             characters: ids of `bertlab.data.characters`.
             words: ids below `vocab_size`.
             vectors: rows of the pretrained vectors.
+            deterministic: no dropout.
         """
         found = []
-        if self.filters:
+        if self.spelling:
             e = self.character_width
             embedding = self.param("character_embedding", param(uniform((3 / e) ** 0.5), None, None), (ALPHABET, e))
-            config = CharactersConfig(self.filters, 0, ((self.filter_width, self.filters),), e, activation="tanh")
             x = rows_apart(embedding[characters.reshape(-1, characters.shape[-1])])
-            x = Convolution(config, self.filter_width, self.filters, name="filters")(x)
-            found.append(x.reshape(*characters.shape[:-1], self.filters))
+            if self.spelling == "convolution":
+                config = CharactersConfig(self.filters, 0, ((self.filter_width, self.filters),), e, activation="tanh")
+                x = Convolution(config, self.filter_width, self.filters, name="filters")(x)
+            else:
+                x = self._last_states(x, characters.reshape(-1, characters.shape[-1]) != PADDING, deterministic)
+            found.append(x.reshape(*characters.shape[:-1], x.shape[-1]))
         if self.vocab_size:
             table = self.param(
                 "word_embedding", param(normal(self.width**-0.5), "vocab", "embed"), (self.vocab_size, self.width)
@@ -298,6 +327,15 @@ class WordFeatures(nn.Module):
         if self.pretrained:
             found.append(lookup(self.param(VECTORS, param(nn.initializers.zeros, "vocab", "embed"), self.pretrained), vectors))
         return jnp.concatenate(found, -1)
+
+    def _last_states(self, x: Float[Array, "N 50 E"], there: Bool[Array, "N 50"], deterministic: bool) -> Float[Array, "N 2F"]:
+        """The forward state at a word's last character and the backward state at its first; zeros of a word without any."""
+        x, row = Dropout(self.dropout)(x, deterministic).transpose(1, 0, 2), there.T.astype(jnp.int32)
+        cell = CELLS[self.spelling]
+        forward, backward = (cell(self.hidden, i == 1, name=name)(x, row) for i, name in enumerate(("forward", "backward")))
+        last = jnp.maximum(row.sum(axis=0) - 1, 0)
+        forward = jnp.take_along_axis(forward, last[None, :, None], axis=0)[0]
+        return jnp.where(there.any(axis=1)[:, None], jnp.concatenate([forward, backward[0]], -1), 0)
 
 
 class BatchNorm(nn.Module):
@@ -346,30 +384,32 @@ NORMS = ("layer_norm", "batch_norm", "none")
 
 
 class Mlp(nn.Module):
-    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): two blocks of norm, dropout and dense, with a ReLU between.
+    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): blocks of norm, dropout and dense, with a ReLU between.
 
     Attributes:
         classes: C.
         hidden: width between the blocks.
-        dropout: in each block (the released script: 0.4 and 0.1).
+        dropout: in the first block and in each later one (the released script: 0.4 and 0.1).
         norm: one of NORMS; the paper's is "batch_norm".
+        layers: blocks before the last, which has the classes (the paper: 1; fastai's `lin_ftrs` has one width for each).
     """
 
     classes: int
     hidden: int = 50
     dropout: tuple[float, float] = (0.4, 0.1)
     norm: str = "layer_norm"
+    layers: int = 1
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], counted: Bool[Array, "..."], deterministic: bool) -> Float[Array, "... C"]:
         """Logits in float32; `counted` as for `BatchNorm`."""
-
-        def block(x, i, width):
+        x = x.astype(jnp.float32)
+        for i, width in enumerate((*[self.hidden] * self.layers, self.classes)):
+            x = jax.nn.relu(x) if i else x
             if self.norm == "layer_norm":
                 x = Norm(1e-5, name=f"norm_{i}")(x)
             elif self.norm == "batch_norm":
                 x = BatchNorm(name=f"norm_{i}")(x, counted, deterministic)
-            x = Dropout(self.dropout[i])(x, deterministic)
-            return Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
-
-        return block(jax.nn.relu(block(x.astype(jnp.float32), 0, self.hidden)), 1, self.classes)
+            x = Dropout(self.dropout[min(i, 1)])(x, deterministic)
+            x = Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
+        return x

@@ -14,10 +14,11 @@ Source: google-research/bert, run_squad.py; Devlin et al. 2019, sections 4.2 and
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.special import logsumexp
 
 from bertlab.data.rows import Row, make_row
 from bertlab.data.tokenizers import Tokenizer
@@ -70,11 +71,17 @@ class Prediction:
         text: the best slice of the context; "" if none was allowed.
         score: its start plus end logit; minus infinity without an answer.
         null_score: the lowest start plus end logit of position 0 over the question's windows.
+        answers: log p(start) + log p(end) of the `n_best` best answers by their texts, the best first. Both are softmaxes over
+            all positions of all windows of the question, so they order answers as scores do. Of answers with the same text
+            the best counts, as in the n-best list of run_squad.py.
+        null: the same of `null_score`.
     """
 
     text: str
     score: float
     null_score: float
+    answers: Mapping[str, float] = dataclasses.field(default_factory=dict, compare=False)
+    null: float = dataclasses.field(default=-math.inf, compare=False)
 
     @property
     def null_odds(self) -> float:
@@ -207,22 +214,37 @@ def best_answers(
     shape = start_logits.shape
     if end_logits.shape != shape or len(shape) != 2 or shape[0] != len(windows) or shape[1] < longest:
         raise ValueError(f"logits are {shape} and {end_logits.shape}, expected [{len(windows)}, {longest} or more] twice")
-    best: dict[str, Prediction] = {}
+    answers: dict[str, list[tuple[float, str]]] = {}
+    nulls, totals = {}, {}
     for first in range(0, len(windows), _WINDOWS):
         here = windows[first : first + _WINDOWS]
-        among = slice(first, first + _WINDOWS)
-        spans = _best_spans(here, *(x[among].astype(np.float64) for x in (start_logits, end_logits)), n_best, max_answer_length)
-        for window, start, end, score, null_score in zip(here, *(x.tolist() for x in spans)):
-            found = best.get(window.id, Prediction("", -math.inf, math.inf))
-            text = found.text
-            if score > found.score:
-                text = window.context[window.offsets[start, 0] : window.offsets[end, 1]]
-            best[window.id] = Prediction(text, max(found.score, score), min(found.null_score, null_score))
-    return best
+        logits = [x[first : first + _WINDOWS].astype(np.float64) for x in (start_logits, end_logits)]
+        spans = _best_spans(here, *logits, n_best, max_answer_length)
+        null_scores = (logits[0][:, 0] + logits[1][:, 0]).tolist()
+        whole = np.stack([logsumexp(x, axis=1) for x in logits], axis=1)
+        for window, starts, ends, scores, null_score, total in zip(here, *(x.tolist() for x in spans), null_scores, whole):
+            found = answers.setdefault(window.id, [])
+            for start, end, score in zip(starts, ends, scores):
+                if score > -math.inf:
+                    found.append((score, window.context[window.offsets[start, 0] : window.offsets[end, 1]]))
+            nulls[window.id] = min(nulls.get(window.id, math.inf), null_score)
+            with np.errstate(invalid="ignore"):  # logits that are not finite
+                totals[window.id] = np.logaddexp(totals.get(window.id, -math.inf), total)
+    return {id: _prediction(answers[id], nulls[id], float(totals[id].sum()), n_best) for id in answers}
+
+
+def _prediction(answers: list[tuple[float, str]], null_score: float, total: float, n_best: int) -> Prediction:
+    """From a question's (score, text) in order of its windows, and what turns its scores into log-probabilities."""
+    answers = sorted(answers, key=lambda answer: -answer[0])[:n_best]
+    score, text = answers[0] if answers else (-math.inf, "")
+    by_text = {}
+    for of, slice_of_context in answers:
+        by_text.setdefault(slice_of_context, of - total)
+    return Prediction(text, score, null_score, by_text, null_score - total)
 
 
 def _best_spans(windows, start_logits, end_logits, n_best, max_answer_length) -> tuple[np.ndarray, ...]:
-    """For each window [N] the best start and end, their score (minus infinity without an answer), and that of position 0."""
+    """For each window the starts, ends and scores [N, n_best or fewer] of its best spans; a score of minus infinity is none."""
     may_start, may_end = np.zeros(start_logits.shape, bool), np.zeros(start_logits.shape, bool)
     for row, window in enumerate(windows):
         may_end[row, : len(window.tokens)] = window.offsets[:, 0] >= 0
@@ -234,11 +256,6 @@ def _best_spans(windows, start_logits, end_logits, n_best, max_answer_length) ->
     allowed &= (length >= 1) & (length <= max_answer_length)
     scores = take(start_logits, starts)[:, :, None] + take(end_logits, ends)[:, None, :]
     scores = np.where(allowed & ~np.isnan(scores), scores, -np.inf).reshape(len(windows), -1)
-    flat = scores.argmax(axis=1)
-    rows, count = np.arange(len(windows)), ends.shape[1]
-    return (
-        starts[rows, flat // count],
-        ends[rows, flat % count],
-        scores[rows, flat],
-        start_logits[:, 0] + end_logits[:, 0],
-    )
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :n_best]
+    count = ends.shape[1]
+    return take(starts, best // count), take(ends, best % count), take(scores, best)

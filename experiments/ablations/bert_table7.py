@@ -10,11 +10,12 @@ four or of all. The model of scale=tiny has two layers, so the last two stand in
 with four layers, the sum over all layers would equal the sum over the last ones, so it includes the embeddings. The labels say
 so.
 
-The paper's task is named-entity recognition, case-preserving, with document context (`tasks=ner,data=DIR`; bertlab does not add
-the context). The default task, code_spans, is tagging too. The paper's BiLSTM is 768 wide, but it does not say whether per
-direction or in total; here both directions together are as wide as the model. At scale=paper the seeds are restarts of the
-task's training on one pretraining, as in the paper (five), and `valid` selects fine-tuning's rate among the paper's four. The
-rate under the BiLSTM is ours.
+The paper's task is named-entity recognition, case-preserving, with document context: `tasks=ner,data=DIR`. At scale=paper a row
+holds up to 512 pieces of a sentence's document, on both sides of the sentence; the paper does not say how it lays them out. The
+default task, code_spans, is tagging too. The paper's BiLSTM is 768 wide, but it does not say whether per direction or in total;
+here both directions together are as wide as the model. At scale=paper the seeds are restarts of the task's training on one
+pretraining, as in the paper (five), and `valid` selects fine-tuning's rate among the paper's four. The rate under the BiLSTM is
+ours.
 
 Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes, then the second-to-last
 layer, then the last, and the embeddings far behind.
@@ -81,7 +82,7 @@ def get_study(arguments=None):
         select=[TASK_RATES] if TASK_RATES in tuned[0] else [],
         rates=setting.rates,
         task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        downstream=setting.in_documents(),
         published=PUBLISHED,
         claims=[Claim(a.format(last=last), b.format(last=last), of, PUBLISHED.source) for a, b, of in CLAIMS],
     )

@@ -17,11 +17,13 @@ L, B, F, D = 9, 3, 5, 4
 DOCUMENTS = np.array([[1, 1, 2, 2, 2, 0, 0, 3, 3], [1] * 9, [0, 0, 1, 2, 2, 2, 0, 0, 0]]).T
 
 
-def plain(cell: Cell, gates, kernel, projection, begin, reset, hold):
+def plain(cell: Cell, gates, kernel, projection, begin, reset, hold, cut=None):
     """The same, position by position in Python."""
     bound = cell.clip or jnp.inf
     state, states = begin, [None] * L
     for t in reversed(range(L)) if cell.reverse else range(L):
+        stopped = cut[t][:, None] if cut is not None else False
+        state = jax.tree.map(lambda x, at=stopped: jnp.where(at, jax.lax.stop_gradient(x), x), state)
         old = jax.tree.map(lambda x, t=t: jnp.where(reset[t][:, None], 0, x), state)
         parts = jnp.split(gates[t] + old["state"] @ kernel, 4, axis=-1)
         i, f, g, o = (parts[place] for place in cell.order)
@@ -36,9 +38,16 @@ def plain(cell: Cell, gates, kernel, projection, begin, reset, hold):
 
 
 @pytest.mark.parametrize(
-    ("reverse", "stateful", "projected"), [(False, False, False), (False, True, True), (True, False, True), (True, True, False)]
+    ("reverse", "stateful", "projected", "cut"),
+    [
+        (False, False, False, False),
+        (False, True, True, True),
+        (True, False, True, False),
+        (True, True, False, False),
+        (True, False, False, True),
+    ],
 )
-def test_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse, stateful, projected):
+def test_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse, stateful, projected, cut):
     draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
     width = D if projected else F
     # Bounds that hold some of the cells and some of the states.
@@ -49,7 +58,8 @@ def test_values_and_every_gradient_are_those_of_the_plain_recurrence(reverse, st
         "projection": draw(2, F, D) if projected else None,
         "begin": {"cell": 0.3 * draw(3, B, F), "state": 0.3 * draw(4, B, width)},
     }
-    rows = borders(jnp.asarray(DOCUMENTS), reverse, stateful)
+    stopped = jax.random.bernoulli(jax.random.key(8), 0.4, (L, B)) if cut else None
+    rows = *borders(jnp.asarray(DOCUMENTS), reverse, stateful), stopped
     of_states, of_end = draw(5, L, B, width), {"cell": draw(6, B, F), "state": draw(7, B, width)}
 
     names = list(given)  # jit sorts them

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertlab.transfer.task_models import BatchNorm, Mlp, RecurrentEncoder
+from bertlab.data.characters import PADDING, character_ids
+from bertlab.models.characters import ALPHABET
+from bertlab.transfer.task_models import BatchNorm, Mlp, RecurrentEncoder, WordFeatures
 
 LENGTHS = np.array([6, 4, 1])
 DOCUMENTS = (np.arange(6) < LENGTHS[:, None]).astype(np.int32)
@@ -67,6 +69,32 @@ def test_an_encoder_is_torchs_bidirectional_recurrent_network(cell):
     if cell == "gru":
         of_last = array(theirs.bias_hh_l0)[-HIDDEN:]
         np.testing.assert_allclose(of_params["forward_0"]["recurrent_bias"], of_last, rtol=1e-4, atol=1e-5)
+
+
+def test_taglms_speller_has_the_last_states_of_torchs_bidirectional_gru():
+    """Words of several lengths; torch packs their characters, and gives the last states of both directions."""
+    torch.manual_seed(0)
+    table, theirs = torch.nn.Embedding(ALPHABET, INPUTS), torch.nn.GRU(INPUTS, HIDDEN, bidirectional=True, batch_first=True)
+    characters = character_ids(["Bonn", "a", "Rhône-Alpes", "x" * 60]).astype(np.int64)
+    lengths = (characters != PADDING).sum(axis=1)
+    given = table(torch.tensor(characters))
+    packed = torch.nn.utils.rnn.pack_padded_sequence(given, lengths, batch_first=True, enforce_sorted=False)
+    expected = theirs(packed)[1].transpose(0, 1).reshape(len(characters), 2 * HIDDEN)
+    torch.sin(expected).sum().backward()
+
+    named = lambda: {name.removesuffix("_0"): leaves for name, leaves in of_torch(theirs, 1).items()}
+    params = {**named(), "character_embedding": array(table.weight)}
+    module = WordFeatures(spelling="gru", hidden=HIDDEN, character_width=INPUTS)
+    run = lambda params: module.apply({"params": params}, characters[None].astype(np.int32))[0]
+    total = lambda params: (jnp.sin(run(params)).sum(), run(params))
+    (_, found), of_params = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
+    np.testing.assert_allclose(found, array(expected), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_params["character_embedding"], array(table.weight.grad), rtol=1e-4, atol=1e-6)
+    for parameter in theirs.parameters():
+        parameter.data = parameter.grad
+    for side, leaves in named().items():
+        for name in ("input_kernel", "recurrent_kernel"):
+            np.testing.assert_allclose(of_params[side][name], leaves[name], rtol=1e-4, atol=1e-5)
 
 
 def test_batch_norm_is_torchs_in_training_and_in_evaluation():

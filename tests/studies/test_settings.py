@@ -1,10 +1,16 @@
 """Every task of the catalogue is within reach of the studies."""
 
+import json
+
 import pytest
 
+from bertlab.config import load_config
 from bertlab.studies import settings
 from bertlab.studies.settings import read_setting
+from bertlab.studies.study import load_study
+from bertlab.transfer.finetune import finetune_config, overridden
 from bertlab.transfer.tasks import TASKS
+from tests.conftest import ROOT
 
 
 def test_every_task_of_the_catalogue_is_there():
@@ -27,3 +33,17 @@ def test_a_task_is_read_from_its_folder_in_rows_that_a_small_body_has_positions_
 def test_at_published_sizes_rows_are_the_recipes():
     found = read_setting(f"scale=paper,tasks={'+'.join(settings.TASKS)},data=here").downstream()
     assert {key for of in found.values() for key in of} == {"task_data.directory"}
+
+
+@pytest.mark.parametrize("study", ["bert_table7", "bert_table8"])
+def test_names_are_read_in_their_documents_at_published_sizes_alone(study):
+    path = ROOT / f"experiments/ablations/{study}.py"
+    for scale in ("tiny", "base", "paper"):
+        runs = load_study(f"{path}:scale={scale},seeds=1,tasks=mnli+ner,labels=100+all,data=here").runs()
+        for task, settings_of in (pair for run in runs for pair in run.downstream.items()):
+            in_documents = scale == "paper" and task.startswith("ner")
+            assert settings_of.get("transfer.document_context", False) is in_documents
+            assert not in_documents or settings_of["data.seq_len"] == 512
+    pretrained = load_config(str(ROOT / "experiments/pretrain/bert.py")).to_dict()
+    given = {"data.buckets": json.loads(json.dumps(settings_of["data.buckets"]))}
+    assert overridden(finetune_config(ROOT, "ner", pretrained=pretrained), given).data.buckets == (128, 256)

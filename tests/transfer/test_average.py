@@ -68,5 +68,97 @@ def test_what_cannot_be_averaged_is_refused(fine_tuned):
         average([run, run], "valid")
     tags = [{"id": "0", "gold": ["bad", "bad"], "predicted": ["bad", "bad"]}]
     (run.parent / "table.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\tbad good\n" for i in range(40)))
-    with pytest.raises(UserError, match="a tagging task have no probabilities"):
+    with pytest.raises(UserError, match="has no 'probabilities' to average"):
         average([fine_tuned(name, tags, ', kind="tagging"') for name in "cd"])
+
+
+# --- tags
+
+
+TAGGED = 'conll("words", train="tags.conll", valid="tags.conll", test="tags.conll")'
+SENTENCE = ("Ada", "saw", "Bonn")
+NAMES = ["B-LOC", "B-PER", "O"]  # the classes in order
+
+
+@pytest.fixture
+def tagged(tmp_path):
+    """(name, probabilities of each word's tags) -> the directory of a fine-tuning that tagged SENTENCE."""
+    tags = ["B-PER", "O", "B-LOC"]
+    (tmp_path / "tags.conll").write_text("".join(f"{word} {tag}\n" for word, tag in zip(SENTENCE, tags)))
+    (tmp_path / "tags.py").write_text(f"from bertlab.transfer.tasks import conll\n\nTASK = {TAGGED}\n")
+
+    def make(name, probabilities):
+        predicted = [NAMES[int(np.argmax(p))] for p in probabilities] + ["O"] * (len(SENTENCE) - len(probabilities))
+        return written(
+            tmp_path / name, tmp_path / "tags.py", {"gold": tags, "predicted": predicted, "probabilities": probabilities}
+        )
+
+    return make
+
+
+def written(run, task, *lines, split="test", **config):
+    (run / "predictions").mkdir(parents=True, exist_ok=True)
+    (run / "config.json").write_text(json.dumps({"task": str(task), "task_data": OPTIONS, **config}))
+    numbered = ({"id": str(i), **line} for i, line in enumerate(lines))
+    (run / "predictions" / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in numbered))
+    return run
+
+
+def test_each_word_has_the_tag_with_the_highest_mean_probability(tagged):
+    first = tagged("a", [[0.1, 0.5, 0.4], [0.1, 0.2, 0.7], [0.2, 0.5, 0.3]])  # Bonn is wrong
+    second = tagged("b", [[0.3, 0.32, 0.38], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]])  # Ada is wrong
+    scores = [values["entity_f1"] for values in average([first, second]).values()]
+    assert scores == [0.5, pytest.approx(2 / 3), 1.0], "conlleval's: one of two names; one, and none too many; both"
+    # A run that cut the sentence has no say about words that it did not read.
+    cut = tagged("c", [[0.0, 0.9, 0.1]])
+    assert average([second, cut])["average"]["entity_f1"] == 1
+    assert average([cut, cut])["average"]["entity_f1"] == pytest.approx(2 / 3)
+    old = written(first.parent / "old", first.parent / "tags.py", {"gold": ["B-PER", "O", "B-LOC"], "predicted": ["O"] * 3})
+    with pytest.raises(UserError, match="prediction of example 0 has no 'probabilities' to average: an older version"):
+        average([first, old])
+
+
+# --- spans
+
+
+def answered(tmp_path, name, *questions, may_lack_answer=False, split="test"):
+    """A run's predictions: (gold, {answer: p}, p of no answer) of each question."""
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [PARAGRAPH]}]}))
+    own = f'squad("q", train="squad.json", valid="squad.json", may_lack_answer={may_lack_answer})'
+    (tmp_path / "squad.py").write_text(f"from bertlab.transfer.tasks import squad\n\nTASK = {own}\n")
+    lines = []
+    for gold, answers, null in questions:
+        best = max(answers, key=answers.get)
+        line = {"gold": gold, "predicted": best, "n_best": {text: float(np.log(p)) for text, p in answers.items()}}
+        odds = {"best_answer": best, "null_odds": float(np.log(null / answers[best])), "null": float(np.log(null))}
+        lines.append(line | (odds if may_lack_answer else {}))
+    config = {"transfer": {"null_threshold": None}, "task_data": OPTIONS | {"dev": "valid"}}
+    return written(tmp_path / name, tmp_path / "squad.py", *lines, split=split, **config)
+
+
+PARAGRAPH = {
+    "context": "red green blue",
+    "qas": [{"id": str(i), "question": "which?", "answers": [{"text": "red", "answer_start": 0}]} for i in range(3)],
+}
+
+
+def test_the_answer_is_the_slice_with_the_highest_mean_probability(tmp_path):
+    # Right in the mean alone: 0.35 of 0.4 and 0.3; a slice that one run does not list has 0 there.
+    first = answered(tmp_path, "a", (["green"], {"red": 0.5, "green": 0.4}, 0.1))
+    second = answered(tmp_path, "b", (["green"], {"blue": 0.6, "green": 0.3}, 0.1))
+    assert [values["exact_match"] for values in average([first, second]).values()] == [0, 0, 1]
+    assert [values["span_f1"] for values in average([first, first]).values()] == [0, 0]
+
+
+def test_the_average_of_questions_without_answers_has_its_own_threshold(tmp_path):
+    """On valid, no answer has odds of 0.3 / 0.4 with an answer and of 0.5 / 0.3 without: the threshold is log 0.75."""
+    for name, shift in (("a", 0.1), ("b", -0.1)):
+        asked = lambda gold, red, null: (gold, {"red": red + shift}, null + shift)  # noqa: B023
+        make = lambda split, *questions: answered(tmp_path, name, *questions, may_lack_answer=True, split=split)  # noqa: B023
+        make("valid", asked(["red"], 0.4, 0.3), asked([], 0.3, 0.5))
+        make("test", asked(["red"], 0.4, 0.2), asked([], 0.2, 0.6), asked([], 0.4, 0.35))
+    found = average([tmp_path / "a", tmp_path / "b"])
+    assert found["average"]["exact_match"] == 1
+    (tmp_path / "a" / "predictions" / "valid.jsonl").unlink()
+    found = average([tmp_path / "a", tmp_path / "b"])
+    assert found["average"]["exact_match"] == pytest.approx(2 / 3), "a threshold of 0 answers the last question"

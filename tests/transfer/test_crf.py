@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.transfer.crf import Scores, log_likelihood, log_partition, viterbi
+from bertlab.transfer.crf import Scores, log_likelihood, log_partition, marginals, viterbi
 from tests.references import quick_jit
 
 LENGTHS = np.array([4, 1, 0, 3])
@@ -69,6 +69,17 @@ def test_an_unknown_label_stands_for_all_its_tags(scores, labels):
     assert len(fits) == TAGS
     every = [np.exp(s) for _, s in sequences(0, scores)]
     np.testing.assert_allclose(found[:2], [np.log(sum(fits) / sum(every)), 0], atol=1e-12)
+
+
+def test_marginals_are_the_share_of_the_sequences_with_a_tag(scores):
+    emissions, *rest = scores
+    found = in_float64(marginals, emissions, MASK, Scores(*rest))
+    expected = np.zeros_like(emissions)
+    for row, length in enumerate(LENGTHS):
+        every = [(tags, np.exp(score)) for tags, score in sequences(row, scores)]
+        for tags, share in every:
+            expected[row, np.arange(length), list(tags)] += share / sum(of for _, of in every)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_gradients_are_expected_counts_minus_those_of_the_labels(scores, labels):

@@ -298,6 +298,7 @@ def test_words_are_tagged_by_their_labelled_pieces():
     np.testing.assert_allclose(loss, [-likelihood[known].sum(), known.sum()], rtol=2e-5)
     assert metrics["task/accuracy"] == [(logits.argmax(-1) == TAGS)[known].sum(), known.sum()]
     np.testing.assert_array_equal(outputs["tags"], np.where(WORD_AT >= 0, logits.argmax(-1), -1))
+    np.testing.assert_allclose(outputs["probabilities"], np.exp(log_softmax(logits)), rtol=1e-4, atol=1e-6)
     assert outputs["tags"][2, 1] >= 0, "a word without a label is tagged, and weighs nothing"
 
 
@@ -311,6 +312,7 @@ def test_a_crf_scores_whole_sentences_per_word():
         loss, [-quick_jit(crf.log_likelihood)(logits, there, TAGS, scores).sum(), (TAGS >= 0).sum()], rtol=2e-5
     )
     np.testing.assert_array_equal(outputs["tags"], quick_jit(crf.viterbi)(logits, there, scores)[0])
+    np.testing.assert_allclose(outputs["probabilities"], quick_jit(crf.marginals)(logits, there, scores), rtol=2e-5, atol=1e-6)
 
 
 def test_a_tagger_with_words_of_its_own_sees_spelling_and_words():
@@ -469,6 +471,7 @@ def test_dropout_is_of_training_alone():
         ("classification", {"norm": "batch_norm"}, r"norm='batch_norm' has no effect without blocks"),
         ("choice", {"blocks": 4, "norm": "batch"}, r"norm='batch' is not known; choose one of layer_norm, batch_norm, none"),
         ("tagging", {"spelling": True}, r"spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2"),
+        ("tagging", {"speller": "gru"}, r"speller='gru' has no effect without spelling"),
         ("tagging", {"word_width": 4}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
         ("tagging", {"word_vectors": "runs/x"}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
         (

@@ -39,7 +39,8 @@ def outputs_of(kind, rows):
     return {
         "logits": rng.normal(size=(len(rows), 2)).astype(np.float32),
         "value": rng.normal(size=len(rows)).astype(np.float32),
-        "tags": rng.integers(0, 2, (len(rows), length)),
+        "tags": (tags := rng.integers(0, 2, (len(rows), length))),
+        "probabilities": np.eye(2)[tags],
         "start": rng.normal(size=(len(rows), length)),
         "end": rng.normal(size=(len(rows), length)),
         "target_logits": rng.normal(size=(len(rows), 2, 2)),
@@ -83,15 +84,20 @@ class TestKind:
         most_frequent = kind.most_frequent([known], labels, lines[:1])
         assert [line["predicted"] for line in most_frequent] in ([], [lines[0]["gold"]], [["y", "y"]])
 
-    def test_what_cannot_be_averaged_says_so(self, name):
-        kind = KINDS[name]()
-        line = {"id": "a", "gold": None, "predicted": 1.0, "probabilities": [0.2, 0.8]}
-        try:
-            found = kind.average([line, line | {"predicted": 2.0, "probabilities": [0.4, 0.6]}], ())
-        except UserError as error:
-            assert name in str(error)
-        else:
-            assert found["predicted"] in (1, 1.5) and type(kind).average is not Kind.average
+    def test_the_average_of_a_run_with_itself_is_the_run(self, name):
+        kind, label = KINDS[name](), (1, 0) if KINDS[name].of_words else 1
+        example = Example("a", "f:1", **FULL | ({"texts": ("ab",)} if name == "choice" else {}), label=label)
+        rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [example])
+        labels = ("x", "y") if kind.has_classes else ()
+        (line,) = kind.predict([example], labels, outputs_of(kind, rows), about, TRANSFER)
+        found = kind.average([line, line], labels)
+        assert {key: found[key] for key in ("id", "gold", "predicted")} == {
+            key: line[key] for key in ("id", "gold", "predicted")
+        }
+
+    def test_a_kind_without_an_average_says_so(self, name):
+        with pytest.raises(UserError, match=f"predictions of a {name} task have no probabilities to average"):
+            Kind.average(KINDS[name](), [], ())
 
     def test_a_plain_kind_reads_its_label_from_a_table(self, name):
         kind = KINDS[name]

@@ -25,7 +25,10 @@ def labelled(*labels, **fields):
 
 
 def predicted(task, names, examples, outputs, windows=(), transfer=TRANSFER):
-    lines = task.kind.predict(examples, names, {k: np.asarray(v) for k, v in outputs.items()}, windows, transfer)
+    outputs = {k: np.asarray(v) for k, v in outputs.items()}
+    if "tags" in outputs:
+        outputs["probabilities"] = np.eye(3)[outputs["tags"]]
+    lines = task.kind.predict(examples, names, outputs, windows, transfer)
     return lines, scores_of(task, names, lines)
 
 

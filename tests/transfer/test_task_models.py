@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.data.characters import character_ids
+from bertlab.data.characters import PADDING, character_ids
 from bertlab.errors import UserError
 from bertlab.models.base import unbox
 from bertlab.transfer.task_models import (
@@ -262,10 +262,30 @@ def test_word_features_are_the_highest_of_each_filter_and_the_word_vector():
         expected = np.tanh(np.max(windows, 0) + p["filters"]["bias"])
         np.testing.assert_allclose(found[0, i], np.concatenate([expected, p["word_embedding"][word]]), atol=1e-5)
     only_words = applied(
-        WordFeatures(7, 5, filters=0), {"params": {"word_embedding": variables["params"]["word_embedding"]}}, words=words
+        WordFeatures(7, 5, spelling=""), {"params": {"word_embedding": variables["params"]["word_embedding"]}}, words=words
     )
     np.testing.assert_array_equal(only_words, found[:, :, 30:])
     assert_finite_gradients(module, variables, characters, words, rows)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_speller_reads_a_word_from_both_ends(cell):
+    """Its features are the states at the last and the first character; padding has no influence, and an empty word has none."""
+    spelled = ["a", "Bank", "x" * 60]
+    characters = np.concatenate([character_ids(spelled), np.full((1, 50), PADDING)])[None].astype(np.int32)
+    module = WordFeatures(spelling=cell, hidden=4, character_width=3)
+    variables = random_variables(module, characters)
+    found, p = applied(module, variables, characters), variables["params"]
+    assert found.shape == (1, 4, 8) and not found[0, 3].any()
+    for i, row in enumerate(characters[0, :3]):
+        x = np.float64(p["character_embedding"][row[row != PADDING]])
+        read = lambda side: REFERENCES[cell](x, p[side], np.ones(len(x)), side == "backward")  # noqa: B023
+        np.testing.assert_allclose(found[0, i], np.concatenate([read("forward")[-1], read("backward")[0]]), atol=1e-5)
+    assert_finite_gradients(module, variables, characters)
+    dropping = WordFeatures(spelling=cell, hidden=4, character_width=3, dropout=0.5)
+    dropped = lambda **settings: applied(dropping, variables, characters, deterministic=False, **settings)
+    assert np.any(dropped(rngs={"dropout": jax.random.key(1)}) != found)
+    np.testing.assert_array_equal(applied(dropping, variables, characters), found)
 
 
 # --- ULMFiT's classifier
@@ -328,3 +348,10 @@ def test_a_classifiers_blocks_are_norm_and_dense_with_a_relu_between():
         hidden = np.maximum(dense(of_norm(np.float64(x), p.get("norm_0")), p["dense_0"]), 0)
         expected = dense(of_norm(hidden, p.get("norm_1")), p["dense_1"])
         np.testing.assert_allclose(applied(module, variables, x, COUNTED, True), expected, rtol=1e-4, atol=1e-4)
+    deep = Mlp(3, 5, norm="none", layers=2)
+    x, variables = vectors_and_variables(deep, COUNTED, True)
+    p, expected = jax.tree.map(np.float64, variables["params"]), np.float64(x)
+    for i in range(3):
+        expected = dense(np.maximum(expected, 0) if i else expected, p[f"dense_{i}"])
+    assert [p[f"dense_{i}"]["bias"].size for i in range(3)] == [5, 5, 3]
+    np.testing.assert_allclose(applied(deep, variables, x, COUNTED, True), expected, rtol=1e-4, atol=1e-2)

@@ -5,15 +5,18 @@ import json
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
+from scipy.stats import ks_2samp
 
 import bertlab
 from bertlab import objectives
 from bertlab.config import add_objectives, base_config
+from bertlab.data.formats.stream import varied_length
 from bertlab.data.tokenizers import WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
-from bertlab.objectives.program import Program
+from bertlab.objectives.program import Program, chunk_starts
 from bertlab.train.checkpoint import load_params, save_params
 from bertlab.train.checks import vocabulary_of
 from bertlab.train.layer_groups import parameter_name
@@ -409,6 +412,41 @@ def test_a_chunked_model_reads_every_state(runs):
     logits, same = quick_jit(lambda params: (run(whole.program, params), run(cut.program, params)))(fresh_of(whole))
     np.testing.assert_allclose(same, logits, rtol=1e-4, atol=1e-6)
     assert np.ptp(np.asarray(logits), axis=0).min() > 1e-4
+
+
+def test_chunks_vary_in_training_and_the_last_one_is_reached(runs):
+    """The last state's gradient reaches the tokens after the last border, which is another one with each key."""
+    dropouts = ("dropout", "hidden_dropout", "input_dropout", "embedding_dropout", "weight_dropout")
+    changes = {"head.pooling": "last", "model.layers": 1, "head.chunk_varies": True} | {
+        f"model.{name}": 0.0 for name in dropouts
+    }
+    varied = experiment_of(runs["awd_lstm"], head__chunk=6, **changes)
+    params = fresh_of(varied)
+    row = {k: v[:1] for k, v in varied.evaluations["valid"][0].items()}
+    tokens = np.int32([[2, *range(5, 14), 3, 0]])
+    batch = row | {"tokens": tokens, "documents": np.int32([[1] * 11 + [0]])}
+
+    def reached(params, key):
+        loss = lambda p: varied.program.metrics(p, varied.program.views(batch, jax.random.key(0)), key)["half/loss"][0]
+        return jax.numpy.abs(jax.grad(loss)(params)["body"]["token_embedding"][tokens[0, :11]]).max(axis=1) > 0
+
+    trained, evaluated = quick_jit(jax.vmap(reached, (None, 0))), quick_jit(lambda params: reached(params, None))
+    found = [np.flatnonzero(row) for row in trained(params, jax.random.split(jax.random.key(0), 20))]
+    assert all(np.array_equal(row, range(row[0], 11)) for row in found)
+    # A length is at least 5: there is no border before, and a first chunk may reach to the end.
+    begins = {int(row[0]) for row in found}
+    assert begins <= {0, *range(5, 11)} and len(begins) > 3
+    np.testing.assert_array_equal(np.flatnonzero(evaluated(params)), range(6, 11), err_msg="in evaluation nothing is drawn")
+
+
+def test_lengths_of_chunks_are_distributed_as_those_of_awd_lstms_rows():
+    starts = np.asarray(jax.vmap(lambda key: chunk_starts(3500, 70, key))(jax.random.split(jax.random.key(0), 40)))
+    lengths = np.concatenate([np.diff(np.flatnonzero(row)) for row in starts])
+    assert starts[:, 0].all() and len(lengths) > 1900
+    theirs = [varied_length(ConfigDict({"seed": 1, "seq_len": 70}), batch) for batch in range(2000)]
+    assert ks_2samp(lengths, theirs).pvalue > 0.01
+    assert lengths.min() < 45 and 0.03 < np.mean(lengths < 52) < 0.08
+    np.testing.assert_array_equal(np.flatnonzero(chunk_starts(10, 4)), [0, 4, 8])
 
 
 # --- what follows from the task's size, and what is refused

@@ -280,6 +280,31 @@ def test_predictions_equal_a_search_of_all_spans(tokenizers, n_best, longest, ti
         assert best_answers(*shuffled, n_best=n_best, max_answer_length=longest) == found
 
 
+def test_the_best_answers_have_their_probabilities(tokenizers):
+    """p(start) · p(end), each a softmax over all positions of all windows; of equal texts the most likely."""
+    rng = np.random.default_rng(5)
+    windows = encode_question(question("abc def abc " * 12, text="who?"), tokenizers["cased"], max_seq=32, doc_stride=10)
+    start, end = rng.normal(0, 2, (2, len(windows), 40)).astype(np.float32)
+    found = best_answers(windows, start, end, n_best=15, max_answer_length=4)["q"]
+    starts, ends = (np.exp(np.float64(x)) / np.exp(np.float64(x)).sum() for x in (start, end))
+    expected = {}
+    for row, window in enumerate(windows):
+        order = [np.argsort(-x[row])[:15] for x in (start, end)]
+        for i, j in itertools.product(*order):
+            if i < len(window.tokens) and window.max_context[i] and i <= j < min(i + 4, len(window.tokens) - 1):
+                text = window.context[window.offsets[i, 0] : window.offsets[j, 1]]
+                expected.setdefault(text, []).append(starts[row, i] * ends[row, j])
+    every = sorted((p for of_text in expected.values() for p in of_text), reverse=True)
+    likely = {text: max(of_text) for text, of_text in expected.items() if max(of_text) >= every[14]}
+    assert len(windows) > 2 and 1 < len(likely) < 15, "some of the best have equal texts"
+    assert found.answers == pytest.approx({text: math.log(p) for text, p in likely.items()})
+    assert next(iter(found.answers)) == found.text and list(found.answers.values()) == sorted(
+        found.answers.values(), reverse=True
+    )
+    null = min(np.log(starts[row, 0] * ends[row, 0]) for row in range(len(windows)))
+    assert (found.null, found.null_odds) == pytest.approx((null, null - found.answers[found.text]))
+
+
 def test_no_answer_is_decided_by_the_least_null_score(tokenizers):
     windows = encode_question(question("abc def " * 30, [(0, 3)]), tokenizers["cased"], max_seq=32, doc_stride=10)
     start, end = gold_logits(windows, 32)

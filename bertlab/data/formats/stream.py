@@ -23,15 +23,12 @@ from typing import NamedTuple
 import grain
 import numpy as np
 
+from bertlab import papers
 from bertlab.data.formats.base import Format
 from bertlab.data.iterators import IteratorDataset
 from bertlab.data.rows import sentence_bounds
 
-# AWD-LSTM's varied lengths (Merity et al. 2017, section 5; salesforce/awd-lstm-lm, main.py).
-_HALF_PROBABILITY = 0.05
-_LENGTH_STDDEV = 5.0
-_SHORTEST = 5
-_MARGIN = 20
+_MARGIN = 20  # by which a row with `vary_length` may be longer than `seq_len`
 
 _BACKWARD_SEED = 1
 _LENGTH_SEED = 2
@@ -44,8 +41,9 @@ def varied_length(data, batch: int) -> int:
     `seq_len`.
     """
     rng = np.random.default_rng([data.seed, _LENGTH_SEED, batch])
-    centre = data.seq_len / 2 if rng.random() < _HALF_PROBABILITY else data.seq_len
-    return min(max(_SHORTEST, int(rng.normal(centre, _LENGTH_STDDEV))), data.seq_len + _MARGIN)
+    of = papers.VARIED_LENGTHS
+    centre = data.seq_len / 2 if rng.random() < of["half_probability"] else data.seq_len
+    return min(max(of["shortest"], int(rng.normal(centre, of["stddev"]))), data.seq_len + _MARGIN)
 
 
 class _Text(NamedTuple):

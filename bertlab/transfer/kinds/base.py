@@ -173,8 +173,22 @@ class OneClass(Kind):
 
     def average(self, lines, labels) -> Line:
         """The class with the highest mean probability."""
-        best = np.argmax(np.mean([line["probabilities"] for line in lines], axis=0))
+        best = np.argmax(np.mean(of_each(lines, "probabilities"), axis=0))
         return {**lines[0], "predicted": named(best, labels)}
+
+
+def of_each(lines: Sequence[Line], name: str) -> list[Any]:
+    """A field of several runs' predictions of one example.
+
+    Raises:
+        UserError: a prediction lacks it.
+    """
+    if any(name not in line for line in lines):
+        raise UserError(
+            f"a run's prediction of example {lines[0]['id']} has no '{name}' to average: an older version of bertlab wrote it;"
+            " fine-tune that run again"
+        )
+    return [line[name] for line in lines]
 
 
 def named(number: int, labels: Sequence[str]) -> str | int:

@@ -1,10 +1,13 @@
 """Spans: the answer to a question, as a slice of its context (SQuAD)."""
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from bertlab.data.rows import Row
@@ -15,7 +18,7 @@ from bertlab.objectives.base import Bound, Metrics, cross_entropy
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
-from bertlab.transfer.kinds.base import Kind, Line
+from bertlab.transfer.kinds.base import Kind, Line, of_each
 from bertlab.transfer.scorers import best_threshold, span_f1_scores
 from bertlab.transfer.windows import Window, best_answers, encode_question
 
@@ -106,7 +109,10 @@ class Span(Kind):
         return [window.row(layout.seq_len, inputs.tokenizer.pad_id) for window in windows], windows
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """The best slice of each context; if questions may lack an answer, also the odds of no answer."""
+        """The best slice of each context, and the log-probabilities of the `n_best` best (`Prediction.answers`).
+
+        If questions may lack an answer, also the odds of no answer and its log-probability.
+        """
         found = best_answers(
             about, outputs["start"], outputs["end"], n_best=settings.n_best, max_answer_length=settings.max_answer_length
         )
@@ -114,8 +120,29 @@ class Span(Kind):
         for example in examples:
             best = found[example.id]
             line = {"id": example.id, "gold": [answer.text for answer in example.answers], "predicted": best.text}
-            lines.append(line | ({"best_answer": best.text, "null_odds": best.null_odds} if self.may_lack_answer else {}))
+            line["n_best"] = best.answers
+            if self.may_lack_answer:
+                line |= {"best_answer": best.text, "null_odds": best.null_odds, "null": best.null}
+            lines.append(line)
         return lines
+
+    def average(self, lines, labels) -> Line:
+        """The slice of the context with the highest mean of p(start) · p(end); 0 in runs without it among their `n_best`.
+
+        Devlin et al. 2019 do not print how their ensembles combine runs.
+        """
+        runs = of_each(lines, "n_best")
+        # Sums instead of means: all have as many terms.
+        scores = {
+            text: float(np.logaddexp.reduce([of_run.get(text, -math.inf) for of_run in runs]))
+            for text in dict.fromkeys(itertools.chain.from_iterable(runs))
+        }
+        best = max(scores, key=scores.get, default="")
+        line = {"id": lines[0]["id"], "gold": lines[0]["gold"], "predicted": best}
+        if self.may_lack_answer:
+            null = float(np.logaddexp.reduce(of_each(lines, "null")))
+            line |= {"best_answer": best, "null_odds": null - scores.get(best, -math.inf)}
+        return line
 
     def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
         """Leaves questions above a threshold unanswered: the configured one, or the one with the best F1 on `valid`."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -19,7 +20,8 @@ from bertlab.objectives.base import Bound, Metrics, cross_entropy
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs, Layout
-from bertlab.transfer.kinds.base import Kind, Line, filled
+from bertlab.transfer.kinds.base import Kind, Line, filled, of_each
+from bertlab.transfer.task_models import SPELLERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,9 @@ class TaggingHead(TaskHead):
 
     Attributes:
         crf: one probability for all tags of a sentence (TagLM).
-        spelling: a convolution over the word's characters, joined to the biLSTM's states.
+        spelling: features of the word's characters for the biLSTM.
+        speller: what reads the characters: "convolution"; "gru" or "lstm", cells in both directions, with the head's dropout on
+            their inputs (TagLM's tagger of names has GRUs).
         word_width: width of a table of trained word vectors for the biLSTM; 0: none.
         word_vectors: a static run, trained or imported (`bertlab import --from=glove`), whose vectors of the words the biLSTM
             reads too (ELMo, TagLM; `bertlab.transfer.word_vectors`); empty: none.
@@ -43,6 +47,7 @@ class TaggingHead(TaskHead):
 
     crf: bool = False
     spelling: bool = False
+    speller: str = setting("convolution", choices=SPELLERS, only_with=("spelling",))
     word_width: int = setting(0, least=0)
     word_vectors: str = ""
     word_vectors_trained: bool = setting(False, only_with=("word_vectors",))
@@ -77,12 +82,17 @@ class TaggingHead(TaskHead):
         return penalised({"loss": (-likelihood.sum(), known.sum().astype(jnp.float32))}, penalty)
 
     def outputs(self, model: Bound, view: View) -> Mapping[str, Array]:
-        """`tags` [B, W], −1 beyond the words."""
+        """`tags` [B, W], −1 beyond the words, and `probabilities` of each word's tags [B, W, C].
+
+        With a CRF the tags are the most likely sequence, and the probabilities are those of each word by itself, summed over
+        the tags of the other words.
+        """
         x, _, there = self._words(model, view)
         if self.crf:
-            return {"tags": model.head.crf.decode(x, there)}
-        tags = jnp.argmax(model.head.scores(x, model.deterministic), -1)
-        return {"tags": jnp.where(there, tags, NO_LABEL)}
+            return {"tags": model.head.crf.decode(x, there), "probabilities": model.head.crf.marginals(x, there)}
+        logits = model.head.scores(x, model.deterministic)
+        tags = jnp.where(there, jnp.argmax(logits, -1), NO_LABEL)
+        return {"tags": tags, "probabilities": jax.nn.softmax(logits)}
 
 
 class Tagging(Kind):
@@ -106,9 +116,9 @@ class Tagging(Kind):
         return tags
 
     def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
-        """The words as one text."""
+        """The words as one text; what is around them in the row has no label and is not predicted."""
         layout = inputs.layout
-        text = inputs.words(example.words)
+        text = inputs.words(example)
         row = text.padded(layout.seq_len, inputs.tokenizer.pad_id, (number, 0))
         return row | word_fields(example, text.first if layout.first_piece else text.last, layout)
 
@@ -117,15 +127,32 @@ class Tagging(Kind):
         return word_fields(example, np.arange(size), layout)
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """Tags by name. A word that did not fit into the row gets "O" if the task has this tag; otherwise it is wrong."""
+        """Tags by name, with the probabilities of all tags in four digits.
+
+        A word that did not fit into the row gets "O" if the task has this tag; otherwise it is wrong. It has no probabilities.
+        """
         beyond = "O" if "O" in labels else ""
         lines = []
-        for example, tags in zip(examples, outputs["tags"], strict=True):
-            shown = [labels[tag] if tag != NO_LABEL else beyond for tag in tags[: len(example.words)]]
-            shown += [beyond] * (len(example.words) - len(shown))
+        for example, tags, shares in zip(examples, outputs["tags"], outputs["probabilities"], strict=True):
+            tags = tags[: len(example.words)]
+            tags = tags[tags != NO_LABEL]
+            shown = [labels[tag] for tag in tags] + [beyond] * (len(example.words) - len(tags))
             gold = None if example.label is None else [labels[tag] for tag in example.label]
-            lines.append({"id": example.id, "gold": gold, "predicted": shown})
+            rounded = np.round(shares[: len(tags)].astype(np.float64), 4).tolist()
+            lines.append({"id": example.id, "gold": gold, "predicted": shown, "probabilities": rounded})
         return lines
+
+    def average(self, lines, labels) -> Line:
+        """For each word the tag with the highest mean probability over the runs whose rows hold the word.
+
+        A run with a CRF takes part with each word's own probabilities. The average is no sequence of a CRF, so a pair of its
+        tags may be one that no run would give.
+        """
+        runs, predicted = of_each(lines, "probabilities"), list(lines[0]["predicted"])
+        for i in range(len(predicted)):
+            if shares := [of_run[i] for of_run in runs if i < len(of_run)]:
+                predicted[i] = labels[np.argmax(np.mean(shares, axis=0))]
+        return {**lines[0], "predicted": predicted}
 
     def most_frequent(self, train, labels, lines) -> list[Line]:
         """The most frequent tag of `train` for every word."""

@@ -1,8 +1,9 @@
 """Columns, one word per line and an empty line after each sentence: CoNLL and CoNLL-U (universaldependencies.org/format)."""
 
+import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bertlab.errors import UserError
@@ -29,7 +30,9 @@ def conll(
     language_prefix: bool = False,
     encoding: str = "utf-8",
 ) -> Task:
-    """A tagging task whose files have one word per line, columns separated by tabs or else by spaces. It skips -DOCSTART-.
+    """A tagging task whose files have one word per line, columns separated by tabs or else by spaces.
+
+    A line -DOCSTART- is no word: it begins a document, whose words go with each of its sentences (`Example.document`).
 
     Args:
         name, train, valid, test, metrics, label_names, encoding: as in `bertlab.transfer.tasks.table`.
@@ -41,18 +44,20 @@ def conll(
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        columns = number = 0
+        columns, document, found = 0, 0, []
         for block in _blocks(path, encoding):
             # With tabs between columns, a word may be any other space, such as U+00A0.
             rows = [(at, line.split("\t" if "\t" in line else None)) for at, line in block if not line.startswith("-DOCSTART-")]
+            document += len(rows) < len(block)
             for at, row in rows:
                 columns = columns or max(len(row), 2, word + 1, tag + 1)
                 if len(row) != columns:
                     raise UserError(f"{path}:{at}: {len(row)} columns, expected {columns}; every word needs a tag")
             if rows:
                 words = [row[word].partition(":")[2] if language_prefix and ":" in row[word] else row[word] for _, row in rows]
-                yield _example(str(number), f"{path}:{rows[0][0]}", words, [row[tag] for _, row in rows])
-                number += 1
+                example = _example(str(len(found)), f"{path}:{rows[0][0]}", words, [row[tag] for _, row in rows])
+                found.append((document, example))
+        return _in_documents(found)
 
     return file_task(name, Tagging(), metrics, read, (train, valid, test), label_names=label_names)
 
@@ -112,6 +117,17 @@ def _blocks(path: Path, encoding: str) -> Iterator[list[tuple[int, str]]]:
     for filled, lines in itertools.groupby(read_lines(path, encoding), lambda numbered: bool(numbered[1].strip())):
         if filled:
             yield list(lines)
+
+
+def _in_documents(numbered: Iterable[tuple[int, Example]]) -> Iterator[Example]:
+    """The examples with the words of their documents, which are numbered from 1; 0 is no document."""
+    for number, group in itertools.groupby(numbered, lambda pair: pair[0]):
+        examples = [example for _, example in group]
+        words = tuple(itertools.chain.from_iterable(example.words for example in examples)) if number else ()
+        at = 0
+        for example in examples:
+            yield dataclasses.replace(example, document=words, document_at=at if words else 0)
+            at += len(example.words)
 
 
 def _example(id: str, where: str, words: list[str], tags: list[str]) -> Example:
