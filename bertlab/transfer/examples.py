@@ -21,18 +21,19 @@ class Example:
         texts: classification, regression: one text or a pair. choice: the text before each choice. span: (question,
             context). word_pair: two sentences. tagging: ().
         label: classification, choice, word_pair: the number of the class or choice. regression: a number. tagging: one class
-            number per word. None: unknown (a hidden test set). span: always None.
-        words: only for tagging.
-        choices: only for choice.
+            number per word. sense: the keys of its right senses. None: unknown (a hidden test set). span: always None.
+        words: only for tagging and sense.
+        choices: of choice. sense: the word's first sense, the answer if training lacks the word; () if unknown.
         answers: only for span; () if the question has none (SQuAD 2.0).
-        targets: only for word_pair: (start, end) of the word in each sentence, in characters.
-        group: examples of one group are also scored together, like the answers to one question; "": alone.
+        targets: word_pair: (start, end) of the word in each sentence, in characters. sense: of the word, in words.
+        group: sense: the word's lemma and part of speech, whose senses are compared. Otherwise: examples of one group are also
+            scored together, like the answers to one question; "": alone.
     """
 
     id: str
     where: str
     texts: tuple[str, ...] = ()
-    label: int | float | tuple[int, ...] | None = None
+    label: int | float | tuple[int, ...] | tuple[str, ...] | None = None
     words: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()

@@ -327,7 +327,7 @@ FIELDS = {
     "tagging": {"labels": np.maximum(TAGS, 0), "word_at": WORD_AT},
     "span": {"start": np.int32([1, 0, 1, 0]), "end": np.int32([1, 0, 1, 0])},
 }
-HEADS = {name: kind.head(number=1) for name, kind in KINDS.items() if name not in ("choice", "tagging")}
+HEADS = {name: kind.head(number=1) for name, kind in KINDS.items() if kind.is_trained and name not in ("choice", "tagging")}
 HEADS["choice"] = Choice(texts=2, number=1)
 HEADS["tagging"] = Tagging(classes=3, number=1)
 HEADS["tagging with a CRF"] = Tagging(crf=True, classes=3, number=1)
