@@ -23,7 +23,7 @@ body with random values shows what a layer of this form gives without pretrainin
 Expect: the first layer above the second on parts of speech, the second above the first on senses, and the embeddings, which
 have no context, last in both. On senses the first sense alone is a strong answer, and after little text hard to beat.
 
-Cost at scale=tiny with seeds=1,select=off: COST TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 166 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab import papers
@@ -32,7 +32,7 @@ from bertlab.studies.study import Claim, Published, Study
 
 LAYERS = {"embeddings": 0, "first layer": 1, "second layer": 2}
 PUBLISHED = Published(
-    source="Peters et al. 2018, tables 5 (word senses, F1) and 6 (parts of speech, accuracy)",
+    source="Peters et al. 2018, tables 5 and 6",
     columns=("WSD F1", "PTB POS"),
     rows={
         "WordNet 1st sense": (65.9, None),

@@ -27,7 +27,7 @@ four for each task. Scores of GLUE are from the development sets, where papers p
 Expect: BERT first on pairs and spans once it has read enough; with few tokens GPT and ELMo first. ULMFiT is closest to the
 others on whole texts, its paper's tasks.
 
-Cost at scale=tiny with seeds=1,select=off: COST TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 501 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab import papers
