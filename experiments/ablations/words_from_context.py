@@ -28,7 +28,7 @@ spelling too.
 Expect: in context above alone, as the paper's abstract says of many contexts, and lower layers above the last. After as little
 text as at scale=tiny, static vectors above contextual ones on analogies; only with far more text is it the reverse.
 
-Cost at scale=tiny with seeds=1,select=off: COST TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 350 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab.errors import UserError
