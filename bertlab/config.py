@@ -42,7 +42,7 @@ class UnknownKey(UserError):
         super().__init__(f"{shown}: the config has no key '{key}'; {hint}")
 
 
-def parse_arguments(text: str | None, **defaults: Any) -> dict[str, Any]:
+def parse_arguments(text: str | None, /, **defaults: Any) -> dict[str, Any]:
     """Reads `key=value,key=value` into a dict with the types of the defaults; a value may hold commas, see `split_arguments`.
 
     Args:

@@ -152,7 +152,8 @@ _NEGATIVES = ("random", "swapped")
 KEYS = (
     Key("seed", 0, "seed of initial values, masks and dropout", least=-(2**31), below=2**31),
     # data
-    Key("data.corpus", "pydocs", "pydocs, text:GLOB, files:GLOB (a document per file), tfds:NAME or synthetic"),
+    Key("data.corpus", "pydocs", "pydocs, text:GLOB, files:GLOB (a document per file), splits:FOLDER (published"
+        " files of train, valid and test), tfds:NAME or synthetic"),
     Key("data.format", "segment_pair",
         "how documents become rows (bertlab/data/formats)",
         ("segment_pair", "full_sentences", "sentence_pair", "doc_sentences", "stream", "cooccurrence")),
@@ -175,6 +176,8 @@ KEYS = (
     Key("data.tokenizer.vocab_size", 4096, "vocabulary size, including special tokens", least=6),
     Key("data.tokenizer.path", "", "a saved tokenizer or a vocab.txt, instead of training one"),
     Key("data.tokenizer.lowercase", False, "lowercase the text"),
+    Key("data.tokenizer.split", "punctuation", "where words end; whitespace: only there, for text in tokens",
+        ("punctuation", "whitespace"), only_with=("data.tokenizer.kind=words",)),
     Key("data.tokenizer.sample_sentences", 1_000_000, "sentences to train the tokenizer on", least=1),
     Key("data.tokenizer.seed", 0, "seed of that sample", least=0),
     Key("data.segment_pair.short_probability", 0.1, "share of rows with a shorter target length (BERT)", **_PROBABILITY),
@@ -308,6 +311,8 @@ KEYS = (
     Key("optimizer.clip_norm", 1.0, "largest norm of the gradient; 0: no clipping", least=0),
     Key("optimizer.average_after", 0, "sgd: averages once valid exceeds its best before the last n losses (NT-ASGD)",
         least=0, only_with=("optimizer.name=sgd", "optimizer.decay=constant")),
+    Key("optimizer.average_again", 0, "updates after which NT-ASGD begins again from its average (AWD-LSTM's fine-tuning); 0:"
+        " never", least=0, only_with=("optimizer.average_after",)),
     Key("optimizer.layer_decay", 1.0, "a layer group's rate over the one above (ULMFiT: 1/2.6, FitLaM: 0.3)", above=0),
     Key("optimizer.group_rates", "", 'instead of layer_decay, a factor for each group: "0.1667,0.3333,1,0.5"'),
     Key("optimizer.thaw", "all", "what is trained when; last: head and top layer, gradual: ULMFiT, chain: chain-thaw",
@@ -336,6 +341,12 @@ KEYS = (
     Key("evaluate.minimal_pairs", "", "a file of minimal pairs in BLiMP's format to score after training", on_resume=True),
     Key("evaluate.pairs", 20, "minimal pairs per paradigm; 0: all",
         on_resume=True, least=0, only_with=("evaluate.minimal_pairs",)),
+    Key("evaluate.words", "", "files of rated pairs of words, joined by commas, to compare with cosines after training",
+        on_resume=True),
+    Key("evaluate.analogies", "", "a file of word2vec's questions to answer by the words' vectors after training",
+        on_resume=True),
+    Key("evaluate.word_text", "", "a text, a sentence a line: for both also the mean state of a word's occurrences in it",
+        on_resume=True),
     Key("mesh.data", -1, "devices on the data axis; -1: all remaining devices", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.fsdp", 1, "devices that share parameters and optimizer state", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.tensor", 1, "devices that share each matrix product", on_resume=True, least=1, besides=(-1,)),

@@ -131,6 +131,7 @@ UNCLAIMED = {
     "awd_lstm_table4": "perplexities; claims are about scores of tasks",
     "fitlam": "nothing published compares the two versions",
     "floors": "synthetic language",
+    "words_from_context": "correlations and shares of answers; claims are about scores of tasks",
     "one_scale": "code lengths; claims are about scores of tasks",
     "modern_body": "no published table at equal data",
     "repetition": "losses and bits per byte; claims are about scores of tasks",

@@ -123,6 +123,8 @@ EFFECTS = [
     ("optimizer.muon_rate", 2.0, {"optimizer.name": "muon"}),
     ("optimizer.thaw_steps", 5, {"optimizer.thaw": "chain"}),
     ("optimizer.average_after", 5, {"optimizer.name": "sgd", "optimizer.decay": "constant"}),
+    ("optimizer.average_again", 9, {"optimizer.average_after": 5, "optimizer.name": "sgd", "optimizer.decay": "constant"}),
+    ("data.tokenizer.split", "whitespace", {"data.tokenizer.kind": "words"}),
     ("lora.alpha", 2.0, {"lora.rank": 4}),
     ("lora.targets", "x", {"lora.rank": 4}),
     ("data.pack_examples", 2, {"data.pack_length": 256}),

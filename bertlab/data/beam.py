@@ -157,7 +157,8 @@ class BeamBackend:
         path.unlink()
         self._progress("reading for the tokenizer", 1, 1)
         self._progress("training the tokenizer", 0, 1)
-        tokenizer = train_on_sample(settings["kind"], sample, settings["vocab_size"], settings["lowercase"])
+        asked = (settings[key] for key in ("vocab_size", "lowercase", "split"))
+        tokenizer = train_on_sample(settings["kind"], sample, *asked)
         self._progress("training the tokenizer", 1, 1)
         return tokenizer
 

@@ -1,5 +1,4 @@
-"""Opens the corpus that one string names: `pydocs`, `text:GLOB`, `files:GLOB`, `tfds:NAME` or
-`synthetic`.
+"""Opens the corpus that one string names: `pydocs`, `text:GLOB`, `files:GLOB`, `splits:FOLDER`, `tfds:NAME` or `synthetic`.
 
 A corpus yields the same documents in the same order every time, without holding the text in memory. Its fingerprint changes
 when its text may have changed.
@@ -8,13 +7,14 @@ when its text may have changed.
 from collections.abc import Mapping
 
 from bertlab.data.documents import Corpus
+from bertlab.data.published_splits import PublishedSplits
 from bertlab.data.pydocs import PydocsCorpus
 from bertlab.data.synthetic import SyntheticCorpus
 from bertlab.data.text_corpus import TextCorpus
 from bertlab.data.tfds_datasets import TfdsCorpus
 from bertlab.errors import UserError
 
-NAMED = {"text": TextCorpus, "files": TextCorpus, "tfds": TfdsCorpus}
+NAMED = {"text": TextCorpus, "files": TextCorpus, "splits": PublishedSplits, "tfds": TfdsCorpus}
 """Corpora whose string goes on with a name: `text:GLOB`."""
 UNNAMED = {"pydocs": PydocsCorpus, "synthetic": SyntheticCorpus}
 
@@ -24,7 +24,7 @@ def open_corpus(spec: str, **options) -> Corpus:
 
     Args:
       spec: `pydocs` (the documentation of Python's standard library), `text:GLOB[,GLOB...]`, `files:GLOB[,GLOB...]`,
-        `tfds:NAME` or `synthetic`.
+        `splits:FOLDER` (published files of train, valid and test), `tfds:NAME` or `synthetic`.
       **options: `directory` (the cache) for pydocs, `split` and `field` for tfds, the language's options for synthetic.
 
     Raises:
@@ -35,11 +35,20 @@ def open_corpus(spec: str, **options) -> Corpus:
         return NAMED[kind](spec, **options)
     if spec in UNNAMED:
         return UNNAMED[spec](**options)
-    raise UserError(f'config.data.corpus="{spec}" is not a corpus; use pydocs, text:GLOB, tfds:NAME or synthetic.')
+    raise UserError(
+        f'config.data.corpus="{spec}" is not a corpus; use pydocs, text:GLOB, splits:FOLDER, tfds:NAME or synthetic.'
+    )
 
 
 def corpus_of(data: Mapping) -> Corpus:
-    """Opens the corpus of `config.data` with its options. Raises: UserError: as `open_corpus`."""
+    """Opens the corpus of `config.data` with its options.
+
+    Raises:
+      UserError: as `open_corpus`; or the corpus has published splits, and a fraction leaves one of them out.
+    """
     kind = data["corpus"].partition(":")[0]
+    left_out = [name for name in ("valid_fraction", "test_fraction") if kind == "splits" and not data[name]]
+    if left_out:
+        raise UserError(f"config.data.{left_out[0]}=0 leaves a split out, and {data['corpus']} publishes it; set it above 0")
     of_group = {name: data.get(name, {}) for name in ("tfds", "synthetic")}
     return open_corpus(data["corpus"], **({"pydocs": {"directory": data["directory"]}} | of_group).get(kind, {}))

@@ -141,6 +141,8 @@ def check_corpus(data_config) -> None:
 
 def _fingerprint(backend: Backend, options: dict[str, Any]) -> str:
     tokenizer = dict(options["tokenizer"])
+    if tokenizer["split"] == "punctuation":  # a key that earlier preparations did not have
+        del tokenizer["split"]
     if path := tokenizer["path"]:
         # A tokenizer that is given is known by its contents; nothing is trained.
         tokenizer = {"files": _digest_files(Path(path).expanduser()), "lowercase": tokenizer["lowercase"]}
@@ -291,7 +293,8 @@ class LocalBackend:
     def train_tokenizer(self, folder: Path) -> Tokenizer:
         settings = self._options["tokenizer"]
         self._progress("training the tokenizer", 0, 1)
-        tokenizer = train_on_sample(settings["kind"], self._sample, settings["vocab_size"], settings["lowercase"])
+        asked = (settings[key] for key in ("vocab_size", "lowercase", "split"))
+        tokenizer = train_on_sample(settings["kind"], self._sample, *asked)
         self._sample = []
         self._progress("training the tokenizer", 1, 1)
         return tokenizer

@@ -3,6 +3,8 @@
 A document has a position in [0, 1), a hash of its id. valid are the positions below the first bound, test those below the
 second, train the others, so a document stays in its split when others come or go. The bounds are the fractions, unless that
 leaves valid or test without a document: then it gets the document of the nearest position above.
+
+A document whose corpus publishes its splits has its split in its id (`published_id`) and no position.
 """
 
 import hashlib
@@ -16,6 +18,8 @@ from bertlab.data.documents import Corpus, Document
 from bertlab.errors import UserError
 
 SPLITS = ("train", "valid", "test")
+
+_PUBLISHED = "published split "
 
 # valid and test may need a document each, and train needs one.
 _NEAREST = 3
@@ -35,8 +39,20 @@ class Splits:
 
     def of(self, document_id: str) -> str:
         """The split of a document."""
+        if published := published_split(document_id):
+            return published
         position = position_of(document_id)
         return "valid" if position < self.valid else "test" if position < self.test else "train"
+
+
+def published_id(split: str, name: str) -> str:
+    """The id of a document that its corpus puts into a split."""
+    return f"{_PUBLISHED}{split}: {name}"
+
+
+def published_split(document_id: str) -> str:
+    """The split that an id of `published_id` says; "" for other ids."""
+    return document_id.removeprefix(_PUBLISHED).partition(":")[0] if document_id.startswith(_PUBLISHED) else ""
 
 
 def position_of(document_id: str) -> float:
@@ -80,7 +96,9 @@ class Positions:
         self.valid, self.nearest = False, []
 
     def add(self, document_id: str) -> None:
-        """Adds a document."""
+        """Adds a document; one in a published split changes no bound."""
+        if published_split(document_id):
+            return
         position = position_of(document_id)
         if position < self._fractions["valid_fraction"]:
             self.valid = True

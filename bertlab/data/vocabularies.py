@@ -106,9 +106,13 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def train_words(sample: list[str], vocab_size: int) -> list[str]:
-    """The specials and the most frequent words (ties in code point order). Raises: UserError: if there are too few."""
-    counts = Counter(word for text in sample for word in split_words(text))
+def train_words(sample: list[str], vocab_size: int, split: str = "punctuation") -> list[str]:
+    """The specials and the most frequent words (ties in code point order); `split` as for `WordsTokenizer`.
+
+    Raises: UserError: if there are too few.
+    """
+    divide = split_words if split == "punctuation" else str.split
+    counts = Counter(word for text in sample for word in divide(text))
     words = sorted(counts, key=lambda word: (-counts[word], word))
     _require_size(len(SPECIALS) + len(words), vocab_size)
     return [*SPECIALS, *words[: vocab_size - len(SPECIALS)]]

@@ -205,12 +205,14 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         earlier = result is not None and "metrics" not in result
         config = pretraining.config.get({})
         evaluations = {} if scratch or not (file := pretraining.evaluation_at(step)).exists() else read_evaluations(file.path)
+        words = {} if scratch else pretraining.similarity_at(step).get({})
         data_hash = "" if scratch or not result else result.get("data_hash") or ""
         trained = "" if scratch else study.get("trained", {}).get(name, trained_objectives(config))
         own = [
             *_pretraining(result, lines, scratch),
             *([] if scratch or earlier else _floors(pretraining.floor.get({}))),
             *_evaluations(evaluations),
+            *[(measure, _number(value)) for measure, value, _ in _similarities(words)],
             *_finetunings(directory, run),
         ]
         measured += [{"run": name, **measure._asdict(), **numbers} for measure, numbers in own]
@@ -228,6 +230,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         hashes |= {result["step"]: data_hash} if data_hash and result.get("step") is not None else {}
         data_hashes += [{"run": name, "step": step, "data_hash": value} for step, value in hashes.items()]
         asked_about = [(of.task, of.metric, entry["text_hash"]) for of, entry in _entries(evaluations)]
+        asked_about += [(of.task, of.metric, entry["text_hash"]) for of, _, entry in _similarities(words)]
         text_hashes += [{"run": name, **dict(zip(("task", "metric", "text_hash"), row))} for row in asked_about]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
@@ -389,6 +392,19 @@ def _evaluations(evaluations: Mapping[str, Any]) -> Rows:
         for phenomenon, of in entry.get("phenomena", {}).items():
             metric = f"phenomenon/{kind}/{phenomenon}"
             rows.append((measure._replace(metric=metric), _number(of["accuracy"], of["standard_error"])))
+    return rows
+
+
+def _similarities(found: Mapping[str, Any]) -> list[tuple[Measure, float, Mapping[str, Any]]]:
+    """Of each layer and way of similarity.json: Spearman's correlation, or the share of right answers by 3CosAdd."""
+    rows = []
+    for kind, name in (("word_similarity", "similarity"), ("analogies", "analogies")):
+        for file, by_way in found.get(kind, {}).items():
+            for way, entry in by_way.items():
+                for layer, of in entry["layers"].items():
+                    value = of if kind == "word_similarity" else of["3CosAdd"]["all"]
+                    measure = Measure("evaluate", file, "test", f"{name}/{way.partition(';')[0]}, layer {layer}")
+                    rows += [] if value is None else [(measure, value, entry)]
     return rows
 
 

@@ -42,14 +42,23 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
     return same, problems
 
 
+WHAT = {
+    "bits_per_byte": "Bits per byte",
+    "minimal_pairs": "Minimal pairs",
+    "babylm": "BabyLM's scores",
+    "similarity": "Similarities of words",
+    "analogies": "Analogies",
+}
+
+
 def compare_texts(results: Results) -> list[str]:
-    """A sentence for each text of bits per byte, minimal pairs or BabyLM's tasks that differs between finished runs."""
+    """A sentence for each text that was scored, pairs or questions included, and differs between finished runs."""
     problems = []
     table = results.text_hashes[results.text_hashes["run"].isin(results.finished["run"])]
     measured = table["metric"].map(lambda metric: metric.partition("/")[0])  # the kinds are compared with each other
     for (source, measure), rows in table.groupby(["task", measured], sort=False):
         if rows["text_hash"].nunique() > 1:
-            what = {"bits_per_byte": "Bits per byte", "minimal_pairs": "Minimal pairs", "babylm": "BabyLM's scores"}[measure]
+            what = WHAT[measure]
             of = source or "the test split"
             by_text = rows.groupby("text_hash", sort=False)["run"]
             listing = "; ".join(f"{text_hash[:12]}… in {', '.join(runs.unique())}" for text_hash, runs in by_text)

@@ -5,8 +5,9 @@ Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrid
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bertlab.config import load_config, parse_arguments
@@ -171,6 +172,8 @@ TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "subj": ("sentences", 48, {}),
     "ud": ("ud_english_ewt", 48, {}),
     "ud_xpos": ("ud_english_ewt", 48, {}),
+    "wsd": ("WSD_Evaluation_Framework", 64, {}),
+    "coarse_wsd": ("CoarseWSD-20", 64, {}),
     "ner": ("conll2003", 64, {}),
     "wnut17": ("wnut17", 48, {}),
     "wikiann": ("wikiann_en", 48, {}),
@@ -403,6 +406,11 @@ def read_setting(
         uses=values["use"].split("+"),
         others={key: values[key] for key in others},
     )
+
+
+def tasks_in(data: str, names: Iterable[str] = tuple(TASKS)) -> list[str]:
+    """Those of these published tasks whose files are in the folder `data`, in their order."""
+    return [name for name in names if find_task(name).is_in(Path(data, TASKS[name][0]).expanduser())]
 
 
 def _check_arguments(values: Mapping[str, Any], least: Mapping[str, int]) -> None:

@@ -23,6 +23,8 @@ ON_ONE_SCALE = {
     "bits_per_byte/": ("bits/byte, {}", lambda mean, sd: spread(mean, sd, 3)),
     "minimal_pairs/": ("minimal pairs (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
     "babylm/": ("BabyLM (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
+    "similarity/": ("Spearman of cosines, {}", lambda mean, sd: spread(mean, sd, 3)),
+    "analogies/": ("analogies (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
 }
 LOSSES_NOTE = (
     "Losses are measured on held-out documents. Each objective answers its own question, so do not compare losses between"

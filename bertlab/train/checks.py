@@ -257,6 +257,10 @@ def check_shape(config: ConfigDict, shape) -> None:
             f"config.optimizer.average_after={config.optimizer.average_after} needs held-out losses, but"
             " config.train.eval_every=0 never measures them; set it, or average_after=0"
         )
+    if (again := config.optimizer.average_again) and again >= config.train.steps > 0 and not config.train.budget:
+        raise UserError(
+            f"config.optimizer.average_again={again} is not before the end, config.train.steps={config.train.steps}; lower it"
+        )
     learning_rate(config.optimizer, config.train.steps)
     check_keep(config.train)
 

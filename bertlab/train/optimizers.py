@@ -270,6 +270,7 @@ class AverageState(NamedTuple):
         count: number of updates since then.
         rate_scale: of the last update.
         average: shaped like the parameters.
+        updates: number of all updates; () without a second beginning.
     """
 
     recent: Float[Array, "n"]
@@ -278,10 +279,14 @@ class AverageState(NamedTuple):
     count: Int[Array, ""]
     rate_scale: Float[Array, ""]
     average: optax.Params
+    updates: Int[Array, ""] | tuple[()] = ()
 
 
-def average_parameters(average_after: int) -> optax.GradientTransformationExtraArgs:
+def average_parameters(average_after: int, again: int = 0) -> optax.GradientTransformationExtraArgs:
     """Averages the parameters once `observe` has triggered it.
+
+    After `again` updates it begins anew, from the average: the fine-tuning of AWD-LSTM, which loads the averaged model and runs
+    ASGD from its first step (Merity et al. 2017, section 5; salesforce/awd-lstm-lm finetune.py). 0: never.
 
     Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1, as in salesforce/awd-lstm-lm). The average is the
     same as in torch.optim.ASGD(t0=0, lambd=0): its first two steps both copy the parameters, and if `rate_scale` varies, every
@@ -296,6 +301,7 @@ def average_parameters(average_after: int) -> optax.GradientTransformationExtraA
             count=jnp.zeros([], jnp.int32),
             rate_scale=jnp.ones([], jnp.float32),
             average=jax.tree.map(jnp.zeros_like, params),
+            updates=jnp.zeros([], jnp.int32) if again else (),
         )
 
     def update(updates, state, params, *, rate_scale=1.0, **_):
@@ -310,9 +316,16 @@ def average_parameters(average_after: int) -> optax.GradientTransformationExtraA
             return jnp.where(state.averaging, moved, average)
 
         rate_scale = jnp.asarray(rate_scale, jnp.float32)
-        return updates, state._replace(
+        after = state._replace(
             count=count, rate_scale=rate_scale, average=jax.tree.map(averaged, state.average, params, updates)
         )
+        return begun_again(updates, after, params) if again else (updates, after)
+
+    def begun_again(updates, state, params):
+        now = state.updates + 1 == again
+        to_average = lambda u, average, param: jnp.where(now & (state.count > 0), average - param, u)
+        after = state._replace(updates=state.updates + 1, averaging=state.averaging | now, count=jnp.where(now, 0, state.count))
+        return jax.tree.map(to_average, updates, state.average, params), after
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -428,4 +441,6 @@ def build_optimizer(optimizer, steps: int, update_factors: Any = None) -> optax.
     if freezes(optimizer):
         parts = [train_thawed(optax.chain(*parts), optimizer, steps)]
     # Outside: parameters that never change have an average too.
-    return optax.chain(*parts, *([average_parameters(optimizer.average_after)] if optimizer.average_after else []))
+    return optax.chain(
+        *parts, *([average_parameters(optimizer.average_after, optimizer.average_again)] if optimizer.average_after else [])
+    )

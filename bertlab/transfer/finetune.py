@@ -165,6 +165,9 @@ def sized(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]]) -> Con
         key.check(config.transfer[key.leaf], {})
     if config.transfer.random and config.init_step is not None:
         raise UserError(f"config.init_step={config.init_step} has no effect with config.transfer.random=True; leave it unset")
+    if not any(task.kind.is_trained for task, _ in tasks.values()):
+        config.train.steps, config.transfer.epochs, config.transfer.warmup = 0, 0.0, 0.0
+        config.optimizer.frozen, config.optimizer.thaw = "", "all"  # so nothing refuses that nothing is left to train
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     epoch = max(1, examples // config.data.batch_size)
     if config.data.seed is None:

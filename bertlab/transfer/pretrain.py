@@ -15,6 +15,8 @@ from bertlab.train.processes import is_first
 from bertlab.train.record import Diverged
 from bertlab.transfer.evaluate import evaluate, read_pairs
 from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
+from bertlab.transfer.load import read_lines
+from bertlab.transfer.similarity import read_questions, read_ratings, similarity
 
 
 def pretrain(config, workdir) -> dict:
@@ -28,10 +30,10 @@ def pretrain(config, workdir) -> dict:
         The result of the training.
 
     Raises:
-        UserError: as `train`, or the minimal pairs cannot be read; diverged.txt is written where training diverged.
+        UserError: as `train`, or a file of `config.evaluate` cannot be read; diverged.txt is written where training diverged.
     """
-    if config.evaluate.minimal_pairs and not Run(workdir).measured.exists():
-        read_pairs(Path(config.evaluate.minimal_pairs), key="config.evaluate.minimal_pairs")
+    if not Run(workdir).measured.exists():
+        _check_files(config.evaluate)
     try:
         result = train(config, workdir)
     except Diverged as error:
@@ -43,8 +45,26 @@ def pretrain(config, workdir) -> dict:
     return result
 
 
+def _check_files(asked: ConfigDict) -> None:
+    """Reads the files of `config.evaluate`, so that a mistake in them is found before training."""
+    if asked.word_text and not (asked.words or asked.analogies):
+        raise UserError("config.evaluate.word_text has no effect without evaluate.words or evaluate.analogies; set one of them")
+    if asked.minimal_pairs:
+        read_pairs(Path(asked.minimal_pairs), key="config.evaluate.minimal_pairs")
+    for path in _files(asked.words):
+        read_ratings(path, "config.evaluate.words")
+    if asked.analogies:
+        read_questions(Path(asked.analogies), "config.evaluate.analogies")
+    if asked.word_text:
+        read_lines(Path(asked.word_text), "config.evaluate.word_text")
+
+
+def _files(joined: str) -> list[Path]:
+    return [Path(name) for name in joined.split(",") if name]
+
+
 def measure(run: Path) -> None:
-    """Measures bits per byte and minimal pairs by the run's own likelihood, and its nats above the exact floors, each once.
+    """Measures what the config asks for, each once: bits per byte, minimal pairs, words' vectors, nats above the exact floors.
 
     If a measurement fails, one line says why, and the training is not lost. measured.json is written last and lists what is
     missing, so a sweep does not keep trying what an objective cannot do. Delete it to measure again.
@@ -57,6 +77,8 @@ def measure(run: Path) -> None:
         return
     config = ConfigDict(directory.config.read())
     wanting = {"evaluation": _evaluate(config, run), "floor": _find_floors(config, run)}
+    if config.evaluate.words or config.evaluate.analogies:
+        wanting["similarity"] = _compare_words(config, run)
     directory.measured.write(wanting)
     for part, reason in wanting.items():
         if reason:
@@ -72,6 +94,21 @@ def _evaluate(config: ConfigDict, run: Path) -> str | None:
             evaluate(run, limit=config.evaluate.sentences)
         if pairs and str(Path(pairs)) not in done.get("minimal_pairs", {}):
             evaluate(run, minimal_pairs=Path(pairs), limit=config.evaluate.pairs)
+    except OSError:
+        raise
+    except Exception as error:
+        return _reason(error)
+    return None
+
+
+def _compare_words(config: ConfigDict, run: Path) -> str | None:
+    """Writes similarity.json unless the run has one; returns why it failed."""
+    asked = config.evaluate
+    if Run(run).similarity.exists():
+        return None
+    files = {"analogies": asked.analogies, "text": asked.word_text}
+    try:
+        similarity(run, _files(asked.words), **{name: Path(file) for name, file in files.items() if file})
     except OSError:
         raise
     except Exception as error:

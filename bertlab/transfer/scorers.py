@@ -7,7 +7,8 @@ SQuAD print percent). An item is
     a sentence's tags as strings such as "B-PER" (entity_*);
     the classes of a group of examples (group_*);
     the names of the classes of each of a sentence's targets (micro_*, core_role_f1, positive_f1);
-    gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none (exact_match, span_f1).
+    gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none (exact_match, span_f1);
+    gold: a word's senses; predicted: one sense, or None for no answer (sense_f1).
 """
 
 import math
@@ -292,13 +293,30 @@ def best_threshold(
     return float(threshold), best / len(scores)
 
 
+# Senses.
+
+
+def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> float:
+    """Harmonic mean of precision (over the words that got a sense) and recall (over all); 0 if none is right.
+
+    Args:
+        gold: each word's senses, of which any is right.
+        predicted: a sense, or None for no answer.
+
+    Source: Raganato et al. 2017, section 4, and Navigli 2009, section 5; equal to the accuracy if all words get a sense.
+    """
+    answered = sum(sense is not None for sense in predicted)
+    right = sum(sense in senses for senses, sense in zip(gold, predicted, strict=True))
+    return 2 * right / (answered + len(gold))
+
+
 _OF_ENTITIES = (entity_f1, entity_precision, entity_recall)
 _OF_TARGETS = (micro_f1, micro_precision, micro_recall, core_role_f1, positive_f1)
 NAME_METRICS = {function.__name__: function for function in (*_OF_ENTITIES, *_OF_TARGETS)}
 """These read the names of classes; of the others, those of classes read numbers."""
 GROUP_METRICS = {function.__name__: function for function in (group_exact_match,)}
 """These read the classes of a group of examples as one item."""
-_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, span_f1)
+_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, span_f1, sense_f1)
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = (
     {of.__name__: of for of in _OTHERS} | NAME_METRICS | GROUP_METRICS
 )

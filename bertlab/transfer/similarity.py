@@ -162,14 +162,18 @@ def similarity(
     return found
 
 
-def read_ratings(path: Path) -> list[Rated]:
+def read_ratings(path: Path, key: str = "--words") -> list[Rated]:
     """Pairs of words, one a line with its rating; white space separates the three.
+
+    Args:
+        path: the file.
+        key: the flag or config key that names it.
 
     Raises:
         UserError: the file cannot be read or has no pairs, or a line is not such a pair; names file and line.
     """
     pairs = []
-    for number, line in enumerate(read_lines(path, "--words"), 1):
+    for number, line in enumerate(read_lines(path, key), 1):
         if not (fields := line.split()):
             continue
         try:
@@ -179,18 +183,22 @@ def read_ratings(path: Path) -> list[Rated]:
         if len(fields) != 3 or not math.isfinite(pairs[-1].rating):
             raise UserError(f"{path}:{number}: expected two words and a number, such as 'old new 1.58', found {line[:60]!r}")
     if not pairs:
-        raise UserError(f"--words={path} is empty; give lines with two words and a number")
+        raise UserError(f"{key}={path} is empty; give lines with two words and a number")
     return pairs
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path, key: str = "--analogies") -> list[Question]:
     """Analogy questions: four words a line, under lines ": section".
+
+    Args:
+        path: the file.
+        key: the flag or config key that names it.
 
     Raises:
         UserError: the file cannot be read or has no questions, or a line is neither; names file and line.
     """
     questions, section = [], ""
-    for number, line in enumerate(read_lines(path, "--analogies"), 1):
+    for number, line in enumerate(read_lines(path, key), 1):
         fields = line.split()
         if fields[:1] == [":"]:
             section = " ".join(fields[1:])
@@ -199,7 +207,7 @@ def read_questions(path: Path) -> list[Question]:
         elif fields:
             questions.append(Question(section, *fields))
     if not questions:
-        raise UserError(f"--analogies={path} has no questions; give word2vec's questions-words.txt or a file like it")
+        raise UserError(f"{key}={path} has no questions; give word2vec's questions-words.txt or a file like it")
     return questions
 
 

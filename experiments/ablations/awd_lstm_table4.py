@@ -4,26 +4,39 @@
       --workdir=runs/awd_lstm_table4 --jobs=2
     bertlab report runs/awd_lstm_table4
 
-The full model, and seven variants that each lack one part: averaging (SGD at a constant rate instead of NT-ASGD; the paper
-halves the rate there), backpropagation of varying length, embedding dropout, weight decay, activation penalties (AR and TAR),
-embeddings narrower than the hidden states (we read the removal of "full-sized embedding" as equal widths), and the
+The full model, and eight variants that each lack one part: fine-tuning, averaging (SGD at a constant rate instead of NT-ASGD;
+the paper halves the rate there), backpropagation of varying length, embedding dropout, weight decay, activation penalties (AR
+and TAR), embeddings narrower than the hidden states (we read the removal of "full-sized embedding" as equal widths), and the
 weight-dropped recurrence. The score is the held-out language-model loss in nats per token; its exponential is the perplexity
 that the paper prints. The study measures nothing downstream unless you add tasks, as in `tasks=package`.
 
-The published row without fine-tuning has no counterpart. That stage is a second run of averaged SGD from the end of the first,
-and our rows do not have it. scale=paper is for WikiText-2: `corpus='text:wikitext-2/*.txt'`.
+Fine-tuning (section 5) is a second run of averaged SGD that begins with the first run's average: here the second half of the
+steps (`optimizer.average_again`). Without it a model has only the first half. The paper ends either stage once the held-out
+loss stops falling and keeps the best checkpoint; here both run to their end, and the last average counts.
+
+At scale=paper the study is for WikiText-2 or, with `text=penn_treebank`, for the Penn Treebank, in their published files:
+
+    study=experiments/ablations/awd_lstm_table4.py:scale=paper
+    bertlab sweep --study=$study,corpus=splits:wikitext-2 --workdir=runs/awd_lstm_wikitext
+    bertlab sweep --study=$study,text=penn_treebank,corpus=splits:penn --workdir=runs/awd_lstm_penn
+
+`penn` holds ptb.train.txt, ptb.valid.txt and ptb.test.txt, `wikitext-2` wiki.train.tokens and so on. Each line ends with the
+word <eos>; words are what spaces separate, <unk> and N included, so losses are per word of the published files. Values are
+those of the README of salesforce/awd-lstm-lm (`bertlab.papers`). There a lane reads the text in order from its start to its
+end. Here it reads stretches of about 50,000 characters in random order, and carries its state across them.
 
 Averaging begins once the held-out loss is worse than the best of all measurements but the last five, so never before the
-seventh. Tiny and mini measure it every 100 steps (40 and 400 times), so averaging begins soon after the loss stops falling. If
-the loss falls to the end, averaging does not begin, and "without NT-ASGD" equals "full".
+seventh. Tiny and mini measure it every 100 steps, so averaging begins soon after the loss stops falling; at the latest it
+begins with the fine-tuning. "Without NT-ASGD" has no fine-tuning either.
 
 Expect: the weight-dropped recurrence matters most, then averaging and the embeddings' width. If a small model cannot overfit
 the text, every kind of dropout at first costs more than it gains.
 
-Cost at scale=tiny with seeds=1,select=off: 1,220 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 2,570 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
 from bertlab import papers
+from bertlab.errors import UserError
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Published, Study
 
@@ -41,13 +54,22 @@ PUBLISHED = Published(
         "without full-sized embedding": (68.0, 65.6, 73.7, 70.7),
         "without weight-dropping": (71.1, 68.9, 78.4, 74.9),
     },
-    note="Perplexities of words; ours are losses of tokens. Lower is better. The row without fine-tuning has no variant here:"
-    " all of ours are.",
+    note="Perplexities of words; ours are losses of tokens. Lower is better.",
 )
+# Words are what spaces separate, and each line's end is one.
+_WORDS = {"data.tokenizer.split": "whitespace", "data.stream.wrap": "none"}
+TEXTS = {
+    "wikitext_2": papers.AWD_LSTM | _WORDS | {"data.tokenizer.vocab_size": 33_283},  # its 33,278 words and five special pieces
+    "penn_treebank": papers.AWD_LSTM_PENN_TREEBANK | _WORDS,
+}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.AWD_LSTM, tasks=())
+    text = read_setting(arguments, tasks=(), text="wikitext_2").others["text"]
+    if text not in TEXTS:
+        raise UserError(f"text={text}: choose one of {', '.join(TEXTS)}")
+    setting = read_setting(arguments, paper=TEXTS[text], tasks=(), text=text)
+    once = setting.steps(setting.recipe("awd_lstm"))
     every = setting.pretraining["train.eval_every"]
     looks = {"train.eval_every": min(100, every)} if setting.scale in ("tiny", "mini") else {}
     return Study(
@@ -58,6 +80,7 @@ def get_study(arguments=None):
         axes={
             "model": {
                 "full": {},
+                "without fine-tuning": {"train.steps": once, "optimizer.average_again": 0},
                 "without NT-ASGD": {"optimizer.average_after": 0},
                 "without variable length": {"data.stream.vary_length": False},
                 "without embedding dropout": {"model.embedding_dropout": 0.0},
@@ -68,7 +91,7 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides={**setting.own_optimizer, **looks},
+        overrides={**setting.own_optimizer, **looks, "train.steps": 2 * once, "optimizer.average_again": once},
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),

@@ -41,16 +41,15 @@ steps=2000, took 2 hours of one core.
 """
 
 from bertlab.errors import UserError
-from bertlab.studies import ulmfit
+from bertlab.studies import systems
 from bertlab.studies.equal import WIDTHS, flops, parameters, sized, tokens
 from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published, Study
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
 WIDENED = {"GPT": "gpt", "ELMo": "elmo", "ULMFiT": "awd_lstm", "static": "static"}  # BERT keeps its size
-STATIC = ("skip_gram", "cbow", "glove")
 PUBLISHED = Published(
-    source="Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)",
+    source=systems.SOURCE,
     columns=("MNLI-m", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "Average", "NER F1"),
     rows={
         "BERT": (84.6, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4, 79.6, 92.4),
@@ -59,45 +58,15 @@ PUBLISHED = Published(
     },
     note="BERT-Base. ULMFiT's paper has other tasks (IMDb, TREC-6, AG News), so it is not among these rows.",
 )
-CLAIMS = (
-    Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", PUBLISHED.source),
-    Claim("BERT", "ELMo", "NER 92.4 and 92.2", PUBLISHED.source),
-    Claim(
-        "ELMo",
-        "static",
-        "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without",
-        "Peters et al. 2018, table 1",
-    ),
-    Claim("GPT", "no pretraining (GPT)", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"),
-    Claim("BERT", "no pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5, for GPT"),
-)
 
 
-def as_used(setting):
-    """System -> (recipe, overrides of pretraining, overrides of use), in the scale's own sizes."""
-    transformer = {**setting.adam, **setting.transformer}
-    own = setting.task_rates or setting.scale in ("base", "paper")
-    rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
-    features = setting.finetuning("elmo")
-    stages = {key: value for key, value in ulmfit.stages(setting).items() if key.startswith(("adapt.", "finetune."))}
-    published = {key: value for key, value in ulmfit.PAPER.items() if key.startswith(("model.", "optimizer."))}
-    bert = (setting.recipe("bert", objectives="mlm+nsp"), {**transformer, "data.format": "segment_pair"})
-    return {
-        "BERT": (*bert, {**setting.finetuning("bert_paper" if setting.scale == "paper" else "bert"), **rate}),
-        "GPT": (setting.recipe("gpt"), transformer, {**setting.finetuning("gpt"), **rate}),
-        "ELMo": (setting.recipe("elmo"), setting.adam, features),
-        "ULMFiT": (setting.recipe("awd_lstm"), published if setting.scale == "paper" else {}, stages),
-        "static": (setting.recipe("static", objectives=setting.others["static"]), {}, features),
-    }
-
-
-def pretrainings(setting):
+def pretrainings(setting, used):
     """System -> overrides of its pretraining, matched to BERT's by `equal`."""
-    pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
-    found = {name: (recipe, {**pieces, **own}) for name, (recipe, own, _) in as_used(setting).items()}
+    read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
+    found = {name: (recipe, read[name]) for name, (recipe, _, _) in used.items()}
     equal, reference = setting.others["equal"], found["BERT"]
     if equal == "steps":
-        return {name: overrides for name, (_, overrides) in found.items()}
+        return read
     if equal == "parameters":
         target = parameters(*reference)
         for name, family in WIDENED.items():
@@ -115,23 +84,19 @@ def pretrainings(setting):
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS, equal="tokens", static="skip_gram")
-    for name, known in (("equal", EQUAL), ("static", STATIC)):
-        if setting.others[name] not in known:
-            raise UserError(f"{name}={setting.others[name]}: choose one of {', '.join(known)}")
-    read, systems = pretrainings(setting), as_used(setting)
-    systems = {name: {"config": recipe, **read[name], **use} for name, (recipe, _, use) in systems.items()}
-    for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
-        systems[name] = {key: value for key, value in systems[of].items() if key != "train.budget"} | {"train.steps": 0}
+    if setting.others["equal"] not in EQUAL:
+        raise UserError(f"equal={setting.others['equal']}: choose one of {', '.join(EQUAL)}")
+    used = systems.as_used(setting, setting.others["static"])
     return Study(
         name="four_systems",
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
         question=f"What does each system give, used as its paper uses it, at equal {setting.others['equal']}?",
         config=setting.recipe("bert"),
-        axes={"system": systems, "seed": setting.seeds},
+        axes={"system": systems.variants(used, pretrainings(setting, used)), "seed": setting.seeds},
         overrides=LAST_PIECE,
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),
         published=PUBLISHED,
-        claims=CLAIMS,
+        claims=systems.CLAIMS,
     )

@@ -26,6 +26,7 @@ BERT differ less as features than fine-tuned.
 Cost at scale=tiny with seeds=1,select=off: 357 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
 
+from bertlab.studies import systems
 from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Claim, Study
@@ -50,17 +51,7 @@ CLAIMS = (
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS)
-    static = {
-        "skip-gram": {"config": setting.recipe("static", objectives="skip_gram")},
-        "CBOW": {"config": setting.recipe("static", objectives="cbow")},
-        "GloVe": {"config": setting.recipe("static", objectives="glove")},
-    }
-    transformer = {**setting.adam, **setting.transformer}
-    models = {
-        "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
-        "GPT": {"config": setting.recipe("gpt"), **transformer},
-        "BERT": {"config": setting.recipe("bert", objectives="mlm"), "data.format": "full_sentences", **transformer},
-    }
+    static, models = systems.static_and_contextual(setting)
     features, rate = {"finetune.recipe": "elmo"}, 5e-5 if setting.scale in ("base", "paper") else 5e-4
     at = lambda rate: {} if setting.task_rates else {"finetune.optimizer.learning_rate": rate}
     tuned = lambda rate: {"finetune.recipe": "small", **at(rate)}

@@ -172,9 +172,9 @@ NT_ASGD = dict(
 )
 
 
-def run_asgd(values_by_step, grads, optimizer, update):
+def run_asgd(values_by_step, grads, optimizer, update, start=PARAMS):
     """Parameters and state after every step; values observed after some."""
-    state, params, history = optimizer.init(PARAMS), PARAMS, []
+    state, params, history = optimizer.init(start), start, []
     for step, grad in enumerate(grads):
         updates, state = update(grad, state, params)
         params = jax.tree.map(np.add, params, updates)
@@ -204,6 +204,41 @@ def test_averaging_begins_when_it_should_and_is_torchs():
         for name in params:
             np.testing.assert_allclose(averaged[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=f"step {step} {name}")
     assert any(np.abs(averaged[n] - params[n]).max() > 1e-2 for n in params), "else the test could not see an average"
+
+
+BEGUN = {0: 4.0, 1: 3.0, 2: 5.0, 3: 2.9, 4: 9.0}  # averaging begins after the fifth update
+
+
+def asgd(grads, values_by_step, start=PARAMS, **changes):
+    """(Parameters, averaged ones) after every update."""
+    optimizer = build_optimizer(settings(**NT_ASGD | changes), 40)
+    return run_asgd(values_by_step, grads, optimizer, jax.jit(optimizer.update), start)
+
+
+def test_averaging_begins_again_from_the_average_as_in_a_second_run():
+    """AWD-LSTM's fine-tuning is averaged SGD from its first step, beginning with the first run's average."""
+    grads, again = gradients(), 20
+    (first, _), (history, _) = asgd(grads[:again], BEGUN), asgd(grads, BEGUN, average_again=again)
+    for ours, theirs in zip(history[: again - 1], first):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    (last, average), close = first[-1], functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    assert any(np.abs(average[n] - last[n]).max() > 1e-2 for n in average), "else the test could not see where it goes on"
+    jax.tree.map(close, history[again - 1], (average, average))
+    leaves = [np.float32(average[name]) for name in parameter_names(PARAMS)]
+    second, _ = asgd(grads[again:], {}, jax.tree.unflatten(jax.tree.structure(PARAMS), leaves), average_after=0)
+    mean = None
+    for number, (ours, (weights, _)) in enumerate(zip(history[again:], second, strict=True), 1):
+        share = 1 / max(1, number - 1)  # torch.optim.ASGD: mu = 1, 1, 1/2, 1/3, ...
+        mean = weights if share == 1 else {n: mean[n] + share * (weights[n] - mean[n]) for n in weights}
+        jax.tree.map(close, ours, (weights, mean))
+
+
+def test_averaging_begins_with_the_second_beginning_if_it_has_not_before():
+    grads = gradients()
+    (history, state), (plain, _) = asgd(grads, {}, average_again=5), asgd(grads, {})
+    assert bool(state[-1].averaging) and int(state[-1].count) == len(grads) - 5
+    for (ours, _), (theirs, _) in zip(history, plain):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 def triggers(values, average_after):

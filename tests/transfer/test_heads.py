@@ -388,7 +388,7 @@ FIELDS = {
         "target_known": np.ones((ROWS, 2), np.int32),
     },
 }
-HEADS = {name: kind.head(number=1) for name, kind in KINDS.items() if name not in ("choice", "tagging")}
+HEADS = {name: kind.head(number=1) for name, kind in KINDS.items() if kind.is_trained and name not in ("choice", "tagging")}
 HEADS["choice"] = Choice(texts=2, number=1)
 HEADS["tagging"] = Tagging(classes=3, number=1)
 HEADS["tagging with a CRF"] = Tagging(crf=True, classes=3, number=1)

@@ -44,6 +44,7 @@ def outputs_of(kind, rows):
         "start": rng.normal(size=(len(rows), length)),
         "end": rng.normal(size=(len(rows), length)),
         "target_logits": rng.normal(size=(len(rows), 2, 2)),
+        "state": rng.normal(size=(len(rows), 3)),
     }
 
 
@@ -62,7 +63,7 @@ class TestKind:
         assert "number" not in kind.settings()
 
     def test_labels_that_are_known_differ_from_unknown_ones_in_its_rows_only_there(self, name):
-        kind, label = KINDS[name](), LABELS.get(name, 1)
+        kind, label = KINDS[name](), ("cd",) if name == "sense" else LABELS.get(name, 1)
         fields = FULL | ({"texts": ("ab",)} if name == "choice" else {})
         known, unknown = Example("a", "f:1", **fields, label=label), Example("b", "f:2", **{**fields, "answers": ()})
         rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [known, unknown])
@@ -79,10 +80,12 @@ class TestKind:
         assert name == "span" or scores_of(Task("stub", kind, kind.metrics, None), labels, lines[1:]) == {}, "not known"
         task = Task("stub", kind, kind.metrics, None)
         assert set(scores_of(task, labels, [lines[0], lines[0]])) == set(kind.metrics)
-        perfect = [line | {"predicted": line["gold"][0] if name == "span" else line["gold"]} for line in lines[:1] * 2]
+        perfect = [
+            line | {"predicted": line["gold"][0] if name in ("span", "sense") else line["gold"]} for line in lines[:1] * 2
+        ]
         assert scores_of(task, labels, perfect)[kind.default_metrics[0]] in (0, 1)
         most_frequent = kind.most_frequent([known], labels, lines[:1])
-        assert [line["predicted"] for line in most_frequent] in ([], [lines[0]["gold"]], [["y", "y"]])
+        assert [line["predicted"] for line in most_frequent] in ([], [lines[0]["gold"]], [["y", "y"]], ["cd"])
 
     def test_the_average_of_a_run_with_itself_is_the_run(self, name):
         kind, label = KINDS[name](), (1, 0) if KINDS[name].of_words else 1

@@ -34,6 +34,7 @@ class Kind(abc.ABC):
         of_words: an example is a list of words with one label each, not a text with one label.
         is_plain: an example has only texts or words and a label, so tables can hold it and its states can be stored.
         one_row: each example is one row.
+        is_trained: its head has something to learn; if no task of a fine-tuning has, there are no steps.
         recipes: by recipe, the settings that differ for this kind.
 
     Attributes:
@@ -51,6 +52,7 @@ class Kind(abc.ABC):
     of_words: ClassVar[bool] = False
     is_plain: ClassVar[bool] = False
     one_row: ClassVar[bool] = True
+    is_trained: ClassVar[bool] = True
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def recipe(self, name: str) -> dict[str, Any]:

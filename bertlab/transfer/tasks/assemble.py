@@ -17,7 +17,7 @@ from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.kinds import Kind
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
-from bertlab.transfer.tasks.files import find_file
+from bertlab.transfer.tasks.files import find_file, matches, places_of
 
 Reader = Callable[[Path, str], Iterable[Example]]
 """(File or folder, split) -> its examples. A test file may lack labels; `label` is then None."""
@@ -83,7 +83,11 @@ def file_task(
             labels, published = number_labels(published, label_names, every_label)
         return TaskData(labels, divide(published, options, kind.symmetric))
 
-    return check_task(Task(name, kind, metrics, load))
+    def is_in(directory: Path) -> bool:
+        places = places_of(directory, folder)
+        return all(any(matches(places, names)) for names in wanted.values())
+
+    return check_task(Task(name, kind, metrics, load, is_in))
 
 
 def check_task(task: Task) -> Task:

@@ -52,9 +52,11 @@ class Task:
         metrics: some of `kind.metrics`; the first selects and is reported.
         load: (directory or None, options) -> TaskData; the directory holds the files in their published layout. Options are
             `config.task_data` with all keys of `OPTIONS` (`load_task` completes them, and applies `limit`).
+        is_in: whether a directory holds the files of all its splits.
     """
 
     name: str
     kind: Kind
     metrics: tuple[str, ...]
     load: Callable[[Path | None, Mapping], TaskData]
+    is_in: Callable[[Path], bool] = lambda directory: True

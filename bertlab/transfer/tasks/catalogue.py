@@ -5,6 +5,7 @@ import functools
 from bertlab.transfer.tasks.conll import XPOS, conll, conllu
 from bertlab.transfer.tasks.folders import labelled_folders
 from bertlab.transfer.tasks.multiple_choice import multiple_choice, race
+from bertlab.transfer.tasks.senses import all_words, coarse_senses
 from bertlab.transfer.tasks.squad import squad
 from bertlab.transfer.tasks.table import labelled_lines, table
 from bertlab.transfer.tasks.trees import sentiment_trees
@@ -113,4 +114,10 @@ TASKS = (
         valid=("dev.data.txt", "dev/dev.data.txt", "val.jsonl"),
         folder="WiC",
     ),
+    all_words(
+        "wsd",
+        train=("Training_Corpora/SemCor/semcor.data.xml", "semcor.data.xml"),
+        test=("Evaluation_Datasets/ALL/ALL.data.xml", "ALL.data.xml"),
+    ),
+    coarse_senses("coarse_wsd"),
 )

@@ -1,7 +1,8 @@
 """Finding a task's files, and reading them as text."""
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,32 @@ def find_file(task: str, split: str, directory: Path, patterns: tuple[str, ...],
     Raises:
         UserError: no file or several files match.
     """
-    places = [directory / folder, directory] if folder and (directory / folder).is_dir() else [directory]
-    for place in places:
-        for pattern in patterns:
-            fits = Path.is_dir if pattern.endswith("/") else Path.is_file
-            if fits(place / pattern):
-                return place / pattern
-            found = [] if Path(pattern).is_absolute() else sorted(path for path in place.glob(pattern) if fits(path))
-            if len(found) > 1:
-                names = ", ".join(path.name for path in found)
-                raise UserError(f"{place}: several files match {pattern} ({names}); set one with config.task_data.{split}_file")
-            if found:
-                return found[0]
+    places = places_of(directory, folder)
+    for place, pattern, found in matches(places, patterns):
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise UserError(f"{place}: several files match {pattern} ({names}); set one with config.task_data.{split}_file")
+        return found[0]
     raise UserError(
         f"{places[0]}: task '{task}' found no file {' or '.join(patterns)}; put it there, or give its "
         f"name as config.task_data.{split}_file"
     )
+
+
+def places_of(directory: Path, folder: str = "") -> list[Path]:
+    """Where a task's files may be: its own folder in the directory if that is there, then the directory."""
+    return [directory / folder, directory] if folder and (directory / folder).is_dir() else [directory]
+
+
+def matches(places: Iterable[Path], patterns: Iterable[str]) -> Iterator[tuple[Path, str, list[Path]]]:
+    """(Place, pattern, the files or folders that match) of each pattern that matches any, the preferred one first."""
+    for place, pattern in itertools.product(places, patterns):
+        fits = Path.is_dir if pattern.endswith("/") else Path.is_file
+        found = [place / pattern] if fits(place / pattern) else []
+        if not found and not Path(pattern).is_absolute():
+            found = sorted(path for path in place.glob(pattern) if fits(path))
+        if found:
+            yield place, pattern, found
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:

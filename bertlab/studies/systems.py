@@ -1,0 +1,94 @@
+"""BERT, GPT, ELMo, ULMFiT and static vectors, each used as its paper uses it: for studies that compare whole systems.
+
+used = as_used(setting)
+read = pretrainings(used, dict.fromkeys(used, setting.pretraining))
+Study(axes={"system": variants(used, read), "seed": setting.seeds}, claims=CLAIMS, ...)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.studies import ulmfit
+from bertlab.studies.settings import Setting
+from bertlab.studies.study import Claim
+
+STATIC = ("skip_gram", "cbow", "glove")
+SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
+CLAIMS = (
+    Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE),
+    Claim("BERT", "ELMo", "NER 92.4 and 92.2", SOURCE),
+    Claim(
+        "ELMo",
+        "static",
+        "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without",
+        "Peters et al. 2018, table 1",
+    ),
+    Claim("GPT", "no pretraining (GPT)", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"),
+    Claim("BERT", "no pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5, for GPT"),
+)
+
+Used = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
+"""System -> (recipe of pretraining, overrides of pretraining, overrides of its use)."""
+
+
+def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subwords") -> Used:
+    """Each system in the scale's own size, with its own optimiser and its paper's way to use it.
+
+    Args:
+        setting: The study's.
+        static: The objective of the static vectors.
+        elmo_reads: "subwords", as the others, or "characters", as published.
+
+    Raises:
+        UserError: `static` is not one of STATIC, or `elmo_reads` is something else.
+    """
+    for name, value, known in (("static", static, STATIC), ("elmo", elmo_reads, ("subwords", "characters"))):
+        if value not in known:
+            raise UserError(f"{name}={value}: choose one of {', '.join(known)}")
+    transformer = {**setting.adam, **setting.transformer}
+    own = setting.task_rates or setting.scale in ("base", "paper")
+    rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
+    features = setting.finetuning("elmo")
+    stages = {key: value for key, value in ulmfit.stages(setting).items() if key.startswith(("adapt.", "finetune."))}
+    published = {key: value for key, value in ulmfit.PAPER.items() if key.startswith(("model.", "optimizer."))}
+    elmo = {"tokens": elmo_reads} if elmo_reads != "subwords" else {}
+    bert = (setting.recipe("bert", objectives="mlm+nsp"), {**transformer, "data.format": "segment_pair"})
+    return {
+        "BERT": (*bert, {**setting.finetuning("bert_paper" if setting.scale == "paper" else "bert"), **rate}),
+        "GPT": (setting.recipe("gpt"), transformer, {**setting.finetuning("gpt"), **rate}),
+        "ELMo": (setting.recipe("elmo", **elmo), setting.adam, features),
+        "ULMFiT": (setting.recipe("awd_lstm"), published if setting.scale == "paper" else {}, stages),
+        "static": (setting.recipe("static", objectives=static), {}, features),
+    }
+
+
+def static_and_contextual(setting: Setting) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The labels of an axis of models that read the same rows of one text: static ones, and those with context."""
+    transformer = {**setting.adam, **setting.transformer}
+    static = {"skip-gram": "skip_gram", "CBOW": "cbow", "GloVe": "glove"}
+    bert = setting.recipe("bert", objectives="mlm")
+    return (
+        {name: {"config": setting.recipe("static", objectives=objective)} for name, objective in static.items()},
+        {
+            "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
+            "GPT": {"config": setting.recipe("gpt"), **transformer},
+            "BERT": {"config": bert, "data.format": "full_sentences", **transformer},
+        },
+    )
+
+
+def pretrainings(used: Used, scales: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """System -> overrides of its pretraining: rows, pieces and steps of `scales`, then the system's own.
+
+    The pieces are a unigram model's unless `scales` has others, so the systems can share them.
+    """
+    return {name: {"data.tokenizer.kind": "unigram", **scales[name], **own} for name, (_, own, _) in used.items()}
+
+
+def variants(used: Used, pretraining: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The labels of an axis of systems, with BERT's and GPT's bodies without pretraining as its last."""
+    found = {name: {"config": recipe, **pretraining[name], **use} for name, (recipe, _, use) in used.items()}
+    for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
+        found[name] = {key: value for key, value in found[of].items() if key != "train.budget"} | {"train.steps": 0}
+    return found
