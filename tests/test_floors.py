@@ -29,6 +29,7 @@ from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.objectives.span_boundary import SpanBoundary
+from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import SkipGram
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import save_params
@@ -321,6 +322,7 @@ OBJECTIVES = {
     "permutation": PermutationLanguageModel(predict_one_in=2),
     "context in no order": PermutationLanguageModel(predict_one_in=2, context_in_order=False),
     "prefix": PrefixLanguageModel(),
+    "span_corruption": SpanCorruption(rate=0.4, mean_span=1.0),
     "electra": ReplacedTokenDetection(rate=0.3, generator="unigram"),
 }
 
@@ -421,6 +423,16 @@ def test_orders_on_their_own_views(asked):
                 expected = world.nats(world.agrees(text, np.flatnonzero(rank < rank[i])), world.agrees(text, [i]))
                 np.testing.assert_allclose(nats[r, slot], expected, rtol=1e-10)
 
+    view = views["span_corruption"]
+    nats, weights = floor_of(OBJECTIVES["span_corruption"], view, batch)
+    assert weights.sum() == (view["span_targets"] >= 0).sum() == 8 * 4, "one word of each segment, and a sentinel after it"
+    masked = view["order"][:8, places] > 0
+    for r, i in np.argwhere(masked):
+        others = np.flatnonzero(~masked[r] | (np.arange(4) < i))
+        expected = world.nats(world.agrees(texts[r], others), world.agrees(texts[r], [i]))
+        np.testing.assert_allclose(nats[r, places[i]], expected, rtol=1e-10)
+    assert np.count_nonzero(nats) == masked.sum() == 16
+
 
 def test_masked_next_token_on_its_own_view(asked):
     texts, batch, views = asked
@@ -494,6 +506,7 @@ def test_what_has_no_floor_says_why(asked):
         (ReplacedTokenDetection(), "generator learns"),
         (NextSentence(), "random"),
         (SkipGram(), "not known"),
+        (SpanCorruption(), "mean_span=1"),
     ):
         with pytest.raises(NoFloor, match=reason):
             floor_of(objective, view, batch, "alone")

@@ -414,4 +414,18 @@ BUGS = (
         'features = head["features"]',
         ("tests/transfer/test_pretrained_word_vectors.py", "-k", "beside"),
     ),
+    Bug(
+        "sentinel-sees-its-first-word",
+        "bertlab/objectives/span_corruption.py",
+        "jnp.where(used, 2 * at + 1, 0)",
+        "jnp.where(used, 2 * at + 2, 0)",
+        ("tests/objectives/test_span_corruption.py", "-k", "leak"),
+    ),
+    Bug(
+        "positions-tell-the-length-of-a-span",
+        "bertlab/objectives/span_corruption.py",
+        'positions = batch["positions"] - (hidden - before) + jnp.where(masked, index - first, 0)',
+        'positions = batch["positions"]',
+        ("tests/objectives/test_span_corruption.py", "-k", "input_and_target"),
+    ),
 )
