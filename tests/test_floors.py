@@ -317,6 +317,7 @@ def test_relations(kind, count):
 SHARED = {"mask_share": 0.4, "random_share": 0.4}
 OBJECTIVES = {
     "mlm": MaskedLanguageModel(rate=0.3, **SHARED),
+    "mlm of all": MaskedLanguageModel(rate=0.3, predict="all", **SHARED),
     "bernoulli": MaskedLanguageModel(rate=0.4, exact=False, **SHARED),
     "masked_next_token": MaskedNextToken(rate=0.3, **SHARED),
     "permutation": PermutationLanguageModel(predict_one_in=2),
@@ -366,6 +367,26 @@ def test_mlm_on_its_own_view(name, asked):
     placed = by_token(nats, view["masked_positions"], weights, batch["tokens"].shape[1])
     assert not placed[-1].any() and (case.shown != case.texts).any()
     case.check(placed[:-1], known=True)
+
+
+def test_mlm_of_all_words_on_its_own_view(asked):
+    """The model does not know which words were chosen, so a word that is shown may be a random one."""
+    texts, batch, views = asked
+    nats, weights = floor_of(OBJECTIVES["mlm of all"], views["mlm of all"], batch)
+    np.testing.assert_array_equal(weights > 0, floors.words_of(batch, VOCABULARY))
+    assert weights.sum() == 8 * 4
+    corrupted_case(views["mlm of all"], texts, 2, bert(0.4, 0.4)).check(nats[:-1], known=False)
+
+
+def test_mlm_of_all_words_with_only_masks_has_the_floor_of_the_masked_ones(asked):
+    _, batch, views = asked
+    settings = dict(rate=0.3, mask_share=1.0, random_share=0.0)
+    masked, places = views["mlm"]["masked_positions"], views["mlm"]["masked_weights"]
+    view = dict(views["mlm"])
+    view["tokens"] = np.where(by_token(places, masked, places, batch["tokens"].shape[1]) > 0, MASK, batch["tokens"])
+    of_all, _ = floor_of(MaskedLanguageModel(predict="all", **settings), view, batch)
+    of_chosen, weights = floor_of(MaskedLanguageModel(**settings), view, batch)
+    np.testing.assert_allclose(of_all, by_token(of_chosen, masked, weights, batch["tokens"].shape[1]), atol=1e-12)
 
 
 @pytest.mark.parametrize(
