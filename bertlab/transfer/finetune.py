@@ -24,6 +24,7 @@ from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
+from bertlab.transfer.zero_shot import zero_shot
 
 KEYS = (
     Key("transfer.epochs", 0.0, "passes over the training examples if train.steps is 0", least=0),
@@ -33,6 +34,7 @@ KEYS = (
         " last, because only there has it seen the whole word", choices=("auto", "first", "last")),
     Key("transfer.random", False, "start from random parameters instead of the run's"),
     Key("transfer.features", False, "train on stored states (bertlab/transfer/stored.py)"),
+    Key("transfer.zero_shot", False, "answer by the model's own likelihood, without training (bertlab/transfer/zero_shot.py)"),
     Key("transfer.layers", int, "layers that are transferred, from the embeddings up; unset: all", least=0),
     Key("transfer.doc_stride", 128, "span: pieces between the starts of two windows", least=1),
     Key("transfer.max_query", 64, "span: most pieces of a question", least=1),
@@ -62,8 +64,11 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
     """
     config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
     defaults = {f"objectives.{name}.{key}": of for name, (task, _) in tasks.items() for key, of in task.kind.settings().items()}
+    defaults |= {key.name: key.default for key in KEYS if not key.unset}
     if (result := loop.finished(config, Path(workdir), defaults)) is not None:
         return result
+    if config.transfer.zero_shot:
+        return zero_shot(config, tasks, Path(workdir))
     return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
 
 
