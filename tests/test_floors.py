@@ -29,6 +29,7 @@ from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.objectives.span_boundary import SpanBoundary
+from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import SkipGram
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import save_params
@@ -316,11 +317,13 @@ def test_relations(kind, count):
 SHARED = {"mask_share": 0.4, "random_share": 0.4}
 OBJECTIVES = {
     "mlm": MaskedLanguageModel(rate=0.3, **SHARED),
+    "mlm of all": MaskedLanguageModel(rate=0.3, predict="all", **SHARED),
     "bernoulli": MaskedLanguageModel(rate=0.4, exact=False, **SHARED),
     "masked_next_token": MaskedNextToken(rate=0.3, **SHARED),
     "permutation": PermutationLanguageModel(predict_one_in=2),
     "context in no order": PermutationLanguageModel(predict_one_in=2, context_in_order=False),
     "prefix": PrefixLanguageModel(),
+    "span_corruption": SpanCorruption(rate=0.4, mean_span=1.0),
     "electra": ReplacedTokenDetection(rate=0.3, generator="unigram"),
 }
 
@@ -364,6 +367,26 @@ def test_mlm_on_its_own_view(name, asked):
     placed = by_token(nats, view["masked_positions"], weights, batch["tokens"].shape[1])
     assert not placed[-1].any() and (case.shown != case.texts).any()
     case.check(placed[:-1], known=True)
+
+
+def test_mlm_of_all_words_on_its_own_view(asked):
+    """The model does not know which words were chosen, so a word that is shown may be a random one."""
+    texts, batch, views = asked
+    nats, weights = floor_of(OBJECTIVES["mlm of all"], views["mlm of all"], batch)
+    np.testing.assert_array_equal(weights > 0, floors.words_of(batch, VOCABULARY))
+    assert weights.sum() == 8 * 4
+    corrupted_case(views["mlm of all"], texts, 2, bert(0.4, 0.4)).check(nats[:-1], known=False)
+
+
+def test_mlm_of_all_words_with_only_masks_has_the_floor_of_the_masked_ones(asked):
+    _, batch, views = asked
+    settings = dict(rate=0.3, mask_share=1.0, random_share=0.0)
+    masked, places = views["mlm"]["masked_positions"], views["mlm"]["masked_weights"]
+    view = dict(views["mlm"])
+    view["tokens"] = np.where(by_token(places, masked, places, batch["tokens"].shape[1]) > 0, MASK, batch["tokens"])
+    of_all, _ = floor_of(MaskedLanguageModel(predict="all", **settings), view, batch)
+    of_chosen, weights = floor_of(MaskedLanguageModel(**settings), view, batch)
+    np.testing.assert_allclose(of_all, by_token(of_chosen, masked, weights, batch["tokens"].shape[1]), atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -420,6 +443,16 @@ def test_orders_on_their_own_views(asked):
             for slot, i in enumerate(np.argsort(-rank)[:3]):
                 expected = world.nats(world.agrees(text, np.flatnonzero(rank < rank[i])), world.agrees(text, [i]))
                 np.testing.assert_allclose(nats[r, slot], expected, rtol=1e-10)
+
+    view = views["span_corruption"]
+    nats, weights = floor_of(OBJECTIVES["span_corruption"], view, batch)
+    assert weights.sum() == (view["span_targets"] >= 0).sum() == 8 * 4, "one word of each segment, and a sentinel after it"
+    masked = view["order"][:8, places] > 0
+    for r, i in np.argwhere(masked):
+        others = np.flatnonzero(~masked[r] | (np.arange(4) < i))
+        expected = world.nats(world.agrees(texts[r], others), world.agrees(texts[r], [i]))
+        np.testing.assert_allclose(nats[r, places[i]], expected, rtol=1e-10)
+    assert np.count_nonzero(nats) == masked.sum() == 16
 
 
 def test_masked_next_token_on_its_own_view(asked):
@@ -494,6 +527,7 @@ def test_what_has_no_floor_says_why(asked):
         (ReplacedTokenDetection(), "generator learns"),
         (NextSentence(), "random"),
         (SkipGram(), "not known"),
+        (SpanCorruption(), "mean_span=1"),
     ):
         with pytest.raises(NoFloor, match=reason):
             floor_of(objective, view, batch, "alone")

@@ -17,6 +17,7 @@ from bertlab.objectives.next_sentence import NextSentence, SentenceOrder
 from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.span_boundary import SpanBoundary
+from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import ContinuousBagOfWords, Glove, SkipGram
 
 REGISTRY: dict[str, type[Objective]] = {
@@ -26,6 +27,7 @@ REGISTRY: dict[str, type[Objective]] = {
     "ltr": LeftToRight,
     "rtl": RightToLeft,
     "prefix": PrefixLanguageModel,
+    "span_corruption": SpanCorruption,
     "masked_next_token": MaskedNextToken,
     "permutation": PermutationLanguageModel,
     "diffusion": MaskedDiffusion,

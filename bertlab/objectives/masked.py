@@ -27,6 +27,7 @@ from bertlab.objectives.choosing import (
 )
 
 UNITS = ("token", "whole_word", "span")
+PREDICT = ("chosen", "all")
 
 # With exact=False, the probability that a row wants more predictions than it has slots is below this.
 _OVERFLOW = 1e-6
@@ -60,6 +61,9 @@ class MaskedLanguageModel(Objective):
             (RoBERTa).
         static_seed: seed of static masks (create_pretraining_data.py's random_seed).
         max_predictions: P, the most in a row; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
+        predict: what is predicted. chosen: the chosen tokens. all: every token but [CLS], [SEP] and padding, as a denoising
+            autoencoder reconstructs its whole input (Vincent et al. 2008); chosen tokens may differ from what is shown, others
+            do not, and the model is not told which are chosen. ELECTRA's All-Tokens MLM is `electra` with task=all_tokens.
     """
 
     sees = "shared"
@@ -75,6 +79,7 @@ class MaskedLanguageModel(Objective):
     static: bool = False
     static_seed: int = setting(12345, least=0, only_with=("static",))
     max_predictions: int = setting(0, least=0)
+    predict: str = setting("chosen", choices=PREDICT)
 
     def __post_init__(self):
         super().__post_init__()
@@ -142,7 +147,11 @@ class MaskedLanguageModel(Objective):
         return min(self.max_predictions or math.ceil(room), length)
 
     def loss(self, model: Bound, view: View) -> Metrics:
-        """Cross-entropy and accuracy at the chosen positions."""
+        """Cross-entropy and accuracy at the chosen positions, or of all tokens."""
+        if self.predict == "all":
+            original = put_at(view["tokens"], view["masked_positions"], view["masked_weights"], view["masked_labels"])
+            words = (view["documents"] > 0) & ~model.vocabulary.is_special(original)
+            return model.token_loss(model.encoded.output("both"), "both", original, words)
         chosen = at_positions(model.encoded.output("both"), view["masked_positions"])
         return model.token_loss(chosen, "both", view["masked_labels"], view["masked_weights"])
 
@@ -170,8 +179,11 @@ class MaskedLanguageModel(Objective):
         return Corruption(draws, keep_share, rate=self.final_rate or self.rate)  # of evaluation
 
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """Of each chosen word, given the corrupted row."""
-        nats = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary))
+        """Of each predicted word, given the corrupted row; with predict=all it is not known which words were chosen."""
+        known = self.predict == "chosen"
+        nats = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary), known=known)
+        if not known:
+            return nats, (batch["documents"] > 0) & ~oracle.vocabulary.is_special(batch["tokens"])
         return np.take_along_axis(nats, view["masked_positions"], axis=1), view["masked_weights"]
 
     def _rate(self, progress: Float[Array, ""]) -> Float[Array, ""]:

@@ -29,7 +29,6 @@ Where we differ from the pipeline:
 Back ends for encoder-decoders, age of acquisition and images are not here, nor is a search for the best temperature.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,8 +40,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from bertlab.data.text_rows import RowEncoder, TextRow
-from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
+from bertlab.transfer.completions import completion, fitted
 from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, tied, write_merged
 from bertlab.transfer.evaluations import BOUNDS, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS
@@ -253,32 +252,12 @@ def answer_scores(
     rows, cut = [], 0
     for item in items:
         for text, start in zip(item.texts, item.starts):
-            row = encoder.text(text)
-            before = pieces_before(text, start, model.tokenizer)
-            row = dataclasses.replace(row, first=row.first[before:])
-            cut += len(row.tokens) > model.longest
-            rows.append(fitted(row, model))
+            row, is_cut = completion(text, start, model, encoder)
+            rows.append(row)
+            cut += is_cut
     scores = model.scorer.score(rows, kind, orders, closing=special_tokens == "bertlab")
     values = np.array([score.log_probability for score in scores])
     return np.split(values, np.cumsum([len(item.texts) for item in items])[:-1]), cut
-
-
-def pieces_before(text: str, start: int, tokenizer: Tokenizer) -> int:
-    """How many pieces of a text end before the character `start`, which begins a word or the space before one."""
-    if not start:
-        return 0
-    own, context = tokenizer.encode(text), tokenizer.encode(text[:start])
-    same = next((i for i, pair in enumerate(zip(own, context)) if pair[0] != pair[1]), min(len(own), len(context)))
-    # SentencePiece may give a space a piece of its own, and drops it at the end of a context.
-    adds = tokenizer.decode(own[: same + 1])[len(tokenizer.decode(own[:same])) :]
-    return same + (adds.isspace() and text[start - 1].isspace())
-
-
-def fitted(row: TextRow, model: Pretrained) -> TextRow:
-    """The row without its first pieces, if it has more than the model has positions; special tokens stay."""
-    over, begin = max(0, len(row.tokens) - model.longest), len(model.tokenizer.prefix_ids)
-    first = row.first[row.first >= begin + over] - over
-    return dataclasses.replace(row, tokens=np.delete(row.tokens, np.s_[begin : begin + over]), first=first) if over else row
 
 
 def read_reading(path: Path) -> pd.DataFrame:

@@ -37,6 +37,7 @@ from bertlab.transfer.stored import store, stored_body, stored_rows, with_featur
 from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import SPLITS, Task, TaskData
 from bertlab.transfer.word_vectors import WordVectors, find_vectors
+from bertlab.transfer.zero_shot import check_zero_shot
 
 Tasks = Mapping[str, tuple[Task, TaskData]]
 """By the name of each task's objective."""
@@ -110,6 +111,8 @@ def check_finetuning(
     Raises:
         UserError: from any of the checks.
     """
+    if config.transfer.zero_shot:
+        return check_zero_shot(config, tasks, pretrained)
     tokenizer = tokenizer or WordsTokenizer(SPECIALS, lowercase=False)
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
     _check(config, shape, tasks, pretrained)

@@ -24,6 +24,7 @@ from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
+from bertlab.transfer.zero_shot import zero_shot
 
 KEYS = (
     Key("transfer.epochs", 0.0, "passes over the training examples if train.steps is 0", least=0),
@@ -37,6 +38,7 @@ KEYS = (
     Key("transfer.head", "", "the task of a fine-tuned run whose head the task goes on with; empty: that of its own name, if"
         " the run has one"),
     Key("transfer.features", False, "train on stored states (bertlab/transfer/stored.py)"),
+    Key("transfer.zero_shot", False, "answer by the model's own likelihood, without training (bertlab/transfer/zero_shot.py)"),
     Key("transfer.layers", int, "layers that are transferred, from the embeddings up; unset: all", least=0),
     Key("transfer.doc_stride", 128, "span: pieces between the starts of two windows", least=1),
     Key("transfer.max_query", 64, "span: most pieces of a question", least=1),
@@ -69,6 +71,8 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
     defaults |= {key.name: key.default for key in KEYS if not key.unset}
     if (result := loop.finished(config, Path(workdir), defaults)) is not None:
         return result
+    if config.transfer.zero_shot:
+        return zero_shot(config, tasks, Path(workdir))
     return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
 
 

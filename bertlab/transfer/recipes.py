@@ -101,6 +101,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "fitlam": _ULMFIT | {"optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"},
     "probe": _FROZEN | {"head.dropout": 0.0},
     "stored": SMALL | {"transfer.features": True, "optimizer.learning_rate": 1e-3},
+    # Radford et al. 2018, section 5: nothing is trained.
+    "zero_shot": {"transfer.zero_shot": True, "train.steps": 0},
     # Peters et al. 2018, section 3.3: all layers, mixed with weights that the task learns.
     "elmo": _FROZEN | {"head.layers": "scalar_mix", "head.mix_penalty": 0.001, "head.mix_dropout": 0.5, "head.bilstm": 2},
     # Peters et al. 2017: a tagger with character features and a CRF; language model states join after its first layer.

@@ -22,12 +22,10 @@ Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab import papers
+from bertlab.studies import gpt
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 
-# V·W + 8·W² weights equal GPT's at the scale: V·D + 512·D + 12·D² per layer.
-LSTM_WIDTHS = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
-REGULARISERS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
 PUBLISHED = Published(
     source="Radford et al. 2018, table 5 (GLUE's test sets)",
     columns=("Average", "CoLA", "SST-2", "MRPC F1", "STS-B", "QQP F1", "MNLI", "QNLI", "RTE"),
@@ -48,14 +46,6 @@ CLAIMS = (
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.GPT)
-    lstm = {
-        "model.family": "awd_lstm",
-        "model.size": "tiny",  # the next keys replace its layers and width
-        "model.layers": 1,
-        "model.width": LSTM_WIDTHS[setting.scale],
-        **{f"model.{name}": 0.0 for name in REGULARISERS},
-    }
-    rate = 6.25e-5 if setting.scale in ("base", "paper") else 5e-4
     return Study(
         name="gpt_table5",
         title="GPT's pretraining, auxiliary objective and transformer",
@@ -66,11 +56,11 @@ def get_study(arguments=None):
                 "full": setting.transformer,
                 "no pre-training": {**setting.transformer, "finetune.transfer.random": True},
                 "no auxiliary LM": {**setting.transformer, "finetune.objectives.language_model.weight": 0.0},
-                "LSTM with auxiliary LM": lstm,
+                "LSTM with auxiliary LM": gpt.lstm(setting),
             },
             "seed": setting.seeds,
         },
-        overrides={**setting.overrides, **setting.finetuning("gpt"), "finetune.optimizer.learning_rate": rate},
+        overrides={**setting.overrides, **gpt.finetuning(setting)},
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),

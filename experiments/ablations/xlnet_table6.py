@@ -6,8 +6,9 @@
 The paper asks whether predicting in permuted orders is better than denoising on the same architecture. Its bodies are
 Transformer-XL's: recurrence over segments, relative positions. Ours is BERT's in all rows, and it masks words by themselves,
 not spans. So two rows of the table have a counterpart, XLNet with K = 7 and 6 (one token in K is predicted), with MLM in the
-place of "DAE + Transformer-XL". The rows without memory, spans or bidirectional data and that with NSP have none. Two further
-rows ask what makes the difference: permutation that predicts every token, and MLM at the mask rate of K = 6.
+place of "DAE + Transformer-XL", whose objective is BERT's: only masked tokens are predicted. The rows without memory, spans or
+bidirectional data and that with NSP have none. Two further rows ask what makes the difference: permutation that predicts every
+token, and MLM at the mask rate of K = 6.
 
 scale=paper has BERT-Base's recipe with packed rows of 512. The paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
 

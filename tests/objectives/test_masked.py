@@ -17,6 +17,7 @@ from tests.references import (
     hidden_states,
     metrics_of,
     output_logits,
+    program_with,
     quick_jit,
     random_params,
     sums_of,
@@ -411,6 +412,48 @@ def test_loss_and_accuracy_equal_numpy(family, packed_batch):
     positions = view["masked_positions"][rows, slots]
     assert len(rows) >= 6
     assert_metrics(metrics, "mlm", sums_of(logits, zip(rows, positions, batch["tokens"][rows, positions])))
+
+
+def test_loss_of_all_tokens_equals_numpy(packed_batch):
+    """Special tokens and padding are not asked, nor is a random [SEP] in the place of a word taken for one."""
+    objective = MaskedLanguageModel(predict="all", rate=0.4, mask_share=0.4, random_share=0.4)
+    program, batch = program_with(objective), packed_batch(rows=6, length=24)
+    batch["tokens"][:, 0], batch["tokens"][:, 2] = VOCABULARY.cls_id, VOCABULARY.sep_id
+    params, views = random_params(program, batch), views_of(program, batch)
+    view = dict(views["it"])
+    at = view["masked_positions"][0, 0]  # a slot is never empty in a row with words
+    view["tokens"] = view["tokens"].copy()
+    view["tokens"][0, at] = VOCABULARY.sep_id
+    logits = output_logits(params["body"], hidden_states(program, params, view).both[-1])
+    words = (batch["documents"] > 0) & ~np.isin(batch["tokens"], [0, VOCABULARY.cls_id, VOCABULARY.sep_id])
+    assert (view["tokens"] != batch["tokens"])[words].sum() >= 6 and (view["tokens"] == batch["tokens"])[words].sum() >= 6
+    asked = [(row, t, batch["tokens"][row, t]) for row, t in np.argwhere(words)]
+    assert_metrics(metrics_of(program, params, {"it": view}), "it", sums_of(logits, asked))
+
+
+def test_what_other_tokens_cost_does_not_depend_on_what_is_masked_and_a_planted_leak_shows(packed_batch):
+    """Of two texts that differ under the masks, the losses of all tokens differ by those of the chosen ones alone."""
+    settings = dict(rate=0.3, mask_share=1.0, random_share=0.0)
+    of_all, of_chosen = (program_with(MaskedLanguageModel(**settings, predict=what)) for what in ("all", "chosen"))
+    batch = packed_batch(rows=4, length=16)
+    params = random_params(of_all, batch, scale=2.0)
+    view = views_of(of_all, batch)["it"]
+    other = {**view, "masked_labels": np.where(view["masked_weights"], 5 + view["masked_labels"] % 40, 0).astype(np.int32)}
+    assert (other["masked_labels"] != view["masked_labels"])[view["masked_weights"]].all()
+
+    def rest(view) -> float:
+        return float(metrics_of(of_all, params, {"it": view})["it/loss"][0]) - float(
+            metrics_of(of_chosen, params, {"it": view})["it/loss"][0]
+        )
+
+    assert abs(rest(view) - rest(other)) < 2e-3
+    rows, slots = np.nonzero(view["masked_weights"])
+    leaking = []
+    for one in (view, other):
+        shown = one["tokens"].copy()
+        shown[rows, one["masked_positions"][rows, slots]] = one["masked_labels"][rows, slots]
+        leaking.append(rest({**one, "tokens": shown}))
+    assert abs(leaking[0] - leaking[1]) > 0.05
 
 
 @pytest.mark.parametrize(("final_rate", "expected"), [(0.15, 0.15), (0.0, 0.3)])

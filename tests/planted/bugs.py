@@ -414,4 +414,32 @@ BUGS = (
         'features = head["features"]',
         ("tests/transfer/test_pretrained_word_vectors.py", "-k", "beside"),
     ),
+    Bug(
+        "sentinel-sees-its-first-word",
+        "bertlab/objectives/span_corruption.py",
+        "jnp.where(used, 2 * at + 1, 0)",
+        "jnp.where(used, 2 * at + 2, 0)",
+        ("tests/objectives/test_span_corruption.py", "-k", "leak"),
+    ),
+    Bug(
+        "positions-tell-the-length-of-a-span",
+        "bertlab/objectives/span_corruption.py",
+        'positions = batch["positions"] - (hidden - before) + jnp.where(masked, index - first, 0)',
+        'positions = batch["positions"]',
+        ("tests/objectives/test_span_corruption.py", "-k", "input_and_target"),
+    ),
+    Bug(
+        "all-tokens-predict-what-is-shown",
+        "bertlab/objectives/masked.py",
+        'original = put_at(view["tokens"], view["masked_positions"], view["masked_weights"], view["masked_labels"])',
+        'original = view["tokens"]',
+        ("tests/objectives/test_masked.py", "-k", "all_tokens"),
+    ),
+    Bug(
+        "zero-shot-threshold-for-the-other-class",
+        "bertlab/transfer/zero_shot.py",
+        'labels = [example.label for example in data.examples["valid"]]',
+        'labels = [1 - example.label for example in data.examples["valid"]]',
+        ("tests/transfer/test_zero_shot.py", "-k", "answered"),
+    ),
 )

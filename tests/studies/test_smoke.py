@@ -33,6 +33,7 @@ SLOW += (
     "four_systems",
     "gpt_layers",
     "gpt_table5",
+    "gpt_zero_shot",
     "roberta_formats",
     "spanbert_masking",
     "static_contextual",
@@ -46,6 +47,7 @@ MORE = {
     "elmo_layers": [("baseline", "code_spans")],  # embeddings of its own
     "four_systems": [("ULMFiT", "code_spans"), ("BERT", "package")],  # an adapted tagger; a pooler
     "gpt_layers": [("none", "package")],  # random parameters, and a language model beside the classifier
+    "gpt_zero_shot": [("LSTM, 2", "sentence_order")],  # answers without training
     "static_contextual": [("GloVe, features", "package")],
 }
 SMALL = {"data.batch_size": 4, "data.workers": 1, "train.eval_batches": 1, "evaluate.sentences": 0, "mesh.data": 1}

@@ -17,11 +17,11 @@ from bertlab.transfer.babylm import (
     Item,
     answer_scores,
     explained,
-    pieces_before,
     read_items,
     read_reading,
     with_surprisals,
 )
+from bertlab.transfer.completions import pieces_before
 from bertlab.transfer.evaluations import read_evaluations
 from tests.transfer.test_likelihood import compile_quickly, ids_of, log_probabilities, masked_sum, model_of  # noqa: F401
 
