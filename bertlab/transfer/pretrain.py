@@ -30,8 +30,7 @@ def pretrain(config, workdir) -> dict:
     Raises:
         UserError: as `train`, or the minimal pairs cannot be read; diverged.txt is written where training diverged.
     """
-    if config.evaluate.minimal_pairs and not Run(workdir).measured.exists():
-        read_pairs(Path(config.evaluate.minimal_pairs), key="config.evaluate.minimal_pairs")
+    check_pairs(config, workdir)
     try:
         result = train(config, workdir)
     except Diverged as error:
@@ -41,6 +40,12 @@ def pretrain(config, workdir) -> dict:
     if is_first():
         measure(Path(workdir))
     return result
+
+
+def check_pairs(config, workdir) -> None:
+    """Refuses minimal pairs that cannot be read, unless the run has measured them. Raises: UserError: as `read_pairs`."""
+    if config.evaluate.minimal_pairs and not Run(workdir).measured.exists():
+        read_pairs(Path(config.evaluate.minimal_pairs), key="config.evaluate.minimal_pairs")
 
 
 def measure(run: Path) -> None:
