@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak planted studies test-lowest parity lint clean
+.PHONY: demo test test-slow soak damage planted studies test-lowest parity lint clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -24,6 +24,11 @@ SEED ?= 0
 MINUTES ?= 30
 soak: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m tests.faults.soak --seed=$(SEED) --minutes=$(MINUTES)
+
+# Damages a valid file of every kind that bertlab reads so many times; `make test` does it 20 times.
+ROUNDS ?= 1000
+damage: $(VENV)/.installed-test
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_DAMAGES=$(ROUNDS) $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults/test_readers.py
 
 # Trains every run of every study for two steps; the tests train one run of each kind.
 studies: $(VENV)/.installed-test

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             status, said = 1, failure_of_machine(error, getattr(given, "workdir", ""))
             if said is None:
                 raise
-    line = f"bertlab {given.command}: {said}"
+    line = f"bertlab {given.command}: {' '.join(said.splitlines())}"
     if given.command == "train":
         from bertlab.train import processes
 
@@ -486,7 +486,7 @@ def _train(given, overrides: list[str]) -> int | None:
     from bertlab.train.build import begun_from
     from bertlab.train.checks import check_config, check_devices
     from bertlab.train.loop import finished
-    from bertlab.transfer.pretrain import pretrain
+    from bertlab.transfer.pretrain import check_files, pretrain
 
     if _asks_for_a_grid(given, overrides):
         from bertlab.studies.grid import pretraining_grid
@@ -500,6 +500,7 @@ def _train(given, overrides: list[str]) -> int | None:
         if finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
+            check_files(config, given.workdir)
             with processes.first_before_others("prepared"), _Progress() as progress:  # all processes that share its cache
                 prepare(config.data, progress=progress)
         pretrain(config, given.workdir)

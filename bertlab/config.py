@@ -313,6 +313,10 @@ def parse_override(config: ConfigDict, name: str, text: str) -> Any:
     _require_key(config, name, f"--config.{name}")
     parent, _, leaf = name.rpartition(".")
     node = _node(config, parent)
+    if isinstance(node[leaf], ConfigDict):
+        raise UserError(
+            f"--config.{name}={text}: {name} is a group of keys; set one of them, such as --config.{name}.KEY=VALUE"
+        )
     kind = node.get_type(leaf)
     if kind is str or kind is type(None):
         return text
@@ -320,7 +324,7 @@ def parse_override(config: ConfigDict, name: str, text: str) -> Any:
         if kind in (tuple, list):
             return kind(ast.literal_eval(text))
         return flags.BooleanParser().parse(text) if kind is bool else kind(text)
-    except (ValueError, TypeError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # the last two of text that nests deeply
         known = keys.BY_NAME.get(name)
         expected = known.values() if known else kind.__name__
         example = node.get(leaf)

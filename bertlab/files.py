@@ -105,6 +105,61 @@ def _remove_abandoned(root: Path, kind: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def parse_json(text: str) -> Any:
+    """A JSON value; whatever is wrong with it is a ValueError.
+
+    `json.loads` raises RecursionError for deep nesting, and accepts half of a surrogate pair (\\ud800), which no file can hold.
+    """
+    try:
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise ValueError("its brackets nest too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("it has half of a surrogate pair, which is no character") from None
+    return value
+
+
+def misfit(value: Any, form: Any, where: str = "") -> str:
+    """Where a JSON value does not have the form that it must have, as "KEY.KEY must be ..., not ..."; "" if it has it.
+
+    Args:
+        value: from a JSON file.
+        form: a type, or a tuple of types (None for null, object for any); {str: form} for an object with any keys;
+            {"key": form, "key?": form} for one with at least these keys, those with a question mark if it has them; [form]
+            for a list.
+        where: the key, for messages.
+    """
+    inside = f"{where}." if where else ""
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return f"{where or 'it'} must be an object, not {_shown(value)}"
+        if str in form:
+            return next(filter(None, (misfit(one, form[str], f"{inside}{key}") for key, one in value.items())), "")
+        if missing := [key for key in form if not key.endswith("?") and key not in value]:
+            return f"{inside}{missing[0]} is missing"
+        asked = ((key.removesuffix("?"), of) for key, of in form.items())
+        return next(filter(None, (misfit(value[key], of, f"{inside}{key}") for key, of in asked if key in value)), "")
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            return f"{where or 'it'} must be a list, not {_shown(value)}"
+        return next(filter(None, (misfit(one, form[0], f"{inside}{number}") for number, one in enumerate(value))), "")
+    kinds = tuple(type(None) if kind is None else kind for kind in (form if isinstance(form, tuple) else (form,)))
+    if isinstance(value, kinds) and (not isinstance(value, bool) or {bool, object} & {*kinds}):
+        return ""
+    names = " or ".join(_KINDS[kind] for kind in kinds)
+    return f"{where or 'it'} must be {names}, not {_shown(value)}"
+
+
+_KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list"}
+_KINDS[type(None)] = "null"
+
+
+def _shown(value: Any) -> str:
+    return f"{str(value)[:40]!r}"
+
+
 def read_json(path: Path) -> Any:
     """Reads a JSON file.
 
@@ -115,7 +170,7 @@ def read_json(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
         if not text.strip():
             raise UserError(f"{path} is empty; restore it, or delete it if you can regenerate it")
-        return json.loads(text)
+        return parse_json(text)
     except UserError:
         raise
     except (FileNotFoundError, NotADirectoryError):

@@ -381,6 +381,17 @@ def settings_of(kind: type) -> tuple[Key, ...]:
     )
 
 
+def form() -> dict[str, Any]:
+    """The form of a saved config (`bertlab.files.misfit`): the type of every key that it has; whole numbers may be floats."""
+    number, kinds = (int, float, None), {bool: (bool, None), str: (str, None), tuple: (list, None)}
+    found: dict[str, Any] = {"task?": str, "metrics?": {str: str}, "task_data?": dict, "transfer?": dict}
+    for key in KEYS:
+        *groups, leaf = key.name.split(".")
+        node = functools.reduce(lambda of, group: of.setdefault(f"{group}?", {}), groups, found)
+        node[f"{leaf}?"] = kinds.get(key.default if key.unset else type(key.default), number)
+    return {**found, "objectives?": {str: {"weight?": number, "final_weight?": number, "implementation?": str}}}
+
+
 def check(config: Mapping[str, Any], group: str = "") -> None:
     """Checks every key of a config, or of one group of it, by itself and for whether it has an effect.
 

@@ -11,15 +11,16 @@ replaced in one move, so a reader never sees half of one.
 """
 
 import contextlib
-import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertlab import keys
 from bertlab.config import as_saved
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json, write_text
+from bertlab.files import misfit, parse_json, read_json, write_json, write_text
 
 
 class TextFile:
@@ -54,23 +55,27 @@ class JsonFile(TextFile):
     Args:
         path: Of the file.
         remedy: What to do if it is missing, for the error.
+        form: What the object must have (`bertlab.files.misfit`).
     """
 
-    def __init__(self, path: Path, remedy: str = ""):
+    def __init__(self, path: Path, remedy: str = "", form: Any = dict):
         super().__init__(path)
+        self._form = form
         self._remedy = f"; {remedy}" if remedy else ""
 
     def read(self) -> dict[str, Any]:
         """The object.
 
         Raises:
-            UserError: The file is missing, empty, damaged, or does not hold an object.
+            UserError: The file is missing, empty or damaged, or its object lacks what it must have.
         """
         if not self.exists():
             raise UserError(f"{self.path.parent} has no {self.path.name}{self._remedy}")
         value = read_json(self.path)
         if not isinstance(value, dict):
             raise UserError(f"{self.path}: expected a JSON object, found {type(value).__name__}; restore it, or delete it")
+        if wrong := misfit(value, self._form):
+            raise UserError(f"{self.path} is damaged: {wrong}; restore it, or delete it if you can regenerate it")
         return value
 
     def get(self, default: Any = None) -> Any:
@@ -93,9 +98,22 @@ class JsonFile(TextFile):
 class ConfigFile(JsonFile):
     """A run's config.json, read by `bertlab.config.as_saved`."""
 
+    def __init__(self, path: Path, remedy: str):
+        super().__init__(path, remedy, keys.form())
+
     def read(self) -> dict[str, Any]:
         """The config; raises as `JsonFile.read`."""
-        return as_saved(super().read())
+        config = super().read()
+        if dotted := [key for key in _keys_of(config) if "." in key]:
+            raise UserError(f"{self.path} is damaged: the key {dotted[0]!r} has a dot; restore it")
+        return as_saved(config)
+
+
+def _keys_of(value: Any) -> Iterator[str]:
+    """The keys of an object and of the objects in it."""
+    for key, one in value.items() if isinstance(value, dict) else ():
+        yield key
+        yield from _keys_of(one)
 
 
 class MetricsFile(TextFile):
@@ -117,9 +135,11 @@ class MetricsFile(TextFile):
             if not raw.strip():
                 continue
             try:
-                line = json.loads(raw.decode("utf-8"))
+                line = parse_json(raw.decode("utf-8"))
+                if wrong := misfit(line, {"step": int, "split": str, "data_hash?": str}) or _not_flat(line):
+                    raise ValueError(wrong)
                 lines[line["step"], line["split"]] = line
-            except (ValueError, KeyError, TypeError) as error:
+            except ValueError as error:
                 if number == len(raw_lines):  # no newline follows
                     break
                 raise UserError(
@@ -137,8 +157,21 @@ class MetricsFile(TextFile):
             lines = file.read().split(b"\n")
         for line in reversed(lines[:-1]):
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                return int(json.loads(line)["step"])
+                return int(parse_json(line.decode("utf-8"))["step"])
         return 0
+
+
+def _not_flat(line: dict[str, Any]) -> str:
+    """What is no number in a line of metrics.jsonl."""
+    numbers = {key: value for key, value in line.items() if key not in ("split", "data_hash")}
+    return misfit(numbers, {str: (int, float, None)})
+
+
+_NUMBER = (int, float, None)
+_COSTS = {f"{axis}?": _NUMBER for axis in ("tokens", "supervised", "flops", "seconds")}
+_SCORES = {str: {str: _NUMBER}}  # split -> metric -> number
+_RUN = {"name": str, "labels?": {str: str}, "downstream?": (dict, list), "shares?": {str: str}, "averages?": list}
+_STUDY = {"name": str, "title?": str, "question?": str, "command?": str, "axes?": {str: [str]}, "downstream?": [str]}
 
 
 class Run:
@@ -178,18 +211,22 @@ class Run:
         self.directory = at = Path(directory)
         self.config = ConfigFile(at / "config.json", "give the --workdir of a `bertlab train` or `bertlab import`")
         self.environment = JsonFile(at / "environment.json")
-        self.data = JsonFile(at / "data.json")
+        data = {"corpus?": dict, "batches?": {str: dict}, "objectives?": {str: {"asks": str}}}
+        self.data = JsonFile(at / "data.json", form=data)
         self.metrics = MetricsFile(at / "metrics.jsonl")
-        self.result = JsonFile(at / "result.json", "let the run finish first")
-        self.costs = JsonFile(at / "costs.json")
+        result = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), **_COSTS}
+        self.result = JsonFile(at / "result.json", "let the run finish first", result)
+        self.costs = JsonFile(at / "costs.json", form={str: _COSTS})
         self.evaluation = JsonFile(at / "evaluation.json")
         self.similarity = JsonFile(at / "similarity.json")
         self.probes = JsonFile(at / "probes.json")
-        self.measured = JsonFile(at / "measured.json")
-        self.floor = JsonFile(at / "floor.json")
+        self.measured = JsonFile(at / "measured.json", form={str: (str, None)})
+        errors = {"above_standard_error": _NUMBER, "standard_error?": _NUMBER}
+        floor = {"value": _NUMBER, "exact": bool, "above": _NUMBER, **errors}
+        self.floor = JsonFile(at / "floor.json", form={str: floor})
         self.imported = JsonFile(at / "imported.json")
-        self.most_frequent = JsonFile(at / "most_frequent.json")
-        self.job = JsonFile(at / "job.json")
+        self.most_frequent = JsonFile(at / "most_frequent.json", form=_SCORES)
+        self.job = JsonFile(at / "job.json", form={"run?": _RUN})
         self.failed = TextFile(at / "failed.txt")
         self.diverged = TextFile(at / "diverged.txt")
         self.store_key = TextFile(at / "store_key.txt")
@@ -278,7 +315,7 @@ class StudyDirectory:
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = at = Path(directory)
-        self.study = JsonFile(at / "study.json")
+        self.study = JsonFile(at / "study.json", form={**_STUDY, "runs": [_RUN]})
         self.settled = JsonFile(at / "settled.json")
         self.rule = JsonFile(at / "until_decided.json")
         self.lock = at / "sweep.lock"

@@ -1,9 +1,9 @@
 """Preparation: a corpus becomes token ids on disk, once.
 
 The result is a folder `CACHE/CORPUS-FINGERPRINT/`: `dataset/`, a TFDS dataset in ArrayRecord shards with a record per document;
-`tokenizer/`; `counts.npy`, how often each id occurs in the train split; and `prepared.json` with statistics. The fingerprint
-covers the text and the options of the tokenizer and the splits, so a second preparation finds the folder and does nothing. The
-folder is built under another name and renamed when it is complete.
+`tokenizer/`; `counts.npy`, how often each id occurs in the train split; `prepared.json` with statistics; and `files.json`
+with the size and digest of each file. The fingerprint covers the text and the options of the tokenizer and the splits, so a
+second preparation finds the folder and does nothing. The folder is built under another name and renamed when it is complete.
 
 Memory stays bounded for corpora of any size: documents stream through a pool of processes in chunks, and records go to disk as
 they come (TFDS's `SequentialWriter`; its usual builders shuffle in memory). So do hashes of sentences and documents, to
@@ -30,12 +30,12 @@ from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
 from bertlab.data.parallel import grouped, ordered_map
-from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared
+from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared, write_list
 from bertlab.data.splits import Splits, check_fractions, named_splits, read_in_splits, require_documents
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, normalise, train_on_sample
 from bertlab.data.vocabularies import sample_texts
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, temporary_folder
+from bertlab.files import cache_directory, refuse_unwritable, temporary_folder, write_json
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 """Totals over the documents of a split; see `Prepared.statistics`."""
@@ -94,6 +94,7 @@ def prepare(
     fingerprint = _fingerprint(runner, options)
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
     if not directory.exists():
+        refuse_unwritable(root, f"config.data.directory={root}")
         root.mkdir(parents=True, exist_ok=True)
         _build(runner, options, fingerprint, directory)
     return load_prepared(directory)
@@ -190,7 +191,8 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
             "corpus": options["corpus"],
             **{key: options[key] for key in ("tokenizer", "valid_fraction", "test_fraction")},
         }
-        (temporary / "prepared.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_json(temporary / "prepared.json", summary)
+        write_list(temporary)
         temporary.chmod(0o755)
         try:
             temporary.rename(directory)

@@ -1,10 +1,11 @@
 """A prepared corpus on disk and random access to its documents."""
 
+import contextlib
 import functools
-import json
+import hashlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,16 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from bertlab.data.arrays import read_array
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import parse_json, write_json
 
 TEMPORARY = ".preparing"
 """Prefix of temporary folders in the cache directory."""
+
+_SUMMARY, _LIST = "prepared.json", "files.json"
+_AGAIN = "delete {} and run the same command again: it prepares the corpus anew"
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Prepared:
     @functools.cached_property
     def counts(self) -> np.ndarray:
         """[V] int64: how often each id occurs in the train split; 0 for specials other than [UNK]."""
-        return np.load(self.directory / "counts.npy")
+        return read_array(self.directory / "counts.npy", _AGAIN.format(self.directory))
 
     def source(self, split: str, keep_unknown: bool = False) -> "PreparedSource":
         """Random access to the documents of "train", "valid" or "test".
@@ -112,11 +118,23 @@ class PreparedSource:
     def _source(self):
         return tfds.builder_from_directory(os.path.join(self._directory, "dataset")).as_data_source(self._split)
 
+    @contextlib.contextmanager
+    def _whole(self, what: str) -> Iterator[None]:
+        """Names documents that cannot be read."""
+        try:
+            yield
+        except IndexError:  # ends a loop over the documents
+            raise
+        except Exception as error:  # the readers of TFDS and ArrayRecord raise many kinds
+            raise _damaged(Path(self._directory), "dataset", " ".join(f"{what}: {error}".split())) from error
+
     def __len__(self) -> int:
-        return len(self._source)
+        with self._whole("the number of documents"):
+            return len(self._source)
 
     def __getitem__(self, index) -> dict[str, Any]:
-        record = dict(self._source[index])
+        with self._whole(f"document {index} of {self._split}"):
+            record = dict(self._source[index])
         record["id"] = record["id"].decode()
         unknown_words = record.pop("unknown_words", b"").decode()
         if self.unknown is not None and unknown_words:
@@ -164,11 +182,57 @@ class PartOfSource:
         return f"PartOfSource({self._source!r}, {self.tokens} tokens)"
 
 
+def write_list(directory: Path) -> None:
+    """Writes files.json, what every file of a finished folder must be, so that `load_prepared` notices damage.
+
+    Files of documents are large and have checksums of their own, so only their sizes are in it.
+    """
+    files = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        digest = {} if "array_record" in path.name else {"blake2b": _digest(path)}
+        files[path.relative_to(directory).as_posix()] = {"bytes": path.stat().st_size} | digest
+    write_json(directory / _LIST, files)
+
+
 def load_prepared(directory: str | Path) -> Prepared:
-    """Opens a prepared corpus. Raises: UserError: if `directory` is not one."""
+    """Opens a prepared corpus.
+
+    Raises:
+      UserError: if `directory` is not one, or a file of it is missing or damaged. Documents are read later; of their files
+        only the sizes are compared here. Folders of earlier versions have no list of their files.
+    """
     directory = Path(directory)
+    if not (directory / _SUMMARY).is_file():
+        raise UserError(f"{directory} is not a prepared corpus (no {_SUMMARY}); delete it and prepare again.")
+    if (directory / _LIST).is_file():
+        _check_list(directory)
     try:
-        summary = json.loads((directory / "prepared.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{directory} is not a prepared corpus (no prepared.json); delete it and prepare again.") from error
-    return Prepared(directory, load_tokenizer(directory / "tokenizer"), summary["fingerprint"], summary["statistics"])
+        summary = parse_json((directory / _SUMMARY).read_text(encoding="utf-8"))
+        fingerprint, statistics = summary["fingerprint"], summary["statistics"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(directory, _SUMMARY, f"{type(error).__name__}: {error}") from error
+    return Prepared(directory, load_tokenizer(directory / "tokenizer"), fingerprint, statistics)
+
+
+def _check_list(directory: Path) -> None:
+    """Compares a folder with its list. Raises: UserError: names the file that is missing or damaged."""
+    try:
+        files = {name: (of["bytes"], of.get("blake2b")) for name, of in parse_json((directory / _LIST).read_text()).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(directory, _LIST, f"{type(error).__name__}: {error}") from error
+    for name, (size, digest) in files.items():
+        path = directory / name
+        if not path.is_file():
+            raise _damaged(directory, name, "it is missing")
+        if path.stat().st_size != size:
+            raise _damaged(directory, name, f"it has {path.stat().st_size} bytes instead of {size}")
+        if digest and _digest(path) != digest:
+            raise _damaged(directory, name, f"its content does not match {_LIST}")
+
+
+def _damaged(directory: Path, name: str, what: str) -> UserError:
+    return UserError(f"{directory / name} is damaged ({what}); {_AGAIN.format(directory)}")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -25,7 +25,7 @@ from pathlib import Path
 from bertlab.data.documents import Document
 from bertlab.data.prose import paragraphs
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, write_text
+from bertlab.files import cache_directory, misfit, read_json, write_text
 
 # Raise it with every change of the code that changes the text.
 EXTRACTION_VERSION = 3
@@ -73,7 +73,7 @@ def sections(directory: str = "") -> list[Section]:
     """
     return [
         Section(name, tuple(tuple(map(tuple, docstring)) for docstring in docstrings))
-        for name, docstrings in json.loads(_extracted(directory))
+        for name, docstrings in _held(_extracted(directory))
     ]
 
 
@@ -89,7 +89,7 @@ class PydocsCorpus:
 
     def fingerprint(self) -> str:
         """Digest of the text. Raises: UserError: as `sections`."""
-        return hashlib.blake2b(_extracted(self._directory).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(_extracted(self._directory).read_bytes(), digest_size=16).hexdigest()
 
     def documents(self) -> Iterator[Document]:
         """Yields the documents. Raises: UserError: as `sections`."""
@@ -102,8 +102,8 @@ def sentences_of(section: Section) -> Iterator[str]:
     return itertools.chain.from_iterable(itertools.chain.from_iterable(section.docstrings))
 
 
-def _extracted(directory: str) -> str:
-    """JSON of [name, paragraphs by docstring] of each section: read from the cache, or made and put there."""
+def _extracted(directory: str) -> Path:
+    """A file of the cache, made if it is not there: JSON of [name, paragraphs by docstring] of each section."""
     sources = _sources()
     if not sources:
         raise UserError('config.data.corpus="pydocs": this Python installation has no source files; use text:GLOB.')
@@ -113,7 +113,15 @@ def _extracted(directory: str) -> str:
     path = cache_directory(directory) / f"pydocs-{digest.hexdigest()[:16]}.json"
     if not path.exists():
         write_text(path, json.dumps(_extract(sources)))
-    return path.read_text(encoding="utf-8")
+    return path
+
+
+def _held(path: Path) -> list:
+    """The content of that file. Raises: UserError: it is damaged."""
+    held = read_json(path)
+    if wrong := misfit(held, [list]) or ("" if all(len(one) == 2 for one in held) else "a section has no two parts"):
+        raise UserError(f"{path} is damaged: {wrong}; delete it, and it is made anew")
+    return held
 
 
 def _sources() -> dict[str, bytes]:

@@ -5,7 +5,6 @@ import glob
 import gzip
 import hashlib
 import io
-import json
 import lzma
 import os
 import zlib
@@ -16,6 +15,7 @@ import zstandard
 
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, PartedCorpus, make_documents
 from bertlab.errors import UserError
+from bertlab.files import parse_json
 
 # Characters. A document is in memory as a whole, however large its file is.
 _LARGEST_DOCUMENT = 1_000_000
@@ -166,9 +166,10 @@ def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]
                     ) from error
                 offset += len(line)
                 yield number, text.rstrip("\r\n")
-    except (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, zlib.error, EOFError) as error:
+    except (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, zlib.error, EOFError, MemoryError) as error:
+        reason = str(error) or "its header asks for too much memory"
         raise UserError(
-            f"{path} is damaged or cut off after {offset} decompressed bytes ({error}); download or compress it again."
+            f"{path} is damaged or cut off after {offset} decompressed bytes ({reason}); download or compress it again."
         ) from error
 
 
@@ -193,11 +194,9 @@ def _jsonl_documents(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[t
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path}:{number}: not valid JSON ({error.msg} at column {error.colno}); each line must be a JSON object."
-            ) from error
+            record = parse_json(line)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not valid JSON ({error}); each line must be a JSON object.") from error
         if not isinstance(record, dict) or not isinstance(record.get("text"), str):
             raise UserError(f'{path}:{number}: expected a JSON object with a string "text"; rename its text field.')
         yield number, record["text"]

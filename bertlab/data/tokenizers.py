@@ -34,8 +34,8 @@ from bertlab.data.vocabularies import (
     train_words,
     wrong_size,
 )
-from bertlab.errors import UserError
-from bertlab.files import write_bytes, write_json, write_text
+from bertlab.errors import UserError, code_of
+from bertlab.files import parse_json, write_bytes, write_json, write_text
 
 _METADATA = "bertlab_tokenizer.json"
 
@@ -84,6 +84,10 @@ class Tokenizer:
         prefix_ids: Sequence[int],
         suffix_ids: Sequence[int],
     ):
+        for role in _ROLES:
+            index = special_ids[role]
+            if index is not None and not (type(index) is int and 0 <= index < len(pieces)):
+                raise UserError(f"The special piece {role} has the id {index!r}, but the ids are 0 to {len(pieces) - 1}.")
         self.lowercase = lowercase
         self.vocab_size = len(pieces)
         self._pieces = list(pieces)
@@ -142,7 +146,8 @@ class Tokenizer:
 
 def _find_specials(ids: Mapping[str, int], names: Mapping[str, str], source: Any) -> dict[str, int | None]:
     """Special ids by role; `names` are those that the files give, tried before the usual ones. See the module."""
-    found = {role: next((ids[n] for n in (names.get(role), *_ROLES[role]) if n in ids), None) for role in _ROLES}
+    known = lambda role: (name for name in (names.get(role), *_ROLES[role]) if isinstance(name, str) and name in ids)
+    found = {role: next((ids[name] for name in known(role)), None) for role in _ROLES}
     stand_in = next((found[role] for role in ("sep", "cls", "unk") if found[role] is not None), None)
     if stand_in is None:
         usual = ", ".join(name for role in ("sep", "cls", "unk") for name in _ROLES[role])
@@ -150,7 +155,16 @@ def _find_specials(ids: Mapping[str, int], names: Mapping[str, str], source: Any
     return {role: stand_in if index is None and role != "mask" else index for role, index in found.items()}
 
 
-def _by_id(vocabulary: Mapping[str, int]) -> list[str]:
+# Ids that a vocabulary may leave out; each costs memory, and a damaged file may name any number.
+_MOST_GAPS = 1_000_000
+
+
+def pieces_by_id(vocabulary: Mapping[str, int]) -> list[str]:
+    """The pieces of a vocabulary in the order of their ids, "" where there is none. Raises: UserError: an id is impossible."""
+    possible = lambda index: type(index) is int and 0 <= index < len(vocabulary) + _MOST_GAPS
+    wrong = next((f"{piece!r} has {index!r}" for piece, index in vocabulary.items() if not possible(index)), "")
+    if wrong or not vocabulary:
+        raise UserError(f"A vocabulary gives each piece a whole number from 0 on, but {wrong or 'this one is empty'}.")
     pieces = [""] * (max(vocabulary.values()) + 1)
     for piece, index in vocabulary.items():
         pieces[index] = piece
@@ -341,7 +355,7 @@ class JsonTokenizer(Tokenizer):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        pieces = _by_id(self._tokenizer.get_vocab(with_added_tokens=True))
+        pieces = pieces_by_id(self._tokenizer.get_vocab(with_added_tokens=True))
         normalizer = self._tokenizer.normalizer
         lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
         # The special ids around a text are not named in the file; they are found by encoding one.
@@ -357,7 +371,7 @@ class JsonTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        return cls((directory / "tokenizer.json").read_text(encoding="utf-8"), metadata["special_ids"])
+        return cls(_text(directory / "tokenizer.json"), metadata["special_ids"])
 
     def __reduce__(self):
         return JsonTokenizer, (self._backend, {role: getattr(self, f"{role}_id") for role in _ROLES})
@@ -512,10 +526,24 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
       UserError: if there is no such file, it cannot be read, or it lacks the special pieces.
     """
     path = Path(path).expanduser()
-    metadata_file = path / _METADATA
-    if metadata_file.is_file():
-        metadata = _read_json(metadata_file)
-        return KINDS[metadata["kind"]].load(path, metadata)
+    try:
+        return _load(path, lowercase)
+    except UserError as error:
+        said = " ".join(str(error).split())  # some of it is the libraries'
+        raise UserError(said if str(path) in said else f"{path}: {said}") from error
+    except Exception as error:  # the libraries raise many kinds for a damaged file
+        if code_of(error) is not None:  # the machine's
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path} cannot be read as a tokenizer ({reason}); restore it, or train or import it again") from error
+
+
+def _load(path: Path, lowercase: bool | None) -> Tokenizer:
+    if (path / _METADATA).is_file():
+        metadata = _read_json(path / _METADATA)
+        if (kind := metadata.get("kind")) not in [*KINDS]:
+            raise UserError(f"{path / _METADATA}: kind={kind!r} is not one of {', '.join(KINDS)}; restore the file.")
+        return KINDS[kind].load(path, metadata)
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             path = path / "tokenizer.json"
@@ -533,7 +561,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
             lowercase = not any(piece != piece.lower() for piece in pieces if not re.fullmatch(r"\[.*\]", piece))
         return WordPieceTokenizer(pieces, lowercase)
     if path.is_file() and path.suffix == ".json":
-        return _load_json(path.read_text(encoding="utf-8"), settings, path)
+        return _load_json(_text(path), settings, path)
     if path.is_file() and path.suffix == ".model":
         return _load_sentencepiece(path, bool(lowercase))
     raise UserError(
@@ -544,10 +572,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
 
 
 def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
-    try:
-        pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 ({error}); convert it, or restore the original file.") from None
+    pieces = _text(path, newline="").removesuffix("\n").split("\n")
     if as_google:  # who strips each line; a line of only white space is kept, or it would become a second "".
         pieces = [line.strip() or line.removesuffix("\r") for line in pieces]
     missing = [special for special in SPECIALS if special not in pieces]
@@ -558,9 +583,21 @@ def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
     return pieces
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _text(path: Path, newline: str | None = None) -> str:
+    """A file's text; `newline` as for `open`."""
     try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8", newline=newline) as file:
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text (byte {error.start}: {error.reason}); convert it, or restore the original file."
+        ) from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    text = _text(path)
+    try:
+        contents = parse_json(text)
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     if not isinstance(contents, dict):
@@ -601,7 +638,8 @@ def _bpe(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], **opt
 def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
     """Byte-level BPE as GPT-2's and RoBERTa's files describe it, or GPT-1's."""
     vocabulary = _read_json(directory / names[0])
-    lines = (directory / names[1]).read_text(encoding="utf-8").split("\n")
+    pieces = pieces_by_id(vocabulary)
+    lines = _text(directory / names[1]).split("\n")
     # Merges may start with "#", but the first line with a version is none.
     lines = lines[1:] if lines[0].startswith("#version") else lines
     merges = [tuple(line.split(" ")) for line in lines if line]
@@ -609,7 +647,7 @@ def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
         if len(merge) != 2:
             raise UserError(f"{directory / names[1]}: merge {number + 1} is {merge}, expected two pieces with a space between.")
     if any(piece.endswith(gpt1_words.END_OF_WORD) for piece in vocabulary):
-        return Gpt1Tokenizer(_by_id(vocabulary), merges)
+        return Gpt1Tokenizer(pieces, merges)
     settings = _read_settings(directory)
     space = bool(settings.get("add_prefix_space", False))
     tokenizer = tokenizers.Tokenizer(_bpe(vocabulary, merges))

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import glob
 import importlib
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ EXPORTERS = {
 }
 """Kind to "module:function": (run: Imported, directory: Path) -> None; the directory exists and is empty."""
 
+# A config that describes so many times the numbers of its file is damaged.
+_MOST_TIMES = 1000
 _EXACT = (np.float32, np.float16, jnp.bfloat16)
 
 
@@ -103,6 +106,12 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
         UserError: names every tensor that is missing, left over, not finite, or of the wrong shape or type.
     """
     entries, expected = {entry.ours: entry for entry in table}, {}
+    # A config may describe any size; the shapes below are found by converting arrays of it.
+    described, held = (sum(math.prod(np.shape(leaf)) for leaf in of) for of in (jax.tree.leaves(shapes), tensors.values()))
+    if described > _MOST_TIMES * (held + _MOST_TIMES):
+        raise UserError(
+            f"{source} holds {held:,} numbers, but its config describes a model of {described:,}; nothing was written"
+        )
     for path, leaf in flatten_tree(shapes).items():
         expected |= _their_shapes(entries[path], leaf.shape)
     _refuse(source, "lacks", [f"{name} {expected[name]}" for name in expected if name not in tensors])

@@ -9,6 +9,7 @@ The format has no softmax, pooler or heads: an import has no objectives, and an 
 splitting text either: an export adds the run's `tokenizer/`, and an import prefers that to the words.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,17 @@ from bertlab.config import base_config
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError, require
-from bertlab.files import read_json, write_json
+from bertlab.files import write_json
 from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
+from bertlab.interop.transformer import read_count, read_object
 from bertlab.interop.words import TOKENIZER, find_vocabulary, read_words, require_words, tokenizer_of_rows
 from bertlab.models.bilstm import BilstmConfig
 from bertlab.models.characters import ACTIVATIONS, ALPHABET, PUBLISHED_FILTERS
 from bertlab.models.presets import model_shape
 
 _WORD_LENGTH = 50
+# HDF5 compresses by at most about so much.
+_MOST_TIMES = 2000
 _DIRECTIONS = {"forward": "RNN_0", "backward": "RNN_1"}
 _VOCABULARIES = ("vocabulary.txt", "vocab.txt")
 _CELL = "/RNN/MultiRNNCell/Cell{i}/LSTMCell/"
@@ -85,7 +89,8 @@ def params_of(tensors: Mapping[str, np.ndarray], config, vocab_size: int, source
     """
     shape = model_shape(config.model, vocab_size)
     parts = {}
-    if shape.token_encoder == "characters" and sum(number for _, number in shape.filters) == shape.width:
+    same = shape.token_encoder == "characters" and sum(number for _, number in shape.filters) == shape.width
+    if same and shape.width**2 < sum(map(np.size, tensors.values())):  # else the options are of another model
         # As many filters as the width: bilm-tf has no projection, and ours changes nothing.
         parts = {"CNN_proj/W_proj": np.eye(shape.width, dtype=np.float32), "CNN_proj/b_proj": np.zeros(shape.width, np.float32)}
     for name, array in tensors.items():
@@ -124,16 +129,18 @@ def load(source: Path) -> Imported:
     )
     if len(apart := [path for path in sorted(source.glob("*.hdf5")) if path.stem.endswith(("embedding", "embeddings"))]) > 1:
         raise UserError(f"{source} has {' and '.join(path.name for path in apart)}; keep one of them")
-    options = read_json(options_file)
+    options = read_object(options_file)
     tensors = _read_hdf5(weights_file)
     held = len(tensors) + len(apart)
     on_ids = bool(apart) or "embedding" in tensors
     if not on_ids and "char_cnn" not in options:
         raise UserError(f"{options_file} needs char_cnn, or {weights_file.name} a dataset embedding; both are missing")
-    char_cnn = options.pop("char_cnn", None) if on_ids else None
+    char_cnn = _object(options, "char_cnn", options_file)
+    if on_ids:
+        options.pop("char_cnn", None)
     config = config_of(options, options_file)
     if apart and char_cnn:
-        entries = table(len(_filters_of(char_cnn, options_file)), _highway_layers_of(char_cnn))
+        entries = table(len(_filters_of(char_cnn, options_file)), _highway_layers_of(char_cnn, options_file))
         skipped = {name for entry in entries if entry.ours.startswith("body/characters/") for name in entry.theirs}
         tensors = {name: array for name, array in tensors.items() if name not in skipped}
     for path in apart:
@@ -146,7 +153,7 @@ def load(source: Path) -> Imported:
     if on_ids:
         rows = f"{(apart or [weights_file])[0].name}'s dataset embedding"
         words_file = require_words(source, _VOCABULARIES)
-        tokenizer = tokenizer_of_rows(words_file, len(tensors["embedding"]), rows)
+        tokenizer = tokenizer_of_rows(words_file, (*np.shape(tensors["embedding"]), 0)[0], rows)
     else:
         tokenizer, words_file = _tokenizer_of_characters(source)
     params = params_of(tensors, config, tokenizer.vocab_size, weights_file)
@@ -230,16 +237,18 @@ def config_of(options: Mapping[str, Any], path: Path):
         UserError: an option is missing, or bertlab's model does not have its value.
     """
     config = base_config()
-    lstm = options.get("lstm", {})
+    lstm = _object(options, "lstm", path)
     missing = [key for key in ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip") if key not in lstm]
     if missing:
         raise UserError(f"{path} has no lstm.{missing[0]}")
-    if lstm["cell_clip"] != lstm["proj_clip"] or not lstm["cell_clip"]:
+    layers, width, hidden = (read_count(lstm, key, path) for key in ("n_layers", "projection_dim", "dim"))
+    is_bound = type(lstm["cell_clip"]) in (int, float) and 0 < lstm["cell_clip"] < math.inf
+    if lstm["cell_clip"] != lstm["proj_clip"] or not is_bound:
         raise UserError(
             f"{path} has lstm.cell_clip={lstm['cell_clip']} and lstm.proj_clip={lstm['proj_clip']}; bertlab needs one bound"
             " for both"
         )
-    if lstm["projection_dim"] >= lstm["dim"]:
+    if width >= hidden:
         raise UserError(
             f"{path} has lstm.projection_dim={lstm['projection_dim']} and lstm.dim={lstm['dim']}; bertlab needs a projection"
             " narrower than the cells"
@@ -247,34 +256,34 @@ def config_of(options: Mapping[str, Any], path: Path):
     config.model.update(
         family="elmo",
         size="original",
-        layers=lstm["n_layers"],
-        width=lstm["projection_dim"],
-        hidden=lstm["dim"],
+        layers=layers,
+        width=width,
+        hidden=hidden,
         clip=float(lstm["cell_clip"]),
         skip_connections=bool(lstm.get("use_skip_connections", False)),
         token_encoder="characters" if "char_cnn" in options else "ids",
     )
     if "char_cnn" in options:
         config.data.characters, config.data.tokenizer.kind = True, "words"
-        config.model.update(_characters_of(options["char_cnn"], path))
+        config.model.update(_characters_of(_object(options, "char_cnn", path), path))
     return config
 
 
 def _characters_of(char_cnn: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Keys of config.model from char_cnn; filters only if they are not the usual ones."""
     found = {
-        "embedding.dim": (char_cnn.get("embedding", {}).get("dim"), range(1, 1 << 20), "a positive whole number"),
+        "embedding.dim": (_object(char_cnn, "embedding", path).get("dim"), range(1, 1 << 20), "a positive whole number"),
         "activation": (char_cnn.get("activation"), tuple(ACTIVATIONS), " or ".join(ACTIVATIONS)),
         "max_characters_per_token": (char_cnn.get("max_characters_per_token"), (_WORD_LENGTH,), _WORD_LENGTH),
         # 261 in training; readers add one for padding; the weights do not include it.
         "n_characters": (char_cnn.get("n_characters"), (ALPHABET, ALPHABET + 1), f"{ALPHABET} or {ALPHABET + 1}"),
     }
     for key, (value, allowed, described) in found.items():
-        if value not in allowed:
+        if isinstance(value, float) or value not in allowed:
             raise UserError(f"{path} has char_cnn.{key}={value}; bertlab supports {described}")
     filters = _filters_of(char_cnn, path)
     return {
-        "highway_layers": _highway_layers_of(char_cnn),
+        "highway_layers": _highway_layers_of(char_cnn, path),
         "character_width": found["embedding.dim"][0],
         "character_activation": found["activation"][0],
         **({} if filters == PUBLISHED_FILTERS else {"filters": filters}),
@@ -286,7 +295,7 @@ def _filters_of(char_cnn: Mapping[str, Any], path: Path) -> tuple[tuple[int, int
     filters = char_cnn.get("filters")
     try:
         pairs = tuple((int(width), int(number)) for width, number in filters)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pairs = ()
     if not pairs or not all(1 <= width <= _WORD_LENGTH and number >= 1 for width, number in pairs):
         raise UserError(
@@ -295,8 +304,19 @@ def _filters_of(char_cnn: Mapping[str, Any], path: Path) -> tuple[tuple[int, int
     return pairs
 
 
-def _highway_layers_of(char_cnn: Mapping[str, Any]) -> int:
-    return int(char_cnn.get("n_highway") or 0)
+def _highway_layers_of(char_cnn: Mapping[str, Any], path: Path) -> int:
+    number = char_cnn.get("n_highway") or 0
+    if type(number) is not int or not 0 <= number <= 100:
+        raise UserError(f"{path} has char_cnn.n_highway={number!r}; expected a whole number from 0 to 100")
+    return number
+
+
+def _object(settings: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+    """An object in the options, {} if it is missing. Raises: UserError: it is another value."""
+    value = settings.get(key, {})
+    if not isinstance(value, dict):
+        raise UserError(f"{path} has {key}={value!r}; expected a JSON object, {{...}}")
+    return value
 
 
 def _with_specials(words: Sequence[str]) -> list[str]:
@@ -312,6 +332,14 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     try:
         with h5py.File(path, "r") as file:
             file.visit(names.append)
-            return {name: file[name][()] for name in names if isinstance(file[name], h5py.Dataset)}
-    except OSError as error:
-        raise UserError(f"{path} cannot be read as HDF5: {error}") from error
+            found = {name: file[name] for name in names if isinstance(file[name], h5py.Dataset)}
+            for name, dataset in found.items():
+                # A header may name any shape; zeros that are not stored, or compressed, would be made up to fill it.
+                if dataset.nbytes > _MOST_TIMES * dataset.id.get_storage_size():
+                    raise UserError(f"{path}: {name} has the shape {dataset.shape}, but few of its numbers are in the file")
+            return {name: dataset[()] for name, dataset in found.items()}
+    except UserError:
+        raise
+    except Exception as error:  # h5py raises many kinds for a damaged file
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path} cannot be read as HDF5 ({reason}); download it again") from error

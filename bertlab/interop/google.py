@@ -5,12 +5,15 @@ holds the optimiser's slots (adam_m, adam_v) and global_step; these are skipped.
 """
 
 import dataclasses
+import glob
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError, require
 from bertlab.interop.base import Entry, Imported, only, transposed
 from bertlab.interop.transformer import (
@@ -22,7 +25,6 @@ from bertlab.interop.transformer import (
     read_dropout,
     read_float,
     read_object,
-    read_tokenizer,
     require_directory,
 )
 
@@ -55,10 +57,28 @@ def load(source: Path) -> Imported:
     require_directory(source, "bert_config.json, vocab.txt and the checkpoint")
     expected = "one checkpoint (such as bert_model.ckpt.index and its data)"
     checkpoint = only(source, [*source.glob("*.ckpt*.index")], expected).with_suffix("")
-    reader = require("tensorflow", "google", "a TensorFlow checkpoint").train.load_checkpoint(str(checkpoint))
-    # The optimiser's slots are two thirds of such a file.
-    names = [name for name in reader.get_variable_to_shape_map() if not _NOT_WEIGHTS.fullmatch(name)]
-    return from_variables({name: reader.get_tensor(name) for name in names}, source, checkpoint.name)
+    return from_variables(_read_variables(checkpoint), source, checkpoint.name)
+
+
+def _read_variables(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The variables of a checkpoint, without the optimiser's slots, which are two thirds of such a file.
+
+    Raises:
+        UserError: the checkpoint is damaged, or its index has larger variables than its data can hold.
+    """
+    tensorflow = require("tensorflow", "google", "a TensorFlow checkpoint")
+    try:
+        reader = tensorflow.train.load_checkpoint(str(checkpoint))
+        dtypes = reader.get_variable_to_dtype_map()
+        shapes = {name: of for name, of in reader.get_variable_to_shape_map().items() if not _NOT_WEIGHTS.fullmatch(name)}
+        needed = sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items())
+        there = sum(path.stat().st_size for path in checkpoint.parent.glob(f"{glob.escape(checkpoint.name)}.data-*"))
+        if needed <= there:
+            return {name: reader.get_tensor(name) for name in shapes}
+    except Exception as error:  # TensorFlow raises many kinds for a damaged file
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{checkpoint} cannot be read as a TensorFlow checkpoint ({reason}); download it again") from error
+    raise UserError(f"{checkpoint} lists variables of {needed:,} bytes, but its data have {there:,}; download it again")
 
 
 def from_variables(variables: Mapping[str, np.ndarray], source: Path, checkpoint: str) -> Imported:
@@ -93,7 +113,7 @@ def from_variables(variables: Mapping[str, np.ndarray], source: Path, checkpoint
         table(model["heads"]),
         variables,
         source / checkpoint,
-        read_tokenizer(source / "vocab.txt"),
+        load_tokenizer(source / "vocab.txt"),
         number("vocab_size"),
         predicts=has("predictions"),
         pools=True,

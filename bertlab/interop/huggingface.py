@@ -23,8 +23,9 @@ import jax
 import numpy as np
 import safetensors
 import safetensors.numpy
+import tokenizers
 
-from bertlab.data.tokenizers import Gpt1Tokenizer, Tokenizer
+from bertlab.data.tokenizers import Gpt1Tokenizer, Tokenizer, load_tokenizer, pieces_by_id
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.interop.base import Entry, Imported, flatten_tree, write
@@ -39,7 +40,6 @@ from bertlab.interop.transformer import (
     read_dropout,
     read_float,
     read_object,
-    read_tokenizer,
     require_directory,
 )
 from bertlab.keys import KEYS, Key
@@ -260,15 +260,26 @@ def _as_in_file(entry: Entry, cut: str, old: bool) -> Entry:
 
 def _read_tokenizer(source: Path, model_type: str) -> Tokenizer:
     file = source / "tokenizer.json"
-    backend = read_object(file) if file.is_file() else {}
+    backend = _read_backend(file) if file.is_file() else {}
     if (source / "vocab.txt").is_file():
         return _read_wordpiece(source, backend)
     if model_type == "openai-gpt" and backend:
         model, words = backend.get("model") or {}, backend.get("pre_tokenizer") or {}
         # GPT-1 was trained with words from ftfy and spaCy; transformers uses BERT's words instead.
-        if (model.get("end_of_word_suffix"), words.get("type")) == ("</w>", "BertPreTokenizer"):
+        kinds = (model.get("type", "BPE"), model.get("end_of_word_suffix"), words.get("type"))
+        if kinds == ("BPE", "</w>", "BertPreTokenizer"):
             return _gpt1_tokenizer(model, backend.get("added_tokens") or [], file)
-    return read_tokenizer(source)
+    return load_tokenizer(source)
+
+
+def _read_backend(file: Path) -> dict[str, Any]:
+    """A tokenizer.json that the tokenizers library can read: its parts have the types that the library writes."""
+    backend = read_object(file)
+    try:
+        tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no narrower class
+        raise UserError(f"{file} is not a tokenizer.json that the tokenizers library can read: {error}") from error
+    return backend
 
 
 def _gpt1_tokenizer(model: Mapping[str, Any], added: list[dict], file: Path) -> Tokenizer:
@@ -278,9 +289,7 @@ def _gpt1_tokenizer(model: Mapping[str, Any], added: list[dict], file: Path) -> 
         raise UserError(
             f"{file}: the added token {matched[0]!r} matches ordinary text, and GPT-1's tokenizer does not support that"
         )
-    pieces = [""] * (max(ids.values()) + 1)
-    for piece, index in ids.items():
-        pieces[index] = piece
+    pieces = pieces_by_id(ids)
     # Older files write a merge as one string.
     return Gpt1Tokenizer(pieces, [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]])
 
@@ -300,10 +309,13 @@ def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
     settings = read_object(path) if path.is_file() else {}
     normalizer = backend.get("normalizer") or {}
     normalizer = normalizer if normalizer.get("type") == "BertNormalizer" else {}
-    tokenizer = read_tokenizer(source / "vocab.txt", lowercase=settings.get("do_lower_case", normalizer.get("lowercase")))
+    tokenizer = load_tokenizer(source / "vocab.txt", lowercase=settings.get("do_lower_case", normalizer.get("lowercase")))
     added = {token["content"]: token["special"] for token in backend.get("added_tokens") or []}
-    later = (settings.get("added_tokens_decoder") or {}).values()
-    added |= {token["content"]: token.get("special", False) for token in later}
+    later = settings.get("added_tokens_decoder") or {}
+    is_token = lambda token: isinstance(token, dict) and isinstance(token.get("content"), str)
+    if not isinstance(later, dict) or not all(map(is_token, later.values())):
+        raise UserError(f"{path}: added_tokens_decoder must be an object of added tokens, each with its content; restore it")
+    added |= {token["content"]: token.get("special", False) for token in later.values()}
     if (source / "added_tokens.json").is_file():
         added = dict.fromkeys(read_object(source / "added_tokens.json"), False) | added
     pieces = set(tokenizer.pieces())
@@ -324,7 +336,7 @@ def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
             raise UserError(
                 f"{path}: {key}={settings[key]!r}, but tokenizer.json has {name}={normalizer.get(name)!r}; make them equal"
             )
-    backed = read_tokenizer(source / "tokenizer.json")
+    backed = load_tokenizer(source / "tokenizer.json")
     if lost := sorted(set(added) - set(backed.pieces())):
         raise UserError(f"{source}: tokenizer.json lacks the added token {lost[0]!r}; save the tokenizer again")
     return backed

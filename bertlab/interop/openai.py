@@ -6,15 +6,18 @@ encoder_bpe_40000.json with vocab_40000.bpe. Such a model is exported as transfo
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bertlab.data.arrays import read_array
+from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.interop.base import Entry, Imported
-from bertlab.interop.transformer import Style, assembled, gpt_table, read_tokenizer, require_directory
+from bertlab.interop.transformer import Style, assembled, gpt_table, require_directory
 
 _HEAD_WIDTH = 64
 _LAYER = (
@@ -45,12 +48,12 @@ def load(source: Path) -> Imported:
     if missing := [name for name in parts if not (source / name).is_file()]:
         raise UserError(f"{source} lacks {', '.join(missing)}; download all ten files, params_0.npy to params_9.npy")
     flat = np.concatenate([_array(source / name).reshape(-1) for name in parts])
-    sizes = [int(np.prod(shape)) for shape in shapes]
+    sizes = [math.prod(shape) for shape in shapes]
     if sum(sizes) != flat.size:
         raise UserError(f"{source}: params_*.npy hold {flat.size} numbers, and {shapes_path.name} lists {sum(sizes)}")
     arrays = np.split(flat, np.cumsum(sizes)[:-1])
     tensors = {name: array.reshape(shape) for name, array, shape in zip(names, arrays, shapes)}
-    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or "h0/mlp/c_fc/w" not in tensors or shapes[0][1] % _HEAD_WIDTH:
+    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or not tensors["h0/mlp/c_fc/w"].ndim or shapes[0][1] % _HEAD_WIDTH:
         raise UserError(
             f"{shapes_path}: expected embeddings [512, D] and [V, D] with D a multiple of {_HEAD_WIDTH}, then layers"
         )
@@ -68,7 +71,7 @@ def load(source: Path) -> Imported:
         "norm_placement": "post",
         "final_norm": False,
     }
-    imported = assembled("gpt", model, table(model["heads"]), tensors, source, read_tokenizer(source), vocab_size)
+    imported = assembled("gpt", model, table(model["heads"]), tensors, source, load_tokenizer(source), vocab_size)
     files = (*parts, "params_shapes.json", "encoder_bpe_40000.json", "vocab_40000.bpe")
     return dataclasses.replace(imported, files=files, tensors=len(tensors))
 
@@ -82,12 +85,9 @@ def _shapes(path: Path) -> list[tuple[int, ...]]:
 
 
 def _array(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise UserError(f"{path} cannot be read as a NumPy array ({error}); download it again") from None
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{path} is an archive of arrays; expected one array, as numpy.save writes it")
+    array = read_array(path, "download it again")
+    if array.dtype.kind != "f":
+        raise UserError(f"{path} holds {array.dtype}; expected floats, so download it again")
     return array
 
 

@@ -256,16 +256,6 @@ def read_dropout(settings: Mapping[str, Any], keys: Sequence[str], path: Path, d
     return rates[keys[0]]
 
 
-def read_tokenizer(path: Path, *, lowercase: bool | None = None) -> Tokenizer:
-    """`load_tokenizer`, with an error that names a file that is not UTF-8."""
-    try:
-        return load_tokenizer(path, lowercase=lowercase)
-    except UnicodeDecodeError as error:
-        files = [file for file in path.iterdir() if file.suffix in (".txt", ".json", ".bpe")] if path.is_dir() else []
-        name = next((file for file in files if file.read_bytes() == error.object), path)
-        raise UserError(f"{name}: byte {error.start} is not valid UTF-8; save the vocabulary as UTF-8") from None
-
-
 def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Tokenizer:
     """Extends a tokenizer to one piece for each row of the embedding.
 

@@ -47,7 +47,7 @@ def read_vectors(source: Path) -> tuple[list[str], np.ndarray]:
     """
     header, line_feed, body = read_file(source).partition(b"\n")
     sizes = header.split()
-    if len(sizes) != 2 or not all(size.isdigit() for size in sizes):
+    if len(sizes) != 2 or not all(size.isdigit() and len(size) < 19 for size in sizes):
         raise UserError(
             f"{source}, line 1: expected the number of words and the width, found {header[:60]!r}; if it has no such line,"
             " set --from=glove"
@@ -179,15 +179,20 @@ def parse_lines(source: Path, lines: list[bytes], width: int, first_line: int, s
     Raises:
         UserError: names the line.
     """
+    for i, line in enumerate(lines):  # before there is room for so many vectors of this width
+        found = line.rstrip(b"\r ").count(b" ")
+        if found < width or (found > width and not spaces):
+            raise UserError(
+                f"{source}, line {first_line + i}: expected a word and {width} numbers, found {found} after the first field"
+            )
     words, vectors = [], np.empty((len(lines), width), np.float32)
     for i, line in enumerate(lines):
         where = f"{source}, line {first_line + i}"
         fields = line.rstrip(b"\r ").split(b" ")
         word = b" ".join(fields[:-width])
-        if len(fields) <= width or (b" " in word and not spaces):
-            raise UserError(f"{where}: expected a word and {width} numbers, found {len(fields) - 1} after the first field")
         try:
-            vectors[i] = _numbers(fields[-width:])
+            with np.errstate(over="ignore"):  # `imported` names the word
+                vectors[i] = _numbers(fields[-width:])
         except ValueError as error:
             raise UserError(f"{where}: {error}; expected a word and {width} numbers") from None
         words.append(decoded(source, word, f"line {first_line + i}"))

@@ -232,7 +232,7 @@ def model_shape(model, vocab_size: int) -> Any:
         if key.of_shape and value != default and not known:
             raise UserError(f"config.model.{key.leaf}={value}: {model.family} has no {key.leaf}; leave it {default or 'unset'}")
         if key.of_shape and known and (value is not None or key.on_resume):
-            values[key.leaf] = tuple(map(tuple, value)) if key.leaf == "filters" else value
+            values[key.leaf] = _filters(value) if key.leaf == "filters" else value
     if values.get("attention") == "auto":
         values["attention"] = "xla"  # until `train.choice` has measured
     output = OutputConfig(
@@ -248,6 +248,22 @@ def model_shape(model, vocab_size: int) -> Any:
         if key.group == "model" and key.leaf in fields:
             key.check(model.get(key.leaf), resolved)
     return shape
+
+
+# Characters of a word, as in bertlab/data/characters.py.
+_WORD_LENGTH = 50
+
+
+def _filters(value) -> tuple[tuple[int, int], ...]:
+    """The value of `config.model.filters`. Raises: UserError: it is no pairs of a width and a number."""
+    is_count = lambda number, most: type(number) is int and 1 <= number <= most
+    is_pair = lambda one: isinstance(one, (tuple, list)) and len(one) == 2
+    if not value or not all(is_pair(one) and is_count(one[0], _WORD_LENGTH) and is_count(one[1], 10**5) for one in value):
+        raise UserError(
+            f"config.model.filters={value!r} must be pairs (width, number) of whole numbers from 1 on, with widths up"
+            f" to {_WORD_LENGTH}, such as ((1, 32), (2, 64))"
+        )
+    return tuple(map(tuple, value))
 
 
 def _check_bilstm(shape: BilstmConfig) -> None:

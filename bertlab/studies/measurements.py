@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bertlab.errors import UserError
+from bertlab.files import misfit
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies import leaks
 from bertlab.studies.study import COSTS
@@ -181,7 +182,7 @@ def load(path: str | os.PathLike) -> Results:
 def load_run(path: Path) -> Results:
     """As `load` for a single run, but one of a study is what it is there: with the pretraining that it shares or discards."""
     job = Run(path).job.get()
-    if job is None:
+    if job is None or "run" not in job:
         return load(path)
     return _read(path, _alone(job["run"]), {job["run"]["name"]: Run(path)}, single=False)
 
@@ -261,6 +262,15 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
     return results
 
 
+_READ = {
+    **dict.fromkeys(("name", "title", "question", "command"), str),
+    "axes": {str: [str]},
+    "downstream": [str],
+    "runs": [{"name": str, "labels": {str: str}, "downstream": (dict, list), "adapt?": (dict, None)}],
+}
+"""What reports read in study.json."""
+
+
 def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
     """What study.json says, with "settled" if the sweep stopped early, and the runs; of a single run the same keys.
 
@@ -269,6 +279,8 @@ def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
     """
     directory, single = StudyDirectory(path), Run(path)
     if study := directory.study.get():
+        if wrong := misfit(study, _READ):
+            raise UserError(f"{directory.study} is damaged: {wrong}; restore it, or run the sweep again")
         if settled := directory.settled.get():
             study["settled"] = settled
         return study, {run["name"]: directory.run(run["name"]) for run in study["runs"]}
@@ -434,9 +446,20 @@ def _finetunings(directory: Run, run: Mapping[str, Any]) -> Rows:
         return rows
     adapted = directory.beside(run.get("shares", {}).get("adapt", directory.directory.name))
     parts = [part for task in run["downstream"] for part in (adapted.stage("adapt", task), directory.stage("finetune", task))]
-    spent = [of for of in (part.result.get({}) for part in parts) if "flops" in of]
+    spent = [_spent(part) for part in parts]
+    spent = [of for of in spent if of]
     totals = {key: sum(of[key] for of in spent) for key in TRANSFER_COSTS if spent}
     return rows + [(cost(key, "transfer"), _number(value)) for key, value in totals.items()]
+
+
+def _spent(part: Run) -> dict[str, float]:
+    """What an adaptation or a fine-tuning has cost; {} before it is finished, and for one that averages others."""
+    result = part.result.get({})
+    if not any(key in result for key in TRANSFER_COSTS):
+        return {}
+    if wrong := misfit(result, dict.fromkeys(TRANSFER_COSTS, (int, float))):
+        raise UserError(f"{part.result} is damaged: {wrong}; restore it, or delete it and run the sweep again")
+    return {key: result[key] for key in TRANSFER_COSTS}
 
 
 def _costs_of_averages(runs: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

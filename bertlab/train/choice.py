@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from bertlab.data.formats import row_length
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, read_json, write_json
+from bertlab.files import cache_directory, misfit, read_json, write_json
 from bertlab.models.attention import BACKENDS, Sight, attend, tiles
 from bertlab.models.transformer import TransformerConfig, attention_mask
 from bertlab.objectives.program import Program
@@ -135,6 +135,8 @@ def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[
     if len(backends) == 1:
         return backends[0]
     known = read_json(file) if file.exists() else {}
+    if wrong := misfit(known, {str: dict}):
+        raise UserError(f"{file} is damaged: {wrong}; delete it, and it is measured anew")
     device = jax.devices()[0]
     key = f"{device.device_kind}, jax {jax.__version__}: {shape}"
     found = known.get(key, {})

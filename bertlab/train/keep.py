@@ -21,7 +21,7 @@ def kept_steps(keep: str, steps: int) -> list[int]:
         if part == LOG:
             grid = (digit * 10**power for power in range(1, len(str(steps))) for digit in (1, 2, 5))
             found |= {step for step in grid if step < steps} | {steps}
-        elif part.isdecimal() and int(part):
+        elif part.isdecimal() and len(part) < 19 and int(part):
             found.add(int(part))
         else:
             raise UserError(f"config.train.keep={keep!r}: {part!r} is no step; give log, or steps such as 100,1000,4000")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertlab.errors import UserError
 from bertlab.files import write_text
-from bertlab.run import Run
+from bertlab.run import MetricsFile, Run
 
 
 class MetricSums:
@@ -35,6 +35,7 @@ class JsonlWriter:
 
     def __init__(self, path: Path, resumed_step: int | None, last_step: int):
         if path.exists():
+            MetricsFile(path).read()  # names a damaged line
             # A process killed while writing leaves at most one unfinished line, the last.
             whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
             write_text(path, "".join(line for line in whole if self._stays(json.loads(line), resumed_step, last_step)))

@@ -1,13 +1,13 @@
 """Averages predictions of several fine-tunings: ULMFiT's two directions (Howard and Ruder 2018, section 3.3), ensembles."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.run import Run
+from bertlab.files import misfit, parse_json
+from bertlab.run import Run, TextFile
 from bertlab.transfer.inputs import transfer_of
 from bertlab.transfer.kinds.base import Line
 from bertlab.transfer.scoring import scores_of
@@ -35,27 +35,49 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
         raise UserError("give at least two fine-tuned runs to average")
     lines = _read_predictions(runs, split)
     config = Run(runs[0]).config.read()
+    if wrong := misfit(config, {"task": str, "task_data": dict}):
+        raise UserError(f"{Run(runs[0]).config}: {wrong}; give the --workdir of a `bertlab finetune`")
     if "+" in config["task"]:
         raise UserError(f"{runs[0]} was trained on several tasks ({config['task']}); average runs on one")
     task = find_task(config["task"])
     labels = load_task(task, config["task_data"]).labels
     together = lambda lines: [task.kind.average(of_example, labels) for of_example in zip(*lines.values(), strict=True)]
     has_valid = all(Run(run).predictions("valid").exists() for run in runs)
-    valid = together(_read_predictions(runs, "valid")) if has_valid else None
-    averaged, _ = task.kind.finish(together(lines), valid, ConfigDict(transfer_of(config)))
-    found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
-    return found | {"average": scores_of(task, labels, averaged)}
+    try:
+        valid = together(_read_predictions(runs, "valid")) if has_valid else None
+        averaged, _ = task.kind.finish(together(lines), valid, ConfigDict(transfer_of(config)))
+        found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
+        return found | {"average": scores_of(task, labels, averaged)}
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        names = ", ".join(str(Run(run).predictions(split)) for run in runs)
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"{names}: these are not predictions on {config['task']} ({reason}); run the fine-tunings again"
+        ) from error
 
 
 def _read_predictions(runs: Sequence[Path], split: str) -> dict[Path, list[Line]]:
     """The lines of each run, about the same examples."""
     lines = {}
     for run in runs:
-        file = Run(run).predictions(split)
-        if not file.exists():
-            raise UserError(f"{file} is missing; give the --workdir of a finished `bertlab finetune`, and valid or test")
-        lines[run] = [json.loads(line) for line in file.read().splitlines()]
+        lines[run] = _read_lines(Run(run).predictions(split))
         about = [[(line["id"], line["gold"]) for line in lines[of]] for of in (run, runs[0])]
         if about[0] != about[1]:
             raise UserError(f"{run} and {runs[0]} predict different examples; average runs with the same task and task_data")
+    return lines
+
+
+def _read_lines(file: TextFile) -> list[Line]:
+    if not file.exists():
+        raise UserError(f"{file} is missing; give the --workdir of a finished `bertlab finetune`, and valid or test")
+    lines = []
+    for number, line in enumerate(file.read().split("\n"), 1):
+        try:
+            lines += [parse_json(line)] if line else []
+        except ValueError as error:
+            raise UserError(f"{file}:{number}: not valid JSON ({error}); run the fine-tuning again") from None
+        if line and (wrong := misfit(lines[-1], {"id": (str, int), "gold": object, "predicted": object})):
+            raise UserError(f"{file}:{number}: {wrong}; run the fine-tuning again")
     return lines

@@ -29,7 +29,6 @@ Where we differ from the pipeline:
 Back ends for encoder-decoders, age of acquisition and images are not here, nor is a search for the best temperature.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +40,7 @@ from jaxtyping import Float
 
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.errors import UserError
+from bertlab.files import parse_json
 from bertlab.transfer.completions import completion, fitted
 from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, tied, write_merged
 from bertlab.transfer.evaluations import BOUNDS, read_evaluations, text_hash
@@ -230,7 +230,7 @@ def read_items(data: Path, task: Task, limit: int = 0) -> list[Item]:
             if not line.strip():
                 continue
             try:
-                item = task.item(json.loads(line), path.stem)
+                item = task.item(parse_json(line), path.stem)
                 if not all(isinstance(text, str) and text for text in (*item.texts, item.paradigm)):
                     raise TypeError("a text is empty or not a string")
             except (KeyError, TypeError, ValueError, AttributeError) as error:

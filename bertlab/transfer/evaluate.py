@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import heapq
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from bertlab.data.documents import Document
 from bertlab.data.prepare import cache_directory
 from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
-from bertlab.files import read_json, write_json
+from bertlab.files import parse_json, read_json, write_json
 from bertlab.run import Run
 from bertlab.transfer.evaluations import BIASES, BOUNDS, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS, Score
@@ -190,7 +189,7 @@ def read_pairs(path: Path, limit: int = 0, key: str = "--minimal_pairs") -> list
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise UserError(f"{path}, line {number}: not valid JSON ({error}); each line is one pair") from None
         for key in ("sentence_good", "sentence_bad", "UID"):

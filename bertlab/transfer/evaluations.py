@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.files import misfit, read_json
 from bertlab.run import Run
 
 TEST_SPLIT = "test split"
@@ -58,10 +58,19 @@ def read_evaluations(path: Path) -> dict[str, dict[str, dict[str, dict[str, Any]
     return found
 
 
+_SCORE = (int, float, None)
+_TYPES = {"text_hash": str, "lowercase": bool, "special_tokens": str} | dict.fromkeys(
+    ("tokens", "pieces", "unknown"), (int, float)
+)
+
+
 def _is_measure(name: str, by_source: Any) -> bool:
     nested = isinstance(by_source, dict) and all(isinstance(by_kind, dict) for by_kind in by_source.values())
     entries = [entry for by_kind in by_source.values() for entry in by_kind.values()] if nested else [None]
-    return all(isinstance(entry, dict) and entry.keys() >= set(MEASURES[name]) for entry in entries)
+    form = {key: _TYPES.get(key, (int, float, None)) for key in MEASURES[name]} | {
+        "phenomena?": {str: {"accuracy": _SCORE, "standard_error": _SCORE}}
+    }
+    return not any(misfit(entry, form) for entry in entries)
 
 
 def text_hash(texts: Sequence[Any]) -> str:

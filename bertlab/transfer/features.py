@@ -8,6 +8,7 @@ Letters: T tokens (or words) of a text, n chosen layers, D width of the widest (
 """
 
 import collections
+import contextlib
 import hashlib
 import itertools
 import json
@@ -23,7 +24,7 @@ import safetensors.numpy
 from jaxtyping import Float
 
 from bertlab.errors import UserError
-from bertlab.files import read_json, whole_file, write_json
+from bertlab.files import misfit, parse_json, read_json, whole_file, write_json
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.rows import ROWS, padded_length, power_of_two
 
@@ -115,7 +116,7 @@ class Features(Sequence):
             UserError: the directory holds no features, or they are unfinished or damaged.
         """
         self._directory = Path(directory).expanduser()
-        self.manifest = read_json(self._directory / MANIFEST)
+        self.manifest = _manifest(self._directory)
         if "shards" not in self.manifest:
             raise UserError(f"{self._directory}: the extraction is not finished; run it again")
         files = [shard["file"] for shard in self.manifest["shards"]]
@@ -195,13 +196,21 @@ def _open_directory(directory: Path, settings: dict[str, Any]) -> list[dict[str,
             raise UserError(f"{directory} has shards but no {MANIFEST}; delete it, or give another directory")
         write_json(directory / MANIFEST, settings)
         return []
-    there = read_json(directory / MANIFEST)
+    there = _manifest(directory)
     for key, value in settings.items():
         if there.get(key) != value:
             raise UserError(
                 f"{directory} holds features with {key}={there.get(key)}, not {key}={value}; give another directory"
             )
     return there.get("shards", [])
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    """What `extract` wrote. Raises: UserError: it is missing or damaged."""
+    manifest = read_json(directory / MANIFEST)
+    if wrong := misfit(manifest, {"shards?": [_SHARD], "layers?": list, "widths?": list, "dtype?": str, "model?": str}):
+        raise UserError(f"{directory / MANIFEST} is damaged: {wrong}; delete the directory and extract again")
+    return manifest
 
 
 def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dtype: str, of: str) -> dict[str, Any]:
@@ -238,7 +247,10 @@ def _batches(lengths: Sequence[int], longest: int) -> Iterator[list[int]]:
 
 def _about(path: Path) -> dict[str, Any]:
     with _opened(path) as file:
-        return json.loads(file.metadata()["about"])
+        about = parse_json((file.metadata() or {})["about"])
+        if wrong := misfit(about, _SHARD):
+            raise ValueError(wrong)
+        return about
 
 
 def _read(path: Path, name: str, part: slice = slice(None)) -> np.ndarray:
@@ -246,8 +258,14 @@ def _read(path: Path, name: str, part: slice = slice(None)) -> np.ndarray:
         return file.get_slice(name)[part]
 
 
-def _opened(path: Path):
+_SHARD = {"file": str, "texts": int, "tokens": int, "sha256": str}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A shard; an error in the block says that it is damaged."""
     try:
-        return safetensors.safe_open(path, "numpy")
-    except (OSError, safetensors.SafetensorError) as error:
+        with safetensors.safe_open(path, "numpy") as file:
+            yield file
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read ({error}); delete it and rerun; only this shard is rebuilt") from None

@@ -475,6 +475,8 @@ def read_lines(path: Path, flag: str) -> list[str]:
     try:
         with opened(path, "rb") as file:
             lines = file.read().decode("utf-8-sig").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error) as error:
-        raise UserError(f"{flag}={path}: {error}; give a UTF-8 file, plain or compressed (.gz, .xz)") from None
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, MemoryError) as error:
+        raise UserError(
+            f"{flag}={path}: {str(error) or 'too large for the memory'}; give a UTF-8 file, plain or compressed (.gz, .xz)"
+        ) from None
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

@@ -32,8 +32,7 @@ def pretrain(config, workdir) -> dict:
     Raises:
         UserError: as `train`, or a file of `config.evaluate` cannot be read; diverged.txt is written where training diverged.
     """
-    if not Run(workdir).measured.exists():
-        _check_files(config.evaluate)
+    check_files(config, workdir)
     try:
         result = train(config, workdir)
     except Diverged as error:
@@ -45,8 +44,15 @@ def pretrain(config, workdir) -> dict:
     return result
 
 
-def _check_files(asked: ConfigDict) -> None:
-    """Reads the files of `config.evaluate`, so that a mistake in them is found before training."""
+def check_files(config, workdir) -> None:
+    """Reads the files of `config.evaluate` unless the run has used them, so that a mistake is found before training.
+
+    Raises:
+        UserError: one cannot be read, or has no effect.
+    """
+    if Run(workdir).measured.exists():
+        return
+    asked = config.evaluate
     if asked.word_text and not (asked.words or asked.analogies):
         raise UserError("config.evaluate.word_text has no effect without evaluate.words or evaluate.analogies; set one of them")
     if asked.minimal_pairs:

@@ -156,7 +156,7 @@ def test_repeated_text_is_counted_and_nothing_depends_on_processes_and_chunks(co
     np.testing.assert_array_equal(prepared.counts, alone.counts)
     shards = list((prepared.directory / "dataset").glob("*-train.*"))
     assert len(shards) == -(-alone.statistics["train"]["documents"] // 50)
-    names = ["counts.npy", "dataset", "prepared.json", "tokenizer"]
+    names = ["counts.npy", "dataset", "files.json", "prepared.json", "tokenizer"]
     assert sorted(path.name for path in prepared.directory.iterdir()) == names
     share = expected["train"]["duplicate_sentences"] / prepared.statistics["train"]["sentences"]
     assert f"{share:.2%}" in describe(prepared)

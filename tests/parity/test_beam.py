@@ -61,7 +61,7 @@ def stored(prepared, split):
 def assert_same(ours, theirs):
     assert ours.directory.name == theirs.directory.name
     files = [sorted(path.name for path in prepared.directory.iterdir()) for prepared in (ours, theirs)]
-    assert files[0] == files[1] == ["counts.npy", "dataset", "prepared.json", "tokenizer"]
+    assert files[0] == files[1] == ["counts.npy", "dataset", "files.json", "prepared.json", "tokenizer"]
     for split in theirs.statistics:
         assert stored(ours, split) == stored(theirs, split)
     for name in ("prepared.json", "counts.npy", *(f"tokenizer/{p.name}" for p in (theirs.directory / "tokenizer").iterdir())):

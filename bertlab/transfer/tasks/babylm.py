@@ -31,7 +31,7 @@ def _read(templates: tuple[str, str], path: Path, split: str) -> Iterator[Exampl
         try:
             texts = tuple(template.format_map(record) for template in templates)
             label = None if split == "test" and "label" not in record else str(int(record["label"]))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise UserError(f"{where}: the label must be a number ({error}); correct it") from None
         except KeyError as error:
             raise UserError(f"{where}: the field {error} is missing; each line needs the pipeline's fields") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+from bertlab.files import parse_json
 
 
 def find_file(task: str, split: str, directory: Path, patterns: tuple[str, ...], folder: str = "") -> Path:
@@ -86,12 +87,26 @@ def read_records(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, dic
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line)
+        except ValueError as error:
             raise UserError(f"{path}:{number}: not valid JSON ({error}); each line must be one JSON object") from None
         if not isinstance(record, dict):
             raise UserError(f"{path}:{number}: a {type(record).__name__}, but each line must be one JSON object; correct it")
         yield f"{path}:{number}", record
+
+
+def read_value(path: Path) -> Any:
+    """The JSON value that is the whole of a file.
+
+    Raises:
+        UserError: it is not JSON; names the line.
+    """
+    text = read_text(path)
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UserError(f"{path}{line}: not valid JSON ({error}); give the file as it is published") from None
 
 
 def field(record: Any, key: str, kind: type, where: object) -> Any:

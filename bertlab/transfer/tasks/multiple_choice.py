@@ -1,6 +1,5 @@
 """Multiple choice: tables in the form of SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019); RACE's folders."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Choice
 from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import field, read_text
+from bertlab.transfer.tasks.files import field, read_value
 from bertlab.transfer.tasks.table import read_rows
 
 
@@ -84,10 +83,7 @@ def race(name: str, *, train: str | tuple[str, ...], valid: str | tuple[str, ...
 
 def _read_race(folder: Path, split: str) -> Iterator[Example]:
     for path in sorted(folder.rglob("*.txt")):
-        try:
-            record = json.loads(read_text(path))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); give the file as it is published") from None
+        record = read_value(path)
         article = field(record, "article", str, f"{path}:1")
         questions, options, answers = (field(record, key, list, f"{path}:1") for key in ("questions", "options", "answers"))
         if not len(questions) == len(options) == len(answers):

@@ -14,7 +14,7 @@ from pathlib import Path
 from bertlab.data.pydocs import PydocsCorpus, Section, sections, sentences_of
 from bertlab.data.splits import splits_of
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, write_text
+from bertlab.files import cache_directory, misfit, read_json, write_text
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Classification, Kind, Tagging
 from bertlab.transfer.tasks.assemble import check_task
@@ -88,7 +88,9 @@ def _load(name: str, kind: Kind, collect: Collect, directory: Path | None, optio
                 f"task '{name}' has no {empty[0]} examples; raise the pretraining run's config.data.{empty[0]}_fraction"
             )
         write_text(path, json.dumps({"labels": labels, "examples": examples}))
-    held = json.loads(path.read_text())
+    held = read_json(path)
+    if wrong := misfit(held, {"labels": [str], "examples": {split: [list] for split in SPLITS}}):
+        raise UserError(f"{path} is damaged: {wrong}; delete it, and it is made anew")
     examples = {
         split: [_example(kind, str(number), *labelled) for number, labelled in enumerate(held["examples"][split])]
         for split in SPLITS

@@ -13,7 +13,7 @@ from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import Span
 from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import field, read_text
+from bertlab.transfer.tasks.files import field, read_text, read_value
 
 
 def squad(
@@ -75,20 +75,17 @@ class _Question:
     def __str__(self) -> str:
         text = read_text(self.path)
         ids = re.finditer(r'"id"\s*:\s*("(?:[^"\\]|\\.)*")', text)
-        places = [match.start(1) for match in ids if json.loads(match[1]) == self.id]
+        spelt = (json.dumps(self.id), json.dumps(self.id, ensure_ascii=False))
+        places = [match.start(1) for match in ids if match[1] in spelt]
+        if len(places) < self.occurrence:  # it is written with other escapes
+            return f"{self.path}: question {self.id}"
         line = text.count("\n", 0, places[self.occurrence - 1]) + 1
         return f"{self.path}:{line}: question {self.id}"
 
 
 def _questions(path: Path) -> Iterator[tuple[str, dict]]:
     """(Context, question as in the file)."""
-    try:
-        held = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not valid JSON ({error.msg}); give a file in SQuAD's format") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: its brackets nest too deeply; give a file in SQuAD's format") from error
-    for number, article in enumerate(field(held, "data", list, str(path)), 1):
+    for number, article in enumerate(field(read_value(path), "data", list, str(path)), 1):
         for paragraph in field(article, "paragraphs", list, f"{path}: article {number}"):
             context = field(paragraph, "context", str, f"{path}: a paragraph of article {number}")
             for question in field(paragraph, "qas", list, f"{path}: a paragraph of article {number}"):

@@ -62,7 +62,7 @@ def _read_lines(path: Path, split: str) -> Iterator[Example]:
         where = f"{path}:{line}"
         if len(fields) != 5:
             raise UserError(f"{where}: {len(fields)} fields, expected 5 (word, part of speech, I-J, two sentences)")
-        if not (places := re.fullmatch(r"([0-9]+)-([0-9]+)", fields[2])):
+        if not (places := re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", fields[2])):
             raise UserError(f"{where}: '{fields[2]}' must be the positions of the word in both sentences, such as 0-3")
         targets = tuple(_place(sentence, int(place), where) for sentence, place in zip(fields[3:], places.groups()))
         yield Example(id=str(i), where=where, texts=tuple(fields[3:]), targets=targets, label=answer)

@@ -1,0 +1,60 @@
+"""Damaged TensorFlow checkpoints and PyTorch files, as `tests/faults/test_readers.py` does with what needs no such library."""
+
+import numpy as np
+import pytest
+import tensorflow
+import torch
+
+from bertlab.config import base_config
+from bertlab.interop import fastai, google
+from bertlab.interop.base import body_shapes, write
+from tests.faults.damage import try_damages
+from tests.faults.readers import Reader, moved
+from tests.interop.test_google import directory, variables
+
+
+def write_checkpoint(folder):
+    given = variables()
+    names = sorted(given)
+    tensors = [tensorflow.constant(given[name]) for name in names]
+    prefix = str(directory(folder) / "bert_model.ckpt")
+    tensorflow.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+
+
+def write_fastai(folder):
+    """An AWD-LSTM of six words; its shapes are those that the reader itself expects."""
+    words = ["xxunk", "xxpad", "xxbos", "xxeos", "a", "b"]
+    (folder / "itos.txt").write_text("\n".join(words) + "\n")
+    rng, config = np.random.default_rng(0), base_config()
+    config.model.update(family="awd_lstm", size="tiny", width=4, hidden=6, layers=2)
+    shapes = body_shapes(config, len(words))
+    params = {"body": _drawn(shapes["body"], rng)}
+    tensors = fastai.fastai_names(write(fastai.table(2), params))
+    torch.save({name: torch.from_numpy(array.copy()) for name, array in tensors.items()}, folder / "lm_fwd.pth")
+
+
+def _drawn(shapes, rng):
+    if hasattr(shapes, "items"):
+        return {name: _drawn(of, rng) for name, of in shapes.items()}
+    return np.float32(rng.standard_normal(shapes.shape))
+
+
+READERS = [
+    Reader(
+        "TensorFlow",
+        moved(write_checkpoint),
+        google.load,
+        0.5,
+        ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"),
+    ),
+    Reader("fastai", write_fastai, fastai.load, 0.5, ("lm_fwd.pth", "itos.txt")),
+]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_a_damaged_file_gives_a_result_or_a_sentence(reader, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    tried, wrong = try_damages(reader, folder)
+    print(f"{reader.name}: {tried} damaged files")
+    assert not wrong, "\n".join(f"{what}: {said}" for said, what in wrong.items())
