@@ -21,7 +21,7 @@ class Example:
         texts: classification, regression: one text or a pair. choice: the text before each choice. span: (question,
             context). word_pair: two sentences. tagging: ().
         label: classification, choice, word_pair: the number of the class or choice. regression: a number. tagging: one class
-            number per word. span_pair: the class numbers of each target, a tuple of tuples. sense: the keys of its right senses.
+            number per word. span_pair: the class numbers of each target, a tuple of tuples. sense: keys of the right senses.
             None: unknown (a hidden test set). span: always None.
         words: only for tagging, span_pair and sense.
         choices: of choice. sense: the word's first sense, the answer if training lacks the word; () if unknown.

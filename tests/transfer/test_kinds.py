@@ -29,7 +29,7 @@ FULL = {
     "spans": (((0, 1), (1, 2)), ((1, 2), (0, 1))),
 }
 # A label of each kind that has other ones than a class.
-LABELS = {"tagging": (1, 0), "span_pair": ((1,), (1,))}
+LABELS = {"tagging": (1, 0), "span_pair": ((1,), (1,)), "sense": ("cd",)}
 
 
 def outputs_of(kind, rows):
@@ -63,7 +63,7 @@ class TestKind:
         assert "number" not in kind.settings()
 
     def test_labels_that_are_known_differ_from_unknown_ones_in_its_rows_only_there(self, name):
-        kind, label = KINDS[name](), ("cd",) if name == "sense" else LABELS.get(name, 1)
+        kind, label = KINDS[name](), LABELS.get(name, 1)
         fields = FULL | ({"texts": ("ab",)} if name == "choice" else {})
         known, unknown = Example("a", "f:1", **fields, label=label), Example("b", "f:2", **{**fields, "answers": ()})
         rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [known, unknown])
@@ -88,7 +88,10 @@ class TestKind:
         assert [line["predicted"] for line in most_frequent] in ([], [lines[0]["gold"]], [["y", "y"]], ["cd"])
 
     def test_the_average_of_a_run_with_itself_is_the_run(self, name):
-        kind, label = KINDS[name](), (1, 0) if KINDS[name].of_words else 1
+        kind = KINDS[name]()
+        if type(kind).average is Kind.average:
+            return  # the next test
+        label = LABELS.get(name, 1)
         example = Example("a", "f:1", **FULL | ({"texts": ("ab",)} if name == "choice" else {}), label=label)
         rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [example])
         labels = ("x", "y") if kind.has_classes else ()

@@ -137,7 +137,7 @@ class SpanPair(Kind):
         labels = max((len(of) for example in examples for of in example.label or ()), default=1)
         rows = []
         for number, example in enumerate(examples):
-            text = inputs.words(example.words)
+            text = inputs.words(example)
             end = len(text.tokens) - len(inputs.tokenizer.suffix_ids) - 1
             for part, first in enumerate(range(0, len(example.spans), most)):
                 row = text.padded(inputs.layout.seq_len, inputs.tokenizer.pad_id, (number, part))
