@@ -47,8 +47,8 @@ def attention_pooled(
 class SpanPairModel(TaskModel):
     """Per span of a target a projection and an attention; then tanh, layer norm, dropout and the classifier.
 
-    Source: Tenney et al. 2019; jiant's modules/edge_probing.py and the "mlp" of its simple_modules.py. The paper's width, dropout
-    and rates are not verified.
+    Source: Tenney et al. 2019; jiant's modules/edge_probing.py and the "mlp" of its simple_modules.py. The paper's width,
+    dropout and rates are not verified.
     """
 
     def setup(self):
