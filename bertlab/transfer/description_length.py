@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from bertlab.errors import UserError
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
-"""Where the portions end, as shares of the data (Voita and Titov 2020, section 3: 0.1, 0.2, 0.4, ... 50, 100 %)."""
+"""Where the portions end, as shares of the data (Voita and Titov 2020: 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.25, 12.5, ... 100 %)."""
 
 Predict = Callable[[Float[np.ndarray, "M D"]], Float[np.ndarray, "M K"]]
 Fit = Callable[[Float[np.ndarray, "N D"], Int[np.ndarray, "N"]], Predict]
@@ -35,7 +35,7 @@ def online_code(
     portions: Sequence[float] = PORTIONS,
     seed: int = 0,
 ) -> list[float]:
-    """Bits of each portion (Voita and Titov 2020, equation 4): t₁ log₂ K, then −Σ log₂ p(label) by the probe of all before.
+    """Bits of each portion (Voita and Titov 2020): t₁ log₂ K, then −Σ log₂ p(label) by the probe of all before.
 
     A probability p of a probe of t labels counts as (t p + 1) / (t + K), so that no class is impossible because it was not seen
     yet. This is ours: the paper's probes are networks that give every class some probability.

@@ -128,9 +128,9 @@ def probe(
 
 
 def control_labels(words: Sequence[str], test_words: Sequence[str], labels: Sequence, seed: int = 0) -> tuple[list, list]:
-    """The labels of a control task (Hewitt and Liang 2019, section 2): every word type has one label, at random.
+    """The labels of a control task (Hewitt and Liang 2019): every word type has one label, at random.
 
-    A label is drawn with its share of the training labels, as in the paper's code for part of speech. A probe can only learn
+    A label is drawn with its share of the training labels, as in the released code for part of speech. A probe can only learn
     the control task by heart; what it does better on the true labels is its selectivity.
 
     Args:

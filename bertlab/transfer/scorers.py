@@ -171,7 +171,7 @@ def _label_f1(gold: Sequence, predicted: Sequence, counted: Callable[[str], bool
 
 
 def micro_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
-    """F1 over all labels of all targets together (Tenney et al. 2019, section 3); 0 if neither side has a label."""
+    """F1 over all labels of all targets together (Tenney et al. 2019); 0 if neither side has a label."""
     return _label_f1(gold, predicted, lambda label: True)
 
 

@@ -31,7 +31,7 @@ _fan_in = nn.initializers.lecun_normal()
 def attention_pooled(
     x: Float[Array, "B L P"], scores: Float[Array, "B L"], spans: Int[Array, "B T 2"]
 ) -> Float[Array, "B T P"]:
-    """Σ_i a_i x_i over the positions of each span, with a the softmax of their scores (Lee et al. 2017, section 4).
+    """Σ_i a_i x_i over the positions of each span, with a the softmax of their scores (Lee et al. 2017).
 
     Args:
         x: states.
@@ -47,7 +47,8 @@ def attention_pooled(
 class SpanPairModel(TaskModel):
     """Per span of a target a projection and an attention; then tanh, layer norm, dropout and the classifier.
 
-    Source: Tenney et al. 2019, section 3; jiant's edge_probing.py and its "mlp" classifier.
+    Source: Tenney et al. 2019; jiant's modules/edge_probing.py and the "mlp" of its simple_modules.py. The paper's width,
+    dropout and rates are not verified.
     """
 
     def setup(self):
@@ -71,7 +72,7 @@ class SpanPairModel(TaskModel):
 
 @dataclasses.dataclass(frozen=True)
 class SpanPairHead(TaskHead):
-    """Binary cross-entropy of each class of a target, the mean over classes (Tenney et al. 2019, section 3).
+    """Binary cross-entropy of each class of a target, the mean over classes (Tenney et al. 2019).
 
     A row has `target_spans` [B, T, n, 2], `target_labels` [B, T, K] and `target_known` [B, T] (`SpanPair.encode`).
 
