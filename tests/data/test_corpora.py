@@ -200,7 +200,7 @@ def test_text_errors(tmp_path):
 
 @pytest.mark.parametrize("spec", ["pydoc", "text:", "tfds:", "wiki:x", ""])
 def test_unknown_corpus(spec):
-    with pytest.raises(UserError, match=f'config.data.corpus="{spec}" .*pydocs, text:GLOB, tfds:NAME'):
+    with pytest.raises(UserError, match=f'config.data.corpus="{spec}" .*pydocs, text:GLOB, splits:FOLDER, tfds:NAME'):
         open_corpus(spec)
 
 

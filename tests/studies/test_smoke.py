@@ -39,7 +39,7 @@ SLOW += (
     "static_contextual",
     "taglm_placement",
 )
-SLOW += ("ulmfit_bidirectional",)
+SLOW += ("ulmfit_bidirectional", "awd_lstm_table4", "elmo_senses", "headline")
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],

@@ -113,6 +113,7 @@ def _instances(path: Path, sentence, senses: Mapping[str, tuple[str, ...]], firs
         words += (element.text or "").split()  # an expression of several words is one element
         if element.tag == "instance":
             targets.append((element, (begin, len(words))))
+    shown = tuple(words)  # one for all instances of the sentence
     for element, (begin, end) in targets:
         name, lemma, part = (element.get(key) for key in ("id", "lemma", "pos"))
         where = f"{path}, instance {name}"
@@ -122,7 +123,7 @@ def _instances(path: Path, sentence, senses: Mapping[str, tuple[str, ...]], firs
             raise UserError(f"{where}: its gold file has no line for it; give both files as published")
         word = f"{lemma.lower()}#{part}"
         of = {"label": senses[name], "group": word, "choices": (first[word],) if word in first else ()}
-        yield Example(id=name, where=where, words=tuple(words), targets=((begin, end),), **of)
+        yield Example(id=name, where=where, words=shown, targets=((begin, end),), **of)
 
 
 def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
