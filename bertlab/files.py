@@ -105,14 +105,18 @@ def _remove_abandoned(root: Path, kind: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, surrogates: bool = False) -> Any:
     """A JSON value; whatever is wrong with it is a ValueError.
 
     `json.loads` raises RecursionError for deep nesting, and accepts half of a surrogate pair (\\ud800), which no file can hold.
+
+    Args:
+        text: of a file.
+        surrogates: accept such halves; the caller replaces them.
     """
     try:
         value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:
+        if not surrogates and ("\\ud" in text or "\\uD" in text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
         raise ValueError("its brackets nest too deeply") from None

@@ -37,8 +37,14 @@ class TextFile:
         return self.path.exists()
 
     def read(self) -> str:
-        """The text."""
-        return self.path.read_text(encoding="utf-8")
+        """The text. Raises: UserError: it is not UTF-8."""
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            reason = f"byte {error.start}: {error.reason}"
+            raise UserError(
+                f"{self.path} is not UTF-8 text ({reason}); restore it, or delete it if you can regenerate it"
+            ) from None
 
     def write(self, text: str) -> None:
         """Replaces the file in one move; makes its directory."""

@@ -9,13 +9,20 @@ from bertlab.errors import UserError
 from bertlab.run import MetricsFile, Run, StudyDirectory
 
 FILES = [name for name, value in vars(Run("x")).items() if name not in ("directory", "metrics") and hasattr(value, "read")]
+# Of those that must have a form.
+VALUES = {
+    "costs": {"10": {"tokens": 5, "seconds": 1.5}},
+    "floor": {"ltr": {"value": 2.5, "exact": True, "above": 0.5, "above_standard_error": None}},
+    "measured": {"evaluation": None, "floor": "ü"},
+    "most_frequent": {"test": {"ü/accuracy": 0.5}},
+}
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_file_is_written_whole_and_read_back_and_may_be_missing(tmp_path, name):
     file = getattr(Run(tmp_path / "new"), name)
     assert not file.exists()
-    value = {"a": [1, None, "ü"]} if hasattr(file, "get") else "ü\n"
+    value = VALUES.get(name, {"a": [1, None, "ü"]}) if hasattr(file, "get") else "ü\n"
     file.write(value)
     assert file.exists() and file.read() == value and [path.name for path in (tmp_path / "new").iterdir()] == [file.path.name]
     file.delete()

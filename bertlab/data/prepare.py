@@ -94,9 +94,11 @@ def prepare(
     fingerprint = _fingerprint(runner, options)
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
     if not directory.exists():
+        settings = options["tokenizer"]
+        given = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
         refuse_unwritable(root, f"config.data.directory={root}")
         root.mkdir(parents=True, exist_ok=True)
-        _build(runner, options, fingerprint, directory)
+        _build(runner, options, fingerprint, directory, given)
     return load_prepared(directory)
 
 
@@ -174,13 +176,10 @@ def _slug(spec: str) -> str:
     return f"{kind}-{name[:40]}" if name else kind
 
 
-def _build(backend: Backend, options: dict[str, Any], fingerprint: str, directory: Path) -> None:
-    """Builds the folder beside `directory` and gives it its name when it is complete."""
-    settings = options["tokenizer"]
+def _build(backend: Backend, options: dict[str, Any], fingerprint: str, directory: Path, tokenizer: Tokenizer | None) -> None:
+    """Builds the folder beside `directory`, with a given tokenizer or its own, and gives it its name when it is complete."""
     with temporary_folder(directory.parent, TEMPORARY) as temporary:
-        # What is wrong with the settings or the number of documents is known before a tokenizer is trained.
-        tokenizer = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
-        backend.find_splits()
+        backend.find_splits()  # a wrong number of documents is known before a tokenizer is trained
         tokenizer = tokenizer or backend.train_tokenizer(temporary)
         tokenizer.save(temporary / "tokenizer")
         statistics, counts = backend.write_dataset(temporary, tokenizer)

@@ -202,10 +202,10 @@ def load_prepared(directory: str | Path) -> Prepared:
         only the sizes are compared here. Folders of earlier versions have no list of their files.
     """
     directory = Path(directory)
-    if not (directory / _SUMMARY).is_file():
-        raise UserError(f"{directory} is not a prepared corpus (no {_SUMMARY}); delete it and prepare again.")
     if (directory / _LIST).is_file():
         _check_list(directory)
+    if not (directory / _SUMMARY).is_file():
+        raise UserError(f"{directory} is not a prepared corpus (no {_SUMMARY}); delete it and prepare again.")
     try:
         summary = parse_json((directory / _SUMMARY).read_text(encoding="utf-8"))
         fingerprint, statistics = summary["fingerprint"], summary["statistics"]

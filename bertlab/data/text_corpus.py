@@ -194,7 +194,7 @@ def _jsonl_documents(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[t
         if not line.strip():
             continue
         try:
-            record = parse_json(line)
+            record = parse_json(line, surrogates=True)
         except ValueError as error:
             raise UserError(f"{path}:{number}: not valid JSON ({error}); each line must be a JSON object.") from error
         if not isinstance(record, dict) or not isinstance(record.get("text"), str):

@@ -543,7 +543,13 @@ def _load(path: Path, lowercase: bool | None) -> Tokenizer:
         metadata = _read_json(path / _METADATA)
         if (kind := metadata.get("kind")) not in [*KINDS]:
             raise UserError(f"{path / _METADATA}: kind={kind!r} is not one of {', '.join(KINDS)}; restore the file.")
-        return KINDS[kind].load(path, metadata)
+        tokenizer = KINDS[kind].load(path, metadata)
+        if (size := metadata.get("vocab_size", tokenizer.vocab_size)) != tokenizer.vocab_size:
+            raise UserError(
+                f"{path} holds a vocabulary of {tokenizer.vocab_size} pieces, but {_METADATA} says {size}; restore the files, or"
+                " train or import it again"
+            )
+        return tokenizer
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             path = path / "tokenizer.json"

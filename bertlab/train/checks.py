@@ -185,7 +185,10 @@ def _check_phases(config: ConfigDict) -> None:
             )
         of_phase.train.phases = ""
         keys.drop_without_effect(of_phase, ())
-        check_config(of_phase)
+        try:
+            check_config(of_phase)
+        except UserError as error:
+            raise UserError(f"config.train.phases={config.train.phases!r}: {error}") from None
 
 
 def _check_data_fields(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:

@@ -375,7 +375,7 @@ def results() -> Iterator[Reader]:
         write_predictions,
         lambda folder: average([folder / "x", folder / "y"]),
         1,
-        ("x/predictions/test.jsonl", "x/config.json"),
+        ("x/predictions/test.jsonl",),
     )
     yield Reader(
         "evaluation.json",
