@@ -546,8 +546,8 @@ def _load(path: Path, lowercase: bool | None) -> Tokenizer:
         tokenizer = KINDS[kind].load(path, metadata)
         if (size := metadata.get("vocab_size", tokenizer.vocab_size)) != tokenizer.vocab_size:
             raise UserError(
-                f"{path} holds a vocabulary of {tokenizer.vocab_size} pieces, but {_METADATA} says {size}; restore the files, or"
-                " train or import it again"
+                f"{path} holds a vocabulary of {tokenizer.vocab_size} pieces, but {_METADATA} says {size}; restore the files,"
+                " or train or import it again"
             )
         return tokenizer
     if path.is_dir():
