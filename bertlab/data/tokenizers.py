@@ -534,7 +534,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
         if code_of(error) is not None:  # the machine's
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path} cannot be read as a tokenizer ({reason}); restore it, or train or import it again") from error
+        raise UserError(f"{path} cannot be read as a tokenizer ({reason}); restore it, or make it again") from error
 
 
 def _load(path: Path, lowercase: bool | None) -> Tokenizer:
@@ -545,8 +545,8 @@ def _load(path: Path, lowercase: bool | None) -> Tokenizer:
         tokenizer = KINDS[kind].load(path, metadata)
         if (size := metadata.get("vocab_size", tokenizer.vocab_size)) != tokenizer.vocab_size:
             raise UserError(
-                f"{path} holds a vocabulary of {tokenizer.vocab_size} pieces, but {_METADATA} says {size}; restore the files, or"
-                " train or import it again"
+                f"{path} holds a vocabulary of {tokenizer.vocab_size} pieces, but {_METADATA} says {size}; restore it, or"
+                " make it again"
             )
         return tokenizer
     if path.is_dir():
