@@ -309,8 +309,8 @@ class WordsTokenizer(_VocabularyTokenizer):
         self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self._special_ids}
 
     @classmethod
-    def train(cls, sample: list[str], vocab_size: int, lowercase: bool, split: str = "punctuation") -> Self:
-        return cls(train_words(sample, vocab_size, split), lowercase, split)
+    def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
+        return cls(train_words(sample, vocab_size), lowercase)
 
     def words(self, text: str) -> list[str]:
         """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
@@ -503,12 +503,11 @@ def check_training(kind: str, vocab_size: int) -> None:
         raise wrong_size(vocab_size, f"must be more than the {len(SPECIALS)} special pieces")
 
 
-def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bool, split: str = "punctuation") -> Tokenizer:
-    """Trains on a sample of normalised texts; the second half of `train_tokenizer`. `split` is only of words."""
+def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    """Trains on a sample of normalised texts; the second half of `train_tokenizer`."""
     if not sample:
         raise UserError("The tokenizer was given no text to train on; check config.data.corpus and config.data.valid_fraction.")
-    settings = {"split": split} if split != "punctuation" else {}
-    return KINDS[kind].train(sample, vocab_size, lowercase, **settings)
+    return KINDS[kind].train(sample, vocab_size, lowercase)
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
@@ -535,7 +534,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
         if code_of(error) is not None:  # the machine's
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path} cannot be read as a tokenizer ({reason}); restore it, or train or import it again") from error
+        raise UserError(f"{path} cannot be read as a tokenizer ({reason}); restore it, or make it again") from error
 
 
 def _load(path: Path, lowercase: bool | None) -> Tokenizer:
@@ -546,8 +545,8 @@ def _load(path: Path, lowercase: bool | None) -> Tokenizer:
         tokenizer = KINDS[kind].load(path, metadata)
         if (size := metadata.get("vocab_size", tokenizer.vocab_size)) != tokenizer.vocab_size:
             raise UserError(
-                f"{path} holds a vocabulary of {tokenizer.vocab_size} pieces, but {_METADATA} says {size}; restore the files,"
-                " or train or import it again"
+                f"{path} holds a vocabulary of {tokenizer.vocab_size} pieces, but {_METADATA} says {size}; restore it, or"
+                " make it again"
             )
         return tokenizer
     if path.is_dir():
