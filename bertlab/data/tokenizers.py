@@ -309,8 +309,8 @@ class WordsTokenizer(_VocabularyTokenizer):
         self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self._special_ids}
 
     @classmethod
-    def train(cls, sample: list[str], vocab_size: int, lowercase: bool) -> Self:
-        return cls(train_words(sample, vocab_size), lowercase)
+    def train(cls, sample: list[str], vocab_size: int, lowercase: bool, split: str = "punctuation") -> Self:
+        return cls(train_words(sample, vocab_size, split), lowercase, split)
 
     def words(self, text: str) -> list[str]:
         """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
@@ -503,11 +503,12 @@ def check_training(kind: str, vocab_size: int) -> None:
         raise wrong_size(vocab_size, f"must be more than the {len(SPECIALS)} special pieces")
 
 
-def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
-    """Trains on a sample of normalised texts; the second half of `train_tokenizer`."""
+def train_on_sample(kind: str, sample: list[str], vocab_size: int, lowercase: bool, split: str = "punctuation") -> Tokenizer:
+    """Trains on a sample of normalised texts; the second half of `train_tokenizer`. `split` is only of words."""
     if not sample:
         raise UserError("The tokenizer was given no text to train on; check config.data.corpus and config.data.valid_fraction.")
-    return KINDS[kind].train(sample, vocab_size, lowercase)
+    settings = {"split": split} if split != "punctuation" else {}
+    return KINDS[kind].train(sample, vocab_size, lowercase, **settings)
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
