@@ -16,7 +16,7 @@ import numpy as np
 import tokenizers
 
 from bertlab.config import add_objectives, base_config
-from bertlab.data.tokenizers import Gpt1Tokenizer, JsonTokenizer, Tokenizer, WordPieceTokenizer, load_tokenizer
+from bertlab.data.tokenizers import Gpt1Tokenizer, JsonTokenizer, Tokenizer, WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.interop.base import Entry, Imported, body_shapes, read
@@ -306,4 +306,5 @@ def _extended(tokenizer: Tokenizer, names: list[str]) -> JsonTokenizer:
         backend = tokenizers.Tokenizer.from_file(str(file))
         backend.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in names])
         backend.save(str(file))
-        return load_tokenizer(folder)
+        special_ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "unk", "cls", "sep", "mask")}
+        return JsonTokenizer.load(Path(folder), {"special_ids": special_ids})
