@@ -21,7 +21,7 @@ from bertlab.transfer.load import Pretrained, load
 from tests.references import random_params, tiny_program
 from tests.transfer.test_likelihood import PIECES, ROW, VOCABULARY
 
-ENTRY = dict.fromkeys(MEASURES["bits_per_byte"], 0)
+ENTRY = dict.fromkeys(MEASURES["bits_per_byte"], 0) | {"text_hash": "", "lowercase": False}
 PLANTED = {"x": -3.0, "y": -4.0, "z": -4.0}
 
 
