@@ -132,6 +132,7 @@ PROBE_RESETS: Mapping[str, Any] = {
 }
 # Tasks from the Python documentation; they need no files. Value: pieces of a pair, 0 for the recipe's.
 OWN_TASKS = {"package": 0, "code_spans": 0, "next_sentence": 64, "sentence_order": 64}
+_EDGES = ("pos", "constituents", "dependencies", "entities", "srl", "coref", "spr1", "spr2", "dpr", "relations")
 # Published tasks, all of them: folder below the argument `data`, pieces of a text, and other settings.
 TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "sst2": ("glue", 32, {}),
@@ -179,6 +180,8 @@ TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "wikiann": ("wikiann_en", 48, {}),
     "squad1": ("squad", 128, {"transfer.doc_stride": 64, "transfer.max_query": 32}),
     "squad2": ("squad", 128, {"transfer.doc_stride": 64, "transfer.max_query": 32}),
+    "triviaqa": ("triviaqa", 128, {"transfer.doc_stride": 64, "transfer.max_query": 32}),
+    **{f"edges_{name}": ("edges", 64, {}) for name in _EDGES},
     "codah": ("codah", 32, {}),
     "swag": ("swag", 64, {}),
     "race": ("RACE", 128, {}),

@@ -16,7 +16,6 @@ from bertlab.train.record import Diverged
 from bertlab.transfer.evaluate import evaluate, read_pairs
 from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
 from bertlab.transfer.load import read_lines
-from bertlab.transfer.similarity import read_questions, read_ratings, similarity
 
 
 def pretrain(config, workdir) -> dict:
@@ -57,6 +56,13 @@ def check_files(config, workdir) -> None:
         raise UserError("config.evaluate.word_text has no effect without evaluate.words or evaluate.analogies; set one of them")
     if asked.minimal_pairs:
         read_pairs(Path(asked.minimal_pairs), key="config.evaluate.minimal_pairs")
+    if asked.words or asked.analogies:
+        _check_words(asked)
+
+
+def _check_words(asked: ConfigDict) -> None:
+    from bertlab.transfer.similarity import read_questions, read_ratings  # pandas would slow down every training's start
+
     for path in _files(asked.words):
         read_ratings(path, "config.evaluate.words")
     if asked.analogies:
@@ -109,6 +115,8 @@ def _evaluate(config: ConfigDict, run: Path) -> str | None:
 
 def _compare_words(config: ConfigDict, run: Path) -> str | None:
     """Writes similarity.json unless the run has one; returns why it failed."""
+    from bertlab.transfer.similarity import similarity
+
     asked = config.evaluate
     if Run(run).similarity.exists():
         return None

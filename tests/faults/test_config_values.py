@@ -71,6 +71,9 @@ PARTICULAR = {
         ("nan",),
     ],
     "train.keep": [("sometimes",), ("-5",), ("1.5",), ("9" * 5000,), ("5000000",)],
+    "evaluate.words": [("nowhere.tsv",), ("{root}",)],
+    "evaluate.analogies": [("nowhere.txt",), ("{root}",)],
+    "evaluate.word_text": [("nowhere.txt",)],
     "evaluate.minimal_pairs": [("nowhere.jsonl",), ("{root}/file",), ("{root}",)],
     "writers": [("paper",), ("jsonl,paper",)],
 }

@@ -120,7 +120,8 @@ def test_mistakes_of_floors_are_recorded_with_their_traceback_and_failures_of_th
 
 def test_what_was_evaluated_of_another_text_does_not_stand_for_the_test_split(synthetic_config, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(synthetic_config(evaluate__minimal_pairs="a.jsonl", data__corpus="pydocs").to_json())
-    entries = {measure: {"pseudo": dict.fromkeys(parts)} for measure, parts in MEASURES.items()}
+    typed = {"text_hash": "", "lowercase": False}
+    entries = {name: {"pseudo": dict.fromkeys(parts, 0) | typed} for name, parts in MEASURES.items()}
     found = {"bits_per_byte": {"b.txt": entries["bits_per_byte"]}, "minimal_pairs": {"a.jsonl": entries["minimal_pairs"]}}
     (tmp_path / "evaluation.json").write_text(json.dumps(found))
     asked = []
