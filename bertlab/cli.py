@@ -152,6 +152,13 @@ def _add_training(add) -> None:
     average("--split", default="test", choices=("valid", "test"), help="default test")
 
 
+def _add_out_and_step(argument, name: str) -> None:
+    """Of a command that measures a run: `name` is the file's, without its ending."""
+    default = f"RUN/{name}.json; with another step than the last, RUN/{name}-STEP.json"
+    argument("--out", type=Path, help=f"FILE.json to write (default: {default})")
+    _add_step(argument)
+
+
 def _add_step(argument) -> None:
     argument("--step", type=int, help="the step of the run's checkpoint (config.train.keep; default the last)")
 
@@ -245,11 +252,7 @@ def _add_measuring(add) -> None:
     evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
     evaluate("--orders", type=int, default=4, help="random orders of each text for the kind any-order (default 4)")
     evaluate("--limit", type=int, default=0, help="most texts, or pairs per paradigm (default: a whole file, or 200 sentences)")
-    evaluate(
-        "--out", type=Path,
-        help="FILE.json to write (default: RUN/evaluation.json; with another step than the last, RUN/evaluation-STEP.json)",
-    )  # fmt: skip
-    _add_step(evaluate)
+    _add_out_and_step(evaluate, "evaluation")
 
     similarity = add(
         "similarity", _similarity, "compare cosines of words and sentences with human ratings, and answer analogies",
@@ -269,11 +272,7 @@ def _add_measuring(add) -> None:
         "--vocabulary", type=int, default=30_000,
         help="answers of analogies are sought among so many of the most frequent words (default 30000, word2vec's; 0: all)",
     )  # fmt: skip
-    similarity(
-        "--out", type=Path,
-        help="FILE.json to write (default: RUN/similarity.json; with another step than the last, RUN/similarity-STEP.json)",
-    )  # fmt: skip
-    _add_step(similarity)
+    _add_out_and_step(similarity, "similarity")
 
     probe = add(
         "probe", _probe, "fit linear probes for a task's tags on every layer, with control tasks and code lengths",
@@ -288,11 +287,7 @@ def _add_measuring(add) -> None:
     probe("--control", action="store_true", help="also a control task: a random tag for each word type (Hewitt and Liang 2019)")
     probe("--code", action="store_true", help="also the code length of the tags given the states (Voita and Titov 2020)")
     probe("--seed", type=int, default=0, help="seed of the samples and of the control task (default 0)")
-    probe(
-        "--out", type=Path,
-        help="FILE.json to write (default: RUN/probes.json; with another step than the last, RUN/probes-STEP.json)",
-    )  # fmt: skip
-    _add_step(probe)
+    _add_out_and_step(probe, "probes")
 
     sample = add(
         "sample", _sample, "draw texts from a run, left to right or by revealing hidden pieces in steps",

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +116,32 @@ def check_request(run: Path, step: int | None, out: Path | None, limit: int, ord
         raise UserError(f"--orders={orders} must be 2 or more, so that their spread gives a standard error")
     Run(run).require_step(step)
     out = out or Run(run).evaluation_at(step).path
+    require_json_name(out)
+    return out
+
+
+def require_json_name(out: Path) -> None:
+    """Raises: UserError: the name of a command's output does not end in .json."""
     if out.suffix != ".json":
         raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
-    return out
+
+
+def read_kept(out: Path, measures: Collection[str], what: str) -> dict[str, Any]:
+    """What an output file holds of earlier calls; {} if there is none.
+
+    Args:
+        out: the file.
+        measures: names that it may have.
+        what: they are, for the error.
+
+    Raises:
+        UserError: the name does not end in .json, or the file holds something else.
+    """
+    require_json_name(out)
+    kept = read_json(out) if out.is_file() else {}
+    if not isinstance(kept, dict) or not kept.keys() <= set(measures):
+        raise UserError(f"{out}: this file does not hold {what}; name another with --out=FILE.json")
+    return kept
 
 
 def write_merged(out: Path, kept: dict[str, Any], found: dict[str, Any]) -> None:

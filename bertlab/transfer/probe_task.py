@@ -11,9 +11,8 @@ from ml_collections import ConfigDict
 
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
-from bertlab.files import read_json
 from bertlab.run import Run
-from bertlab.transfer.evaluate import write_merged
+from bertlab.transfer.evaluate import read_kept, write_merged
 from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.load import Pretrained, load
@@ -63,11 +62,7 @@ def probe_task(
         raise UserError(f"--words={words} must be 1 or more, and --seed={seed} 0 or more")
     Run(run).require_step(step)
     out = out or Run(run).probes_at(step).path
-    if out.suffix != ".json":
-        raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
-    kept = read_json(out) if out.is_file() else {}
-    if not isinstance(kept, dict) or not kept.keys() <= {MEASURE}:
-        raise UserError(f"{out}: this file does not hold probes; name another with --out=FILE.json")
+    kept = read_kept(out, {MEASURE}, "probes")
     name, data = _tagged(run, task, overrides or {})
     model = load(run, step)
     hidden = any(example.label is None for example in data.examples["test"])

@@ -30,10 +30,9 @@ from jaxtyping import Bool, Float, Int
 
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
-from bertlab.files import read_json
 from bertlab.objectives.blame import blamed
 from bertlab.run import Run
-from bertlab.transfer.evaluate import write_merged
+from bertlab.transfer.evaluate import read_kept, write_merged
 from bertlab.transfer.evaluations import text_hash
 from bertlab.transfer.geometry import unit
 from bertlab.transfer.kinds.regression import Regression
@@ -123,11 +122,7 @@ def similarity(
         raise UserError(f"--contexts={contexts} must be 1 or more, and --vocabulary={vocabulary} 0 (all words) or more")
     Run(run).require_step(step)
     out = out or Run(run).similarity_at(step).path
-    if out.suffix != ".json":
-        raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
-    kept = read_json(out) if out.is_file() else {}
-    if not isinstance(kept, dict) or not kept.keys() <= {*MEASURES}:
-        raise UserError(f"{out}: this file does not hold similarities; name another with --out=FILE.json")
+    kept = read_kept(out, {*MEASURES}, "similarities")
     # Files are read first: a mistake in them is found before a model is compiled.
     ratings = {str(path): read_ratings(path) for path in words}
     questions = read_questions(analogies) if analogies else []
