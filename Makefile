@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak damage planted studies test-lowest parity lint clean
+.PHONY: demo test test-slow soak damage fuzz planted studies test-lowest test-locked lock audit parity lint clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -25,10 +25,21 @@ MINUTES ?= 30
 soak: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m tests.faults.soak --seed=$(SEED) --minutes=$(MINUTES)
 
-# Damages a valid file of every kind that bertlab reads so many times; `make test` does it 20 times.
+# Damages a valid file of every kind that bertlab reads so many times, and generates so many files; `make test` does it 20 times.
 ROUNDS ?= 1000
 damage: $(VENV)/.installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_DAMAGES=$(ROUNDS) $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults/test_readers.py
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_DAMAGES=$(ROUNDS) $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults/test_readers.py tests/faults/test_generated_files.py
+
+# Fuzzes the readers whose names match READER for so many minutes each, in a separate environment (Linux).
+READER ?=
+fuzz: MINUTES = 1
+fuzz: $(VENV)-fuzz/.installed
+	JAX_PLATFORMS=cpu JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(VENV)-fuzz/bin/python -m tests.faults.fuzz --reader='$(READER)' --minutes=$(MINUTES)
+
+$(VENV)-fuzz/.installed: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)-fuzz
+	$(VENV)-fuzz/bin/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	touch $@
 
 # Trains every run of every study for two steps; the tests train one run of each kind.
 studies: $(VENV)/.installed-test
@@ -59,7 +70,7 @@ $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-parity build bertlab.egg-info
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-fuzz $(VENV)-parity build bertlab.egg-info
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,
@@ -77,3 +88,19 @@ test-lowest: $(VENV)/.installed-test
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-lowest
 	$(BIN)/uv pip install --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct -e '.[test]'
 	$(VENV)-lowest/bin/python -m pytest -n 2 --dist worksteal -m "not slow" tests/data tests/objectives tests/train/test_resume.py tests/test_cli.py
+
+# Tests the versions of requirements-test.lock, in a separate environment.
+test-locked: $(VENV)/.installed-test
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-locked
+	$(BIN)/uv pip sync --quiet --python $(VENV)-locked/bin/python requirements-test.lock
+	$(BIN)/uv pip install --quiet --python $(VENV)-locked/bin/python --no-deps -e .
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(VENV)-locked/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+# Renews requirements-test.lock: the newest version of each package that works with the others on every system and Python.
+lock: $(VENV)/.installed-test
+	$(BIN)/uv pip compile pyproject.toml --quiet --extra test --upgrade --universal --python-version 3.11 --fork-strategy fewest \
+	  --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' -o requirements-test.lock
+
+# Looks up known vulnerabilities of the lock's versions; needs PyPI.
+audit: $(VENV)/.installed-test
+	$(BIN)/uvx pip-audit --strict --requirement requirements-test.lock --no-deps --disable-pip

@@ -617,7 +617,7 @@ def _floor(given, overrides: list[str]) -> int:
 def _plan(given, overrides: list[str]) -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, so leave accelerators alone
     kind, _, count = given.topology.partition(":")
-    if kind == "cpu" and count.isdigit() and int(count):
+    if kind == "cpu" and count.isdecimal() and int(count):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", count)
     from bertlab.train.plan import print_plan
 

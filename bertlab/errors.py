@@ -9,8 +9,12 @@ from types import ModuleType
 class UserError(ValueError):
     """A mistake in the request: one sentence that names the key, file or line and says what to do.
 
-    The command line prints it without a traceback and exits with status 2.
+    The command line prints it without a traceback and exits with status 2. What the sentence quotes from a file may hold line
+    ends, or codes that steer a terminal: such characters are shown as Python spells them.
     """
+
+    def __init__(self, said: str):
+        super().__init__("".join(one if one.isprintable() else repr(one)[1:-1] for one in said))
 
 
 class RunFailed(RuntimeError):

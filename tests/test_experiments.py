@@ -325,7 +325,9 @@ def test_rates_of_fine_tuning_that_cannot_be_are_refused(arguments):
         study_of("bert_table5", arguments)
 
 
-@pytest.mark.parametrize("arguments", ["labels=ten", "labels=0", "labels=5+5", "use=tuned", "use=probe+probe", "select=yes"])
+@pytest.mark.parametrize(
+    "arguments", ["labels=ten", "labels=²", "labels=0", "labels=5+5", "use=tuned", "use=probe+probe", "select=yes"]
+)
 def test_arguments_of_tasks_that_cannot_be_are_refused(arguments):
     with pytest.raises(UserError, match=f"^{re.escape(arguments)}"):
         study_of("bert_table5", arguments)

@@ -2,17 +2,12 @@
 
 import functools
 import glob
-import gzip
 import hashlib
-import io
-import lzma
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import zstandard
-
+from bertlab.compressed import DAMAGE, is_compressed, read_lines, reason_of, unpacked
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, PartedCorpus, make_documents
 from bertlab.errors import UserError
 from bertlab.files import parse_json
@@ -33,7 +28,7 @@ class TextCorpus(PartedCorpus):
 
     A document of more than 100,000 characters is cut into sections, which are documents (`make_documents`). A .txt document of
     more than 1,000,000 characters is first cut at line ends into pieces of at most that many (or a longer line), so memory does
-    not grow with the file.
+    not grow with the file. A line has at most `bertlab.compressed.LONGEST_LINE` bytes.
     """
 
     def __init__(self, spec: str):
@@ -97,51 +92,10 @@ class TextCorpus(PartedCorpus):
 
 def _text_format(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _OPENERS:
+    if is_compressed(path):
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 
-
-class _ZstandardReader(io.RawIOBase):
-    """Decompresses Zstandard frames. Unlike the library's own reader, it notices a file that is cut off."""
-
-    def __init__(self, raw: io.BufferedIOBase):
-        self._raw = raw
-        self._blocks = self._decompress(raw)
-        self._rest = memoryview(b"")
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-    @staticmethod
-    def _decompress(raw: io.BufferedIOBase) -> Iterator[bytes]:
-        frame = None
-        while compressed := raw.read(1 << 14):
-            while compressed:
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                yield frame.decompress(compressed)
-                compressed = frame.unused_data if frame.eof else b""
-                frame = None if frame.eof else frame
-        if frame is not None:
-            raise EOFError("the last frame is incomplete")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        while not self._rest:
-            try:
-                self._rest = memoryview(next(self._blocks))
-            except StopIteration:
-                return 0
-        size = min(len(buffer), len(self._rest))
-        buffer[:size] = self._rest[:size]
-        self._rest = self._rest[size:]
-        return size
-
-
-_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".zst": lambda raw: io.BufferedReader(_ZstandardReader(raw))}
 
 _LINES_PER_COUNT = 100
 
@@ -150,8 +104,8 @@ def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]
     """Yields (line number from 1, line without its end) of a possibly compressed UTF-8 file; `count` gets its position."""
     offset = 0
     try:
-        with path.open("rb") as raw, _OPENERS.get(path.suffix.lower(), lambda raw: raw)(raw) as file:
-            for number, line in enumerate(file, start=1):
+        with path.open("rb") as raw, unpacked(path, raw) as file:
+            for number, line in enumerate(read_lines(path, file), start=1):
                 if number % _LINES_PER_COUNT == 1 or len(line) > LONGEST_DOCUMENT:
                     count(raw.tell())
                 try:
@@ -159,17 +113,17 @@ def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]
                 except UnicodeDecodeError as error:
                     # The codec counts from after a byte order mark.
                     position = offset + error.start + (3 if line.startswith(b"\xef\xbb\xbf") and number == 1 else 0)
-                    where = f"{path} (decompressed)" if path.suffix.lower() in _OPENERS else path
+                    where = f"{path} (decompressed)" if is_compressed(path) else path
                     raise UserError(
                         f"{where}: byte {position} (line {number}) is not UTF-8 text; convert the file, for example "
                         "with iconv -t utf-8."
                     ) from error
                 offset += len(line)
                 yield number, text.rstrip("\r\n")
-    except (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, zlib.error, EOFError, MemoryError) as error:
-        reason = str(error) or "its header asks for too much memory"
+    except DAMAGE as error:
         raise UserError(
-            f"{path} is damaged or cut off after {offset} decompressed bytes ({reason}); download or compress it again."
+            f"{path} is damaged or cut off after {offset} decompressed bytes ({reason_of(error)}); download or compress it "
+            "again."
         ) from error
 
 

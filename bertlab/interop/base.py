@@ -248,7 +248,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     directory = directory.absolute()
     begun = f".{directory.name}.part-"
     for abandoned in directory.parent.glob(f"{glob.escape(begun)}*"):
-        if (number := abandoned.name.removeprefix(begun)).isdigit() and not is_running(int(number)):
+        if (number := abandoned.name.removeprefix(begun)).isdecimal() and not is_running(int(number)):
             shutil.rmtree(abandoned, ignore_errors=True)
     part = directory.with_name(f"{begun}{os.getpid()}")
     part.mkdir(parents=True)

@@ -11,6 +11,7 @@ Files may hold `weight_hh_l0` beside `weight_hh_l0_raw`: the copy that dropout l
 """
 
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -156,6 +157,9 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a state dict, or of fastai's {"model": state dict, "opt": ...}."""
     torch = require("torch", "pytorch", path.name)
     try:
+        entries = zipfile.ZipFile(path).infolist() if zipfile.is_zipfile(path) else []
+        if sum(entry.file_size for entry in entries) > path.stat().st_size:  # torch.save does not compress
+            raise ValueError("it unpacks to more than its own size")
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise anything
         raise UserError(

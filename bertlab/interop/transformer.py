@@ -195,7 +195,10 @@ def assembled(
     objectives = ["mlm" if direction == "bidirectional" else one_way] * predicts + ["nsp"] * next_sentence
     if objectives:
         add_objectives(config, "+".join(objectives))
-    shapes = body_shapes(config, vocab_size, predicts=predicts, pools=pools)
+    try:
+        shapes = body_shapes(config, vocab_size, predicts=predicts, pools=pools)
+    except UserError as error:
+        raise UserError(f"{weights}: its config makes no model ({error})") from error
     if next_sentence:
         shape = lambda *axes: jax.ShapeDtypeStruct(axes, np.float32)
         shapes |= {"heads_nsp": {"kernel": shape(model["width"], 2), "bias": shape(2)}}
@@ -226,10 +229,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_count(settings: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
-    """A positive whole number of a config. Raises: UserError: it is something else, or missing without a default."""
+    """A positive int32 of a config. Raises: UserError: it is something else, or missing without a default."""
     value = settings.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{path}: {key}={value!r} must be a positive whole number")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
+        raise UserError(f"{path}: {key}={value!r} must be a positive whole number, below 2^31")
     return value
 
 

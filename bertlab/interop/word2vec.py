@@ -10,12 +10,12 @@ whatever is between spaces, and splits only if that fails.
 
 import codecs
 import gzip
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from bertlab import objectives
+from bertlab.compressed import read_whole
 from bertlab.config import base_config
 from bertlab.data.tokenizers import WordsTokenizer
 from bertlab.data.vocabularies import SPECIALS
@@ -81,7 +81,7 @@ def write_vectors(run: Imported, target: Path, *, header: bool) -> None:
         if not word or any(character in word for character in " \n\r\t"):
             raise UserError(f"{target}: the word {word!r} contains white space, and this format does not allow it")
     binary = header and target.name.removesuffix(".gz").endswith(".bin")
-    with open_file(target, "wb") as file:
+    with (gzip.open if target.suffix == ".gz" else open)(target, "wb") as file:
         if header:
             file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
         for word, vector in zip(words, vectors):
@@ -94,20 +94,11 @@ def read_file(source: Path) -> bytes:
     """A file's contents, plain or .gz, without a byte order mark.
 
     Raises:
-        UserError: the path is a directory, or the compressed file is damaged.
+        UserError: the path is a directory, or as `bertlab.compressed.read_whole`.
     """
     if source.is_dir():
         raise UserError(f"{source} is a directory; name the file of word vectors in it")
-    try:
-        with open_file(source, "rb") as file:
-            return file.read().removeprefix(codecs.BOM_UTF8)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{source} is damaged ({error}); download it again") from None
-
-
-def open_file(path: Path, mode: str):
-    """Opens a binary file, compressed if its name ends in .gz."""
-    return gzip.open(path, mode) if path.name.endswith(".gz") else open(path, mode)
+    return read_whole(source).removeprefix(codecs.BOM_UTF8)
 
 
 def _is_text(body: bytes, count: int, width: int) -> bool:

@@ -463,7 +463,7 @@ def _named(tasks: str) -> list[str]:
 
 def _label_counts(text: str) -> list[int]:
     """The numbers in "100+1000+all", 0 for "all"."""
-    counts = [0 if part == "all" else int(part) if part.isdigit() else -1 for part in text.split("+") if part]
+    counts = [0 if part == "all" else int(part) if part.isdecimal() else -1 for part in text.split("+") if part]
     if len(set(counts)) < len(counts) or any(count < 0 or part == "0" for count, part in zip(counts, text.split("+"))):
         raise UserError(f"labels={text}: give numbers of examples, each once, as in labels=100+1000+all")
     return counts

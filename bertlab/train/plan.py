@@ -208,7 +208,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
         UserError: the topology is unknown, JAX has started with fewer CPU devices, or libtpu is not installed.
     """
     kind, _, shape = topology.partition(":")
-    if kind == "cpu" and shape.isdigit() and int(shape):
+    if kind == "cpu" and shape.isdecimal() and int(shape):
         if len(found := jax.devices("cpu")) < int(shape):
             raise UserError(
                 f"JAX runs with {len(found)} CPU devices, but --topology asks for {shape}; set JAX_NUM_CPU_DEVICES={shape}"

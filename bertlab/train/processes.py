@@ -55,7 +55,7 @@ def join() -> None:
             raise UserError(f"{', '.join(given)} without {' and '.join(missing)}: processes that train together need all three")
         if not re.fullmatch(r".+:\d+", given[ADDRESS]):
             raise UserError(f"{ADDRESS}={given[ADDRESS]}: expected host:port of process 0, or auto")
-        if wrong := [name for name in (COUNT, INDEX) if not given[name].isdigit()]:
+        if wrong := [name for name in (COUNT, INDEX) if not given[name].isdecimal()]:
             raise UserError(f"{wrong[0]}={given[wrong[0]]}: expected a number")
         arguments = {"coordinator_address": given[ADDRESS], "num_processes": int(given[COUNT]), "process_id": int(given[INDEX])}
         if arguments["process_id"] >= arguments["num_processes"]:

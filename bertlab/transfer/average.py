@@ -43,15 +43,15 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
     labels = load_task(task, config["task_data"]).labels
     together = lambda lines: [task.kind.average(of_example, labels) for of_example in zip(*lines.values(), strict=True)]
     has_valid = all(Run(run).predictions("valid").exists() for run in runs)
+    names = ", ".join(str(Run(run).predictions(split)) for run in runs)
     try:
         valid = together(_read_predictions(runs, "valid")) if has_valid else None
         averaged, _ = task.kind.finish(together(lines), valid, ConfigDict(transfer_of(config)))
         found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
         return found | {"average": scores_of(task, labels, averaged)}
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(str(error) if any(str(run) in str(error) for run in runs) else f"{names}: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        names = ", ".join(str(Run(run).predictions(split)) for run in runs)
         reason = f"{type(error).__name__}: {error}"
         raise UserError(
             f"{names}: these are not predictions on {config['task']} ({reason}); run the fine-tunings again"

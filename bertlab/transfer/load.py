@@ -6,12 +6,9 @@ has seen most.
 
 import dataclasses
 import functools
-import gzip
-import lzma
 import operator
 import os
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
+from bertlab.compressed import read_whole
 from bertlab.config import base_config, is_finetuning
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
@@ -466,17 +464,16 @@ def embed_file(
 
 
 def read_lines(path: Path, flag: str) -> list[str]:
-    """The lines of a UTF-8 file, plain or compressed (.gz, .xz), without line ends.
+    """The lines of a UTF-8 file, plain or compressed (.gz, .xz, .zst), without line ends.
 
     Raises:
-        UserError: names the flag; the file cannot be read.
+        UserError: names the flag; the file cannot be read, or as `bertlab.compressed.read_whole`.
     """
-    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     try:
-        with opened(path, "rb") as file:
-            lines = file.read().decode("utf-8-sig").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, MemoryError) as error:
+        lines = read_whole(path, f"{flag}={path}").decode("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError, MemoryError) as error:
         raise UserError(
-            f"{flag}={path}: {str(error) or 'too large for the memory'}; give a UTF-8 file, plain or compressed (.gz, .xz)"
+            f"{flag}={path}: {str(error) or 'too large for the memory'}; give a UTF-8 file, plain or compressed (.gz, .xz or"
+            " .zst)"
         ) from None
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

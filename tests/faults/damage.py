@@ -39,7 +39,17 @@ VALUES = (
     {"x": {}},
     [1, "a"],
 )
-NUMBERS = (b"0", b"-1", b"00", b"1e999", b"99999999999", b"9223372036854775807", b"18446744073709551616", b"7" * 5000)
+NUMBERS = (
+    b"0",
+    b"-1",
+    b"00",
+    b"1e999",
+    b"99999999999",
+    b"9223372036854775807",
+    b"18446744073709551616",
+    b"7" * 5000,
+    "²".encode(),
+)
 DEEP = 100_000
 
 
@@ -56,10 +66,13 @@ def damages(content: bytes, name: str, rounds: int) -> Iterator[tuple[str, bytes
         yield f"JSON {value.decode()}", value
     for number in range(rounds):
         rng = random.Random(f"{name} {number}")
-        kind = rng.choice(
-            [_cut, _flip, _flip, _overwrite, _insert, _remove, _repeat, _number, _huge, _json, _json, _json, _nest]
-        )
-        yield f"{kind.__name__[1:]} {number}", kind(content, rng)
+        yield damaged(content, rng, number)
+
+
+def damaged(content: bytes, rng: random.Random, number: int = 0) -> tuple[str, bytes]:
+    """(What was done, the content) after one random damage; the number is for messages."""
+    kind = rng.choice([_cut, _flip, _flip, _overwrite, _insert, _remove, _repeat, _number, _huge, _json, _json, _json, _nest])
+    return f"{kind.__name__[1:]} {number}", kind(content, rng)
 
 
 def _place(content: bytes, rng: random.Random) -> int:
@@ -127,13 +140,13 @@ def _nest(content, rng):
 
 def _json(content, rng):
     """One value of a JSON file, or of a line of JSON, becomes another, goes, or gets another key."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return _dumped(json.loads(content), rng)
     parts = content.split(b"\n")
     if not (filled := [number for number, line in enumerate(parts) if line[:1] == b"{"]):
         return _flip(content, rng) if content else content
     number = rng.choice(filled)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         parts[number] = _dumped(json.loads(parts[number]), rng)
     return b"\n".join(parts)
 
@@ -220,8 +233,8 @@ def try_damages(reader, folder: Path) -> tuple[int, dict[str, str]]:
     for name in names:
         file = folder / name
         content = file.read_bytes()
-        for what, damaged in [("as it is", content), *damages(content, f"{reader.name} {name}", round(ROUNDS * reader.share))]:
-            file.write_bytes(damaged)
+        for what, changed in [("as it is", content), *damages(content, f"{reader.name} {name}", round(ROUNDS * reader.share))]:
+            file.write_bytes(changed)
             tried += 1
             if said := complaint(reader.read, folder, file):
                 wrong.setdefault(said, f"{name} {what}")

@@ -95,6 +95,8 @@ def corpora() -> Iterator[Reader]:
         yield Reader(
             f"corpus .{kind}{ending.replace('__', '.')}", files(**{f"a__{kind}{ending}": pack(content.encode())}), read_corpus
         )
+    splits = files(**{f"{of}__txt": lines(*TEXTS) for of in ("train", "valid", "test")})
+    yield Reader("published splits", splits, lambda folder: [*open_corpus(f"splits:{folder}").documents()])
 
 
 def texts() -> Iterator[Reader]:
@@ -138,6 +140,16 @@ SQUAD = {
     ],
 }
 RACE = {"article": "The parser reads.", "questions": ["What reads?"], "options": [["a", "b", "c", "d"]], "answers": ["B"]}
+SENSES = """<?xml version="1.0" encoding="UTF-8" ?>
+<corpus lang="en" source="x">
+<text id="d0">
+<sentence id="d0.s0">
+<wf lemma="the" pos="DET">The</wf>
+<instance id="d0.s0.t0" lemma="bank" pos="NOUN">bank</instance>
+</sentence>
+</text>
+</corpus>
+"""
 # Task -> its files: a training and a development set.
 TASK_FILES: Mapping[str, Mapping[str, str]] = {
     "sst2": {
@@ -233,13 +245,32 @@ TASK_FILES: Mapping[str, Mapping[str, str]] = {
         )
         for of in ("train", "valid")
     },
+    "edges_srl": {
+        f"{of}__edges__json": lines(
+            {"text": "Ian ate ice cream .", "targets": [{"span1": [1, 2], "span2": [0, 1], "label": "A0"}], "info": {}}
+        )
+        for of in ("train", "dev", "test")
+    },
+    "wsd": {
+        "index__sense": lines("bank%1:14:00:: 08420278 1 20", "bank%1:17:01:: 09213565 2 25"),
+        **{f"{of}__data__xml": SENSES for of in ("semcor", "ALL")},
+        **{f"{of}__gold__key__txt": "d0.s0.t0 bank%1:14:00::\n" for of in ("semcor", "ALL")},
+    },
+    "coarse_wsd": {
+        "crane_in_classes_map__txt": json.dumps({"0": "crane_machine", "1": "crane_bird"}),
+        **{f"crane_in_{of}__data__txt": lines("1\tA crane lifts .", "1\tThe crane sings .") for of in ("train", "test")},
+        **{f"crane_in_{of}__gold__txt": lines("0", "1") for of in ("train", "test")},
+    },
 }
+# Tasks that read more than a file of each split: all are damaged.
+OF_SEVERAL_FILES = ("wsd", "coarse_wsd")
 
 
 def tasks() -> Iterator[Reader]:
     for name, contents in TASK_FILES.items():
         read = lambda folder, name=name: load_task(find_task(name), {"directory": str(folder), "dev": "valid"})
         damaged = tuple(path.replace("_in_", "/").replace("__", ".") for path in contents if "train" in path)[:2]
+        damaged = () if name in OF_SEVERAL_FILES else damaged
         yield Reader(f"task {name}", files(**contents), read, only=damaged)
 
 

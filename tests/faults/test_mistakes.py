@@ -47,6 +47,10 @@ def test_one_sentence_and_status_2_before_anything_is_made(arguments, named, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_line_ends_and_codes_for_terminals_that_a_file_holds_are_shown_as_text():
+    assert str(UserError("the label 'a\nb', é, \x1b[31m and \ud800")) == r"the label 'a\nb', é, \x1b[31m and \ud800"
+
+
 def test_an_empty_config_of_a_run_is_named(tmp_path, capsys):
     (tmp_path / "config.json").touch()
     assert cli.main(["train", CONFIG, "--config.mesh.data=1", f"--workdir={tmp_path}"]) == 2

@@ -201,7 +201,8 @@ def test_a_pickle_is_never_opened(tmp_path):
         ("bert", {"vocab_size": 41}, "expected \\(41, 16\\), found \\(40, 16\\)"),
         ("roberta", {"hidden_act": "relu"}, "hidden_act='relu'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
-        ("gpt2", {"n_head": 3}, "heads"),
+        ("gpt2", {"n_head": 3}, r"source: its config makes no model \(config\.model\.width=16 .*heads=3"),
+        ("openai-gpt", {"n_positions": 2**63 - 1}, "n_positions=9223372036854775807 must be a positive whole number, below"),
     ],
 )
 def test_config_keys_that_cannot_be_honoured(kind, config, message, tmp_path):

@@ -1,11 +1,14 @@
 """Damaged TensorFlow checkpoints and PyTorch files, as `tests/faults/test_readers.py` does with what needs no such library."""
 
+import zipfile
+
 import numpy as np
 import pytest
 import tensorflow
 import torch
 
 from bertlab.config import base_config
+from bertlab.errors import UserError
 from bertlab.interop import fastai, google
 from bertlab.interop.base import body_shapes, write
 from tests.faults.damage import try_damages
@@ -58,3 +61,18 @@ def test_a_damaged_file_gives_a_result_or_a_sentence(reader, tmp_path):
     tried, wrong = try_damages(reader, folder)
     print(f"{reader.name}: {tried} damaged files")
     assert not wrong, "\n".join(f"{what}: {said}" for said, what in wrong.items())
+
+
+def test_an_archive_that_unpacks_to_more_than_itself_is_refused(tmp_path):
+    """torch.load would unpack it: 67 MB of 260 kB here."""
+    write_fastai(tmp_path)
+    path = tmp_path / "lm_fwd.pth"
+    torch.save({"a": torch.zeros(1 << 24)}, path)
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    assert torch.load(path, weights_only=True)["a"].shape == (1 << 24,)
+    with pytest.raises(UserError, match=r"lm_fwd\.pth.*it unpacks to more than its own size"):
+        fastai.load(path)

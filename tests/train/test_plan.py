@@ -122,7 +122,10 @@ def test_other_models_have_a_plan(recipe, small_config):
 @pytest.mark.parametrize(
     ("topology", "message"),
     [
-        *((topology, f"--topology={topology}: .*cpu:8") for topology in ("v9:2x2", "v5e", "v5e:", "cpu:x", "cpu:", "cpu:0")),
+        *(
+            (topology, f"--topology={topology}: .*cpu:8")
+            for topology in ("v9:2x2", "v5e", "v5e:", "cpu:x", "cpu:²", "cpu:", "cpu:0")
+        ),
         ("cpu:999", "JAX_NUM_CPU_DEVICES=999"),
     ],
 )

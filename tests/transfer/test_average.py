@@ -114,7 +114,10 @@ def test_each_word_has_the_tag_with_the_highest_mean_probability(tagged):
     assert average([second, cut])["average"]["entity_f1"] == 1
     assert average([cut, cut])["average"]["entity_f1"] == pytest.approx(2 / 3)
     old = written(first.parent / "old", first.parent / "tags.py", {"gold": ["B-PER", "O", "B-LOC"], "predicted": ["O"] * 3})
-    with pytest.raises(UserError, match="prediction of example 0 has no 'probabilities' to average: an older version"):
+    with pytest.raises(
+        UserError,
+        match=r"old/predictions/test\.jsonl.*: a run's prediction of example 0 has no 'probabilities' to average: an older",
+    ):
         average([first, old])
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bertlab.errors import UserError
-from bertlab.files import read_json
+from bertlab.files import misfit, read_json
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds.sense import Sense
 from bertlab.transfer.tasks.assemble import check_task
@@ -104,6 +104,10 @@ def read_instances(path: Path, first: Mapping[str, str]) -> Iterator[Example]:
     except ElementTree.ParseError as error:
         said = str(error).partition(":")[0]
         raise UserError(f"{path}:{error.position[0]}: not valid XML ({said}); give the file as published") from None
+    except UserError:
+        raise
+    except (LookupError, ValueError) as error:  # the encoding that its first line names
+        raise UserError(f"{path}:1: {error}; give the file as published") from None
 
 
 def _instances(path: Path, sentence, senses: Mapping[str, tuple[str, ...]], first: Mapping[str, str]) -> Iterator[Example]:
@@ -166,8 +170,8 @@ def read_word(folder: Path, split: str) -> Iterator[Example]:
     if missing := [path for path in (data, gold) if not path.is_file()]:
         raise UserError(f"{missing[0]} is missing; give the folder as published")
     classes = read_json(folder / "classes_map.txt")
-    if not isinstance(classes, dict):
-        raise UserError(f"{folder / 'classes_map.txt'}: expected a JSON object of classes, found {type(classes).__name__}")
+    if wrong := misfit(classes, {str: str}):
+        raise UserError(f"{folder / 'classes_map.txt'}: {wrong}; give the file as published")
     answers = [line.strip() for _, line in read_lines(gold)]
     lines = list(read_lines(data))
     if len(answers) != len(lines):
@@ -176,7 +180,7 @@ def read_word(folder: Path, split: str) -> Iterator[Example]:
         where = f"{data}:{number}"
         place, _, sentence = line.partition("\t")
         words = sentence.split()
-        if not place.strip().isdigit() or int(place) >= len(words):
+        if not re.fullmatch(r"[0-9]{1,9}", place.strip()) or int(place) >= len(words):
             raise UserError(f"{where}: expected a word's number, a tab and the sentence, found {line[:60]!r}")
         if answer not in classes:
             raise UserError(f"{gold}:{number}: {answer!r} is not one of the classes {', '.join(classes)}")

@@ -108,6 +108,11 @@ def test_the_folders_of_coarse_wsd_20(tmp_path):
             "instance d000.s000.t001: its gold file has no line",
         ),
         ("Evaluation_Datasets/ALL/ALL.gold.key.txt", "d000.s000.t000\n", r"key.txt:1: expected an instance and its senses"),
+        (
+            "Evaluation_Datasets/ALL/ALL.data.xml",
+            '<?xml version="1.0" encoding="UTF-0"?><a/>',
+            r"xml:1: unknown encoding: UTF-0",
+        ),
         ("Evaluation_Datasets/ALL/ALL.gold.key.txt", None, "put its senses beside it"),
         ("Evaluation_Datasets/ALL/ALL.data.xml", "<corpus>\n<text>", r"ALL.data.xml:2: not valid XML \(no element found"),
         (
@@ -131,6 +136,8 @@ def test_files_that_are_not_as_published_are_refused(data, file, text, message):
         ("train.gold.txt", "0\n", r"train.gold.txt: 1 classes for the 2 sentences"),
         ("train.gold.txt", "0\n2\n", r"train.gold.txt:2: '2' is not one of the classes 0, 1"),
         ("train.data.txt", "1\tbank\n0\tbank\n", r"train.data.txt:1: expected a word's number"),
+        ("train.data.txt", "²\tbank a\n0\tbank b\n", r"train.data.txt:1: expected a word's number"),
+        ("classes_map.txt", '{"0": "a", "1": ["b"]}', r"classes_map.txt: 1 must be text, not \"\['b'\]\"; give"),
         ("test.data.txt", None, r"test.data.txt is missing"),
     ],
 )
