@@ -7,20 +7,24 @@
     run.stage("finetune", "sst2").result     # the result.json of a fine-tuning; it is a run as well
 
 Nothing is read until you ask for it, and nothing is kept: a file that another process writes is read as it is now. Files are
-replaced in one move, so a reader never sees half of one.
+replaced in one move, so a reader never sees half of one. A finished run and a study have files.json (`bertlab.checksums`), and
+config.json and study.json the version of the format of all files of their directory.
 """
 
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertlab import keys
+from bertlab import checksums, keys
 from bertlab.config import as_saved
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json, write_json, write_text
+
+FORMAT = 1
+"""Of the directories that this version writes. Those without a number were written before it existed and are read as well."""
 
 
 class TextFile:
@@ -52,7 +56,8 @@ class TextFile:
 
     def delete(self) -> None:
         """Removes the file if it is there."""
-        self.path.unlink(missing_ok=True)
+        with checksums.renewed(self.path):
+            self.path.unlink(missing_ok=True)
 
 
 class JsonFile(TextFile):
@@ -98,10 +103,40 @@ class JsonFile(TextFile):
         Raises:
             ValueError: A number is not finite.
         """
-        write_json(self.path, value)
+        with checksums.renewed(self.path):
+            write_json(self.path, value)
 
 
-class ConfigFile(JsonFile):
+class VersionedFile(JsonFile):
+    """A JSON object whose file also has the version of its directory's format."""
+
+    def read(self) -> dict[str, Any]:
+        """The object; raises as `JsonFile.read`, and for the format of a newer version."""
+        value = super().read()
+        found = value.pop("format", 0)
+        if not isinstance(found, int) or found > FORMAT:
+            raise UserError(
+                f"{self.path} has format {found}, and this version of bertlab reads formats up to {FORMAT}; use the newer"
+                " version that wrote it"
+            )
+        return value
+
+    def write(self, value: Any) -> None:
+        """As `JsonFile.write`."""
+        super().write({"format": FORMAT, **value})
+
+
+class StudyFile(VersionedFile):
+    """study.json; its directory has files.json from the start."""
+
+    def write(self, value: Any) -> None:
+        """As `JsonFile.write`."""
+        if not (self.path.parent / checksums.LIST).exists():
+            checksums.write_list(self.path.parent, ())
+        super().write(value)
+
+
+class ConfigFile(VersionedFile):
     """A run's config.json, read by `bertlab.config.as_saved`."""
 
     def __init__(self, path: Path, remedy: str):
@@ -208,6 +243,7 @@ class Run:
         task_text: The texts that an adaptation reads, a JSON object a line.
         checkpoints: One folder a step (`bertlab.train.checkpoint`).
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
+        files: The sizes and digests of the files of a finished run (`bertlab.checksums`).
         log: The output of the run's worker.
         lock: Held by the process at work on the run.
         profile, tensorboard, slurm: Folders of the tools that they are named after.
@@ -239,6 +275,7 @@ class Run:
         self.task_text = TextFile(at / "task_text.jsonl")
         self.checkpoints = at / "checkpoints"
         self.tokenizer = at / "tokenizer"
+        self.files = at / checksums.LIST
         self.log = at / "log.txt"
         self.lock = at / "run.lock"
         self.profile = at / "profile"
@@ -247,6 +284,31 @@ class Run:
 
     def __str__(self) -> str:
         return str(self.directory)
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Writes the config; the run is not finished, so it has no files.json."""
+        self.files.unlink(missing_ok=True)
+        self.config.write(config)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Writes files.json and, as the last file, the result."""
+        self.list_files()
+        self.result.write(result)
+
+    def list_files(self) -> None:
+        """Writes files.json, of the files that there are now; those that are written later are added."""
+        files = [of.path for of in vars(self).values() if isinstance(of, (JsonFile, MetricsFile))]
+        files += [*self.tokenizer.glob("*"), *(self.directory / "predictions").glob("*")]
+        checksums.write_list(self.directory, filter(Path.is_file, files))
+
+    def require_whole(self) -> None:
+        """Refuses a finished run of whose files one is damaged or missing; not its checkpoints, which are checked when read.
+
+        Raises:
+            UserError: Names the file.
+        """
+        remedy = f"delete {self} and run it again; delete {self.files} if you changed it yourself"
+        checksums.require_whole(self.directory, remedy)
 
     def beside(self, name: str) -> "Run":
         """Another run of the same study."""
@@ -259,6 +321,10 @@ class Run:
     def tasks(self, kind: str) -> list[str]:
         """The tasks that have a directory of an adaptation or a fine-tuning, sorted."""
         return sorted(path.name for path in (self.directory / kind).glob("*") if path.is_dir())
+
+    def stages(self) -> list[tuple[str, str]]:
+        """(kind, task) for `stage` of all adaptations and fine-tunings that there are."""
+        return [(kind, task) for kind in ("adapt", "finetune") for task in self.tasks(kind)]
 
     def predictions(self, split: str) -> TextFile:
         """A fine-tuning's predictions for a split, a JSON object an example."""
@@ -321,12 +387,21 @@ class StudyDirectory:
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = at = Path(directory)
-        self.study = JsonFile(at / "study.json", form={**_STUDY, "runs": [_RUN]})
+        self.study = StudyFile(at / "study.json", form={**_STUDY, "runs": [_RUN]})
         self.settled = JsonFile(at / "settled.json")
         self.rule = JsonFile(at / "until_decided.json")
         self.lock = at / "sweep.lock"
         self.page = at / "report.html"
         self.report = at / "report"
+
+    def require_whole(self) -> None:
+        """Refuses a study of whose own files, or a published study of whose files one is damaged or missing.
+
+        Raises:
+            UserError: Names the file.
+        """
+        own = f"delete {self.directory / checksums.LIST} if you changed it yourself"
+        checksums.require_whole(self.directory, f"publish the study again; {own}")
 
     def run(self, name: str) -> Run:
         """The directory of one of its runs."""

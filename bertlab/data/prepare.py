@@ -30,7 +30,7 @@ from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
 from bertlab.data.parallel import grouped, ordered_map
-from bertlab.data.prepared import TEMPORARY, Prepared, load_prepared, write_list
+from bertlab.data.prepared import FORMAT_VERSION, TEMPORARY, Prepared, load_prepared, write_list
 from bertlab.data.splits import Splits, check_fractions, named_splits, read_in_splits, require_documents
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, normalise, train_on_sample
 from bertlab.data.vocabularies import sample_texts
@@ -40,8 +40,6 @@ from bertlab.files import cache_directory, refuse_unwritable, temporary_folder, 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 """Totals over the documents of a split; see `Prepared.statistics`."""
 
-# Raise it when a change of the code changes the output.
-FORMAT_VERSION = 4
 
 _DOCUMENTS_PER_SHARD = 1 << 15
 _CHUNK_CHARACTERS = 1 << 18
@@ -185,6 +183,7 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
         statistics, counts = backend.write_dataset(temporary, tokenizer)
         np.save(temporary / "counts.npy", counts)
         summary = {
+            "format": FORMAT_VERSION,
             "fingerprint": fingerprint,
             "statistics": statistics,
             "corpus": options["corpus"],

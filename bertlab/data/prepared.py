@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +12,19 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from bertlab import checksums
 from bertlab.data.arrays import read_array
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import parse_json, write_json
+from bertlab.files import parse_json
+
+FORMAT_VERSION = 4
+"""Raise it when a change of the code changes the output. It is part of the fingerprint, so `prepare` meets no other version."""
 
 TEMPORARY = ".preparing"
 """Prefix of temporary folders in the cache directory."""
 
-_SUMMARY, _LIST = "prepared.json", "files.json"
+_SUMMARY = "prepared.json"
 _AGAIN = "delete {} and run the same command again: it prepares the corpus anew"
 
 
@@ -126,7 +129,8 @@ class PreparedSource:
         except IndexError:  # ends a loop over the documents
             raise
         except Exception as error:  # the readers of TFDS and ArrayRecord raise many kinds
-            raise _damaged(Path(self._directory), "dataset", " ".join(f"{what}: {error}".split())) from error
+            directory, found = Path(self._directory), " ".join(f"{what}: {error}".split())
+            raise _damaged(directory, directory / "dataset", found) from error
 
     def __len__(self) -> int:
         with self._whole("the number of documents"):
@@ -183,15 +187,13 @@ class PartOfSource:
 
 
 def write_list(directory: Path) -> None:
-    """Writes files.json, what every file of a finished folder must be, so that `load_prepared` notices damage.
+    """Writes the list of a finished folder's files, so that `load_prepared` notices damage.
 
     Files of documents are large and have checksums of their own, so only their sizes are in it.
     """
-    files = {}
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-        digest = {} if "array_record" in path.name else {"blake2b": _digest(path)}
-        files[path.relative_to(directory).as_posix()] = {"bytes": path.stat().st_size} | digest
-    write_json(directory / _LIST, files)
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    documents = [path for path in files if "array_record" in path.name]
+    checksums.write_list(directory, set(files) - set(documents), documents)
 
 
 def load_prepared(directory: str | Path) -> Prepared:
@@ -202,37 +204,23 @@ def load_prepared(directory: str | Path) -> Prepared:
         only the sizes are compared here. Folders of earlier versions have no list of their files.
     """
     directory = Path(directory)
-    if (directory / _LIST).is_file():
-        _check_list(directory)
+    if damage := checksums.find_damage(directory):
+        raise _damaged(directory, *damage)
     if not (directory / _SUMMARY).is_file():
         raise UserError(f"{directory} is not a prepared corpus (no {_SUMMARY}); delete it and prepare again.")
     try:
         summary = parse_json((directory / _SUMMARY).read_text(encoding="utf-8"))
         fingerprint, statistics = summary["fingerprint"], summary["statistics"]
+        found = summary.get("format", FORMAT_VERSION)  # the first versions with this format did not write it
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(directory, _SUMMARY, f"{type(error).__name__}: {error}") from error
+        raise _damaged(directory, directory / _SUMMARY, f"{type(error).__name__}: {error}") from error
+    if found != FORMAT_VERSION:
+        raise UserError(
+            f"{directory / _SUMMARY} has format {found}, and this version of bertlab reads format {FORMAT_VERSION};"
+            f" {_AGAIN.format(directory)}"
+        )
     return Prepared(directory, load_tokenizer(directory / "tokenizer"), fingerprint, statistics)
 
 
-def _check_list(directory: Path) -> None:
-    """Compares a folder with its list. Raises: UserError: names the file that is missing or damaged."""
-    try:
-        files = {name: (of["bytes"], of.get("blake2b")) for name, of in parse_json((directory / _LIST).read_text()).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(directory, _LIST, f"{type(error).__name__}: {error}") from error
-    for name, (size, digest) in files.items():
-        path = directory / name
-        if not path.is_file():
-            raise _damaged(directory, name, "it is missing")
-        if path.stat().st_size != size:
-            raise _damaged(directory, name, f"it has {path.stat().st_size} bytes instead of {size}")
-        if digest and _digest(path) != digest:
-            raise _damaged(directory, name, f"its content does not match {_LIST}")
-
-
-def _damaged(directory: Path, name: str, what: str) -> UserError:
-    return UserError(f"{directory / name} is damaged ({what}); {_AGAIN.format(directory)}")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+def _damaged(directory: Path, file: Path, what: str) -> UserError:
+    return UserError(f"{file} is damaged ({what}); {_AGAIN.format(directory)}")

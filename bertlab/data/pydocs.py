@@ -12,7 +12,6 @@ each split gets some text of every kind. Held-out text comes from the same modul
 import ast
 import hashlib
 import itertools
-import json
 import os
 import re
 import sys
@@ -22,10 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertlab import checksums
 from bertlab.data.documents import Document
 from bertlab.data.prose import paragraphs
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, misfit, read_json, write_text
+from bertlab.files import cache_directory, misfit
 
 # Raise it with every change of the code that changes the text.
 EXTRACTION_VERSION = 3
@@ -112,13 +112,13 @@ def _extracted(directory: str) -> Path:
         digest.update(f"{name}\0{len(source)}\0".encode() + source)
     path = cache_directory(directory) / f"pydocs-{digest.hexdigest()[:16]}.json"
     if not path.exists():
-        write_text(path, json.dumps(_extract(sources)))
+        checksums.write_cached(path, _extract(sources))
     return path
 
 
 def _held(path: Path) -> list:
     """The content of that file. Raises: UserError: it is damaged."""
-    held = read_json(path)
+    held = checksums.read_cached(path)
     if wrong := misfit(held, [list]) or ("" if all(len(one) == 2 for one in held) else "a section has no two parts"):
         raise UserError(f"{path} is damaged: {wrong}; delete it, and it is made anew")
     return held

@@ -304,6 +304,7 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
             raise UserError(f"{source}: the vocabulary changes when saved and loaded; remove line breaks from its words")
         save_params(directory, imported.params)
         run.imported.write(description)
+        run.list_files()
     return description
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bertlab import checksums
 from bertlab.data.facts import unique_tokens
 from bertlab.data.formats import FORMATS, Format
 from bertlab.errors import UserError
@@ -83,6 +84,7 @@ class Facts:
         failure: The last line of failed.txt; "" without one.
         imported: Whether the weights were trained elsewhere.
         step: The step at which the run is judged; None for its last. Lines after it, results and floors are left out.
+        damages: What is damaged in its files and checkpoints, named; None if it has no files.json.
     """
 
     directory: Path
@@ -94,6 +96,7 @@ class Facts:
     failure: str = ""
     imported: bool = False
     step: int | None = None
+    damages: Sequence[str] | None = None
 
     @functools.cached_property
     def train(self) -> list[dict[str, Any]]:
@@ -251,7 +254,23 @@ def read_facts(directory: str | Path, step: int | None = None) -> Facts:
         failure=(reasons or ["failed.txt is empty"])[-1].strip() if run.failed.exists() else "",
         imported=run.imported.exists(),
         step=step,
+        damages=_damages(run),
     )
+
+
+def _damages(run: Run) -> list[str] | None:
+    if not run.files.exists():
+        return None
+    found = map(checksums.find_damage, (run.directory, *(run.checkpoints / str(step) for step in run.steps())))
+    return ["{} is damaged ({})".format(*damage) for damage in found if damage]
+
+
+@check("files are as they were written")
+def _whole(facts: Facts) -> Finding | None:
+    if facts.damages is None:
+        raise CannotTell("files.json is missing: the run is not finished, or an earlier version wrote it")
+    advice = "restore these files, or delete the run and run it again"
+    return Finding("; ".join(facts.damages), advice) if facts.damages else None
 
 
 @check("run finished")

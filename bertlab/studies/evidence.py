@@ -332,7 +332,7 @@ def run_seconds(results: Results) -> Iterable[float]:
     """The time of every pretraining, adaptation and fine-tuning of a study, candidates for rates included."""
     for name in names_of(dict(results.study)):
         run = Run(results.path / name)
-        stages = [run, *(run.stage(kind, task) for kind in ("adapt", "finetune") for task in run.tasks(kind))]
+        stages = [run, *(run.stage(*stage) for stage in run.stages())]
         yield from (stage.result.get({}).get("seconds", 0.0) for stage in stages)
 
 

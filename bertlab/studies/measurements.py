@@ -200,6 +200,8 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
         variant = variant_name(label for axis, label in labels.items() if axis not in seeds)
         identity = {"run": name, "variant": variant or (study["title"] if repetitions else name), **labels}
+        for of in (pretraining, *(directory.stage(*stage) for stage in directory.stages())):
+            of.require_whole()
         lines = [] if scratch else pretraining.metrics.read()
         step = pretraining_step(run)
         result = result_at(pretraining, step)
@@ -278,6 +280,7 @@ def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
         UserError: The directory holds neither a study nor a run.
     """
     directory, single = StudyDirectory(path), Run(path)
+    directory.require_whole()
     if study := directory.study.get():
         if wrong := misfit(study, _READ):
             raise UserError(f"{directory.study} is damaged: {wrong}; restore it, or run the sweep again")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertlab import checksums
 from bertlab.errors import UserError
 from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec
@@ -34,9 +35,11 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         The directories that were added, such as "mlm-seed=1" and "mlm-seed=1/finetune/sst2".
 
     Raises:
-        UserError: The workdir holds no study, or the folder holds another one.
+        UserError: The workdir holds no study, the folder holds another one, or a file in one of them is damaged.
     """
     source, target = StudyDirectory(workdir), StudyDirectory(folder)
+    source.require_whole()
+    target.require_whole()
     study = source.study.read()
     if (there := target.study.get(study)["name"]) != study["name"]:
         raise UserError(f'{target.study} is of study "{there}", not "{study["name"]}"; give another folder')
@@ -54,6 +57,8 @@ def publish(workdir: Path, folder: Path) -> list[str]:
     target.settled.delete()
     if source.settled.exists():
         target.settled.write(source.settled.read())
+    files = [path for pattern in ("*.json", "*.jsonl", "*.txt") for path in folder.rglob(pattern)]
+    checksums.write_list(folder, [path for path in files if path.name != checksums.LIST])
     return added
 
 
@@ -61,9 +66,10 @@ def adopt(folder: Path, workdir: Path) -> None:
     """Copies a published study to a study's directory, without the runs and stages that have begun there.
 
     Raises:
-        UserError: The folder holds no study.
+        UserError: The folder holds no study, or one of its files is damaged.
     """
     published, target = StudyDirectory(folder), StudyDirectory(workdir)
+    published.require_whole()
     names = names_of(published.study.read())
     workdir.mkdir(parents=True, exist_ok=True)
     for name in ("study", "rule"):
@@ -74,7 +80,7 @@ def adopt(folder: Path, workdir: Path) -> None:
             shutil.copytree(
                 run.directory, there.directory, ignore=shutil.ignore_patterns("adapt", "finetune"), dirs_exist_ok=True
             )
-        for stage, task in [(kind, task) for kind in ("adapt", "finetune") for task in run.tasks(kind)]:
+        for stage, task in run.stages():
             if not there.stage(stage, task).directory.exists():
                 shutil.copytree(run.stage(stage, task).directory, there.stage(stage, task).directory)
 
@@ -120,8 +126,9 @@ def _copy(run: Run, copy: Run, workdir: Path) -> bool:
     """Copies the small files of a run or a stage, unless it is there; whether it did."""
     if copy.result.exists() or copy.diverged.exists():
         return False
+    run.require_whole()
     for file in sorted(run.directory.glob("*.json")):
-        if file.name not in (run.job.path.name, run.result.path.name):
+        if file.name not in (run.job.path.name, run.result.path.name, checksums.LIST):
             _write(JsonFile(file), JsonFile(copy.directory / file.name), workdir)
     if lines := run.metrics.read():
         copy.metrics.write("".join(json.dumps(line) + "\n" for line in thinned(lines)))

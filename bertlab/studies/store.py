@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertlab import objectives
+from bertlab import checksums, objectives
 from bertlab.config import not_default
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
@@ -38,7 +38,7 @@ from bertlab.train.schedules import warmup_steps
 # What belongs to a pretraining, in the order in which it is put into a run's directory. A run that is killed in between has a
 # config and no result, so it trains.
 _FILES = ("config", "environment", "data", "costs", "metrics", "evaluation", "floor", "tokenizer", "checkpoints", "measured")
-_FILES += ("result",)
+_FILES += ("files", "result")
 
 
 class Store:
@@ -65,7 +65,7 @@ class Store:
         """Copies the pretraining of a run that has not begun to its directory; returns whether the store has it.
 
         If not, `put` knows later from a file in the directory what the run began with. A stored pretraining without the steps
-        that `train.keep` names, its last one included, is left; of "log" it may lack some.
+        that `train.keep` names, its last one included, is left; of "log" it may lack some. So is one whose last is damaged.
         """
         config = self._config(run)
         if config is None or Run(directory).begun():
@@ -79,6 +79,8 @@ class Store:
         last = stored.result.read()["step"] if config.train.budget else config.train.steps
         named = ",".join(part for part in config.train.keep.split(",") if part.strip() != LOG)
         if not {last, *kept_steps(named, last)} <= set(stored.steps()):
+            return False
+        if checksums.find_damage(stored.checkpoints / str(last)):
             return False
         with temporary_folder(directory.parent, "taken") as folder:
             for source, target in zip(_copy(stored, folder), _paths(Run(directory)), strict=True):
@@ -153,6 +155,7 @@ def _paths(run: Run) -> list[Path]:
 
 def _copy(run: Run, folder: Path) -> list[Path]:
     """Copies a pretraining to a folder; returns the paths there. Only checkpoints are linked: they are never written again."""
+    run.require_whole()
     folder.mkdir(exist_ok=True)
     paths = _paths(Run(folder))
     for source, target in zip(_paths(run), paths, strict=True):
@@ -160,6 +163,8 @@ def _copy(run: Run, folder: Path) -> list[Path]:
             shutil.copytree(source, target, copy_function=_link if source == run.checkpoints else shutil.copy2)
         elif source.exists():
             shutil.copyfile(source, target)
+    if run.files.exists():
+        Run(folder).list_files()  # not all files of a run are stored
     return paths
 
 

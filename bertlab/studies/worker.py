@@ -205,7 +205,7 @@ def stand_on(given: Path, run: RunSpec, directory: Path) -> None:
     if from_scratch(task_config(run, task).transfer.random for task in run.downstream):
         costs |= NO_COSTS
     Run(directory).measured.write({})
-    Run(directory).result.write({"run": str(given), **costs, "metrics": {}})
+    Run(directory).finish({"run": str(given), **costs, "metrics": {}})
 
 
 def common_step(settings: Iterable[Mapping[str, Any]]) -> int | None:
@@ -240,7 +240,7 @@ def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
     run, answered = Run(directory), Run(finetunings[0]).most_frequent  # of the same examples
     if answered.exists():
         run.most_frequent.write(answered.read())
-    run.result.write({"averages": [str(path) for path in finetunings], "metrics": scores})
+    run.finish({"averages": [str(path) for path in finetunings], "metrics": scores})
 
 
 def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1) -> Path:

@@ -1,4 +1,9 @@
-"""Orbax checkpoints: the training state, data position and progress of a step, saved together or not at all."""
+"""Orbax checkpoints: the training state, data position and progress of a step, saved together or not at all.
+
+Each has a list of its files (`bertlab.checksums`), written before it gets its name, so that damage to any of them is noticed
+when it is read. Training then goes on from the last whole checkpoint; whoever reads parameters is refused, as those of another
+step would be another model's.
+"""
 
 import contextlib
 import logging
@@ -14,10 +19,11 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from bertlab import checksums
 from bertlab.errors import RunFailed, UserError, code_of
 from bertlab.run import Run
 from bertlab.train.lora import build_adapter
-from bertlab.train.processes import is_first
+from bertlab.train.processes import is_first, meet
 
 
 class Checkpoints:
@@ -38,6 +44,7 @@ class Checkpoints:
             ),
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
+            async_options=_listing(self._directory),
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
         if is_first() and keep:  # a removal that failed or was killed leaves a part of a checkpoint
@@ -49,6 +56,34 @@ class Checkpoints:
     def latest(self) -> int | None:
         """The last complete step, or None."""
         return self._manager.latest_step()
+
+    def latest_whole(self) -> int | None:
+        """The last step whose files are as they were written, or None without checkpoints. All processes call it.
+
+        Later ones, which are damaged, are renamed, and a line says so.
+
+        Raises:
+            UserError: all are damaged.
+        """
+        damaged = {}
+        for step in reversed(Run(self._directory.parent).steps()) if is_first() else ():
+            if (damage := checksums.find_damage(self._directory / str(step))) is None:
+                break
+            damaged[step] = "{} is damaged ({})".format(*damage)
+        else:
+            if damaged:
+                raise UserError(
+                    f"{next(iter(damaged.values()))}, and there is no whole checkpoint before it; restore the file, or delete"
+                    f" {self._directory} and run the same command again: it starts over"
+                )
+        for other, what in damaged.items():
+            aside = self._directory / f"damaged-{other}"
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(self._directory / str(other), aside)
+            print(f"warning: {what}; training goes on from step {step}, and {aside} may be deleted", flush=True)
+        meet("damaged checkpoints are renamed")
+        self._manager.reload()
+        return self.latest()
 
     def latest_path(self) -> str:
         """The path of the last complete step, for messages."""
@@ -126,6 +161,48 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
         raise UserError(f"{directory / str(step)} cannot be read ({reason}); remove it to {then}") from error
 
 
+def _listing(directory: Path) -> ocp.AsyncOptions:
+    """Has the first process list the files of a checkpoint when all are written and it has not got its name yet."""
+
+    def write_list() -> None:
+        (unnamed,) = directory.glob("*.orbax-checkpoint-tmp*")
+        # Orbax still changes its own files at the top, which hold only times and names.
+        checksums.write_list(unnamed, [path for path in unnamed.glob("*/**/*") if path.is_file()])
+
+    return ocp.AsyncOptions(post_finalization_callback=write_list)
+
+
+def lacks_last(run: Run) -> bool:
+    """Whether a finished run has checkpoints, but not that of its last step."""
+    steps = run.steps()
+    return bool(steps) and run.result.get({}).get("step", steps[-1]) not in steps
+
+
+def needs_repair(run: Run) -> bool:
+    """Whether a finished run's checkpoint of its last step is damaged or missing; False if it has none of any step."""
+    steps = run.steps()
+    return lacks_last(run) or (bool(steps) and checksums.find_damage(run.checkpoints / str(steps[-1])) is not None)
+
+
+def refuse_damaged(run: Run, step: int) -> None:
+    """Checks every file of a checkpoint.
+
+    Raises:
+        UserError: one is missing or damaged; says how the checkpoint is made again.
+    """
+    if damage := checksums.find_damage(run.checkpoints / str(step)):
+        remedy = _remedy(run) if step == run.steps()[-1] else "restore the file, or choose another step"
+        raise UserError("{} is damaged ({}); {}".format(*damage, remedy))
+
+
+def _remedy(run: Run) -> str:
+    """How the last checkpoint of a run is made again."""
+    if run.imported.exists():
+        return f"delete {run} and run the same `bertlab import` again"
+    first = f"delete {run.result} and " if run.job.exists() and run.result.exists() else ""  # a sweep skips what has a result
+    return f"{first}run the command again that trained it: it goes on from the checkpoint before"
+
+
 def _leave_errors_to_us() -> None:
     """Keeps Orbax's threads from printing a traceback each of an error that the main thread is told of and reports."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -160,7 +237,9 @@ def _reason(error: BaseException) -> str:
 def save_params(run: Path, params) -> None:
     """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
     _leave_errors_to_us()
-    with ocp.CheckpointManager(Run(run).checkpoints.absolute()) as manager:
+    directory = Run(run).checkpoints.absolute()
+    options = ocp.CheckpointManagerOptions(async_options=_listing(directory))
+    with ocp.CheckpointManager(directory, options=options) as manager:
         if not manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params}))):
             raise UserError(
                 f"{Run(run).checkpoints} already has a later step than 0, so parameters cannot be saved there; delete it"
@@ -175,12 +254,15 @@ def load_params(run: Path, step: int | None = None):
 
     Args:
         run: run or imported directory.
-        step: of the checkpoint; None: the last one.
+        step: of the checkpoint; None: the last one, which of a finished run is that of its last step.
 
     Raises:
         UserError: the run has no complete checkpoint, none of that step, or a file of it is damaged or missing.
     """
     Run(run).require_step(step)
+    if step is None and lacks_last(Run(run)):
+        last = Run(run).result.read()["step"]
+        raise UserError(f"{run} has lost the checkpoint of its last step {last}; {_remedy(Run(run))}")
     directory = Run(run).checkpoints.absolute()
     if not directory.is_dir():
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")
@@ -192,6 +274,7 @@ def load_params(run: Path, step: int | None = None):
         step = manager.latest_step() if step is None else step
         if step is None:
             raise UserError(f"{run} has no complete checkpoint; run `bertlab train --workdir={run}` until it saves one")
+        refuse_damaged(Run(run), step)
         with _whole(directory, manager, step):
             saved = manager.item_metadata(step)["state"].tree
             wanted = {"params": saved["params"]}

@@ -22,7 +22,7 @@ from bertlab.interrupts import held
 from bertlab.run import Run
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
-from bertlab.train.checkpoint import Checkpoints
+from bertlab.train.checkpoint import Checkpoints, needs_repair
 from bertlab.train.choice import with_attention
 from bertlab.train.environment import describe_environment
 from bertlab.train.keep import kept_steps
@@ -144,7 +144,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         session.save()
         result = session.result(metrics)
     if is_first():
-        Run(workdir).result.write(result)
+        Run(workdir).finish(result)
     return result
 
 
@@ -162,7 +162,7 @@ def with_warmup(experiment: Experiment, workdir: Path) -> Experiment:
 def describe(experiment: Experiment, workdir: Path) -> None:
     """Writes the files that describe a run."""
     directory = Run(workdir)
-    directory.config.write(experiment.config.to_dict())
+    directory.begin(experiment.config.to_dict())
     directory.environment.write(describe_environment())
     if experiment.data_facts is not None:
         directory.data.write(experiment.data_facts)
@@ -184,7 +184,7 @@ class Session:
         self.waiting: list = []  # (step, metrics on the device, example ids, length of rows) since the last fetch
 
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
-        latest = self.checkpoints.latest()
+        latest = self.checkpoints.latest_whole()
         self.phase = experiment.phase(latest or 0)
         self.iterator = iter(self.phase.train)
         if latest is not None:  # (a) restored, with its data position
@@ -367,7 +367,7 @@ def itstime(step: int, steps: int, every: int) -> bool:
 
 
 def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -> dict | None:
-    """The result of a finished run, otherwise None.
+    """The result of a finished run, otherwise None; a run whose last checkpoint is damaged is no longer finished.
 
     Args:
         config: the whole config.
@@ -399,4 +399,4 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
                 f"{workdir} is finished, so config.{name}={new[name]!r} has no effect ({old[name]!r} there); leave it, and"
                 f" measure more with: bertlab evaluate --run={workdir}"
             )
-    return result
+    return None if result is not None and needs_repair(directory) else result

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from bertlab import checksums
 from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Document
 from bertlab.data.prepare import cache_directory
 from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
-from bertlab.files import parse_json, read_json, write_json
-from bertlab.run import Run
+from bertlab.files import misfit, parse_json, read_json
+from bertlab.run import JsonFile, Run
 from bertlab.transfer.evaluations import BIASES, BOUNDS, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS, Score
 from bertlab.transfer.load import Pretrained, load, read_lines
@@ -149,7 +150,7 @@ def write_merged(out: Path, kept: dict[str, Any], found: dict[str, Any]) -> None
     for measure, by_source in found.items():
         for source, by_kind in by_source.items():
             kept.setdefault(measure, {}).setdefault(source, {}).update(by_kind)
-    write_json(out, kept)
+    JsonFile(out).write(kept)
 
 
 def held_out_sentences(run: Path, limit: int) -> list[str]:
@@ -184,10 +185,12 @@ def held_out_sentences(run: Path, limit: int) -> list[str]:
     corpus, most = corpus_of(data), max(limit, SAMPLE)
     key = repr((corpus.fingerprint(), data["valid_fraction"], data["test_fraction"]))
     file = cache_directory(data["directory"]) / "held_out" / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.json"
-    kept = read_json(file) if file.exists() else {"sample": 0, "sentences": []}
+    kept = checksums.read_cached(file) if file.exists() else {"sample": 0, "sentences": []}
+    if wrong := misfit(kept, {"sample": int, "sentences": [str]}):
+        raise UserError(f"{file} is damaged: {wrong}; delete it, and it is made anew")
     if kept["sample"] < most:
         chosen, _ = read_in_splits(corpus, data, choose)
-        write_json(file, kept := {"sample": most, "sentences": chosen})
+        checksums.write_cached(file, kept := {"sample": most, "sentences": chosen})
     chosen = kept["sentences"][:limit]
     if not chosen:
         raise UserError(f"the test split of {data['corpus']} has no sentence of at most {_LONGEST} bytes; give --text=FILE")

@@ -121,6 +121,7 @@ class Features(Sequence):
             raise UserError(f"{self._directory}: the extraction is not finished; run it again")
         files = [shard["file"] for shard in self.manifest["shards"]]
         self._offsets = [_read(self._directory / file, "offsets") for file in files]
+        self._whole: set[int] = set()
         self._first = np.cumsum([0, *(len(offsets) - 1 for offsets in self._offsets)])
         self.lengths = np.concatenate([np.diff(offsets) for offsets in self._offsets])
 
@@ -137,10 +138,21 @@ class Features(Sequence):
             raise IndexError(f"text {index} of {len(self)}")
         index %= len(self)
         shard = int(np.searchsorted(self._first, index, "right")) - 1
+        self._require_whole(shard)
         begin, end = map(int, self._offsets[shard][index - self._first[shard] :][:2])
         if begin == end:
             return np.zeros((0, len(self.widths), max(self.widths)), self.manifest["dtype"])
         return _read(self._directory / self.manifest["shards"][shard]["file"], "states", slice(begin, end))
+
+    def _require_whole(self, shard: int) -> None:
+        """Compares a shard with its digest when it is first read; those of earlier versions have none."""
+        about = self.manifest["shards"][shard]
+        if shard in self._whole or "blake2b" not in about:
+            return
+        path = self._directory / about["file"]
+        if _numbers_digest(_read(path, "states"), _read(path, "offsets")) != about["blake2b"]:
+            raise UserError(f"{path} is damaged; delete it and rerun; only this shard is rebuilt")
+        self._whole.add(shard)
 
 
 def model_digest(model: Pretrained) -> str:
@@ -159,6 +171,14 @@ def texts_digest(texts: Iterable[Text]) -> str:
     digest = hashlib.sha256()
     for text in texts:
         digest.update(json.dumps(text).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _numbers_digest(*arrays: np.ndarray) -> str:
+    """A hash of the bytes of arrays."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
@@ -226,6 +246,7 @@ def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dt
     offsets = np.cumsum([0, *(len(found[i]) for i in range(len(texts)))])
     states = np.concatenate([found.pop(i) for i in range(len(texts))])
     about = {"file": path.name, "texts": len(texts), "tokens": len(states), "sha256": texts_digest(texts)}
+    about["blake2b"] = _numbers_digest(states, offsets)
     with whole_file(path) as partial:
         # One entry, as the order of several is not the same each time.
         safetensors.numpy.save_file({"states": states, "offsets": offsets}, partial, {"about": json.dumps(about)})
@@ -258,7 +279,7 @@ def _read(path: Path, name: str, part: slice = slice(None)) -> np.ndarray:
         return file.get_slice(name)[part]
 
 
-_SHARD = {"file": str, "texts": int, "tokens": int, "sha256": str}
+_SHARD = {"file": str, "texts": int, "tokens": int, "sha256": str, "blake2b?": str}
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
     source, directory = Path(config.init_from).expanduser(), Run(workdir)
     check_zero_shot(config, tasks, Run(source).config.read())
     Run(source).require_step(config.init_step)
-    directory.config.write(config.to_dict())
+    directory.begin(config.to_dict())
     directory.environment.write(describe_environment())
     [(name, (task, data))] = tasks.items()
     model, heuristic, splits = load(source, config.init_step), heuristic_of(task, data), ("valid", "test")
@@ -179,7 +179,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
         if (score := metrics[split].get(f"{name}/{task.metrics[0]}")) is not None:
             metrics[split][f"{name}/relative"] = relative(score, task, values["valid"].shape[1])
     result = {"step": 0, "metrics": metrics}
-    directory.result.write(result)
+    directory.finish(result)
     return result
 
 

@@ -1,8 +1,9 @@
-"""Each file of a run's directory and of a prepared corpus is cut, emptied, flipped in one bit, or gone: the next use says so.
+"""Each file of a run, a study and a prepared corpus is cut, emptied, flipped in one bit, or gone: the next use says so.
 
 Every use either names what is damaged in one sentence, or gives exactly what it gave before.
 """
 
+import contextlib
 import json
 import random
 import shutil
@@ -11,20 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab import results
+from bertlab import checksums, results
+from bertlab.data.formats.cooccurrence import entries
 from bertlab.data.prepare import prepare
 from bertlab.data.prepared import load_prepared
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop.base import save_imported
-from bertlab.run import Run
-from bertlab.train.checkpoint import load_params
+from bertlab.run import Run, StudyDirectory
+from bertlab.studies.doctor import examine, read_facts
+from bertlab.studies.published import adopt, publish
+from bertlab.studies.sweep import describe
+from bertlab.train.checkpoint import Checkpoints, load_params
+from bertlab.transfer.evaluate import write_merged
 from tests.faults.readers import EVALUATION, FLOOR, TEXTS
 from tests.interop import published
-from tests.studies.conftest import write_run
+from tests.studies.conftest import objectives_study, write_run, write_study
 
 
 def flipped(content: bytes) -> bytes:
@@ -81,16 +88,19 @@ def corpus_settings(tmp_path_factory):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_prepared_corpus_is_named_and_can_be_prepared_again(damage, corpus_settings):
     prepared = prepare(corpus_settings)
+    entries(prepared, "train", 2)
 
     def use():
         again = load_prepared(prepared.directory)
+        pairs = entries(again, "train", 2).tolist()
         documents = {split: [again.source(split)[i] for i in range(len(again.source(split)))] for split in again.statistics}
         arrays = jax.tree.map(lambda value: value.tolist() if isinstance(value, np.ndarray) else value, documents)
-        return arrays, again.counts.tolist(), again.tokenizer.pieces(), again.statistics, again.fingerprint
+        return arrays, pairs, again.counts.tolist(), again.tokenizer.pieces(), again.statistics, again.fingerprint
 
     wrong, number = unnoticed(prepared.directory, use, damage, f"delete {prepared.directory}")
+    print(f"{damage}: {number} files of a prepared corpus")
     # A folder without its list is one of an earlier version.
-    assert wrong == [] and number >= 3 + 2 + 2 + 3
+    assert wrong == [] and number >= 3 + 2 + 2 + 3 + 2
     expected = use()
     shutil.rmtree(prepared.directory)
     assert prepare(corpus_settings).directory == prepared.directory and use() == expected
@@ -98,23 +108,26 @@ def test_a_damaged_prepared_corpus_is_named_and_can_be_prepared_again(damage, co
 
 @pytest.fixture(scope="module")
 def run_directory(tmp_path_factory):
-    """A run's directory with each kind of file that it may have."""
+    """A finished run's directory with each kind of file that it may have, and no other checkpoint than its last."""
     place = tmp_path_factory.mktemp("run")
     run = Run(place / "run")
     save_imported(published.random_run(place / "source"), run.directory, "huggingface", "source")
     config = run.config.read()
     write_run(run.directory, "MLM", 1, steps=300)
     run.config.write(config)
+    run.result.write(run.result.read() | {"step": 0})
     run.evaluation.write(EVALUATION)
     run.floor.write(FLOOR)
     run.costs.write({"300": {"tokens": 5, "supervised": 1, "flops": 2.0, "seconds": 3.0}})
     run.data.write({"corpus": {"splits": {}}, "batches": {}, "objectives": {"mlm": {"asks": "tokens"}}})
     run.measured.write({"evaluation": None, "floor": None})
+    for part in (run, *(run.stage(*stage) for stage in run.stages())):
+        part.list_files()
     return run
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorStore's threads, after the first error
-@pytest.mark.parametrize("damage", ["cut", "emptied", "missing"])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_run_is_named(damage, run_directory):
     run = run_directory
 
@@ -127,9 +140,106 @@ def test_a_damaged_run_is_named(damage, run_directory):
         return json.dumps([tables.measurements.to_json(), tables.metrics.to_json(), params, known, tokenizer.pieces()])
 
     wrong, number = unnoticed(run.directory, use, damage, "")
-    wrong = [line for line in wrong if not line.startswith("metrics.jsonl: nothing")]  # a run that was killed has fewer lines
-    if damage == "missing":  # of these, a reader cannot know that they were there
-        free = {f"{name}.json" for name in ("costs", "data", "environment", "evaluation", "floor", "imported", "measured")}
-        free |= {"metrics.jsonl", "result.json", "finetune/package/result.json", "finetune/code_spans/result.json"}
-        wrong = [line for line in wrong if line.partition(":")[0] not in free]
-    assert not wrong and number > 15, "\n".join(wrong)
+    print(f"{damage}: {number} files of a run")
+    assert not wrong and number > 25, "\n".join(wrong)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A finished study of two runs."""
+    place = tmp_path_factory.mktemp("study") / "study"
+    described = objectives_study((1,), ("MLM", "LTR"))
+    write_study(place, described)
+    StudyDirectory(place).study.write(describe(described, described.runs()))
+    for run in StudyDirectory(place).runs():
+        run.job.write({})
+        run.measured.write({})
+        for part in (run, *(run.stage(*stage) for stage in run.stages())):
+            part.list_files()
+    return place
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_study_is_named_and_so_is_a_damaged_published_one(damage, study, tmp_path):
+    publish(study, tmp_path / "published")
+    for place in (study, tmp_path / "published"):
+
+        def use(place=place):
+            tables = results.load(place)
+            return [table.to_json() for table in (tables.runs, tables.measurements, tables.metrics)], tables.environments
+
+        wrong, number = unnoticed(place, use, damage, "restore it, or")
+        print(f"{damage}: {number} files of a study")
+        assert not wrong and number > 15, "\n".join(wrong)
+
+
+def test_publishing_passes_no_damage_on(study, tmp_path):
+    place, file = shutil.copytree(study, tmp_path / "study"), tmp_path / "study" / "mlm-seed=1" / "result.json"
+    file.write_text(file.read_text().replace("4", "5", 1))
+    with pytest.raises(UserError, match=f"^{file} is damaged .*; delete .*/files.json if you changed it yourself$"):
+        publish(place, tmp_path / "published")
+    assert examine(read_facts(file.parent))["files are as they were written"].seen.startswith(f"{file} is damaged")
+    # What another command measures later belongs to the run.
+    file.write_text((study / "mlm-seed=1" / "result.json").read_text())
+    write_merged(file.with_name("evaluation.json"), {}, EVALUATION)
+    assert "evaluation.json" in Run(file.parent).files.read_text()
+    with pytest.raises(ValueError, match="nan"):  # killed between the removal of an entry and its return
+        Run(file.parent).evaluation.write({"value": float("nan")})
+    assert publish(place, tmp_path / "published") and results.load(tmp_path / "published")
+    (tmp_path / "published" / "mlm-seed=1" / "evaluation.json").unlink()
+    with pytest.raises(UserError, match=r"evaluation.json is damaged \(it is missing\)"):
+        adopt(tmp_path / "published", tmp_path / "again")
+
+
+def test_each_damage_to_the_newest_checkpoint_sets_it_aside(tmp_path, capsys):
+    """Or leaves what is restored as it was, if the file says nothing about the state."""
+    state = {"params": {"w": jnp.arange(999.0), "b": jnp.ones(3)}}
+    with contextlib.closing(Checkpoints(tmp_path / "checkpoints", keep=0)) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, jax.tree.map(lambda leaf: leaf + step, state), {"rows": step}, {"tokens": step})  # noqa: B023
+        checkpoints.latest_path()  # waits
+        newest, tried = tmp_path / "checkpoints" / "2", 0
+        whole = load_params(tmp_path)
+        for file in sorted(path for path in newest.rglob("*") if path.is_file()):
+            content = file.read_bytes()
+            for name, damage in DAMAGES.items():
+                damaged = damage(content)
+                file.unlink() if damaged is None else file.write_bytes(damaged)
+                step, said = checkpoints.latest_whole(), capsys.readouterr().out
+                aside = newest.with_name("damaged-2")
+                tried += 1
+                if step == 1:
+                    named = (
+                        newest if file.name == "files.json" else f"{file} is damaged ("
+                    )  # a digest there may be the wrong one
+                    assert said.startswith(f"warning: {named}") and said.count("\n") == 1, (file, name)
+                    assert said.endswith(f"; training goes on from step 1, and {aside} may be deleted\n")
+                    aside.rename(newest)
+                else:
+                    assert step == 2 and file.parent == newest, (file, name)
+                    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path), whole)
+                file.write_bytes(content)
+    print(f"{tried} damages to a checkpoint")
+    assert tried > 40
+
+
+def test_every_flipped_bit_of_a_cached_value_is_noticed(tmp_path):
+    file, value = tmp_path / "a.json", {"sentences": ["a ü", 'b "c"'], "sample": 12, "share": 0.1}
+    checksums.write_cached(file, value)
+    content, noticed = file.read_bytes(), 0
+    assert checksums.read_cached(file) == value
+    for place in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        try:
+            found = checksums.read_cached(file)
+        except UserError as error:
+            assert str(file) in str(error)
+            noticed += 1
+            continue
+        # White space, the case of an escape's digits, or the name of the digest, whose absence every reader notices.
+        assert found == value or (found["value"] == value and "blake2b" not in found), bytes(damaged)
+    assert noticed > 0.9 * 8 * len(content)
+    file.write_text('{"sample": 12}')  # of an earlier version
+    assert checksums.read_cached(file) == {"sample": 12}

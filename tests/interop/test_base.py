@@ -82,7 +82,9 @@ def test_an_imported_directory_is_whole_or_not_there(tmp_path, monkeypatch):
     assert loaded.config.to_dict() == json.loads(json.dumps(imported.config.to_dict()))
     jax.tree.map(np.testing.assert_array_equal, loaded.params, imported.params)
     assert loaded.tokenizer.pieces() == imported.tokenizer.pieces()
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoints", "config.json", "imported.json", "tokenizer"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        *("checkpoints", "config.json", "files.json", "imported.json", "tokenizer")
+    }
     with pytest.raises(UserError, match="is not empty"):
         save_imported(imported, tmp_path / "run", "huggingface", "there")
 

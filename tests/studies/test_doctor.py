@@ -8,6 +8,7 @@ from rich.console import Console
 
 from bertlab.cli import main
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.studies import doctor as module
 from bertlab.studies.doctor import CHECKS, CannotTell, Facts, Finding, doctor, examine, read_facts
 
@@ -54,7 +55,7 @@ def healthy() -> Facts:
             lines.append(axes | {"split": "train"} | losses | more)
         lines.append(axes | {"split": "valid"} | losses | {"learning_rate": 0.0, "tokens_per_second": 0.0})
     floor = {"mlm": {"value": 3.0, "standard_error": 0.1, "exact": True, "above": 2.0, "above_standard_error": 0.1}}
-    return copy.deepcopy(Facts(module.Path("run"), CONFIG, lines, {"step": 1000}, DATA, floor))
+    return copy.deepcopy(Facts(module.Path("run"), CONFIG, lines, {"step": 1000}, DATA, floor, damages=[]))
 
 
 def found_in(facts: Facts) -> dict[str, str]:
@@ -104,6 +105,7 @@ BELOW = lambda nats: {"floor.mlm.above": nats, "floor.mlm.above_standard_error":
 RISING_RATES = {f"train.{i}.learning_rate": 1e-4 * (i + 1) for i in range(10)}
 # title: (what provokes the finding, what its sentence holds, a change almost as large that must not, changes of both ...)
 CASES = {
+    "files are as they were written": [({"damages": ["a is damaged (b)"]}, "a is damaged (b); restore these files", {})],
     "run finished": [({"result": None}, "is at step 1,000 of 1,000", {})],
     "learned more than token frequencies": [
         (STUCK, "mlm (5.850 nats) is no better than the unigram entropy of the training text, 6.000", mlm(0.965 * ENTROPY)),
@@ -322,6 +324,7 @@ def write(directory, facts):
         if getattr(facts, name) is not None:
             write_json(directory / f"{name}.json", getattr(facts, name))
     write_lines(directory / "metrics.jsonl", facts.lines)
+    Run(directory).list_files()
     return directory
 
 

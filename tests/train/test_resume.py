@@ -1,6 +1,7 @@
 """A killed and resumed run equals one that was never stopped, bit for bit."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
@@ -227,23 +229,62 @@ def broken_run(small_config, tmp_path_factory):
     return config, workdir
 
 
+def damage(run, step):
+    """Flips one bit in the middle of a checkpoint's largest file, which holds arrays; returns its path."""
+    file = max((run / "checkpoints" / str(step) / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    return file
+
+
+def test_a_run_with_a_damaged_checkpoint_ends_as_an_undisturbed_one(of_gpt, tmp_path, capsys):
+    config, straight = of_gpt
+    break_at(config, tmp_path, 11)
+    file = damage(tmp_path, 10)
+    said = rf"^{file} is damaged \(its content does not match files.json\); "
+    with pytest.raises(UserError, match=said + "run the command again that trained it: it goes on from the checkpoint before$"):
+        load_params(tmp_path)
+    capsys.readouterr()
+    loop.train(config, tmp_path)
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert re.match(f"warning: {said[1:]}training goes on from step 5, and .*/checkpoints/damaged-10 may be deleted$", warning)
+    assert (tmp_path / "checkpoints" / "damaged-10").is_dir() and sorted(Run(tmp_path).steps()) == [15, 20]
+    assert_same_run(straight, tmp_path, 20)
+    # Of a finished run no earlier checkpoint is read instead; the same command makes the last one again.
+    file = damage(tmp_path, 20)
+    with pytest.raises(UserError, match=f"^{file} is damaged"):
+        load_params(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints" / "20")
+    with pytest.raises(UserError, match="has lost the checkpoint of its last step 20; run the command again that trained it"):
+        load_params(tmp_path)
+    assert load_params(tmp_path, 15)
+    loop.train(config, tmp_path)
+    assert_same_run(straight, tmp_path, 20)
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused(broken_run, tmp_path):
+    config, run = broken_run[0], shutil.copytree(broken_run[1], tmp_path / "run")
+    damage(run, 5)
+    file = damage(run, 10)
+    with pytest.raises(UserError, match=f"^{file} is damaged .* no whole checkpoint before it; .* it starts over$"):
+        loop.train(config, run)
+    with pytest.raises(UserError, match=r"checkpoints/5/state/.* is damaged .*; restore the file, or choose another step$"):
+        load_params(run, 5)
+    assert Run(run).steps() == [5, 10]
+
+
 # TensorStore's threads still tell Orbax of other arrays, whose loop is closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("part", "files"), [("state", "*"), ("state", "d/*"), ("progress", "*")])
-def test_a_damaged_checkpoint_is_named_with_the_one_before_it(part, files, broken_run, tmp_path):
+def test_a_damaged_checkpoint_of_before_there_were_lists_is_named_with_the_one_before_it(broken_run, tmp_path):
     config, run = broken_run[0], shutil.copytree(broken_run[1], tmp_path / "run")
-    damaged = [path for path in (run / "checkpoints" / "10" / part).rglob(files) if path.is_file()]
-    assert damaged
-    for file in damaged:
+    (run / "checkpoints" / "10" / "files.json").unlink()
+    for file in [path for path in (run / "checkpoints" / "10" / "state").rglob("*") if path.is_file()]:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); .*checkpoints/5$"):
         loop.train(config, run)
-    shutil.rmtree(run / "checkpoints" / "5")
-    with pytest.raises(UserError, match=r"checkpoints/10 cannot be read \(.*\); remove it to start over$"):
-        loop.train(config, run)
-    if part == "state":
-        with pytest.raises(UserError, match="checkpoints/10 cannot be read"):
-            load_params(run)
+    with pytest.raises(UserError, match="checkpoints/10 cannot be read"):
+        load_params(run)
 
 
 def test_what_is_not_finite_is_named_by_step_and_examples_and_never_saved(small_config, tmp_path):

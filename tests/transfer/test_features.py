@@ -227,9 +227,15 @@ def test_states_beyond_half_precision_are_refused(model, tmp_path, monkeypatch):
 
 
 def test_a_damaged_shard_is_named(model, tmp_path):
-    extract(model, TEXTS[:5], tmp_path / "f")
+    whole = extract(model, TEXTS[:5], tmp_path / "f")[3]
     path = tmp_path / "f" / "shard-00000.safetensors"
-    path.write_bytes(path.read_bytes()[:-10])
+    content = path.read_bytes()
+    path.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
+    with pytest.raises(UserError, match=r"shard-00000\.safetensors is damaged; delete it and rerun"):
+        Features(tmp_path / "f")[3]
+    path.unlink()
+    np.testing.assert_array_equal(extract(model, TEXTS[:5], tmp_path / "f")[3], whole)
+    path.write_bytes(content[:-10])
     with pytest.raises(UserError, match=r"shard-00000\.safetensors cannot be read"):
         Features(tmp_path / "f")
     with pytest.raises(UserError, match=r"has no manifest.json"):

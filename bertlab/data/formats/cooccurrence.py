@@ -15,6 +15,7 @@ from pathlib import Path
 import grain
 import numpy as np
 
+from bertlab import checksums
 from bertlab.data.formats.base import Format
 from bertlab.data.iterators import IteratorDataset
 from bertlab.data.prepared import TEMPORARY, Prepared
@@ -22,7 +23,7 @@ from bertlab.errors import UserError
 from bertlab.files import temporary_folder
 
 # Raise it when a change of the code changes the output.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 ENTRY = np.dtype([("token", "<i4"), ("context", "<i4"), ("count", "<f4")])
 
@@ -41,15 +42,23 @@ def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
         window: the largest distance (`config.data.cooccurrence.window`).
 
     Raises:
-        UserError: no two words of the split co-occur.
+        UserError: no two words of the split co-occur, or the file is damaged.
     """
-    path = prepared.directory / f"cooccurrence-{FORMAT_VERSION}-{split}-{window}.bin"
-    if not path.exists():
+    directory = prepared.directory / f"cooccurrence-{FORMAT_VERSION}-{split}-{window}"
+    path = directory / "entries.bin"
+    if not directory.exists():
         with temporary_folder(prepared.directory.parent, TEMPORARY) as folder:
             runs = _write_runs(_pairs(prepared, split, window), folder)
-            _merge(runs, prepared.tokenizer.vocab_size, folder / "entries")
-            # Another process may have made the same file meanwhile; both are equal.
-            os.replace(folder / "entries", path)
+            whole = folder / "whole"
+            whole.mkdir()
+            _merge(runs, prepared.tokenizer.vocab_size, whole / path.name)
+            checksums.write_list(whole, [whole / path.name])
+            try:
+                os.rename(whole, directory)
+            except OSError:  # another process has made the same meanwhile
+                if not directory.exists():
+                    raise
+    checksums.require_whole(directory, f"delete {directory} and run the same command again: it counts anew")
     if not path.stat().st_size:
         raise UserError(f"no two known words co-occur in the {split} split; use more text or a larger vocabulary")
     return np.memmap(path, ENTRY, mode="r")

@@ -6,15 +6,15 @@ text that it has never read.
 
 import functools
 import itertools
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bertlab import checksums
 from bertlab.data.pydocs import PydocsCorpus, Section, sections, sentences_of
 from bertlab.data.splits import splits_of
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, misfit, read_json, write_text
+from bertlab.files import cache_directory, misfit
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Classification, Kind, Tagging
 from bertlab.transfer.tasks.assemble import check_task
@@ -87,8 +87,8 @@ def _load(name: str, kind: Kind, collect: Collect, directory: Path | None, optio
             raise UserError(
                 f"task '{name}' has no {empty[0]} examples; raise the pretraining run's config.data.{empty[0]}_fraction"
             )
-        write_text(path, json.dumps({"labels": labels, "examples": examples}))
-    held = read_json(path)
+        checksums.write_cached(path, {"labels": labels, "examples": examples})
+    held = checksums.read_cached(path)
     if wrong := misfit(held, {"labels": [str], "examples": {split: [list] for split in SPLITS}}):
         raise UserError(f"{path} is damaged: {wrong}; delete it, and it is made anew")
     examples = {

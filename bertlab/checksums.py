@@ -1,0 +1,123 @@
+"""Digests: files.json has those of all files of a finished folder, so that damage to one of them is noticed later."""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.files import parse_json, read_json, write_json, write_text
+
+LIST = "files.json"
+
+
+def write_list(directory: Path, files: Iterable[Path], only_sizes: Iterable[Path] = ()) -> None:
+    """Writes a folder's files.json.
+
+    Args:
+        directory: The folder.
+        files: Files below it, read now.
+        only_sizes: Files below it that are large and have checksums of their own.
+    """
+    entries = {path: {"bytes": path.stat().st_size, "blake2b": _digest(path)} for path in files}
+    entries |= {path: {"bytes": path.stat().st_size} for path in only_sizes}
+    write_json(directory / LIST, {path.relative_to(directory).as_posix(): entries[path] for path in sorted(entries)})
+
+
+@contextlib.contextmanager
+def renewed(file: Path) -> Iterator[None]:
+    """The block writes or removes a file; its entry is brought up to date if its folder has files.json.
+
+    A kill in between leaves no entry, so the new file is not taken for a damaged one.
+    """
+    _enter(file, False)
+    yield
+    _enter(file, file.exists())
+
+
+def _enter(file: Path, present: bool) -> None:
+    """Sets or removes a file's entry."""
+    listed = file.parent / LIST
+    if not listed.exists():
+        return
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        before = read_json(listed)
+        entries = {name: entry for name, entry in before.items() if name != file.name}
+        if present:
+            entries[file.name] = {"bytes": file.stat().st_size, "blake2b": _digest(file)}
+        if entries != before:
+            write_json(listed, dict(sorted(entries.items())))
+    finally:
+        os.close(folder)
+
+
+def require_whole(directory: Path, remedy: str) -> None:
+    """Refuses a folder with a file that is not as files.json says.
+
+    Raises:
+        UserError: Names the file and ends with the remedy.
+    """
+    if damage := find_damage(directory):
+        raise UserError("{} is damaged ({}); restore it, or {}".format(*damage, remedy))
+
+
+def find_damage(directory: Path) -> tuple[Path, str] | None:
+    """The first file of a folder that is missing or not what files.json says, with what is wrong with it; None without one.
+
+    Nothing is known of a folder without files.json: an earlier version wrote it.
+
+    Raises:
+        OSError: A file cannot be read, which is no damage: the disk or a permission may be at fault.
+    """
+    if not (directory / LIST).is_file():
+        return None
+    try:
+        text = (directory / LIST).read_text(encoding="utf-8")
+        files = {name: (of["bytes"], of.get("blake2b")) for name, of in parse_json(text).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return directory / LIST, f"{type(error).__name__}: {error}"
+    for name, (size, digest) in files.items():
+        path = directory / name
+        if not path.is_file():
+            return path, "it is missing"
+        if path.stat().st_size != size:
+            return path, f"it has {path.stat().st_size} bytes instead of {size}"
+        if digest and _digest(path) != digest:
+            return path, f"its content does not match {LIST}"
+    return None
+
+
+def write_cached(path: Path, value: Any) -> None:
+    """Writes a JSON value that can be made again, with its digest."""
+    text = json.dumps(value)
+    write_text(path, f'{{"blake2b": "{_new(text.encode()).hexdigest()}", "value": {text}}}\n')
+
+
+def read_cached(path: Path) -> Any:
+    """The value that `write_cached` wrote, or of an earlier version the whole file.
+
+    Raises:
+        UserError: The file is missing, or is not as it was written.
+    """
+    held = read_json(path)
+    if not isinstance(held, dict) or "blake2b" not in held:
+        return held
+    if _new(json.dumps(held.get("value")).encode()).hexdigest() != held["blake2b"]:
+        raise UserError(f"{path} is damaged: its content does not match its digest; delete it, and it is made anew")
+    return held["value"]
+
+
+_new = functools.partial(hashlib.blake2b, digest_size=16)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, _new).hexdigest()
