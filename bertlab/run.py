@@ -209,7 +209,7 @@ class Run:
         checkpoints: One folder a step (`bertlab.train.checkpoint`).
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
         log: The output of the run's worker.
-        lock: Held by the process at work on the run.
+        lock: There while a process is at work on the run (`bertlab.locks`).
         profile, tensorboard, slurm: Folders of the tools that they are named after.
     """
 
@@ -314,7 +314,7 @@ class StudyDirectory:
         study: The study and its runs.
         settled: Why a sweep stopped early (`bertlab.studies.ordering`).
         rule: Its stopping rule; fixed before its first look.
-        lock: Held by the sweep at work.
+        lock: There while a sweep is at work (`bertlab.locks`).
         page: The report as one HTML page; a single run has one too.
         report: Folder of the report's tables and figures.
     """

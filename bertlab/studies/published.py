@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+from bertlab.locks import alone
 from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import is_finished
@@ -34,10 +35,17 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         The directories that were added, such as "mlm-seed=1" and "mlm-seed=1/finetune/sst2".
 
     Raises:
-        UserError: The workdir holds no study, or the folder holds another one.
+        UserError: The workdir holds no study, or the folder holds another one, or another process publishes there.
     """
     source, target = StudyDirectory(workdir), StudyDirectory(folder)
     study = source.study.read()
+    with alone(folder):
+        return _publish(study, source, target)
+
+
+def _publish(study: dict, source: StudyDirectory, target: StudyDirectory) -> list[str]:
+    """Copies, while no other process does."""
+    workdir, folder = source.directory, target.directory
     if (there := target.study.get(study)["name"]) != study["name"]:
         raise UserError(f'{target.study} is of study "{there}", not "{study["name"]}"; give another folder')
     added = []

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("errors", "interrupts", "papers"),
     ("files",),
+    ("locks",),
     ("keys",),
     ("models", "data"),
     ("objectives", "machine"),
