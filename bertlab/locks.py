@@ -102,7 +102,7 @@ def _acquire(place: Path, file: Path, wait: bool, required: bool, say: Callable[
             handle.close()
         except OSError as error:
             handle.close()
-            file.unlink()
+            file.unlink(missing_ok=True)
             said = f"{place} cannot be locked ({error.strerror})"
             if required:
                 raise UserError(

@@ -98,6 +98,7 @@ def prepare(
         settings = options["tokenizer"]
         given = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
         refuse_unwritable(root, f"config.data.directory={root}")
+        root.mkdir(parents=True, exist_ok=True)
         with alone(directory, wait=True):
             if not directory.exists():  # another process may have prepared it meanwhile
                 _build(runner, options, fingerprint, directory, given)
