@@ -12,6 +12,7 @@ from pathlib import Path
 from bertlab.errors import UserError, failure_of_machine, require
 from bertlab.files import refuse_unwritable
 from bertlab.interrupts import interruptible
+from bertlab.locks import alone
 from bertlab.run import Run
 from bertlab.transfer.recipes import RECIPES
 
@@ -492,13 +493,15 @@ def _train(given, overrides: list[str]) -> int | None:
     processes.join()
     with processes.company():
         config = begun_from(_load_config(given.config, overrides, show=processes.is_first()))
-        if finished(config, given.workdir) is None:
+        if unfinished := finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
             check_files(config, given.workdir)
-            with processes.first_before_others("prepared"), _Progress() as progress:  # all processes that share its cache
-                prepare(config.data, progress=progress)
-        pretrain(config, given.workdir)
+        with processes.alone(given.workdir):
+            if unfinished:  # all processes that share its cache
+                with processes.first_before_others("prepared"), _Progress() as progress:
+                    prepare(config.data, progress=progress)
+            pretrain(config, given.workdir)
     if processes.is_first():
         print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
 
@@ -703,10 +706,11 @@ def _tokenizer_train(given, _) -> None:
     from bertlab.data.corpora import open_corpus
     from bertlab.data.tokenizers import train_tokenizer
 
-    sentences = (s for document in open_corpus(given.corpus).documents() for s in document.sentences)
     options = {"seed": given.seed, "lowercase": given.lowercase, "sample_sentences": given.sample_sentences}
-    tokenizer = train_tokenizer(given.kind, sentences, given.vocab_size, **options)
-    tokenizer.save(given.out)
+    with alone(given.out):
+        sentences = (s for document in open_corpus(given.corpus).documents() for s in document.sentences)
+        tokenizer = train_tokenizer(given.kind, sentences, given.vocab_size, **options)
+        tokenizer.save(given.out)
     print(f"{given.kind} tokenizer with {tokenizer.vocab_size} pieces saved in {given.out}")
 
 
@@ -765,17 +769,10 @@ def _export(given, _) -> None:
 def _embed(given, _) -> None:
     from bertlab.transfer.load import embed_file, parse_layers
 
-    embed_file(
-        given.run,
-        given.text,
-        given.out,
-        layers=parse_layers(given.layers or ("-1" if given.pooling else "all")),
-        pretokenized=given.pretokenized,
-        special_tokens=given.special_tokens,
-        pooling=given.pooling,
-        step=given.step,
-        carry=given.carry,
-    )
+    layers = parse_layers(given.layers or ("-1" if given.pooling else "all"))
+    names = ("run", "text", "out", "pretokenized", "special_tokens", "pooling", "step", "carry")
+    with alone(given.out):
+        embed_file(layers=layers, **{name: getattr(given, name) for name in names})
 
 
 def _keys(given, _) -> None:

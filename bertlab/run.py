@@ -245,7 +245,7 @@ class Run:
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
         files: The sizes and digests of the files of a finished run (`bertlab.checksums`).
         log: The output of the run's worker.
-        lock: Held by the process at work on the run.
+        lock: There while a process is at work on the run (`bertlab.locks`).
         profile, tensorboard, slurm: Folders of the tools that they are named after.
     """
 
@@ -380,7 +380,7 @@ class StudyDirectory:
         study: The study and its runs.
         settled: Why a sweep stopped early (`bertlab.studies.ordering`).
         rule: Its stopping rule; fixed before its first look.
-        lock: Held by the sweep at work.
+        lock: There while a sweep is at work (`bertlab.locks`).
         page: The report as one HTML page; a single run has one too.
         report: Folder of the report's tables and figures.
     """

@@ -36,6 +36,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer, normalise, train_
 from bertlab.data.vocabularies import sample_texts
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, refuse_unwritable, temporary_folder, write_json
+from bertlab.locks import alone
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 """Totals over the documents of a split; see `Prepared.statistics`."""
@@ -96,7 +97,9 @@ def prepare(
         given = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
         refuse_unwritable(root, f"config.data.directory={root}")
         root.mkdir(parents=True, exist_ok=True)
-        _build(runner, options, fingerprint, directory, given)
+        with alone(directory, wait=True):
+            if not directory.exists():  # another process may have prepared it meanwhile
+                _build(runner, options, fingerprint, directory, given)
     return load_prepared(directory)
 
 
@@ -195,7 +198,7 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
         try:
             temporary.rename(directory)
         except OSError:
-            # Another process prepared the same thing meanwhile; its result is as good.
+            # Without locks, another process may have prepared it meanwhile; its result is as good.
             if not directory.exists():
                 raise
 

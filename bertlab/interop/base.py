@@ -24,6 +24,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import is_running
 from bertlab.interop.card import write_card
+from bertlab.locks import alone
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
 from bertlab.run import Run
@@ -336,8 +337,9 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
     source, workdir = Path(source).expanduser(), Path(workdir)
     if not source.exists():
         raise UserError(f"{source} does not exist; give the directory or file of a {kind} model")
-    refuse_occupied(workdir)
-    return save_imported(load(source), workdir, kind, source)
+    with alone(workdir):
+        refuse_occupied(workdir)
+        return save_imported(load(source), workdir, kind, source)
 
 
 def export_weights(kind: str, run: str | Path, directory: str | Path, step: int | None = None) -> None:
@@ -353,12 +355,13 @@ def export_weights(kind: str, run: str | Path, directory: str | Path, step: int 
         UserError: an unknown kind, no such checkpoint, or a model that the other system cannot express.
     """
     save = _find(kind, EXPORTERS)
-    refuse_occupied(Path(directory))
-    loaded = load_run(Path(run), step)
-    with whole_directory(Path(directory)) as part:
-        save(loaded, part)
-        count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
-        write_card(Run(run), loaded.config, loaded.tokenizer, count, part, step)
+    with alone(directory):
+        refuse_occupied(Path(directory))
+        loaded = load_run(Path(run), step)
+        with whole_directory(Path(directory)) as part:
+            save(loaded, part)
+            count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
+            write_card(Run(run), loaded.config, loaded.tokenizer, count, part, step)
 
 
 def _find(kind: str, registry: Mapping[str, str]) -> Callable:

@@ -17,6 +17,7 @@ from typing import Any
 
 from bertlab import checksums
 from bertlab.errors import UserError
+from bertlab.locks import alone
 from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import is_finished
@@ -35,12 +36,20 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         The directories that were added, such as "mlm-seed=1" and "mlm-seed=1/finetune/sst2".
 
     Raises:
-        UserError: The workdir holds no study, the folder holds another one, or a file in one of them is damaged.
+        UserError: The workdir holds no study, the folder holds another one or another process publishes there, or a file in one
+            of them is damaged.
     """
     source, target = StudyDirectory(workdir), StudyDirectory(folder)
     source.require_whole()
-    target.require_whole()
     study = source.study.read()
+    with alone(folder):
+        target.require_whole()
+        return _publish(study, source, target)
+
+
+def _publish(study: dict, source: StudyDirectory, target: StudyDirectory) -> list[str]:
+    """Copies, while no other process does."""
+    workdir, folder = source.directory, target.directory
     if (there := target.study.get(study)["name"]) != study["name"]:
         raise UserError(f'{target.study} is of study "{there}", not "{study["name"]}"; give another folder')
     added = []

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from bertlab.locks import alone
 from bertlab.run import StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
@@ -70,6 +71,14 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     results = load(path)
     compared = compare_all(results)
     place = StudyDirectory(results.path)
+    with alone(place.report, wait=True):
+        _write(results, compared, place)
+    print_report(results, compared, place.page, console)
+    return place.page
+
+
+def _write(results: Results, compared: Sequence[Comparison], place: StudyDirectory) -> None:
+    """Writes the report's files."""
     directory = place.report
     (directory / "figures").mkdir(parents=True, exist_ok=True)
     for name, frame in csv_tables(results, compared).items():
@@ -82,8 +91,6 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
         figure_svg(figure, directory / "figures" / f"{name}.svg")
         figure.savefig(directory / "figures" / f"{name}.png", dpi=160, facecolor="white")
     place.page.write_text(html_page(results, compared), encoding="utf-8")
-    print_report(results, compared, place.page, console)
-    return place.page
 
 
 def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd.DataFrame]:

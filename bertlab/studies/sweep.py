@@ -21,11 +21,11 @@ from rich.console import Console
 
 from bertlab.data.prepare import check_corpus, prepare
 from bertlab.interrupts import interruptible
+from bertlab.locks import alone
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.checks import blaming, check_claims, check_transfers, load_checked
 from bertlab.studies.dry_run import print_plan
 from bertlab.studies.launchers import Launcher, Local
-from bertlab.studies.locks import lock_directory
 from bertlab.studies.measurements import trained_objectives
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
 from bertlab.studies.published import adopt, clear_needed
@@ -112,7 +112,8 @@ def sweep(
 
     workdir.mkdir(parents=True, exist_ok=True)
     running: list[Job] = []
-    with lock_directory(workdir, functools.partial(print_line, console)) as descriptor, interruptible(lambda: kill(running)):
+    only = alone(workdir, StudyDirectory(workdir).lock, required=True, say=functools.partial(print_line, console))
+    with only as descriptor, interruptible(lambda: kill(running)):
         names = {run.name for run in [*tried, *runs]}
         there = [run.directory for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
         if left := [directory.name for directory in there if directory.name not in names]:

@@ -22,8 +22,8 @@ from typing import Any
 
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import read_json
+from bertlab.locks import alone
 from bertlab.run import Run, StudyDirectory
-from bertlab.studies.locks import alone
 from bertlab.studies.study import COSTS, RunSpec, data_of, unseeded
 
 RUNNER = "bertlab.studies.worker:execute"
@@ -309,7 +309,7 @@ def execute_job(file: Path) -> int:
     job: Mapping[str, Any] = read_json(file)
     module, _, function = job["runner"].partition(":")
     try:
-        with alone(file.parent):
+        with alone(file.parent, Run(file.parent).lock, wait=True, required=True):  # such as for a killed sweep's worker
             getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -29,7 +29,7 @@ from bertlab.train.keep import kept_steps
 from bertlab.train.layer_groups import layer_plan, stage_table
 from bertlab.train.metrics import open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
-from bertlab.train.processes import company, gather, is_first
+from bertlab.train.processes import alone, company, gather, is_first
 from bertlab.train.profile import Trace
 from bertlab.train.record import Progress, Record
 from bertlab.train.schedules import warmup_steps
@@ -49,16 +49,17 @@ def train(config, workdir) -> dict:
         The result, as written to result.json.
 
     Raises:
-        UserError: the config or workdir is unusable, or training diverged.
+        UserError: the config or workdir is unusable or another process's, or training diverged.
         SystemExit: after a saved checkpoint, with status 0 after SIGTERM and 130 after Ctrl-C.
     """
     config, workdir = begun_from(config), Path(workdir)
-    if (result := finished(config, workdir)) is not None:
-        return result
-    experiment = build_pretraining(config)
-    if config.train.budget:
-        experiment = within_budget(experiment, workdir)
-    return run(experiment, workdir)
+    with alone(workdir):
+        if (result := finished(config, workdir)) is not None:
+            return result
+        experiment = build_pretraining(config)
+        if config.train.budget:
+            experiment = within_budget(experiment, workdir)
+        return run(experiment, workdir)
 
 
 def within_budget(experiment: Experiment, workdir: Path) -> Experiment:

@@ -20,7 +20,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bertlab import locks
 from bertlab.errors import UserError
+from bertlab.run import Run
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Seconds without a sign of life after which a process counts as lost.
@@ -128,6 +130,25 @@ def first_before_others(what: str) -> Iterator[None]:
     if is_first():
         meet(what)
     meet(f"{what} by all")
+
+
+@contextlib.contextmanager
+def alone(workdir: str | os.PathLike) -> Iterator[None]:
+    """Holds a run directory for all processes of the run: the first takes its lock (`bertlab.locks.alone`).
+
+    Raises:
+        UserError: in each of them, another process is at work there.
+    """
+    with contextlib.ExitStack() as stack:
+        refusal = ""
+        if is_first():
+            try:
+                stack.enter_context(locks.alone(workdir, Run(workdir).lock))
+            except UserError as error:
+                refusal = str(error)
+        if refusal := gather(refusal)[0]:
+            raise UserError(refusal)
+        yield
 
 
 def refuse() -> None:

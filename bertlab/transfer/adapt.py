@@ -18,6 +18,7 @@ from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.train.checks import check_config, check_model
+from bertlab.train.processes import alone
 from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.recipes import FITLAM_ANNEALING, SLANTED_ADAM
@@ -65,11 +66,12 @@ def adapt(
     text = Run(workdir).task_text
     lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
     written = "".join(json.dumps(line) + "\n" for line in lines)
-    if not text.exists():
-        text.write(written)
-    elif text.read() != written:
-        raise UserError(f"{text} holds the texts of another task; give another --workdir")
-    return loop.train(config, workdir)
+    with alone(workdir):
+        if not text.exists():
+            text.write(written)
+        elif text.read() != written:
+            raise UserError(f"{text} holds the texts of another task; give another --workdir")
+        return loop.train(config, workdir)
 
 
 def adaptation_config(

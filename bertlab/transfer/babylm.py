@@ -182,7 +182,8 @@ def evaluate_babylm(
     if not asked and table is None:
         folders = ", ".join(folder for task in TASKS.values() for folder in task.folders)
         raise UserError(f"--data={data} has none of {folders}, {READING}; give BabyLM's evaluation_data/full_eval or fast_eval")
-    kept = read_evaluations(out) if out.is_file() else {}
+    if out.is_file():
+        read_evaluations(out)
     model = load(run, step)
     allowed = [kind for kind in model.kinds if kind in KINDS]
     kinds = kinds or [kind for kind in allowed if kind not in BOUNDS] or allowed
@@ -212,7 +213,7 @@ def evaluate_babylm(
             common = {"standard_error": None, "items": len(table)}
             note("reading_eye_tracking", kind, common | {"score": eye_tracking(scored)}, of)
             note("reading_self_paced", kind, common | {"score": self_paced(scored)}, of)
-    write_merged(out, kept, {"babylm": found})
+    write_merged(out, {"babylm": found})
     print(f"{out}: {', '.join(found)}")
     return found
 

@@ -18,6 +18,7 @@ from bertlab.data.prepare import cache_directory
 from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json
+from bertlab.locks import alone
 from bertlab.run import JsonFile, Run
 from bertlab.transfer.evaluations import BIASES, BOUNDS, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS, Score
@@ -93,7 +94,8 @@ def evaluate(
     # Files are read first: a mistake in them is found before a model is compiled.
     pairs = read_pairs(minimal_pairs, limit) if minimal_pairs else []
     texts, source = (_read_texts(text, limit), str(text)) if text else ([], TEST_SPLIT)
-    kept = read_evaluations(out) if out.is_file() else {}
+    if out.is_file():
+        read_evaluations(out)
     model = load(run, step)
     of_pairs = kinds or [kind for kind in model.kinds if kind not in BOUNDS] or model.kinds
     kinds = [model.check_kind(kind) for kind in kinds or model.kinds or (None,)]
@@ -104,7 +106,7 @@ def evaluate(
         found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds, orders)}
     if pairs:
         found["minimal_pairs"] = {str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), of_pairs, orders)}
-    write_merged(out, kept, found)
+    write_merged(out, found)
     print(f"{out}: {', '.join(found)} of {', '.join(kinds if texts else of_pairs)}")
     return found
 
@@ -127,8 +129,8 @@ def require_json_name(out: Path) -> None:
         raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
 
 
-def read_kept(out: Path, measures: Collection[str], what: str) -> dict[str, Any]:
-    """What an output file holds of earlier calls; {} if there is none.
+def check_kept(out: Path, measures: Collection[str], what: str) -> None:
+    """Checks an output file, and what it holds of earlier calls.
 
     Args:
         out: the file.
@@ -142,15 +144,16 @@ def read_kept(out: Path, measures: Collection[str], what: str) -> dict[str, Any]
     kept = read_json(out) if out.is_file() else {}
     if not isinstance(kept, dict) or not kept.keys() <= set(measures):
         raise UserError(f"{out}: this file does not hold {what}; name another with --out=FILE.json")
-    return kept
 
 
-def write_merged(out: Path, kept: dict[str, Any], found: dict[str, Any]) -> None:
-    """Writes what was measured beside what the file holds of other texts and kinds."""
-    for measure, by_source in found.items():
-        for source, by_kind in by_source.items():
-            kept.setdefault(measure, {}).setdefault(source, {}).update(by_kind)
-    JsonFile(out).write(kept)
+def write_merged(out: Path, found: dict[str, Any]) -> None:
+    """Writes what was measured beside what the file holds of other texts and kinds, even if another process adds to it."""
+    with alone(out, wait=True):
+        kept = read_json(out) if out.is_file() else {}
+        for measure, by_source in found.items():
+            for source, by_kind in by_source.items():
+                kept.setdefault(measure, {}).setdefault(source, {}).update(by_kind)
+        JsonFile(out).write(kept)
 
 
 def held_out_sentences(run: Path, limit: int) -> list[str]:

@@ -17,6 +17,7 @@ from bertlab.errors import UserError
 from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop
+from bertlab.train.processes import alone
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
@@ -69,11 +70,12 @@ def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None
     config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
     defaults = {f"objectives.{name}.{key}": of for name, (task, _) in tasks.items() for key, of in task.kind.settings().items()}
     defaults |= {key.name: key.default for key in KEYS if not key.unset}
-    if (result := loop.finished(config, Path(workdir), defaults)) is not None:
-        return result
-    if config.transfer.zero_shot:
-        return zero_shot(config, tasks, Path(workdir))
-    return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
+    with alone(workdir):
+        if (result := loop.finished(config, Path(workdir), defaults)) is not None:
+            return result
+        if config.transfer.zero_shot:
+            return zero_shot(config, tasks, Path(workdir))
+        return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
 
 
 def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:

@@ -11,7 +11,7 @@ from bertlab.floors import Floor, floors
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import train
-from bertlab.train.processes import is_first
+from bertlab.train.processes import alone, is_first
 from bertlab.train.record import Diverged
 from bertlab.transfer.evaluate import evaluate, read_pairs
 from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
@@ -32,15 +32,16 @@ def pretrain(config, workdir) -> dict:
         UserError: as `train`, or a file of `config.evaluate` cannot be read; diverged.txt is written where training diverged.
     """
     check_files(config, workdir)
-    try:
-        result = train(config, workdir)
-    except Diverged as error:
+    with alone(workdir):
+        try:
+            result = train(config, workdir)
+        except Diverged as error:
+            if is_first():
+                Run(workdir).diverged.write(f"{error}\n")
+            raise
         if is_first():
-            Run(workdir).diverged.write(f"{error}\n")
-        raise
-    if is_first():
-        measure(Path(workdir))
-    return result
+            measure(Path(workdir))
+        return result
 
 
 def check_files(config, workdir) -> None:

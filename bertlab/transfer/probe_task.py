@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.transfer.evaluate import read_kept, write_merged
+from bertlab.transfer.evaluate import check_kept, write_merged
 from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.load import Pretrained, load
@@ -62,7 +62,7 @@ def probe_task(
         raise UserError(f"--words={words} must be 1 or more, and --seed={seed} 0 or more")
     Run(run).require_step(step)
     out = out or Run(run).probes_at(step).path
-    kept = read_kept(out, {MEASURE}, "probes")
+    check_kept(out, {MEASURE}, "probes")
     name, data = _tagged(run, task, overrides or {})
     model = load(run, step)
     hidden = any(example.label is None for example in data.examples["test"])
@@ -70,7 +70,7 @@ def probe_task(
     table = probe_layers(model, train, test, layers, words, seed, control, code)
     print(f"{name}: a linear probe on each layer\n{table.to_string(float_format='{:.4f}'.format)}")
     found = {MEASURE: {name: {str(layer): {**row, "seed": seed} for layer, row in table.to_dict("index").items()}}}
-    write_merged(out, kept, found)
+    write_merged(out, found)
     print(f"{out}: {MEASURE}")
     return found
 

@@ -32,7 +32,7 @@ from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.objectives.blame import blamed
 from bertlab.run import Run
-from bertlab.transfer.evaluate import read_kept, write_merged
+from bertlab.transfer.evaluate import check_kept, write_merged
 from bertlab.transfer.evaluations import text_hash
 from bertlab.transfer.geometry import unit
 from bertlab.transfer.kinds.regression import Regression
@@ -122,7 +122,7 @@ def similarity(
         raise UserError(f"--contexts={contexts} must be 1 or more, and --vocabulary={vocabulary} 0 (all words) or more")
     Run(run).require_step(step)
     out = out or Run(run).similarity_at(step).path
-    kept = read_kept(out, {*MEASURES}, "similarities")
+    check_kept(out, {*MEASURES}, "similarities")
     # Files are read first: a mistake in them is found before a model is compiled.
     ratings = {str(path): read_ratings(path) for path in words}
     questions = read_questions(analogies) if analogies else []
@@ -152,7 +152,7 @@ def similarity(
         for measure in found.keys() - {"sentence_similarity"}:
             for file, by_way in found[measure].items():
                 found[measure][file] = {f"{way}; words of {text}": entry for way, entry in by_way.items()}
-    write_merged(out, kept, found)
+    write_merged(out, found)
     print(f"{out}: {', '.join(found)}")
     return found
 

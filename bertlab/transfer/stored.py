@@ -19,6 +19,7 @@ from bertlab.data.rows import Row, make_row
 from bertlab.data.text_rows import RowEncoder
 from bertlab.errors import UserError
 from bertlab.files import cache_directory
+from bertlab.locks import alone
 from bertlab.models.base import Carry, Encoded, Shape, View
 from bertlab.models.presets import model_direction
 from bertlab.transfer.examples import Example
@@ -82,7 +83,8 @@ def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: La
     key = json.dumps([model_digest(model), texts_digest(texts), task.kind.name])
     name = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
     directory = cache_directory(cache) / "features" / f"{task.name}-{name}"
-    return extract(model, texts, directory, pretokenized=task.kind.of_words)
+    with alone(directory, wait=True):
+        return extract(model, texts, directory, pretokenized=task.kind.of_words)
 
 
 def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("errors", "interrupts", "papers"),
     ("files", "compressed"),
-    ("checksums",),
+    ("checksums", "locks"),
     ("keys",),
     ("models", "data"),
     ("objectives", "machine"),

@@ -61,11 +61,13 @@ class Stage:
         name: its name.
         arguments: of the command, with {place} for the directory of all stages.
         writes: directory or file that it makes.
+        devices: of the CPU.
     """
 
     name: str
     arguments: Sequence[str]
     writes: str
+    devices: int = 1
 
 
 def stages() -> list[Stage]:
@@ -74,12 +76,17 @@ def stages() -> list[Stage]:
     settings = [f"--config.{key}={value}" for key, value in SMALL.items()]
     cache = "--config.data.directory={place}/cache"
     of_text = [setting for setting in settings if setting.startswith("--config.data.")]
+    phases = "--config.train.phases=0.5 data.seq_len=16; 0.5 data.seq_len=32"  # the second begins at step 3
+    stream = [f"--config={ROOT}/experiments/pretrain/awd_lstm.py:corpus=text:{{place}}/text.txt", "--config.model.hidden=24"]
     tokenizer = ["--kind=bpe", "--vocab_size=400", "--out={place}/tokenizer"]
     task = ["--run={place}/study/a", "--task=trec", "--config.task_data.directory={place}/task", "--config.train.steps=4"]
     task += ["--config.data.batch_size=4", "--config.train.checkpoint_every=2", "--config.train.eval_every=2"]
     return [
         Stage("prepare", ["prepare", "--corpus=text:{place}/text.txt", *of_text, cache], "cache"),
         Stage("train", ["train", config, *settings, cache, "--workdir={place}/study/a"], "study/a"),
+        Stage("phases", ["train", config, *settings, cache, phases, "--workdir={place}/phased/x"], "phased"),
+        Stage("stream", ["train", *stream, *settings, cache, "--workdir={place}/stream/x"], "stream"),
+        Stage("mesh", ["train", config, *settings, cache, "--config.mesh.data=2", "--workdir={place}/mesh/x"], "mesh", 2),
         Stage("tokenizer", ["tokenizer", "train", "--corpus=text:{place}/text.txt", *tokenizer], "tokenizer"),
         Stage("export", ["export", "{place}/study/a", "--to=huggingface", "{place}/exported/x"], "exported"),
         Stage("import", ["import", "--from=huggingface", "{place}/exported/x", "--workdir={place}/imported/x"], "imported"),
@@ -138,6 +145,11 @@ class Soak:
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(self.place)
+            if stage.devices > 1:
+                import jax
+
+                jax.config.update("jax_num_cpu_devices", stage.devices)
+                jax.config.update("jax_enable_compilation_cache", False)  # jax 0.10 may hang when it loads such programs
             status = cli.main([argument.format(place=self.place) for argument in stage.arguments])
             sys.stdout.flush()
             return status
@@ -152,7 +164,7 @@ class Soak:
             name = f"/{path.relative_to(top)}"
             for pattern, plain in RANDOM:
                 name = re.sub(pattern, plain, name)
-            if path.is_file() and not name.endswith((".partial", "environment.json", "files.json")):
+            if path.is_file() and not name.endswith((".partial", "environment.json", "files.json", ".lock")):
                 found[name] = "" if "/checkpoints/" in name else digest(path)
         for steps in top.rglob("checkpoints"):
             found["arrays"] = in_fork(lambda steps=steps: arrays(steps))
@@ -229,6 +241,7 @@ def arrays(steps: Path) -> str:
     import numpy as np
     import orbax.checkpoint as ocp
 
+    jax.config.update("jax_num_cpu_devices", 2)  # as many as a stage has
     last = max((path for path in steps.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
         tree = checkpointer.restore(last / "state")

@@ -23,15 +23,15 @@ import pytest
 from conftest import InThisProcess, run_sweep
 from rich.console import Console
 
-from bertlab import interrupts
+from bertlab import interrupts, locks
 from bertlab.errors import UserError
-from bertlab.studies import locks, views
 from bertlab.studies import sweep as sweep_module
+from bertlab.studies import views
 from bertlab.studies.launchers import Local
-from bertlab.studies.locks import alone
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.sweep import check_configs, sweep
 from bertlab.studies.views import Job, LineView, TerminalView, progress
+from bertlab.studies.worker import execute_job, write_job
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("fake_runs")
@@ -220,12 +220,19 @@ def test_what_stands_on_a_failed_run_is_failed_too_and_mends_with_it(tmp_path):
 
 def test_two_processes_are_never_at_work_on_one_run(tmp_path):
     """A worker that a killed sweep left behind, here a lock held by this process, is waited for."""
-    (tmp_path / "a-seed=1").mkdir()
+    log = tmp_path / "a-seed=1" / "log.txt"
+    log.parent.mkdir()
+
+    def release():
+        while not (log.exists() and "waiting for another process" in log.read_text()):
+            time.sleep(0.05)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
     with open(tmp_path / "a-seed=1" / "run.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        threading.Timer(0.3, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        threading.Thread(target=release, daemon=True).start()
         assert run_sweep(study({"A": "finish"}), tmp_path)[0] == 0
-    assert "waiting for another process" in (tmp_path / "a-seed=1" / "log.txt").read_text()
+    assert log.read_text().endswith("trained\n")
 
 
 def test_another_study_in_the_workdir_is_refused(tmp_path):
@@ -278,7 +285,7 @@ def test_a_pretraining_that_diverged_before_it_saved_may_be_mended(tmp_path):
     mended = uses({"A": "last"}, {"optimizer.learning_rate": 1e-3})
     assert run_sweep(mended, tmp_path)[0] == 0
     left = {path.name for path in (tmp_path / "a").iterdir()}
-    assert left == {"calls.txt", "checkpoints", "finetune", "job.json", "log.txt", "measured.json", "result.json", "run.lock"}
+    assert left == {"calls.txt", "checkpoints", "finetune", "job.json", "log.txt", "measured.json", "result.json"}
     with pytest.raises(UserError, match=r"optimizer.learning_rate is 0.001, not 0.002; .*delete "):
         run_sweep(uses({"A": "last"}, {"optimizer.learning_rate": 2e-3}), tmp_path)
 
@@ -426,13 +433,14 @@ def test_a_sweep_waits_for_the_workers_of_a_killed_one(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with open(tmp_path / "sweep.lock", "w") as held:
-        held.write(f"{ended.pid} {socket.gethostname()}")
+        holder = {"process": ended.pid, "host": socket.gethostname(), "command": "bertlab sweep", "since": "noon"}
+        held.write(json.dumps(holder))
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)
-        out = Listener("for the runs of a killed sweep", lambda: fcntl.flock(held, fcntl.LOCK_UN))
+        out = Listener("for what was started by", lambda: fcntl.flock(held, fcntl.LOCK_UN))
         console = Console(file=out, width=200)
         assert sweep(study({"A": "finish"}), tmp_path, InThisProcess(), runner="fake_runner:run", console=console) == 0
-    assert "20 s" in out.getvalue().splitlines()[0]
+    assert "20 s" in out.getvalue() and f"process {ended.pid}" in out.getvalue()
 
 
 def test_workers_of_a_killed_sweep_that_do_not_end_are_said(tmp_path, monkeypatch):
@@ -443,15 +451,16 @@ def test_workers_of_a_killed_sweep_that_do_not_end_are_said(tmp_path, monkeypatc
             run_sweep(study({"A": "finish"}), tmp_path)
 
 
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
     def flock(*_):
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(UserError, match=r"sweep.lock cannot be locked \(Operation not supported\)"):
+    with pytest.raises(UserError, match=rf"{tmp_path} cannot be locked \(Operation not supported\)"):
         run_sweep(study({"A": "finish"}), tmp_path)
-    with pytest.raises(UserError, match=r"run.lock cannot be locked"), alone(tmp_path):
-        pass
+    (tmp_path / "a-seed=1").mkdir()
+    job = write_job(study({"A": "finish"}).runs()[0], tmp_path / "a-seed=1", "fake_runner:run")
+    assert execute_job(job) == 2 and "a-seed=1 cannot be locked" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("width", [60, 120])

@@ -76,10 +76,17 @@ def test_a_run_is_the_same_in_a_process_of_its_own_and_after_others_in_one(study
     whole = dataclasses.replace(study, downstream={"words": study.downstream["words"]})
     one = dataclasses.replace(whole, axes={"model": {"pretrained": {}}, "finetune.seed": [2]})
     turned = dataclasses.replace(whole, axes={"model": dict(reversed(study.axes["model"].items())), "finetune.seed": [1, 2]})
+    processes = set()
+
+    class Watched(Local):
+        def start(self, *arguments):
+            run = super().start(*arguments)
+            processes.add(run.worker.process.pid)
+            return run
+
     for each, directory in ((turned, "four"), (one, "one")):
-        assert sweep.sweep(each, tmp_path / directory, Local(1), console=Console(quiet=True)) == 0
+        assert sweep.sweep(each, tmp_path / directory, Watched(1), console=Console(quiet=True)) == 0
     runs = [path.parent for path in sorted(tmp_path.glob("*/*pretrained*seed=2/job.json"))]
-    processes = {path.read_text() for path in tmp_path.glob("*/*/run.lock")}
     assert len(list(tmp_path.glob("four/*/job.json"))) == 4 and len(runs) == len(processes) == 2
     tasks = [run / "finetune" / "words" for run in runs]
     untimed = lambda line: {key: value for key, value in json.loads(line).items() if "second" not in key}

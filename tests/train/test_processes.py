@@ -20,6 +20,8 @@ from bertlab import cli
 from bertlab.data.batches import train_batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
+from bertlab.locks import alone
+from bertlab.run import Run
 from bertlab.train import processes
 from bertlab.train.sharding import check_rows_have_one_process
 from tests.references import write_config
@@ -124,9 +126,9 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
     [stopped] = re.findall(r"stopped by SIGTERM at step (\d+) and saved", said(four[0]))
     assert int(stopped) < STEPS
 
-    [alone] = start(workdir, 1, 4)
-    assert end([alone]) == [0]
-    assert f"going on with {workdir} from step {stopped}" in said(alone)
+    [last] = start(workdir, 1, 4)
+    assert end([last]) == [0]
+    assert f"going on with {workdir} from step {stopped}" in said(last)
     found = curves(workdir)
     assert found[0] == steps, "the same batches, each line once"
     # Sums over devices are added in another order where they are in several processes.
@@ -150,6 +152,17 @@ module.prepare = prepare_late
 def test_a_process_whose_corpus_takes_longer_is_waited_for(start, tmp_path):
     two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=35))  # JAX would wait 30 for one to connect
     assert end(two) == [0, 0], [said(process) for process in two]
+
+
+@pytest.mark.slow
+def test_a_run_in_use_is_refused_by_each_of_them(start, tmp_path):
+    with alone(tmp_path / "run", Run(tmp_path / "run").lock):
+        two = start(tmp_path / "run", 2, 1)
+        assert end(two) == [2, 2]
+    for i, process in enumerate(two):
+        words = f"bertlab: process {i} of 2: {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()} "
+        assert said(process).splitlines()[-1].startswith(words), said(process)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
