@@ -5,6 +5,7 @@ import glob
 import gzip
 import hashlib
 import io
+import itertools
 import lzma
 import os
 import zlib
@@ -75,6 +76,11 @@ class TextCorpus(PartedCorpus):
                     digest.update(block)
         return digest.hexdigest()
 
+    @functools.cached_property
+    def _starts(self) -> list[int]:
+        """The bytes of the files before each file, and of all."""
+        return [0, *itertools.accumulate(file.stat().st_size for file in self.files)]
+
     def part(self, index: int) -> Iterator[Document]:
         """Streams the documents of one file; files are in the order of their names.
 
@@ -83,10 +89,10 @@ class TextCorpus(PartedCorpus):
         """
         path = self.files[index]
         read = _jsonl_documents if _text_format(path) == ".jsonl" else functools.partial(_txt_documents, self.whole)
-        sizes = [file.stat().st_size for file in self.files]
+        *starts, end = self._starts
 
         def count(position: int) -> None:
-            self.share_read = (sum(sizes[:index]) + position) / max(1, sum(sizes))
+            self.share_read = (starts[index] + position) / max(1, end)
 
         for number, text in read(path, _lines(path, count)):
             yield from make_documents(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
@@ -143,7 +149,7 @@ class _ZstandardReader(io.RawIOBase):
 
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".zst": lambda raw: io.BufferedReader(_ZstandardReader(raw))}
 
-_LINES_PER_COUNT = 100
+_LINES_PER_COUNT, _LONG_LINE = 100, 10_000
 
 
 def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]]:
@@ -152,7 +158,7 @@ def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]
     try:
         with path.open("rb") as raw, _OPENERS.get(path.suffix.lower(), lambda raw: raw)(raw) as file:
             for number, line in enumerate(file, start=1):
-                if number % _LINES_PER_COUNT == 1 or len(line) > LONGEST_DOCUMENT:
+                if number % _LINES_PER_COUNT == 1 or len(line) > _LONG_LINE:
                     count(raw.tell())
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
