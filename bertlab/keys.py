@@ -381,6 +381,7 @@ def settings_of(kind: type) -> tuple[Key, ...]:
     )
 
 
+@functools.cache
 def form() -> dict[str, Any]:
     """The form of a saved config (`bertlab.files.misfit`): the type of every key that it has; whole numbers may be floats."""
     number, kinds = (int, float, None), {bool: (bool, None), str: (str, None), tuple: (list, None)}
@@ -429,6 +430,7 @@ def drop_without_effect(config: Any, given: Collection[str]) -> None:
 def values_of(config: Mapping[str, Any], group: str = "") -> dict[str, Any]:
     """The values of the keys of KEYS in a config, or in one group of it, by name."""
     prefix, values = f"{group}." if group else "", {}
+    config = config.to_dict() if hasattr(config, "to_dict") else config  # a ConfigDict is slow to read
     for key in (key for key in KEYS if key.name.startswith(prefix)):
         *parents, leaf = key.name.removeprefix(prefix).split(".")
         node = functools.reduce(lambda of, part: of.get(part, {}), parents, config)

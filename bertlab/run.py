@@ -245,6 +245,7 @@ class Run:
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
         files: The sizes and digests of the files of a finished run (`bertlab.checksums`).
         log: The output of the run's worker.
+        alive: The number and machine of the worker's process, rewritten every few seconds (`bertlab.alive`).
         lock: There while a process is at work on the run (`bertlab.locks`).
         profile, tensorboard, slurm: Folders of the tools that they are named after.
     """
@@ -270,6 +271,7 @@ class Run:
         self.most_frequent = JsonFile(at / "most_frequent.json", form=_SCORES)
         self.job = JsonFile(at / "job.json", form={"run?": _RUN})
         self.failed = TextFile(at / "failed.txt")
+        self.alive = TextFile(at / "alive.txt")
         self.diverged = TextFile(at / "diverged.txt")
         self.store_key = TextFile(at / "store_key.txt")
         self.task_text = TextFile(at / "task_text.jsonl")
@@ -363,7 +365,7 @@ class Run:
 
     def delete_pretraining(self) -> None:
         """Removes what a pretraining wrote; leaves the adaptations, the fine-tunings and what the sweep's workers wrote."""
-        kept = {path.name for path in (self.job.path, self.log, self.lock, self.slurm)} | {"adapt", "finetune"}
+        kept = {path.name for path in (self.job.path, self.log, self.alive.path, self.lock, self.slurm)} | {"adapt", "finetune"}
         for path in [path for path in self.directory.glob("*") if path.name not in kept]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 

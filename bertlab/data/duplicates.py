@@ -46,8 +46,8 @@ class HashFiles(contextlib.ExitStack):
             file.flush()
         found = {}
         for unit in UNITS:
-            own, train = _map(self._paths[split, unit]), _map(self._paths["train", unit])
-            parts = number_of_parts(max(len(own), len(train)))
+            own, train = self._paths[split, unit], self._paths["train", unit]
+            parts = number_of_parts(max(map(_number, (own, train))))
             found[f"duplicate_{unit}"] = sum(map(number_repeated, _sorted_parts(own, parts)))
             if split != "train":
                 pairs = zip(_sorted_parts(own, parts), _sorted_parts(train, parts), strict=True)
@@ -55,14 +55,14 @@ class HashFiles(contextlib.ExitStack):
         return found
 
 
-def _map(path: Path) -> np.ndarray:
-    # An empty file cannot be mapped.
-    return np.memmap(path, HASH, "r") if path.stat().st_size else np.zeros(0, HASH)
+def _number(path: Path) -> int:
+    return path.stat().st_size // HASH.itemsize
 
 
-def _sorted_parts(hashes: np.ndarray, parts: int) -> Iterator[np.ndarray]:
+def _sorted_parts(path: Path, parts: int) -> Iterator[np.ndarray]:
     for part in range(parts):
-        blocks = (hashes[i : i + _HASHES_AT_ONCE] for i in range(0, max(1, len(hashes)), _HASHES_AT_ONCE))
+        starts = range(0, max(1, _number(path)), _HASHES_AT_ONCE)
+        blocks = (np.fromfile(path, HASH, _HASHES_AT_ONCE, offset=start * HASH.itemsize) for start in starts)
         yield np.sort(np.concatenate([block[block % parts == part] for block in blocks]))
 
 

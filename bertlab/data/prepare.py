@@ -29,6 +29,7 @@ from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
 from bertlab.data.encode import encode_documents
+from bertlab.data.needs import needs_of
 from bertlab.data.parallel import grouped, ordered_map
 from bertlab.data.prepared import FORMAT_VERSION, TEMPORARY, Prepared, load_prepared, write_list
 from bertlab.data.splits import Splits, check_fractions, named_splits, read_in_splits, require_documents
@@ -83,8 +84,8 @@ def prepare(
       backend: makes what runs the preparation; default `LocalBackend`. The result does not depend on it.
 
     Raises:
-      UserError: if the corpus cannot be read or is empty, a split that should have documents gets none, or the tokenizer
-        cannot be made.
+      UserError: if the corpus cannot be read or is empty, the disk has no room for the result, a split that should have
+        documents gets none, or the tokenizer cannot be made.
     """
     options = _options(data_config)
     corpus = corpus_of(options)
@@ -96,6 +97,10 @@ def prepare(
         settings = options["tokenizer"]
         given = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
         refuse_unwritable(root, f"config.data.directory={root}")
+        if needs := needs_of(corpus, options):
+            needs.check_disk(root)
+            if backend is None:  # Beam's workers have their own memory
+                print(needs, flush=True)
         root.mkdir(parents=True, exist_ok=True)
         with alone(directory, wait=True):
             if not directory.exists():  # another process may have prepared it meanwhile

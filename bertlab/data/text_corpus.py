@@ -3,6 +3,7 @@
 import functools
 import glob
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,6 +71,11 @@ class TextCorpus(PartedCorpus):
                     digest.update(block)
         return digest.hexdigest()
 
+    @functools.cached_property
+    def _starts(self) -> list[int]:
+        """The bytes of the files before each file, and of all."""
+        return [0, *itertools.accumulate(file.stat().st_size for file in self.files)]
+
     def part(self, index: int) -> Iterator[Document]:
         """Streams the documents of one file; files are in the order of their names.
 
@@ -78,10 +84,10 @@ class TextCorpus(PartedCorpus):
         """
         path = self.files[index]
         read = _jsonl_documents if _text_format(path) == ".jsonl" else functools.partial(_txt_documents, self.whole)
-        sizes = [file.stat().st_size for file in self.files]
+        *starts, end = self._starts
 
         def count(position: int) -> None:
-            self.share_read = (sum(sizes[:index]) + position) / max(1, sum(sizes))
+            self.share_read = (starts[index] + position) / max(1, end)
 
         for number, text in read(path, _lines(path, count)):
             yield from make_documents(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
@@ -97,7 +103,7 @@ def _text_format(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-_LINES_PER_COUNT = 100
+_LINES_PER_COUNT, _LONG_LINE = 100, 10_000
 
 
 def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]]:
@@ -106,7 +112,7 @@ def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]
     try:
         with path.open("rb") as raw, unpacked(path, raw) as file:
             for number, line in enumerate(read_lines(path, file), start=1):
-                if number % _LINES_PER_COUNT == 1 or len(line) > LONGEST_DOCUMENT:
+                if number % _LINES_PER_COUNT == 1 or len(line) > _LONG_LINE:
                     count(raw.tell())
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")

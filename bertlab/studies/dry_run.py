@@ -40,6 +40,7 @@ def print_plan(
     counted = f"{len(runs)} runs" + (f" and {len(tried)} candidates for pretraining rates" if tried else "")
     runs = [*tried, *runs]
     waiting = [run for run in runs if not is_finished(run, workdir / run.name)]
+    to_do = {run.name for run in waiting}
     at_a_time = max(1, min(launcher.jobs, len(waiting)))
     rate, source = flops_per_second([workdir / run.name for run in runs], launcher, at_a_time)
     known: dict[str, Cost] = {}
@@ -56,12 +57,12 @@ def print_plan(
         if not shared and key not in known:
             known[key] = pretraining_cost(config)
         cost = (Cost() if shared else known[key]) + transfer_cost(run, transfers.get(run.name, {}))
-        if run in waiting:
+        if run.name in to_do:
             total += cost
             seconds[run.name] = cost.flops / rate
         steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
         cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(cost.flops / rate)}"
-        print_line(console, f"{run.name}  ({'to do' if run in waiting else 'finished'})  {steps}, {cost_text}", style="bold")
+        print_line(console, f"{run.name}  ({'to do' if run.name in to_do else 'finished'})  {steps}, {cost_text}", style="bold")
         same = json.dumps([run.config, settings, run.downstream, bool(run.adapt)], sort_keys=True)
         if same in printed and not run.averages:
             continue

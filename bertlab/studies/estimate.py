@@ -6,6 +6,7 @@ preparation, compilation and evaluation.
 """
 
 import dataclasses
+import heapq
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -113,15 +114,23 @@ def schedule(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: 
         waits: Run -> the runs that must end before it starts; those not in `seconds` have already ended.
         jobs: Runs at a time.
     """
-    now, ends, waiting = 0.0, {}, list(seconds)
-    running: dict[str, float] = {}
-    while waiting or running:
-        for name in [name for name in waiting if all(of in ends or of not in seconds for of in waits[name])]:
-            if len(running) < jobs:
-                waiting.remove(name)
-                running[name] = now + seconds[name]
-        first = min(running, key=running.get)
-        now = ends[first] = running.pop(first)
+    place = {name: number for number, name in enumerate(seconds)}
+    needs = {name: {of for of in waits[name] if of in seconds} for name in seconds}
+    followers: dict[str, list[str]] = {}
+    for name, needed in needs.items():
+        for of in needed:
+            followers.setdefault(of, []).append(name)
+    ready = [(place[name], name) for name in seconds if not needs[name]]  # heaps: sorted, and so is an empty list
+    now, running = 0.0, []
+    while ready or running:
+        while ready and len(running) < jobs:
+            _, name = heapq.heappop(ready)
+            heapq.heappush(running, (now + seconds[name], place[name], name))
+        now, _, ended = heapq.heappop(running)
+        for name in followers.get(ended, ()):
+            needs[name].discard(ended)
+            if not needs[name]:
+                heapq.heappush(ready, (place[name], name))
     return now
 
 

@@ -467,10 +467,10 @@ def _spent(part: Run) -> dict[str, float]:
 
 def _costs_of_averages(runs: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The costs of runs that average others' predictions: the sums of theirs, once all of them have costs."""
-    table = pd.DataFrame([row for row in measured if not row["split"]], columns=COLUMNS)
-    rows = []
-    for run in runs:
-        of = table[table["run"].isin(run.get("averages", ()))]
+    rows, averages = [], [run for run in runs if run.get("averages")]
+    table = pd.DataFrame([row for row in measured if averages and not row["split"]], columns=COLUMNS)
+    for run in averages:
+        of = table[table["run"].isin(run["averages"])]
         if len(of) and set(of.loc[of["metric"] == "step", "run"]) == set(run["averages"]):
             sums = of.groupby(["stage", "metric"], sort=False)["value"].sum()
             rows += [

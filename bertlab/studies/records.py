@@ -4,6 +4,7 @@ A run's job.json records the settings of every stage that has begun. A stage wit
 stage that saved nothing may get new ones, and starts over.
 """
 
+import functools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +23,10 @@ def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
     the stage with another run that has it or still has to train it.
     """
 
+    there_of = functools.cache(lambda name: recorded(workdir / name))
+
     def has_it(stage: str, run: RunSpec) -> bool:
-        wanted, there = stage_settings(run), recorded(workdir / run.name)
+        wanted, there = stage_settings(run), there_of(run.name)
         return any(there.get(key) == of for key, of in wanted.items() if key.partition("/")[0] == stage)
 
     shared = sharing(runs, has_it)

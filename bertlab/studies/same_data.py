@@ -20,16 +20,14 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
         The common hash where all runs agree (key: "seed 1", or "all runs" in a study without seeds, with the variants in
         parentheses if data settings differ between variants), and a sentence for each disagreement.
     """
-    same, problems = {}, []
+    same, problems, hashes_of = {}, [], {}
+    for name, step, data_hash in results.data_hashes.itertuples(index=False):
+        hashes_of.setdefault(name, {})[step] = data_hash
     for where, runs in _reading_alike(results):
-        chains = {
-            name: chain.drop_duplicates("step", keep="last").set_index("step")["data_hash"]
-            for name, chain in results.data_hashes.groupby("run", sort=False)
-            if name in set(runs["run"])
-        }
+        chains = {name: hashes_of[name] for name in runs["run"] if name in hashes_of}
         if not chains:
             continue
-        common = set.intersection(*(set(chain.index) for chain in chains.values()))
+        common = set.intersection(*(set(chain) for chain in chains.values()))
         if not common:
             problems.append(f"{where}: the runs logged no common step, so their data cannot be compared")
             continue

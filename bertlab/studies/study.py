@@ -24,6 +24,7 @@ COSTS = ("parameters", "step", "tokens", "supervised", "flops", "seconds")  # in
 # Columns of results.runs and results.metrics; each axis becomes one more.
 COLUMNS = ("run", "variant", "trained", "biases", "status", "error", "split", "metric", "value", "data_hash", *COSTS)
 STAGES = ("finetune", "adapt")  # prefixes of their config names; names without a prefix are pretraining's
+SEEDS = ("seed", "data.seed")  # what a seed axis sets
 RATE = "optimizer.learning_rate"
 TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
 
@@ -118,7 +119,7 @@ class Study:
             raise UserError(f"study {self.name}: downstream {wrong[0]} is {given[wrong[0]]!r}; give a dict of settings")
         return {name: dict(given[name]) if isinstance(given, Mapping) else {} for name in given}
 
-    @property
+    @functools.cached_property
     def grid(self) -> list[Point]:
         """The points of the study, one per run.
 
@@ -151,7 +152,7 @@ class Study:
         """The axes of which `valid` selects a label: those of `select`, and that of `task_rates`."""
         return [*self.select, *([TASK_RATES] if self.task_rates else [])]
 
-    @property
+    @functools.cached_property
     def axis_names(self) -> list[str]:
         """The names of the axes, in order."""
         return list(dict.fromkeys(name for point in self.grid for name in point))
@@ -326,7 +327,8 @@ def sharing(runs: Sequence[RunSpec], claim: Callable[[str, RunSpec], int] = lamb
     for run, shareable in stages:
         for stage_and_key in shareable:
             fellows.setdefault(stage_and_key, []).append(run)
-    owners = {of: max(alike, key=functools.partial(claim, of[0])).name for of, alike in fellows.items()}
+    best = lambda stage, alike: max(alike, key=functools.partial(claim, stage)) if len(alike) > 1 else alike[0]
+    owners = {of: best(of[0], alike).name for of, alike in fellows.items()}
     return [replace(run, shares={of[0]: owners[of] for of in shareable if owners[of] != run.name}) for run, shareable in stages]
 
 
@@ -349,7 +351,21 @@ def data_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def unseeded(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides without those of a seed axis."""
-    return {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
+    return {key: value for key, value in overrides.items() if key not in SEEDS}
+
+
+def representatives(runs: Sequence[RunSpec]) -> dict[str, str]:
+    """Run -> a run whose checks also hold for it: the first with the same settings but for seeds; or itself, if a seed is new."""
+    first: dict[str, str] = {}
+    tried, found = set(), {}
+    for run in runs:
+        parts = {"": run.overrides, "adapt": run.adapt, **run.downstream}
+        settings = json.dumps([run.config, run.averages, {of: unseeded(given) for of, given in parts.items()}], sort_keys=True)
+        seeds = {(of, key, repr(value)) for of, given in parts.items() for key, value in given.items() if key in SEEDS}
+        known = first.setdefault(settings, run.name)
+        found[run.name] = known if seeds <= tried else run.name
+        tried |= seeds
+    return found
 
 
 def overlap(key: str, other: str) -> bool:

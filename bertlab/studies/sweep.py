@@ -7,6 +7,7 @@ that was killed.
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import shlex
@@ -31,9 +32,10 @@ from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_p
 from bertlab.studies.published import adopt, clear_needed
 from bertlab.studies.records import check_same_study, check_steps, clear_changed, with_owners
 from bertlab.studies.selection import Search, at_selected_rates, candidates, find_searches, has_ended, undecided
+from bertlab.studies.silence import Silence
 from bertlab.studies.statistics import Settlement
 from bertlab.studies.store import Store
-from bertlab.studies.study import RunSpec, Study
+from bertlab.studies.study import RunSpec, Study, representatives
 from bertlab.studies.views import Job, LineView, TerminalView, print_line
 from bertlab.studies.worker import RUNNER, awaited, is_finished, write_job
 
@@ -206,7 +208,7 @@ def run_all(
         The error line of each failed run, and how many runs were not started because the order was settled.
     """
     waiting, failures, unbegun, ended, seen, looked = list(pending), {}, 0, True, 0.0, 0
-    view = (TerminalView if console.is_terminal else LineView)(console, total, total - len(pending))
+    view, silence = (TerminalView if console.is_terminal else LineView)(console, total, total - len(pending)), Silence(console)
     with view:
         while True:
             if ended:  # only then can a run become ready, or the order be settled
@@ -218,7 +220,9 @@ def run_all(
                     elif found.seeds > looked:
                         looked = found.seeds
                         print_line(console, f"undecided after {found.seeds} seeds: {open_pairs(found)}")
-                for run in [run for run in waiting if ready(run, workdir)][: launcher.jobs - len(running)]:
+                for run in list(
+                    itertools.islice((run for run in waiting if ready(run, workdir)), launcher.jobs - len(running))
+                ):
                     waiting.remove(run)
                     if store and tried_to(store.begin, run, workdir / run.name, console=console):
                         print_line(console, f"{run.name}: its pretraining is in {store.folder}")
@@ -228,6 +232,7 @@ def run_all(
                     break
             if ended or time.monotonic() - seen >= VIEW_SECONDS:
                 view.update(running, len(waiting))
+                silence.look(running)
                 seen = time.monotonic()
             time.sleep(POLL_SECONDS)
             ended = False
@@ -279,6 +284,7 @@ def start(run: RunSpec, workdir: Path, launcher: Launcher, runner: str, lock: in
     directory = workdir / run.name
     job = write_job(run, directory, runner, launcher.jobs)
     Run(directory).failed.delete()
+    Run(directory).alive.delete()
     log = Run(directory).log
     log_start = log.stat().st_size if log.exists() else 0
     command = [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job.resolve())]
@@ -318,11 +324,16 @@ def failure(job: Job) -> str | None:
 def check_configs(runs: Sequence[RunSpec], runner: str = RUNNER) -> tuple[dict[str, Any], dict[str, Any]]:
     """Each run's config, and, for the real runner, the configs of its adaptations and fine-tunings.
 
+    Runs that differ only in seeds have those of the first, whatever their own seeds are: nothing here depends on them.
+
     Raises:
         UserError: A config is wrong; the error names the run.
     """
-    configs, texts = {}, set()
+    configs, texts, stands_for = {}, set(), representatives(runs)
     for run in runs:
+        if (known := stands_for[run.name]) != run.name:
+            configs[run.name] = configs[known]
+            continue
         with blaming(run):
             configs[run.name] = config = load_checked(run.config, dict(run.overrides))
             if runner == RUNNER and config.train.steps and (text := text_of(config.data)) not in texts:

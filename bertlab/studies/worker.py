@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertlab import alive
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import read_json
 from bertlab.locks import alone
@@ -310,7 +312,8 @@ def execute_job(file: Path) -> int:
     module, _, function = job["runner"].partition(":")
     try:
         with alone(file.parent, Run(file.parent).lock, wait=True, required=True):  # such as for a killed sweep's worker
-            getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
+            with alive.showing(lambda: Run(file.parent).alive.write(f"{os.getpid()} on {socket.gethostname()}\n")):
+                getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

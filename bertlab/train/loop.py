@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bertlab import keys
+from bertlab import alive, keys
 from bertlab.config import as_saved, base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
@@ -29,7 +30,7 @@ from bertlab.train.keep import kept_steps
 from bertlab.train.layer_groups import layer_plan, stage_table
 from bertlab.train.metrics import open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
-from bertlab.train.processes import alone, company, gather, is_first
+from bertlab.train.processes import alone, company, gather, is_first, who
 from bertlab.train.profile import Trace
 from bertlab.train.record import Progress, Record
 from bertlab.train.schedules import warmup_steps
@@ -94,6 +95,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         company(),
         contextlib.closing(Session(experiment, workdir)) as session,
         contextlib.closing(Trace(config.profile, Run(workdir).profile, session.step, steps)) as trace,
+        alive.telling(warn),
         company(),  # again: closing the rest would wait for processes that are gone
     ):
         # 2. The run directory describes itself before anything is compiled.
@@ -147,6 +149,11 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     if is_first():
         Run(workdir).finish(result)
     return result
+
+
+def warn(line: str) -> None:
+    """Prints a line about this process on standard error."""
+    print(f"{who()}: {line}", file=sys.stderr, flush=True)
 
 
 def with_warmup(experiment: Experiment, workdir: Path) -> Experiment:
@@ -228,6 +235,7 @@ class Session:
         return {batch["documents"].shape[1]: self._compile(batch)}
 
     def _compile(self, batch):
+        alive.not_stepping()
         phase, config = self.phase, self.experiment.config
         return compile_lowered(
             lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch)
@@ -268,6 +276,7 @@ class Session:
             self.start_clock()
         self.state, metrics = train_steps[length](self.state, placed, self.seed)
         self.step += 1
+        alive.step_done()
         self.waiting.append((self.step, metrics, batch["example_id"], length))
 
     def count(self, train_steps: dict, steps: int) -> Progress:
@@ -281,6 +290,9 @@ class Session:
 
     def fetch(self) -> None:
         """Waits for the device, adds the waiting steps' metrics to the totals, and stops at the first that is not finite."""
+        for _, metrics, *_ in self.waiting:
+            jax.block_until_ready(metrics)
+            alive.step_done()
         for step, metrics, example_ids, length in jax.device_get(self.waiting):
             self.record.add(self.phase, step, metrics, example_ids, length)
         self.waiting.clear()
@@ -297,6 +309,9 @@ class Session:
         for i, batch in enumerate(batches):
             metrics, carry, outputs = eval_step(params, put_batch(self.mesh, batch, whole=True), np.int32(i), carry)
             results.append((metrics, outputs))
+        for of_batch in results:
+            jax.block_until_ready(of_batch)
+            alive.step_done()
         return self.record.evaluated(self.step, split, jax.device_get(results))
 
     def observe(self, means: dict[str, float]) -> None:
@@ -324,6 +339,7 @@ class Session:
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""
+        alive.not_stepping()
         with contextlib.closing(self.record), contextlib.closing(self.iterator):
             self.checkpoints.close()
 

@@ -95,7 +95,7 @@ _WITNESS = "import sys; line = sys.stdin.read() or sys.argv[1]; line.isspace() o
 def _begin_witness() -> None:
     """Starts a process that prints this one's last line, after everything that JAX's threads print during the exit."""
     said = (
-        f"{_who()} ended without a message: it was killed, or JAX ended it because another process is gone (see its output);"
+        f"{who()} ended without a message: it was killed, or JAX ended it because another process is gone (see its output);"
         f" {_AGAIN}"
     )
     command = [sys.executable, "-I", "-S", "-c", _WITNESS, said]
@@ -108,7 +108,8 @@ def _dismiss_witness() -> None:
         _witnesses.pop().communicate(b" ")
 
 
-def _who() -> str:
+def who() -> str:
+    """This process among those of the run, as its last line names it."""
     return f"bertlab: process {jax.process_index()} of {jax.process_count()}"
 
 
@@ -218,14 +219,14 @@ def company() -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         if jax.process_count() == 1:
             raise
-        status, line = 2, f"{_who()} failed: {type(error).__name__}; see above"
+        status, line = 2, f"{who()} failed: {type(error).__name__}; see above"
         if isinstance(error, UserError):
-            line = f"{_who()}: {error}"
+            line = f"{who()}: {error}"
         elif isinstance(error, KeyboardInterrupt):
-            status, line = 130, f"{_who()} was interrupted; the others end with it"
+            status, line = 130, f"{who()} was interrupted; the others end with it"
         else:
             traceback.print_exc()
             cause = str(error).partition("\n")[0][:200]
             if isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause):
-                line = f"{_who()} lost another process; it was killed or failed (see its output); {_AGAIN}. ({cause})"
+                line = f"{who()} lost another process; it was killed or failed (see its output); {_AGAIN}. ({cause})"
         leave(status, line)

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Each may import those of the lines above it, and within a line itself alone.
 LAYERS = (
-    ("errors", "interrupts", "papers"),
+    ("alive", "errors", "interrupts", "papers"),
     ("files", "compressed"),
     ("checksums", "locks"),
     ("keys",),

@@ -11,7 +11,7 @@ from bertlab.studies.worker import awaited, existing_run, stages
 
 
 def run(run, directory):
-    """Obeys "mode" in the overrides: finish, fail, die, leave, wait or stay; notes each call in calls.txt."""
+    """Obeys "mode" in the overrides: finish, fail, die, stop, leave, wait or stay; notes each call in calls.txt."""
     with open(directory / "calls.txt", "a") as file:
         file.write(f"{run.config} {sorted(os.sched_getaffinity(0))} {os.getpid()}\n")
     mode = run.overrides.get("mode", "finish")
@@ -23,6 +23,8 @@ def run(run, directory):
         raise UserError("the loss is not finite")
     if mode == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     if mode == "leave":
         return
     if mode in ("wait", "stay"):

@@ -175,14 +175,22 @@ def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
     assert_it_says_why_it_ended(two[0], "process 0 of 2")
 
 
-@pytest.mark.parametrize("killed", [2, pytest.param(0, marks=pytest.mark.slow)])
-def test_each_that_is_left_says_so(killed, start, tmp_path):
-    """Whichever it is that was killed, the one that all are connected to among them."""
-    four = start(tmp_path / "run", 4, 1)
-    wait_for_step(four[0], 2)
-    four[killed].kill()
-    for i in {0, 1, 2, 3} - {killed}:
-        assert_it_says_why_it_ended(four[i], f"process {i} of 4")
+@pytest.mark.parametrize(
+    ("how", "lost", "count"),
+    [
+        ("SIGKILL", 2, 4),
+        pytest.param("SIGKILL", 0, 2, marks=pytest.mark.slow),
+        pytest.param("SIGSTOP", 0, 2, marks=pytest.mark.slow),
+        pytest.param("SIGSTOP", 1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_each_that_is_left_says_so_within_a_minute(how, lost, count, start, tmp_path):
+    """Whichever it is that dies or stands still, the one that all are connected to among them."""
+    all_of_them = start(tmp_path / "run", count, 1)
+    wait_for_step(all_of_them[0], 2)
+    all_of_them[lost].send_signal(getattr(signal, how))
+    for i in {*range(count)} - {lost}:
+        assert_it_says_why_it_ended(all_of_them[i], f"process {i} of {count}")
 
 
 @pytest.mark.parametrize(
