@@ -312,11 +312,12 @@ def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
 
 _OF_ENTITIES = (entity_f1, entity_precision, entity_recall)
 _OF_TARGETS = (micro_f1, micro_precision, micro_recall, core_role_f1, positive_f1)
-NAME_METRICS = {function.__name__: function for function in (*_OF_ENTITIES, *_OF_TARGETS)}
-"""These read the names of classes; of the others, those of classes read numbers."""
+_OF_ANSWERS = (exact_match, span_f1)
+NAME_METRICS = {function.__name__: function for function in (*_OF_ENTITIES, *_OF_TARGETS, *_OF_ANSWERS)}
+"""These read the names of classes, or texts; of the others, those of classes read numbers."""
 GROUP_METRICS = {function.__name__: function for function in (group_exact_match,)}
 """These read the classes of a group of examples as one item."""
-_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, span_f1, sense_f1)
+_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, sense_f1)
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = (
     {of.__name__: of for of in _OTHERS} | NAME_METRICS | GROUP_METRICS
 )
