@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.errors import UserError
 from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, NoFloor, Objective, Oracle, Scoring, Vocabulary
@@ -46,14 +47,22 @@ class SpanCorruption(Objective):
 
     A row of L tokens becomes one of L + 2 S, S = `slots(L)`: the tokens in their places, the sentinels of the first part, and
     those of the second. `order` says who sees whom. With more spans than S in a row, S of them are masked, any with the same
-    probability. Only the device knows what is masked, so logits are computed at all positions. UL2's mode tokens are not part
-    of this. Its table of denoisers is verified from a transcription only, and how it weights them is not verified: each row
-    draws one of those allowed, all with the same probability.
+    probability. Only the device knows what is masked, so logits are computed at all positions.
+
+    UL2 puts a mode token before a text that says which kind of denoiser follows. Here it takes the place of the text's [CLS],
+    which is otherwise the same everywhere: [CLS] stays for R, [SEP] stands for S and [MASK] for X. So it needs no new ids, and
+    a task that shows [CLS] asks for mode R. UL2's table of denoisers is verified from a transcription only, and how it weights
+    them is not verified: each row draws one of those allowed, all with the same probability.
+
+    A trained model has no code length for a text. The first word of a stretch is always shown and at most a share `rate` is
+    masked, so nothing trains the model to say how a text begins. It could spell a whole text as one span, which is a code,
+    but would measure how it copes with masks that it never saw.
 
     Attributes:
         denoisers: one: all rows have `rate` and `mean_span`. R, S, X, or several: each row has one of UL2's (`UL2`).
         rate: share of the words that are masked.
         mean_span: mean length of a span.
+        mode_tokens: whether a text's [CLS] says which of UL2's denoisers its row has.
         max_spans: S, the most spans in a row; 0: as many as one stretch of L words needs.
     """
 
@@ -63,6 +72,7 @@ class SpanCorruption(Objective):
     denoisers: str = setting("one", choices=DENOISERS)
     rate: float = setting(0.15, above=0, below=1, only_with=("denoisers=one",))
     mean_span: float = setting(3.0, least=1, only_with=("denoisers=one",))
+    mode_tokens: bool = setting(False, only_with=(f"denoisers={' or '.join(DENOISERS[1:])}",))
     max_spans: int = setting(0, least=0)
 
     @property
@@ -74,6 +84,8 @@ class SpanCorruption(Objective):
 
     def check(self, vocabulary: Vocabulary) -> None:
         vocabulary.require_mask("it replaces spans by [MASK]")
+        if self.mode_tokens and len({vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id}) < 3:
+            raise UserError("mode_tokens=True needs a tokenizer with [CLS], [SEP] and [MASK], as BERT's; set it to False")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
         """The longer row.
@@ -86,7 +98,8 @@ class SpanCorruption(Objective):
         rows, length = tokens.shape
         index = jnp.arange(length)
         row_key, cut_key, drop_key = jax.random.split(key, 3)
-        rates, means = jnp.asarray(self.mixture, jnp.float32)[jax.random.randint(row_key, (rows,), 0, len(self.mixture))].T
+        drawn = jax.random.randint(row_key, (rows,), 0, len(self.mixture))
+        rates, means = jnp.asarray(self.mixture, jnp.float32)[drawn].T
         words = (documents > 0) & ~vocabulary.is_special(tokens)
         masked = alternating_spans(words, documents, jax.random.uniform(cut_key, tokens.shape), rates, means)
         begins = masked & ~jnp.pad(masked, ((0, 0), (1, 0)))[:, :-1]
@@ -113,6 +126,10 @@ class SpanCorruption(Objective):
             "order": jnp.where(used, 2 * at + 1, 0),
         }
         content = {**batch, "positions": positions, "order": jnp.where(masked, 2 * index + 2, 0)}
+        if self.mode_tokens:
+            ids = {"R": vocabulary.cls_id, "S": vocabulary.sep_id, "X": vocabulary.mask_id}
+            modes = jnp.array([ids[name] for name in self.denoisers.split("+") for _ in UL2[name]])[drawn]
+            content["tokens"] = jnp.where(tokens == vocabulary.cls_id, modes[:, None], tokens)
         goes_on = jnp.pad(masked[:, 1:], ((0, 0), (0, 1)))
         after = jnp.where(goes_on, jnp.roll(tokens, -1, axis=1), vocabulary.mask_id)
         nothing = jnp.full_like(at, -1)
@@ -141,7 +158,7 @@ class SpanCorruption(Objective):
 
     def scoring(self) -> Scoring:
         """Not at all."""
-        return Scoring(lacks="it asks for spans of unknown length, but the pieces of a text are scored in their places")
+        return Scoring(lacks="the first word of a text is never masked in training, and a code length needs all words")
 
     def guessing(self, counts, batches) -> None:
         """Not known: the counts of the text lack the sentinels."""

@@ -149,6 +149,7 @@ TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "cb": ("superglue", 128, {}),
     "copa": ("superglue", 48, {}),
     "multirc": ("superglue", 128, {}),
+    "record": ("superglue", 128, {}),
     "wic": ("superglue", 64, {}),
     "wsc": ("superglue", 96, {}),
     "babylm_boolq": ("glue_filtered", 128, {}),

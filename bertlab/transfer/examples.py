@@ -19,17 +19,18 @@ class Example:
         id: from the file, or its number; unique in its split.
         where: "FILE:LINE", for error messages.
         texts: classification, regression: one text or a pair. choice: the text before each choice. span: (question,
-            context). word_pair: two sentences. tagging: ().
-        label: classification, choice, word_pair: the number of the class or choice. regression: a number. tagging: one class
-            number per word. span_pair: the class numbers of each target, a tuple of tuples. sense: keys of the right senses.
-            None: unknown (a hidden test set). span: always None.
+            context). word_pair: two sentences. candidate: a text, and the question with the candidate in it. tagging: ().
+        label: classification, choice, word_pair, candidate: the number of the class or choice. regression: a number. tagging:
+            one class number per word. span_pair: the class numbers of each target, a tuple of tuples. sense: keys of the right
+            senses. None: unknown (a hidden test set). span: always None.
         words: only for tagging, span_pair and sense.
-        choices: of choice. sense: the word's first sense, the answer if training lacks the word; () if unknown.
-        answers: only for span; () if the question has none (SQuAD 2.0).
+        choices: of choice. candidate: the candidate alone. sense: the word's first sense, the answer if training lacks the
+            word; () if unknown.
+        answers: only for span and candidate; () if the question has none (SQuAD 2.0).
         targets: word_pair: (start, end) of the word in each sentence, in characters. sense: of the word, in words.
         spans: only for span_pair: of each target, its one or two spans [first, end) of words.
-        group: sense: the word's lemma and part of speech, whose senses are compared. Otherwise: examples of one group are also
-            scored together, like the answers to one question; "": alone.
+        group: sense: the word's lemma and part of speech, whose senses are compared. candidate: the question. Otherwise:
+            examples of one group are also scored together, like the answers to one question; "": alone.
         document: only for tagging: all words of the document that the sentence is from, its own included; (): not known.
         document_at: the place of the sentence's first word in `document`.
     """

@@ -94,8 +94,8 @@ class TaskHead(Objective):
     """The settings that all heads share.
 
     Attributes:
-        layers: which layers of the body are mixed, and how: last, layer:K, sum_last_N, concat_last_N, weighted_sum,
-            weighted_sum_last_N, scalar_mix or hypercolumns (`LayerMix`).
+        layers: which layers of the body are mixed, and how: last, layer:K, sum_last_N, concat_last_N, concat_first_last,
+            weighted_sum, weighted_sum_last_N, scalar_mix or hypercolumns (`LayerMix`).
         mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
         mix_norm: normalises each layer first.
         mix_dropout: dropout of the mix.

@@ -6,7 +6,7 @@ SQuAD print percent). An item is
     a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one per word;
     a sentence's tags as strings such as "B-PER" (entity_*);
     the classes of a group of examples (group_*);
-    the names of the classes of each of a sentence's targets (micro_*, core_role_f1, positive_f1);
+    the names of the classes of each of a sentence's targets (micro_*, core_role_f1, relation_f1, positive_f1);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none (exact_match, span_f1);
     gold: a word's senses; predicted: one sense, or None for no answer (sense_f1).
 """
@@ -192,6 +192,14 @@ def core_role_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Se
     return _label_f1(gold, predicted, lambda label: not label.startswith(("R-", "C-")))
 
 
+def relation_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
+    """Micro F1 without the class of no relation: "Other" (SemEval 2010), "no_relation", "_...".
+
+    Source: `is_positive_relation` of jiant's probing/analysis_edgeprobe_ICLR_camera_ready.ipynb.
+    """
+    return _label_f1(gold, predicted, lambda label: not label.startswith("_") and label not in ("Other", "no_relation"))
+
+
 def positive_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
     """F1 of the label "1", as jiant reports it for OntoNotes' coreference."""
     return _label_f1(gold, predicted, lambda label: label == "1")
@@ -311,12 +319,13 @@ def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
 
 
 _OF_ENTITIES = (entity_f1, entity_precision, entity_recall)
-_OF_TARGETS = (micro_f1, micro_precision, micro_recall, core_role_f1, positive_f1)
-NAME_METRICS = {function.__name__: function for function in (*_OF_ENTITIES, *_OF_TARGETS)}
-"""These read the names of classes; of the others, those of classes read numbers."""
+_OF_TARGETS = (micro_f1, micro_precision, micro_recall, core_role_f1, relation_f1, positive_f1)
+_OF_ANSWERS = (exact_match, span_f1)
+NAME_METRICS = {function.__name__: function for function in (*_OF_ENTITIES, *_OF_TARGETS, *_OF_ANSWERS)}
+"""These read the names of classes, or texts; of the others, those of classes read numbers."""
 GROUP_METRICS = {function.__name__: function for function in (group_exact_match,)}
 """These read the classes of a group of examples as one item."""
-_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, span_f1, sense_f1)
+_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, sense_f1)
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = (
     {of.__name__: of for of in _OTHERS} | NAME_METRICS | GROUP_METRICS
 )

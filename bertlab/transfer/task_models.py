@@ -20,7 +20,9 @@ from bertlab.models.recurrent import Cell, borders, gru, lstm, uniform
 from bertlab.objectives.program import STATISTICS
 from bertlab.transfer import crf
 
-MIXES = "last, layer:K, sum_last_N, concat_last_N, weighted_sum, weighted_sum_last_N, scalar_mix, hypercolumns"
+MIXES = (
+    "last, layer:K, sum_last_N, concat_last_N, concat_first_last, weighted_sum, weighted_sum_last_N, scalar_mix, hypercolumns"
+)
 PLACES = ("input", "after_first", "output", "input_output")
 
 
@@ -39,6 +41,8 @@ def chosen_layers(kind: str, widths: Sequence[int]) -> list[int]:
         layers = list(range(count))
     elif kind == "last":
         layers = [count - 1]
+    elif kind == "concat_first_last":
+        layers = [0, count - 1]
     elif found := re.fullmatch(r"layer:(-?\d+)", kind):
         number = int(found[1])
         if not -count <= number < count:
@@ -65,7 +69,7 @@ def split_layers(features: Float[Array, "... n D"], widths: Sequence[int]) -> tu
 
 
 def _joins(kind: str) -> bool:
-    return kind == "hypercolumns" or kind.startswith("concat_last_")
+    return kind == "hypercolumns" or kind.startswith("concat_")
 
 
 class LayerMix(nn.Module):
@@ -73,7 +77,8 @@ class LayerMix(nn.Module):
 
     Attributes:
         kind: "last"; "layer:K" (0 the embeddings, −2 the last but one); "sum_last_N" and "concat_last_N" (Devlin et al. 2018,
-            section 5.3: N = 4); "weighted_sum", Σ s_j h_j over all layers with s = softmax(w), w starting at 0, and
+            section 5.3: N = 4); "concat_first_last", the embeddings beside the last layer (Tenney et al. 2019's "cat", as in
+            jiant's config/defaults.conf); "weighted_sum", Σ s_j h_j over all layers with s = softmax(w), w starting at 0, and
             "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j, γ starting at 1 (Peters et al. 2018, equation 1);
             "hypercolumns", all layers side by side.
         regulariser: λ of the penalty λ‖w‖² on the weights. The first version of ELMo's paper has λ‖w − 1/n‖². Both are the

@@ -37,6 +37,7 @@ PAIRS = {
     "optimizer.learning_rate": 2e-3,
     "model.layers": 3,
 }
+WORDS = {"objectives.span_corruption.rate": 0.3, "objectives.span_corruption.mean_span": 1.0}  # else it has no floor
 SPANS = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
 
 
@@ -56,6 +57,7 @@ OBJECTIVES = {
     "bilm": {"config": ELMO, "train.steps": 1000, "model.width": 64, "model.hidden": 128},
     "prefix": on_transformer("prefix", 1000),
     "masked_next_token": on_transformer("masked_next_token", 1500),
+    "span_corruption, single words": on_transformer("span_corruption", 1500, **WORDS),
     "permutation": on_transformer("permutation", 1500, **{"objectives.permutation.context_in_order": False}),
     "electra": on_transformer("electra", 3000, **{"objectives.electra.generator": "unigram", "model.layers": 3}),
 }

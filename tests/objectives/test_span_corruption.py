@@ -183,6 +183,22 @@ def test_each_row_has_one_of_the_denoisers():
     assert sequential[:, 96:].all() and not sequential[:, :96].any(), "the last quarter"
 
 
+def test_a_mode_token_tells_which_denoiser_a_row_has():
+    """In each document of the row, in the place of its [CLS]; all else is as without."""
+    batch = texts(200, 40, 24, cls=True)
+    plain = view_of(SpanCorruption(denoisers="R+S+X"), batch)
+    view = view_of(SpanCorruption(denoisers="R+S+X", mode_tokens=True), batch)
+    # Of 39 words R masks 6 in two spans, S 10, X 20; 6 in one span may be R's or X's.
+    expected, mask = {(6, 2): VOCABULARY.cls_id, (10, 1): VOCABULARY.sep_id}, VOCABULARY.mask_id
+    expected |= {(20, 7): mask, (20, 2): mask, (20, 1): mask}
+    found = [(int(row.sum()), len(spans_of(row))) for row in masked_of(view, 64)[:, :40]]
+    assert set(found) == {*expected, (6, 1)}
+    assert all(view["tokens"][row, 0] == expected[of] for row, of in enumerate(found) if of in expected)
+    np.testing.assert_array_equal(view["tokens"][:, 40], view["tokens"][:, 0])
+    changed = {name for name in view if not np.array_equal(view[name], plain[name])}
+    assert changed == {"tokens"} and set(np.argwhere(view["tokens"] != plain["tokens"])[:, 1]) == {0, 40}
+
+
 def test_of_too_many_spans_any_is_left_out():
     view = view_of(SpanCorruption(max_spans=1), texts(3000, 6, 6))
     masked = masked_of(view, 12)
@@ -202,5 +218,9 @@ def test_slots_and_cost():
 def test_what_it_cannot_work_with_is_refused():
     with pytest.raises(UserError, match=r"replaces spans by \[MASK\]"):
         SpanCorruption().check(Vocabulary(8, 0, 1, 2, 3, None))
+    with pytest.raises(UserError, match="needs a tokenizer with"):
+        SpanCorruption(denoisers="R+S", mode_tokens=True).check(Vocabulary(8, 0, 0, 0, 0, 4))
+    with pytest.raises(UserError, match="mode_tokens=True has no effect"):
+        SpanCorruption(mode_tokens=True)
     with pytest.raises(UserError, match=r"mean_span=4\.0 has no effect"):
         SpanCorruption(denoisers="R", mean_span=4.0)

@@ -39,7 +39,7 @@ SLOW += (
     "static_contextual",
     "taglm_placement",
 )
-SLOW += ("ulmfit_bidirectional", "awd_lstm_table4", "elmo_senses", "headline")
+SLOW += ("ulmfit_bidirectional", "awd_lstm_table4", "elmo_senses", "headline", "edge_probing")
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],
@@ -50,6 +50,8 @@ MORE = {
     "gpt_zero_shot": [("LSTM, 2", "sentence_order")],  # answers without training
     "static_contextual": [("GloVe, features", "package")],
 }
+# Arguments of studies whose own tasks need files.
+ARGUMENTS = {"edge_probing": ",tasks=edges_srl,data=tasks"}
 SMALL = {"data.batch_size": 4, "data.workers": 1, "train.eval_batches": 1, "evaluate.sentences": 0, "mesh.data": 1}
 
 
@@ -61,10 +63,15 @@ def tasks(tmp_path_factory):
     (directory / "table.tsv").write_text("text\tlabel\n" + "\n".join(texts) + "\n")
     words = [f"the O\nvalue B-X\n{i} O" if i % 2 else f"not B-Y\na O\nmodule O\n{i} O" for i in range(40)]
     (directory / "words.conll").write_text("\n\n".join(words) + "\n")
-    own = "from bertlab.transfer.tasks import conll, table\n\n"
+    targets = [[{"span1": [0, 1], "span2": [i % 2, 2], "label": f"A{i % 2}"}] for i in range(40)]
+    edges = [json.dumps({"text": f"the value {i}", "targets": of}) for i, of in enumerate(targets)]
+    (directory / "edges.json").write_text("\n".join(edges))
+    own = "from bertlab.transfer.tasks import conll, edge_probing, table\n\n"
     (directory / "texts.py").write_text(f'{own}TASK = table("texts", train="table.tsv", text="text", label="label")\n')
     (directory / "words.py").write_text(f'{own}TASK = conll("words", train="words.conll")\n')
-    return {"classification": str(directory / "texts.py"), "tagging": str(directory / "words.py")}
+    (directory / "edges.py").write_text(f'{own}TASK = edge_probing("edges", train="edges.json")\n')
+    files = {"classification": "texts.py", "tagging": "words.py", "span_pair": "edges.py"}
+    return {kind: str(directory / name) for kind, name in files.items()}
 
 
 def small_task(name, settings, tasks):
@@ -75,7 +82,7 @@ def small_task(name, settings, tasks):
 def small(run, corpus, cache, tasks):
     """The run with small text and small tasks of the same kinds."""
     overrides = run.overrides if run.averages else run.overrides | SMALL | {"data.corpus": corpus, "data.directory": cache}
-    settings = {"mesh.data": 1, "data.batch_size": 4}
+    settings = {"mesh.data": 1, "data.batch_size": 4, "task_data.directory": ""}
     downstream = {name: of | settings | {"task": small_task(name, of, tasks)} for name, of in run.downstream.items()}
     return dataclasses.replace(run, overrides=overrides, downstream=downstream, adapt=run.adapt and run.adapt | SMALL)
 
@@ -101,7 +108,7 @@ def studies(quick, slow):
 @pytest.mark.parametrize("path", studies(QUICK, SLOW))
 def test_a_study_trains(path, corpus, cache, tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    study = load_study(f"{path}:scale=tiny,seeds=1,steps=2,task_steps=2")
+    study = load_study(f"{path}:scale=tiny,seeds=1,steps=2,task_steps=2{ARGUMENTS.get(path.stem, '')}")
     runs = [small(run, corpus, cache, tasks) for run in study.runs()]
     if not WHOLE:
         runs = some(path.stem, runs)

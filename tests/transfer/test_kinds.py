@@ -81,7 +81,8 @@ class TestKind:
         task = Task("stub", kind, kind.metrics, None)
         assert set(scores_of(task, labels, [lines[0], lines[0]])) == set(kind.metrics)
         perfect = [
-            line | {"predicted": line["gold"][0] if name in ("span", "sense") else line["gold"]} for line in lines[:1] * 2
+            line | {"predicted": line["gold"][0] if name in ("span", "sense", "candidate") else line["gold"]}
+            for line in lines[:1] * 2
         ]
         assert scores_of(task, labels, perfect)[kind.default_metrics[0]] in (0, 1)
         most_frequent = kind.most_frequent([known], labels, lines[:1])

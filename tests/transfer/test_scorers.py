@@ -210,14 +210,15 @@ def test_collapsed_and_diverged_models_have_correlations():
 
 def test_labels_of_targets_score_as_scikit_learns_micro_averages():
     rng = np.random.default_rng(0)
-    names = np.array(["A0", "A1", "R-A0", "C-A1", "1", "0"])
-    draw = lambda share: [[names[rng.random(6) < share].tolist() for _ in range(1 + i % 4)] for i in range(50)]
+    names = np.array(["A0", "A1", "R-A0", "C-A1", "1", "Other", "no_relation"])
+    draw = lambda share: [[names[rng.random(7) < share].tolist() for _ in range(1 + i % 4)] for i in range(50)]
     gold, predicted = draw(0.3), draw(0.4)
     k_hot = MultiLabelBinarizer(classes=names).fit([])
     gold_k, predicted_k = (k_hot.transform([of for sentence in side for of in sentence]) for side in (gold, predicted))
-    expected = dict(zip(("micro_precision", "micro_recall", "micro_f1"), _micro(gold_k, predicted_k, range(6))))
+    expected = dict(zip(("micro_precision", "micro_recall", "micro_f1"), _micro(gold_k, predicted_k, range(7))))
     expected |= {
-        "core_role_f1": _micro(gold_k, predicted_k, [0, 1, 4, 5])[2],
+        "core_role_f1": _micro(gold_k, predicted_k, [0, 1, 4, 5, 6])[2],
+        "relation_f1": _micro(gold_k, predicted_k, [0, 1, 2, 3, 4])[2],
         "positive_f1": f1_score(gold_k[:, 4], predicted_k[:, 4]),
     }
     assert score(expected, gold, predicted) == pytest.approx(expected)

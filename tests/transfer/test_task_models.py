@@ -69,6 +69,7 @@ def softmax(w):
         ("weighted_sum_last_3", lambda h, w, g: np.einsum("n,nbld->bld", softmax(w), h[2:])),
         ("scalar_mix", lambda h, w, g: g * np.einsum("n,nbld->bld", softmax(w), h)),
         ("hypercolumns", lambda h, w, g: np.concatenate(h, -1)),
+        ("concat_first_last", lambda h, w, g: np.concatenate([h[0], h[-1]], -1)),
     ],
 )
 def test_a_mix_is_what_its_name_says(kind, expected):

@@ -47,8 +47,8 @@ def attention_pooled(
 class SpanPairModel(TaskModel):
     """Per span of a target a projection and an attention; then tanh, layer norm, dropout and the classifier.
 
-    Source: Tenney et al. 2019; jiant's modules/edge_probing.py and the "mlp" of its simple_modules.py. The paper's width,
-    dropout and rates are not verified.
+    Source: Tenney et al. 2019; jiant's modules/edge_probing.py and the "mlp" of its simple_modules.py; the width is
+    config/defaults.conf's.
     """
 
     def setup(self):
@@ -117,7 +117,7 @@ class SpanPair(Kind):
 
     name = "span_pair"
     head = SpanPairHead
-    metrics = ("micro_f1", "micro_precision", "micro_recall", "core_role_f1", "positive_f1")
+    metrics = ("micro_f1", "micro_precision", "micro_recall", "core_role_f1", "relation_f1", "positive_f1")
     default_metrics = ("micro_f1",)
     unknown: ClassVar = {"target_spans": NO_LABEL, "target_labels": NO_LABEL, "target_known": 0}
     has_classes = True

@@ -1,16 +1,16 @@
 """SuperGLUE (Wang et al. 2019), from its published JSON lines. Its test sets have no labels, so they are not read.
 
-Here are its tasks that fit a kind: ReCoRD, which chooses among as many entities as a passage has, is none of them. RTE is
-GLUE's, and `wic` reads WiC in both its forms.
+RTE is GLUE's, and `wic` reads WiC in both its forms.
 """
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bertlab.errors import UserError
-from bertlab.transfer.examples import Example
-from bertlab.transfer.kinds import Choice, Classification
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.kinds import Candidate, Choice, Classification
 from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.files import field, read_records
 from bertlab.transfer.tasks.table import table
@@ -18,6 +18,7 @@ from bertlab.transfer.tasks.table import table
 _FALSE_TRUE = ("false", "true")
 # As nyu-mll/jiant, the benchmark's own code, asks (jiant/tasks/lib/copa.py).
 _COPA = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+_PLACEHOLDER = "@placeholder"
 
 
 def _copa(path: Path, split: str) -> Iterator[Example]:
@@ -51,6 +52,44 @@ def _multirc(path: Path, split: str) -> Iterator[Example]:
                     label=str(field(answer, "label", int, where)),
                     group=group,
                 )
+
+
+def _record(path: Path, split: str) -> Iterator[Example]:
+    """A passage, and a query with one of its entities in the place of @placeholder: right if an answer has its text.
+
+    Entities of the same text are one candidate, because they make the same query (nyu-mll/jiant, jiant/tasks/lib/record.py,
+    reads it once for each of them). The end of an entity or answer is its last character.
+    """
+    for where, record in read_records(path):
+        passage = field(record, "passage", dict, where)
+        text = field(passage, "text", str, where)
+        entities = dict.fromkeys(_entity(entity, text, where) for entity in field(passage, "entities", list, where))
+        for question in field(record, "qas", list, where):
+            query, number = field(question, "query", str, where), field(question, "idx", int, where)
+            answers = tuple(
+                Answer(field(answer, "text", str, where), field(answer, "start", int, where))
+                for answer in field(question, "answers", list, where)
+            )
+            if _PLACEHOLDER not in query or not answers:
+                raise UserError(f"{where}: query {number} lacks {_PLACEHOLDER} or an answer; give the file as it is published")
+            right = {answer.text for answer in answers}
+            for place, entity in enumerate(entities):
+                yield Example(
+                    id=f"{number}-{place}",
+                    where=where,
+                    texts=(text, query.replace(_PLACEHOLDER, entity)),
+                    label=_FALSE_TRUE[entity in right],
+                    choices=(entity,),
+                    answers=answers,
+                    group=str(number),
+                )
+
+
+def _entity(entity: Any, text: str, where: str) -> str:
+    start, last = field(entity, "start", int, where), field(entity, "end", int, where)
+    if not 0 <= start <= last < len(text):
+        raise UserError(f"{where}: the passage has no characters {start} to {last} of an entity; correct the entity")
+    return text[start : last + 1]
 
 
 def _wsc(path: Path, split: str) -> Iterator[Example]:
@@ -110,5 +149,6 @@ TASKS = (
     _splits("copa", Choice(), ("accuracy",), _copa, "COPA"),
     # Its F1 is over all answers; its exact match counts questions all of whose answers are right.
     _splits("multirc", Classification(), ("f1", "group_exact_match"), _multirc, "MultiRC", ("0", "1")),
+    _splits("record", Candidate(), (), _record, "ReCoRD", _FALSE_TRUE),
     _splits("wsc", Classification(), ("accuracy",), _wsc, "WSC", _FALSE_TRUE),
 )

@@ -42,7 +42,8 @@ def test_targets_are_spans_of_words_with_their_labels(tmp_path):
     assert (first.id, second.id, second.where) == ("0", "2", f"{folder}/train.edges.json:3")
     assert data.examples["valid"][0].label == ((1,),) and data.examples["test"][0].label == ((2,),)
     assert task.metrics[0] == "core_role_f1" and find_task("edges_coref").metrics[0] == "positive_f1"
-    assert {find_task(f"edges_{name}").metrics for name in ("pos", "entities", "dpr", "relations", "spr2")} == {("micro_f1",)}
+    assert find_task("edges_relations").metrics == ("relation_f1", "micro_f1")
+    assert {find_task(f"edges_{name}").metrics for name in ("pos", "entities", "dpr", "spr2")} == {("micro_f1",)}
 
 
 def test_a_target_may_have_one_span_several_labels_or_none(tmp_path):

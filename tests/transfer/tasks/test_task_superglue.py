@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.transfer.scoring import scores_of
 from bertlab.transfer.tasks import TASKS, find_task, load_task
 
 AS_PUBLISHED = {"dev": "valid"}
@@ -43,6 +45,37 @@ MULTIRC = [
         "passage": {"text": "P.", "questions": [{"idx": 1, "question": "Q", "answers": [{"text": "A", "idx": 0, "label": 1}]}]},
     },
 ]  # fmt: skip
+NEWS = "Bob Hope met Bob.\n@highlight\nHope, too"
+
+
+def entity(text, at):
+    """Both ends are characters of it."""
+    return {"start": at, "end": at + len(text) - 1}
+
+
+RECORD = [
+    {
+        "source": "Daily mail",
+        "passage": {
+            "text": NEWS,
+            "entities": [entity("Bob Hope", 0), entity("Bob", 13), entity("Hope", 29), entity("Hope", 4)],
+        },
+        "qas": [
+            {
+                "query": "@placeholder's guest",
+                "answers": [{**entity("Hope", 29), "text": "Hope"}, {**entity("Bob Hope", 0), "text": "Bob Hope"}],
+                "idx": 3,
+            },
+            {"query": "By @placeholder", "answers": [{**entity("Bob", 13), "text": "Bob"}], "idx": 4},
+        ],
+        "idx": 0,
+    },
+    {
+        "passage": {"text": "An A.", "entities": [entity("A", 3)]},
+        "qas": [{"query": "x @placeholder", "answers": [{**entity("A", 3), "text": "A"}], "idx": 5}],
+        "idx": 1,
+    },
+]
 # Folder, classes, records, and (texts, choices, label) of each example.
 PUBLISHED = {
     "boolq": (
@@ -86,6 +119,16 @@ PUBLISHED = {
             (('Two "companies" numbered 225 men.', "How many? 525"), (), 0),
             (('Two "companies" numbered 225 men.', "Who? Nobody"), (), 0),
             (("P.", "Q A"), (), 1),
+        ],
+    ),
+    "record": (
+        "ReCoRD",
+        ("false", "true"),
+        RECORD,
+        [
+            *(((NEWS, f"{name}'s guest"), (name,), right) for name, right in (("Bob Hope", 1), ("Bob", 0), ("Hope", 1))),
+            *(((NEWS, f"By {name}"), (name,), right) for name, right in (("Bob Hope", 0), ("Bob", 1), ("Hope", 0))),
+            (("An A.", "x A"), ("A",), 1),
         ],
     ),
     "wsc": (
@@ -142,6 +185,7 @@ def test_published_layout(name, tmp_path):
 def test_metrics_are_the_benchmarks():
     metrics = {name: TASKS[name].metrics for name in PUBLISHED}
     assert metrics.pop("cb") == ("accuracy", "macro_f1") and metrics.pop("multirc") == ("f1", "group_exact_match")
+    assert metrics.pop("record") == ("span_f1", "exact_match")
     assert set(metrics.values()) == {("accuracy",)}
 
 
@@ -157,6 +201,27 @@ def test_answers_to_one_question_are_a_group_and_a_paragraph_is_in_one_split(tmp
     assert [example.id for example in data.examples["test"][:3]] == ["0-40-178", "0-40-179", "0-41-180"]
     train, valid = ({example.texts[0] for example in data.examples[split]} for split in ("train", "valid"))
     assert len(train) == 18 and len(valid) == 2 and not train & valid
+
+
+def test_the_likeliest_entity_answers_a_query_and_is_scored_as_by_the_official_script(tmp_path):
+    """Scores are those of record_evaluation.py (its version 1.0, with SQuAD's F1) for these answers."""
+    task = find_task("record")
+    data = load_task(task, publish(tmp_path, "record"))
+    examples = data.examples["test"]
+    # p(right): of query 3 "Bob" is likeliest, of 4 "Bob Hope", although the logit of class 1 is higher for "Hope".
+    logits = np.float32([[0, -1], [0, 1], [0, 0], [0, 2], [0, 1], [5, 3], [3, -3]])
+    lines = task.kind.predict(examples, data.labels, {"logits": logits}, None, None)
+    assert [(line["id"], line["predicted"], line["gold"]) for line in lines] == [
+        ("3", "Bob", ["Hope", "Bob Hope"]),
+        ("4", "Bob Hope", ["Bob"]),
+        ("5", "A", ["A"]),
+    ]
+    # "A" is an article: nothing is left of it, so its F1 is 0 although it is exact.
+    assert scores_of(task, data.labels, lines) == pytest.approx({"span_f1": (2 / 3 + 2 / 3 + 0) / 3, "exact_match": 1 / 3})
+    np.testing.assert_allclose(lines[0]["probabilities"]["Bob"], 1 / (1 + np.exp(-1)))
+    other = task.kind.predict(examples, data.labels, {"logits": np.roll(logits, 1, axis=0)}, None, None)
+    mean = task.kind.average([lines[0], other[0]], data.labels)
+    assert mean["probabilities"]["Hope"] == pytest.approx((1 / 2 + 1 / (1 + np.exp(-1))) / 2) and mean["predicted"] == "Hope"
 
 
 def test_words_of_wic_are_at_their_characters(tmp_path):
@@ -191,6 +256,21 @@ def changed(name, **changes):
             "multirc",
             changed("multirc", passage__questions=[{"idx": 0, "question": "Q"}]),
             r"val\.jsonl:2: 'answers' is missing",
+        ),
+        (
+            "record",
+            changed("record", passage__entities=[entity("x", 40)]),
+            r"val\.jsonl:2: the passage has no characters 40 to 40",
+        ),
+        (
+            "record",
+            changed("record", qas=[RECORD[0]["qas"][0] | {"answers": []}]),
+            r"val\.jsonl:2: query 3 lacks @placeholder or an",
+        ),
+        (
+            "record",
+            changed("record", qas=[RECORD[0]["qas"][1] | {"query": "By"}]),
+            r"val\.jsonl:2: query 4 lacks @placeholder or an",
         ),
         ("wsc", changed("wsc", target__span1_index=14), r"WSC/val\.jsonl:2: the text has 13 words, but 'the cup' is word 14"),
         ("wsc", changed("wsc", target__span2_text=" "), r"WSC/val\.jsonl:2: the text has 13 words, but ' ' is word 10"),

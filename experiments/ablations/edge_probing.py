@@ -1,0 +1,114 @@
+"""What contextual vectors know beyond the words themselves: edge probing, Tenney et al. 2019, table 2.
+
+    bertlab sweep --study=experiments/ablations/edge_probing.py:scale=tiny,corpus=pydocs \
+      --workdir=runs/edges --jobs=2
+    bertlab sweep --study=experiments/ablations/edge_probing.py:tasks=edges_dependencies+edges_relations,data=tasks \
+      --workdir=runs/edges
+    bertlab report runs/edges
+
+A probe labels spans of a sentence, or pairs of spans, from frozen vectors of:
+
+- lexical: the embeddings alone, without context;
+- top: the last layer;
+- cat: the last layer beside the embeddings;
+- mix: all layers, with weights that the probe learns. ULMFiT's layers differ in width, so it has none.
+
+What a model gives over its own lexical vectors it has learned from context. Static vectors are lexical only; `static=` names
+their objective. Tasks are the ten `edges_*`, which need files (`data=`); without them the study tags code spans.
+
+At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe): Adam at 1e-4, batches of 32,
+gradients clipped at 5, a dropout of 0.3, and the most steps that a probe can have, 250,000, or 10,000 on small tasks. There the
+rate is halved after five validations without a better score, and training ends after twenty; here it falls linearly to 0.
+jiant's lexical BERT vectors have no positions; here they have those that the body adds to its embeddings.
+
+Expect: contextual far above lexical on parts of speech, constituents, dependencies and roles, and little above on the semantic
+tasks (SPR, Winograd). mix above cat, above all for BERT on constituents.
+
+Cost at scale=tiny with seeds=1,select=off: 493 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+"""
+
+from bertlab.studies import systems
+from bertlab.studies.axes import axis, chain, product
+from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
+from bertlab.studies.study import Claim, Published, Study
+
+LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}
+PUBLISHED = Published(
+    source="Tenney et al. 2019, development sets, from their notebook (nyu-mll/jiant,"
+    " probing/analysis_edgeprobe_ICLR_camera_ready.ipynb)",
+    columns=("POS", "constituents", "dependencies", "entities", "SRL", "coref", "SPR1", "SPR2", "Winograd", "relations"),
+    rows={
+        "static, lexical": (85.9, 55.2, 76.9, 89.3, 57.2, 73.5, 76.3, 80.7, 53.2, 56.4),
+        "ELMo, lexical": (90.7, 68.8, 80.6, 91.4, 72.9, 75.6, 78.6, 81.2, 54.8, 53.3),
+        "ELMo, mix": (96.6, 84.7, 94.2, 95.2, 89.9, 84.8, 83.0, 82.5, 54.6, 77.4),
+        "GPT, lexical": (88.0, 64.3, 77.8, 87.9, 66.3, 72.7, 76.8, 80.7, 53.3, 58.8),
+        "GPT, cat": (94.6, 80.9, 92.1, 93.3, 85.7, 83.6, 81.6, 82.2, 51.9, 81.9),
+        "GPT, mix": (94.7, 84.1, 94.1, 92.8, 89.3, 86.2, 81.6, 82.5, 53.4, 82.2),
+        "BERT, lexical": (88.3, 66.9, 80.2, 89.7, 74.0, 75.8, 76.7, 80.4, 53.9, 57.5),
+        "BERT, cat": (96.8, 83.5, 93.4, 95.9, 89.0, 89.2, 83.3, 82.6, 54.9, 79.5),
+        "BERT, mix": (96.5, 86.6, 95.4, 96.0, 90.9, 90.5, 84.0, 82.8, 55.9, 83.2),
+    },
+    note="F1; BERT-Base uncased; static: GloVe, of words. ELMo's lexical layer reads characters. Table 2 has the test sets.",
+)
+
+
+def _claim(higher: str, lower: str, published: str) -> Claim:
+    return Claim(higher, lower, published, PUBLISHED.source, ("span_pair",))
+
+
+CLAIMS = (
+    _claim("ELMo, mix", "ELMo, lexical", "SRL 89.9 and 72.9, relations 77.4 and 53.3"),
+    _claim("GPT, mix", "GPT, lexical", "SRL 89.3 and 66.3, relations 82.2 and 58.8"),
+    _claim("BERT, mix", "BERT, lexical", "SRL 90.9 and 74.0, relations 83.2 and 57.5"),
+    _claim("BERT, mix", "ELMo, mix", "coreference 90.5 and 84.8, relations 83.2 and 77.4"),
+    _claim("BERT, mix", "GPT, mix", "constituents 86.6 and 84.1, coreference 90.5 and 86.2"),
+    _claim("BERT, mix", "BERT, cat", "constituents 86.6 and 83.5, relations 83.2 and 79.5"),
+)
+# jiant's config/defaults.conf, edges-tmpl; the tasks with a validation each 100 steps, and a hundred of them.
+JIANT = {
+    "finetune.data.batch_size": 32,
+    "finetune.optimizer.learning_rate": 1e-4,
+    "finetune.optimizer.clip_norm": 5.0,
+    "finetune.head.dropout": 0.3,
+    "finetune.train.steps": 250_000,
+    "finetune.train.eval_every": 1000,
+}
+SMALL_TASKS = ("edges_spr1", "edges_spr2", "edges_dpr", "edges_relations")
+FEWER = {"train.steps": 10_000, "train.eval_every": 100}
+
+
+def get_study(arguments=None):
+    setting = read_setting(arguments, paper=SAME_ROWS, tasks=("code_spans",), static="glove")
+    used = systems.as_used(setting, setting.others["static"])
+    read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
+    models = {name: {"config": used[name][0], **read[name]} for name in used}
+    layers = lambda *names: axis("layers", {name: {"finetune.head.layers": LAYERS[name]} for name in names})
+    of = lambda *names: axis("model", {name: models[name] for name in names})
+    downstream = setting.downstream()
+    probes = setting.finetuning("probe")
+    if setting.scale == "paper":
+        probes |= {key: JIANT[key] for key in JIANT if key != "finetune.optimizer.learning_rate" or not setting.task_rates}
+        probes |= {"finetune.train.steps": setting.task_steps} if setting.task_steps else {}
+        for name, given in downstream.items():
+            if given.get("task", name) in SMALL_TASKS and not setting.task_steps:
+                downstream[name] = FEWER | given
+    return Study(
+        name="edge_probing",
+        title="Edge probing",
+        question="What do contextual vectors know of a sentence's structure that its words alone do not tell?",
+        config=setting.recipe("bert"),
+        axes=product(
+            chain(
+                product(of("static"), layers("lexical")),
+                product(of("ULMFiT"), layers("lexical", "top", "cat")),
+                product(of("ELMo", "GPT", "BERT"), layers(*LAYERS)),
+            ),
+            axis("seed", setting.seeds),
+        ),
+        overrides={**probes, **LAST_PIECE},
+        rates=setting.rates,
+        task_rates=setting.task_rates,
+        downstream=downstream,
+        published=PUBLISHED,
+        claims=CLAIMS,
+    )
