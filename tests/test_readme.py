@@ -52,7 +52,7 @@ def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tm
         "result.json",
         "tokenizer",
     }
-    assert {path.name for path in (tmp_path / "runs/mine").iterdir()} == names | {"measured.json"}
+    assert {path.name for path in (tmp_path / "runs/mine").iterdir()} == names | {"measured.json", "files.json"}
     lines = [json.loads(line) for line in (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()]
     train = [line for line in lines if line["split"] == "train"]
     assert train[-1]["MyObjective/loss"] < train[0]["MyObjective/loss"]
