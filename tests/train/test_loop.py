@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
@@ -55,6 +56,7 @@ def trigger_of(losses: dict[int, float]) -> int | None:
 def upto(run, step: int, folder):
     """A copy of a run as it was when it had reached a step."""
     shutil.copytree(run, folder)
+    Run(folder).result.delete()
     for checkpoint in (folder / "checkpoints").iterdir():
         if int(checkpoint.name) > step:
             shutil.rmtree(checkpoint)
