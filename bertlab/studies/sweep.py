@@ -219,7 +219,9 @@ def run_all(
                     elif found.seeds > looked:
                         looked = found.seeds
                         print_line(console, f"undecided after {found.seeds} seeds: {open_pairs(found)}")
-                for run in list(itertools.islice((run for run in waiting if ready(run, workdir)), launcher.jobs - len(running))):
+                for run in list(
+                    itertools.islice((run for run in waiting if ready(run, workdir)), launcher.jobs - len(running))
+                ):
                     waiting.remove(run)
                     if store and tried_to(store.begin, run, workdir / run.name, console=console):
                         print_line(console, f"{run.name}: its pretraining is in {store.folder}")

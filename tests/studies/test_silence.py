@@ -31,7 +31,9 @@ class Obeys(io.StringIO):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "status", "ends"), [("SIGKILL", 1, "failed: killed by SIGKILL"), ("SIGCONT", 0, "finished in")])
+@pytest.mark.parametrize(
+    ("how", "status", "ends"), [("SIGKILL", 1, "failed: killed by SIGKILL"), ("SIGCONT", 0, "finished in")]
+)
 def test_a_sweep_names_a_worker_that_was_stopped(how, status, ends, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTLAB_PATIENCE", "2")  # the workers'
     monkeypatch.setattr(alive, "PATIENCE", 2.0)
